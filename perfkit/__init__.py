@@ -1,0 +1,69 @@
+"""perfkit: find out why PyTorch training is slow, change it, and see that it helped.
+
+``%load_ext perfkit`` brings ``%torchprof`` and ``%gpumem``; the functions below serve
+scripts and notebooks alike. Importing this package is cheap: torch, matplotlib and IPython
+are loaded by the first call that needs them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from perfkit._version import __version__
+from perfkit.errors import PerfkitError
+
+if TYPE_CHECKING:
+    from perfkit.experiment.settings import setting
+    from perfkit.machine import doctor
+    from perfkit.timing.compare import compare
+    from perfkit.widgets.lab import Lab
+    from perfkit.widgets.watch import watch
+
+__all__ = [
+    "Lab",
+    "PerfkitError",
+    "__version__",
+    "compare",
+    "doctor",
+    "load_ipython_extension",
+    "setting",
+    "unload_ipython_extension",
+    "watch",
+]
+
+# name -> module that defines it; resolved on first use so that the import stays light
+_HOMES = {
+    "Lab": "perfkit.widgets.lab",
+    "compare": "perfkit.timing.compare",
+    "doctor": "perfkit.machine",
+    "setting": "perfkit.experiment.settings",
+    "watch": "perfkit.widgets.watch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'perfkit' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """``%load_ext perfkit``: register the magics."""
+    from perfkit.magics import register
+
+    register(ipython)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """``%unload_ext perfkit``: take the magics away again."""
+    from perfkit.magics import unregister
+
+    unregister(ipython)

@@ -1,0 +1,87 @@
+"""What can go wrong, as one tree.
+
+::
+
+    PerfkitError                 everything that perfkit raises on purpose
+    ├── UsageError               a flag, argument or value that cannot be (also a ValueError)
+    │   └── SettingError         an unknown or impossible setting of a Lab or sweep
+    ├── MissingError             a package, program or device that is not here; says how to get it
+    ├── TraceError               a file or byte string that is no (complete enough) Kineto trace
+    ├── ProfilerBusyError        another profiler already runs in this process
+    ├── MeasurementError         a measurement that cannot be made or trusted at all
+    └── WorkloadError            the user's workload did not run
+        ├── WorkloadNotPortableError   it cannot travel to the child process; names the culprit
+        ├── WorkloadEmptyError         it yielded no step
+        ├── WorkloadFailedError        it raised; carries the child's traceback as text
+        ├── WorkloadMemoryError        it ran out of memory
+        ├── WorkloadHungError          no step within the time limit
+        └── WorkloadKilledError        its process died by a signal
+
+Every message is one line that says what failed, with which input, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class PerfkitError(Exception):
+    """Base of everything that perfkit raises on purpose."""
+
+
+class UsageError(PerfkitError, ValueError):
+    """A flag, argument or value that cannot be."""
+
+
+class SettingError(UsageError):
+    """An unknown or impossible setting of a Lab or sweep."""
+
+
+class MissingError(PerfkitError):
+    """A package, program or device that is not here; the message says how to get it."""
+
+
+class TraceError(PerfkitError):
+    """A file or byte string that is no (complete enough) Kineto trace."""
+
+
+class ProfilerBusyError(PerfkitError):
+    """Another profiler already runs in this process."""
+
+
+class MeasurementError(PerfkitError):
+    """A measurement that cannot be made or trusted at all."""
+
+
+class WorkloadError(PerfkitError):
+    """The user's workload did not run.
+
+    Attributes:
+        traceback_text: the child's traceback, as plain text; empty where there is none.
+    """
+
+    def __init__(self, message: str, traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.traceback_text = traceback_text
+
+
+class WorkloadNotPortableError(WorkloadError):
+    """It cannot travel to the child process; the message names the culprit."""
+
+
+class WorkloadEmptyError(WorkloadError):
+    """It yielded no step."""
+
+
+class WorkloadFailedError(WorkloadError):
+    """It raised."""
+
+
+class WorkloadMemoryError(WorkloadError):
+    """It ran out of memory."""
+
+
+class WorkloadHungError(WorkloadError):
+    """No step came within the time limit."""
+
+
+class WorkloadKilledError(WorkloadError):
+    """Its process died by a signal."""
