@@ -1,0 +1,48 @@
+"""What every test must leave behind: nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+
+def _torch_state() -> dict[str, int]:
+    """Counts of everything that perfkit may switch on in torch and must switch off again."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "optim"):
+        return {}
+    from torch.nn.modules import module
+    from torch.optim import optimizer
+
+    return {
+        "profiler running": int(torch._C._autograd._profiler_enabled()),
+        "global optimizer pre-hooks": len(optimizer._global_optimizer_pre_hooks),
+        "global optimizer post-hooks": len(optimizer._global_optimizer_post_hooks),
+        "global forward pre-hooks": len(module._global_forward_pre_hooks),
+        "global forward hooks": len(module._global_forward_hooks),
+        "global backward hooks": len(module._global_backward_hooks),
+        "dispatch modes": torch._C._len_torch_dispatch_stack(),
+        "function modes": torch._C._len_torch_function_stack(),
+    }
+
+
+def _threads() -> set[str]:
+    return {t.name for t in threading.enumerate() if t.name.startswith("perfkit")}
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks() -> Iterator[None]:
+    """No profiler, hook, mode or thread of perfkit outlives the test that started it."""
+    threads_before = _threads()
+    yield
+    left = {name: n for name, n in _torch_state().items() if n}
+    deadline = time.monotonic() + 2.0  # a thread told to stop may need a moment
+    while (threads := _threads() - threads_before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if threads:
+        left["threads"] = len(threads)
+    assert not left, f"left behind: {left} {sorted(threads)}"
