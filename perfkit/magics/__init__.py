@@ -1,0 +1,38 @@
+"""``%torchprof``, ``%gpumem``: arguments → library call → display.
+
+Registering them imports IPython's magic machinery and nothing else: torch comes with the
+first magic that runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+__all__ = ["register", "unregister"]
+
+# magic -> the module and class that hold it
+_MAGICS = {
+    "gpumem": ("perfkit.magics.gpumem", "GpumemMagics"),
+    "torchprof": ("perfkit.magics.torchprof", "TorchprofMagics"),
+}
+
+
+def register(ip: InteractiveShell) -> None:
+    """Add perfkit's magics to this shell."""
+    for module, cls in _MAGICS.values():
+        ip.register_magics(getattr(importlib.import_module(module), cls))
+
+
+def unregister(ip: InteractiveShell) -> None:
+    """Take perfkit's magics away again; those that somebody else defined since stay."""
+    registry: dict[str, dict[str, Any]] = ip.magics_manager.magics
+    for name, (module, _) in _MAGICS.items():
+        for kind in ("line", "cell"):
+            function = registry[kind].get(name)
+            owner = getattr(function, "__self__", None)
+            if type(owner).__module__ == module:
+                del registry[kind][name]

@@ -1,0 +1,71 @@
+"""Results as plain text, as HTML, and as the bundle that a notebook stores.
+
+One small interface for all renderers: a module of this package that defines
+``text(obj) -> str`` and ``html(obj) -> str`` for the results of one room. Which module that
+is follows from where the result's class is defined, and it is imported when somebody asks to
+see the result: plain text needs neither jinja2 nor matplotlib. Your own result types join
+through ``perfkit.report.text.register`` and ``html.register`` (both are
+:func:`functools.singledispatch` functions).
+"""
+
+from __future__ import annotations
+
+import functools
+import html as _stdlib_html
+import importlib
+from typing import Any
+
+__all__ = ["RESULT_MIME", "html", "mime_bundle", "text"]
+
+#: The type under which a notebook keeps the numbers of a result, as JSON, beside its picture.
+#: ``perfkit tour`` reads findings and ratios from there.
+RESULT_MIME = "application/vnd.perfkit.result+json"
+
+# prefix of the class's module -> the module that renders it
+_RENDERERS = {
+    "perfkit.advice": "perfkit.report.profile",
+    "perfkit.experiment": "perfkit.report.runs",
+    "perfkit.machine": "perfkit.report.machine",
+    "perfkit.memory": "perfkit.report.memory",
+    "perfkit.timing": "perfkit.report.timing",
+    "perfkit.trace": "perfkit.report.profile",
+}
+
+
+def _renderer(obj: Any) -> Any:
+    """The module that renders ``obj``, or None for a type that is not perfkit's."""
+    for cls in type(obj).__mro__:
+        room = ".".join(cls.__module__.split(".")[:2])
+        if room in _RENDERERS:
+            return importlib.import_module(_RENDERERS[room])
+    return None
+
+
+@functools.singledispatch
+def text(obj: Any) -> str:
+    """The plain-text form of a result, at most 100 columns wide; ``repr`` of anything else."""
+    module = _renderer(obj)
+    return repr(obj) if module is None else str(module.text(obj))
+
+
+@functools.singledispatch
+def html(obj: Any) -> str:
+    """The self-contained HTML form of a result; anything else as its escaped ``repr``."""
+    module = _renderer(obj)
+    if module is None:
+        return f"<pre>{_stdlib_html.escape(repr(obj))}</pre>"
+    return str(module.html(obj))
+
+
+def mime_bundle(obj: Any, kind: str) -> dict[str, Any]:
+    """What a notebook stores of a result: text, HTML and its numbers.
+
+    Args:
+        obj: a result with ``to_dict()``.
+        kind: the ``"type"`` by which ``perfkit tour`` knows it, e.g. ``"profile"``.
+    """
+    return {
+        "text/plain": text(obj),
+        "text/html": html(obj),
+        RESULT_MIME: {**obj.to_dict(), "type": kind},
+    }

@@ -1,0 +1,64 @@
+"""One Jinja environment and one style sheet for everything that perfkit shows in a notebook.
+
+Autoescape is on: text from traces and user code never becomes markup. The output is
+self-contained (no script, no file, no request) and themes itself: it takes JupyterLab's CSS
+variables where they exist, VS Code's and Colab's after them, and otherwise follows
+``prefers-color-scheme``. It always paints its own background, so that text and ground agree
+even in an exported page that knows none of these.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from perfkit.report import _text
+
+__all__ = ["environment", "render", "render_string"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """The environment: autoescape on, undefined names are errors, the formatters as filters."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters.update(
+        bytes=_text.fmt_bytes,
+        count=_text.fmt_count,
+        ms=_text.fmt_ms,
+        ratio=_text.fmt_ratio,
+        share=_text.fmt_share,
+    )
+    env.globals["style"] = _style()
+    return env
+
+
+@functools.cache
+def _style() -> Markup:
+    # our own file, not user text: the only markup that is trusted as it is
+    return Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))
+
+
+def render(template: str, **context: Any) -> str:
+    """Fill a file of ``report/templates``; see ``_base.html`` for the frame that all share.
+
+    Raises:
+        jinja2.UndefinedError: the template names something that the context lacks.
+    """
+    return environment().get_template(template).render(**context)
+
+
+def render_string(source: str, **context: Any) -> str:
+    """Fill a template given as text (it may ``{% extends "_base.html" %}`` as a file may)."""
+    return environment().from_string(source).render(**context)
