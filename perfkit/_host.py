@@ -1,0 +1,168 @@
+"""Facts about the computer, read from the operating system without torch and without a GPU.
+
+Linux is read from ``/proc``, ``/sys`` and the control groups; elsewhere psutil and the
+platform's own answers serve. Every reader returns ``None`` where the system does not tell.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+_ROOT = Path("/")
+# A cgroup v1 without a limit reports the largest page-aligned int64; anything near it is none.
+_NO_LIMIT_BYTES = 2**60
+
+
+def cpu_model(root: Path = _ROOT) -> str:
+    """The processor's name as its maker writes it, e.g. ``"AMD EPYC 7B13"``."""
+    fields = _cpuinfo(root)
+    name = fields.get("model name") or fields.get("Hardware")
+    if not name and sys.platform == "darwin":
+        name = _output(["sysctl", "-n", "machdep.cpu.brand_string"])
+    return name or platform.processor() or platform.machine() or "unknown CPU"
+
+
+def cpu_flags(root: Path = _ROOT) -> frozenset[str]:
+    """The instruction-set flags of the first processor; empty where the system does not tell."""
+    fields = _cpuinfo(root)
+    return frozenset((fields.get("flags") or fields.get("Features") or "").split())
+
+
+def logical_cpus() -> int:
+    """How many logical processors the machine has, whoever may use them."""
+    return os.cpu_count() or 1
+
+
+def usable_cpus(root: Path = _ROOT) -> int:
+    """How many logical processors this process may use: CPU affinity, then the container's quota.
+
+    A quota of 1.5 CPUs counts as 2: two runnable threads are what it takes to use it.
+    """
+    # macOS and Windows have no sched_getaffinity.
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical_cpus()
+    quota = _cpu_quota(root)
+    return max(1, min(count, math.ceil(quota))) if quota else max(1, count)
+
+
+def memory_bytes(root: Path = _ROOT) -> int:
+    """RAM that this process may use: the machine's, or the container's limit if that is less."""
+    import psutil
+
+    total = int(psutil.virtual_memory().total)
+    limit = _memory_limit_bytes(root)
+    return min(total, limit) if limit else total
+
+
+def shared_memory_bytes(path: Path = Path("/dev/shm")) -> tuple[int, int] | None:
+    """Size and free bytes of ``/dev/shm``, through which DataLoader workers hand over batches.
+
+    ``None`` where there is no such file system (macOS, Windows), which is no fault there.
+    """
+    try:
+        stat = os.statvfs(path)
+    except (AttributeError, OSError):
+        return None
+    return stat.f_frsize * stat.f_blocks, stat.f_frsize * stat.f_bavail
+
+
+def cxx_compiler() -> str | None:
+    """The C++ compiler that ``torch.compile`` would use on a CPU: ``$CXX``, else the usual."""
+    wanted = os.environ.get("CXX")
+    names = [wanted] if wanted else (["cl"] if os.name == "nt" else ["g++", "clang++", "c++"])
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def python_headers() -> bool:
+    """Whether ``Python.h`` is there, which ``torch.compile`` needs beside the compiler."""
+    return Path(sysconfig.get_paths()["include"], "Python.h").exists()
+
+
+def _cpuinfo(root: Path) -> dict[str, str]:
+    """The first processor's block of ``/proc/cpuinfo``."""
+    fields: dict[str, str] = {}
+    try:
+        text = (root / "proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return fields
+    for line in text.split("\n\n", 1)[0].splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    return fields
+
+
+def _cgroup_folders(root: Path, controller: str) -> list[Path]:
+    """Folders whose limits bind this process, innermost first, for cgroup v2 and v1.
+
+    Inside a container ``/proc/self/cgroup`` may name a path that only the host can see, so the
+    walk ends at the mount point, which there is the container's own group.
+    """
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders: list[Path] = []
+    for line in lines:
+        parts = line.split(":", 2)
+        if len(parts) != 3:
+            continue
+        _, names, path = parts
+        if names == "":
+            mount = root / "sys/fs/cgroup"
+        elif controller in names.split(","):
+            mount = root / "sys/fs/cgroup" / controller
+        else:
+            continue
+        inner = mount / path.lstrip("/")
+        while inner != mount:
+            folders.append(inner)
+            inner = inner.parent
+        folders.append(mount)
+    return folders
+
+
+def _cpu_quota(root: Path) -> float | None:
+    """The tightest CPU quota, in CPUs."""
+    quotas: list[float] = []
+    for folder in _cgroup_folders(root, "cpu"):
+        v2 = _words(folder / "cpu.max")
+        v1 = [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
+        for words in (v2, v1):
+            if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
+                quotas.append(int(words[0]) / int(words[1]))
+    return min((q for q in quotas if q > 0), default=None)
+
+
+def _memory_limit_bytes(root: Path) -> int | None:
+    limits = [
+        int(words[0])
+        for folder in _cgroup_folders(root, "memory")
+        for name in ("memory.max", "memory.limit_in_bytes")
+        if (words := _words(folder / name)) and words[0].isdigit()
+    ]
+    return min((n for n in limits if 0 < n < _NO_LIMIT_BYTES), default=None)
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _output(command: Sequence[str], timeout_s: float = 10.0) -> str:
+    """Standard output of a program, stripped; empty where it is missing, fails or hangs."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
