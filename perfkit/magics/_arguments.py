@@ -1,0 +1,173 @@
+"""What perfkit's magics have in common on their command line, and where their output goes."""
+
+from __future__ import annotations
+
+import argparse
+import keyword
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument
+from IPython.display import display
+from IPython.utils.process import arg_split
+
+from perfkit.errors import PerfkitError
+
+__all__ = [
+    "check_flags",
+    "one_line_errors",
+    "output_arguments",
+    "parse",
+    "show",
+    "write_atomically",
+]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def output_arguments(function: _Function) -> _Function:
+    """Add ``-o``, ``-q``, ``-T``, ``-D`` and the statement to a magic's arguments.
+
+    Stands below ``@magic_arguments()`` and the magic's own ``@argument`` lines.
+    """
+    for add in (
+        argument(
+            "statement",
+            nargs=argparse.REMAINDER,
+            help="The statement to run (line form). It is taken as it stands, quotes and all.",
+        ),
+        argument(
+            "-D",
+            "--data",
+            metavar="FILE",
+            type=_path,
+            help="Write the data behind the result to this file.",
+        ),
+        argument(
+            "-T",
+            "--text",
+            metavar="FILE",
+            type=_path,
+            help="Write the plain text of the result to this file.",
+        ),
+        argument("-q", "--quiet", action="store_true", help="Show nothing."),
+        argument(
+            "-o",
+            "--output",
+            metavar="NAME",
+            help="Store the result object in this variable.",
+        ),
+    ):
+        function = add(function)
+    return function
+
+
+def parse(magic: Any, line: str) -> argparse.Namespace:
+    """The flags of ``line``; ``statement`` holds the rest of it, character for character.
+
+    Raises:
+        UsageError: an unknown flag, or a value that its flag cannot take.
+    """
+    __tracebackhide__ = True
+    # not strict: an open quote in the statement is for Python to complain about
+    args: argparse.Namespace = magic.parser.parse_args(arg_split(line, strict=False))
+    if args.statement and args.statement[0] == "--":
+        del args.statement[0]
+    args.statement = _tail(line, len("".join("".join(args.statement).split())))
+    return args
+
+
+def _tail(line: str, n_visible: int) -> str:
+    """The end of ``line`` that holds ``n_visible`` characters other than white space.
+
+    argparse hands the statement back in words; this recovers the spaces between them.
+    """
+    if n_visible == 0:
+        return ""
+    seen = 0
+    for index in range(len(line) - 1, -1, -1):
+        seen += not line[index].isspace()
+        if seen == n_visible:
+            return line[index:]
+    return line
+
+
+def check_flags(args: argparse.Namespace, *, data_suffixes: tuple[str, ...]) -> None:
+    """Refuse what could only fail after the user's code has run.
+
+    Raises:
+        UsageError: ``-o`` is no variable name; ``-T`` or ``-D`` cannot be written, or the data
+            file's ending is none of ``data_suffixes``.
+    """
+    name = args.output
+    if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
+        raise UsageError(f"-o {name}: not a variable name; write for example `-o result`")
+    for flag, path in (("-T", args.text), ("-D", args.data)):
+        if path is None:
+            continue
+        folder = path.parent
+        if path.is_dir():
+            raise UsageError(f"{flag} {path}: is a directory; name a file in it")
+        if not folder.is_dir():
+            raise UsageError(f"{flag} {path}: there is no directory {str(folder)!r}; make it first")
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"{flag} {path}: the directory {str(folder)!r} cannot be written to")
+    if args.data is not None and not args.data.name.endswith(data_suffixes):
+        endings = " or ".join(data_suffixes)
+        raise UsageError(f"-D {args.data}: the file's name must end in {endings}")
+
+
+def _path(value: str) -> Path:
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]
+    return Path(value).expanduser()
+
+
+def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
+    """Let ``write`` fill a file beside ``path``, then put it in its place in one go.
+
+    Whoever reads ``path`` sees the old file or the whole new one. The temporary file keeps
+    the ending of the name, because writers choose their format by it.
+
+    Raises:
+        UsageError: the file cannot be written (disk full, permissions).
+    """
+    ending = "".join(path.suffixes[-2:])
+    try:
+        handle, name = tempfile.mkstemp(prefix=".perfkit-", suffix=ending, dir=path.parent)
+        os.close(handle)
+        part = Path(name)
+        try:
+            write(part)
+            # mkstemp makes files private to the user; give the mode any new file would get
+            mask = os.umask(0)
+            os.umask(mask)
+            part.chmod(0o666 & ~mask)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def show(bundle: dict[str, Any]) -> None:
+    """Display one result in all its forms: the front end takes the richest it knows."""
+    display(bundle, raw=True)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """perfkit's own errors as IPython's ``UsageError``: one line, no traceback.
+
+    Never put user code under it: an error of the user's keeps its type and traceback.
+    """
+    __tracebackhide__ = True
+    try:
+        yield
+    except PerfkitError as error:
+        raise UsageError(str(error)) from error
