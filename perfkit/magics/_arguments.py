@@ -162,7 +162,7 @@ def show(bundle: dict[str, Any]) -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """perfkit's own errors as IPython's ``UsageError``: one line, no traceback.
+    """Show perfkit's own errors as IPython's ``UsageError``: one line, no traceback.
 
     Never put user code under it: an error of the user's keeps its type and traceback.
     """

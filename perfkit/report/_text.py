@@ -33,6 +33,7 @@ def _three_digits(value: float) -> str:
     """Three significant digits without an exponent: 0.0123, 1.23, 12.3, 123, 1234."""
     if value == 0:
         return "0"
+    value = float(f"{value:.3g}") if abs(value) < 1000 else value
     digits = 2 - math.floor(math.log10(abs(value)))
     return f"{value:.{min(max(digits, 0), 6)}f}"
 
