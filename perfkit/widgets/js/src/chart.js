@@ -1,0 +1,319 @@
+// uPlot as perfkit uses it: theme-aware, never animated, drawn only while somebody can see it.
+
+import uPlot from "uplot";
+import { format, h } from "./parts.js";
+import { onThemeChange, readTheme } from "./theme.js";
+
+const NARROW = 480; // px: below, axes lose their titles and ticks stand further apart
+
+/**
+ * @param {object} options
+ *   series: [{label, unit, axis: "left"|"right", color: "c1"…, dash, ghost, fill, width}]
+ *   xLabel, xUnit, name: text for the axis and the readers
+ */
+export function createChart({ series, xLabel, xUnit = "", name }) {
+  const canvasHost = h("div", { class: "pk-canvas", role: "img", "aria-label": `${name}: no data yet` });
+  const legend = h("ul", { class: "pk-legend", "aria-hidden": "true" });
+  const note = h("p", { class: "pk-note" });
+  const element = h("div", { class: "pk-chart" }, legend, canvasHost, note);
+
+  let theme = {};
+  let data = [[], ...series.map(() => [])];
+  let bands = [];
+  let tops = { left: 1, right: 1 };
+  let plot = null;
+  let visible = true;
+  let dirty = false;
+  let frame = 0;
+  let hover = null;
+
+  const values = series.map((one) => {
+    const value = h("span", { class: "pk-value" });
+    legend.append(
+      h(
+        "li",
+        { class: one.ghost ? "pk-ghost" : null, "data-series": one.label },
+        swatch(one),
+        h("span", {}, one.label),
+        value,
+      ),
+    );
+    return value;
+  });
+
+  const sides = ["left", "right"].filter((side) => series.some((one) => one.axis === side));
+
+  function options(width) {
+    const narrow = width < NARROW;
+    const font = `11px ${theme.font || "system-ui, sans-serif"}`;
+    const stroke = () => theme.muted;
+    const axis = {
+      stroke,
+      font,
+      labelFont: font,
+      labelSize: 18,
+      labelGap: 2,
+      ticks: { stroke: () => theme.grid, size: 4, width: 1 },
+      grid: { stroke: () => theme.grid, width: 1 },
+      border: { show: false },
+    };
+    return {
+      width,
+      height: height(width),
+      padding: [10, sides.includes("right") ? 2 : 14, 0, 2],
+      legend: { show: false },
+      cursor: { drag: { x: false, y: false }, points: { size: 6 }, y: false },
+      scales: {
+        x: { time: false, range: (_, low, high) => [low ?? 0, high > low ? high : (low ?? 0) + 1] },
+        left: { range: () => [0, tops.left] },
+        right: { range: () => [0, tops.right] },
+      },
+      axes: [
+        { ...axis, label: narrow ? undefined : xLabel, space: narrow ? 60 : 70, size: 26 },
+        ...sides.map((side) => ({
+          ...axis,
+          scale: side,
+          side: side === "left" ? 3 : 1,
+          size: 46,
+          space: 34,
+          label: narrow ? undefined : axisTitle(side),
+          grid: side === sides[0] ? axis.grid : { show: false },
+          values: (_, splits) => splits.map((v) => (v === null ? "" : v.toLocaleString("en"))),
+        })),
+      ],
+      series: [
+        {},
+        ...series.map((one) => ({
+          label: one.label,
+          scale: one.axis,
+          stroke: () => theme[one.color],
+          alpha: one.ghost ? 0.5 : 1,
+          width: one.width ?? (one.ghost ? 1.25 : 2),
+          dash: one.dash,
+          fill: one.fill ? () => `${theme[one.color]}2e` : undefined,
+          spanGaps: true,
+          points: { show: () => !one.ghost && data[0].length <= 24, size: 5 },
+        })),
+      ],
+      hooks: {
+        drawClear: [drawBands],
+        setCursor: [
+          (u) => {
+            hover = u.cursor.idx ?? null;
+            showValues();
+          },
+        ],
+      },
+    };
+  }
+
+  const axisTitle = (side) => {
+    const own = series.filter((one) => one.axis === side && !one.ghost);
+    const units = [...new Set(own.map((one) => one.unit))].join(", ");
+    return own.length === 1 ? `${own[0].label} (${units})` : units;
+  };
+
+  function drawBands(u) {
+    if (!bands.length) return;
+    const { ctx, bbox } = u;
+    ctx.save();
+    ctx.fillStyle = theme.band;
+    for (const [from, to] of bands) {
+      const left = Math.max(bbox.left, u.valToPos(from, "x", true));
+      const right = Math.min(bbox.left + bbox.width, u.valToPos(to, "x", true));
+      if (right > left) ctx.fillRect(left, bbox.top, right - left, bbox.height);
+    }
+    ctx.restore();
+  }
+
+  function showValues() {
+    const row = hover ?? data[0].length - 1;
+    series.forEach((one, i) => {
+      // a joined table has holes where only the other run has a point: take the one before
+      let k = row;
+      while (k > 0 && (data[i + 1][k] === null || data[i + 1][k] === undefined)) k--;
+      const value = data[i + 1][k];
+      values[i].textContent = value === undefined || value === null ? "" : format(value, one.unit);
+    });
+  }
+
+  /** The axis ends a little above almost all points; what lies higher is counted, not hidden. */
+  function fitAxes() {
+    const cut = [];
+    for (const side of sides) {
+      const all = [];
+      let unit = "";
+      series.forEach((one, i) => {
+        if (one.axis !== side) return;
+        unit = one.unit;
+        for (const v of data[i + 1]) if (v !== null && v !== undefined) all.push(v);
+      });
+      if (!all.length) {
+        tops[side] = 1;
+        continue;
+      }
+      all.sort((a, b) => a - b);
+      const highest = all[all.length - 1];
+      const usual = all[Math.floor((all.length - 1) * 0.97)];
+      tops[side] = nice(highest > 3 * usual && usual > 0 ? 1.6 * usual : highest * 1.08);
+      const above = all.filter((v) => v > tops[side]).length;
+      if (above)
+        cut.push(
+          `${above} point${above > 1 ? "s" : ""} above the axis, highest ${format(highest, unit)}`,
+        );
+    }
+    return cut.join(" · ");
+  }
+
+  function draw() {
+    frame = 0;
+    if (!dirty || !visible || document.hidden) return;
+    const width = Math.floor(canvasHost.clientWidth);
+    if (width < 60) return;
+    dirty = false;
+    const cut = fitAxes();
+    if (plot === null) {
+      theme = readTheme(element);
+      plot = new uPlot(options(width), data, canvasHost);
+    } else {
+      plot.setData(data, true);
+    }
+    note.textContent = [cut, noteText].filter(Boolean).join(" · ");
+    note.hidden = !note.textContent;
+    showValues();
+  }
+  let noteText = "";
+
+  function request() {
+    dirty = true;
+    if (!frame && visible && !document.hidden) frame = requestAnimationFrame(draw);
+  }
+
+  function rebuild() {
+    theme = readTheme(element);
+    if (plot) plot.destroy();
+    plot = null;
+    request();
+  }
+
+  let lastWidth = 0;
+  const sizes = new ResizeObserver(() => {
+    const width = Math.floor(canvasHost.clientWidth);
+    if (width === lastWidth || width < 60) return;
+    const crossed = width < NARROW !== lastWidth < NARROW;
+    lastWidth = width;
+    if (!plot) request();
+    else if (crossed) rebuild();
+    else plot.setSize({ width, height: height(width) });
+  });
+  sizes.observe(canvasHost);
+  const sight = new IntersectionObserver((entries) => {
+    visible = entries[entries.length - 1].isIntersecting;
+    if (visible && dirty) request();
+  });
+  sight.observe(canvasHost);
+  const shown = () => {
+    if (!document.hidden && dirty) request();
+  };
+  document.addEventListener("visibilitychange", shown);
+  const stopTheme = onThemeChange(rebuild);
+
+  return {
+    element,
+    /** Draw these columns (x first), shade the x ranges of `bands`, say `text` under the plot. */
+    set(columns, { bands: shaded = [], text = "" } = {}) {
+      data = columns;
+      bands = shaded;
+      noteText = text;
+      request();
+    },
+    /** Show or hide the legend entries of ghost curves. */
+    showGhost(on) {
+      element.classList.toggle("pk-has-ghost", on);
+    },
+    describe(text) {
+      canvasHost.setAttribute("aria-label", text);
+    },
+    /** The plot as a PNG on an opaque background, with title lines above it. */
+    png(lines) {
+      if (!plot) return null;
+      const source = plot.ctx.canvas;
+      const ratio = devicePixelRatio || 1;
+      const head = (lines.length + 1) * 18 * ratio + 10 * ratio;
+      const out = h("canvas", { width: source.width, height: source.height + head });
+      const ctx = out.getContext("2d");
+      ctx.fillStyle = theme.bg || "#ffffff";
+      ctx.fillRect(0, 0, out.width, out.height);
+      ctx.scale(ratio, ratio);
+      ctx.fillStyle = theme.fg;
+      const family = theme.font || "system-ui, sans-serif";
+      lines.forEach((line, i) => {
+        ctx.font = `${i ? "" : "600 "}13px ${family}`;
+        ctx.fillText(line, 10, 18 * (i + 1));
+      });
+      let x = 10;
+      const y = 18 * (lines.length + 1) - 4;
+      ctx.font = `12px ${family}`;
+      for (const one of series) {
+        if (one.ghost && !element.classList.contains("pk-has-ghost")) continue;
+        ctx.globalAlpha = one.ghost ? 0.6 : 1;
+        ctx.strokeStyle = theme[one.color];
+        ctx.lineWidth = one.ghost ? 1.5 : 2.5;
+        ctx.setLineDash(one.dash ?? []);
+        ctx.beginPath();
+        ctx.moveTo(x, y);
+        ctx.lineTo(x + 22, y);
+        ctx.stroke();
+        ctx.globalAlpha = 1;
+        const label = `${one.label} (${one.unit})`;
+        ctx.fillText(label, x + 28, y + 4);
+        x += 28 + ctx.measureText(label).width + 18;
+      }
+      ctx.setTransform(1, 0, 0, 1, 0, 0);
+      ctx.drawImage(source, 0, head);
+      return out;
+    },
+    destroy() {
+      cancelAnimationFrame(frame);
+      sizes.disconnect();
+      sight.disconnect();
+      document.removeEventListener("visibilitychange", shown);
+      stopTheme();
+      if (plot) plot.destroy();
+      plot = null;
+    },
+  };
+}
+
+const height = (width) => Math.round(Math.min(280, Math.max(170, width * 0.36)));
+
+/** The next 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 × 10^k above a number. */
+function nice(value) {
+  if (!(value > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  for (const step of [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10])
+    if (value <= step * power * 1.0000001) return step * power;
+  return 10 * power;
+}
+
+function swatch({ color, dash, ghost, fill, width }) {
+  const ns = "http://www.w3.org/2000/svg";
+  const svg = document.createElementNS(ns, "svg");
+  svg.setAttribute("viewBox", "0 0 22 10");
+  svg.setAttribute("width", "22");
+  svg.setAttribute("height", "10");
+  if (fill) {
+    const area = document.createElementNS(ns, "rect");
+    for (const [k, v] of Object.entries({ x: 0, y: 5, width: 22, height: 5 })) area.setAttribute(k, v);
+    area.style.fill = `var(--pk-${color})`;
+    area.style.opacity = "0.25";
+    svg.append(area);
+  }
+  const line = document.createElementNS(ns, "line");
+  for (const [k, v] of Object.entries({ x1: 0, x2: 22, y1: 5, y2: 5 })) line.setAttribute(k, v);
+  line.style.stroke = `var(--pk-${color})`;
+  line.style.strokeWidth = `${width ?? (ghost ? 1.5 : 2.5)}`;
+  if (dash) line.style.strokeDasharray = dash.join(" ");
+  svg.append(line);
+  return svg;
+}

@@ -1,0 +1,31 @@
+// Colours for the canvas, read from the style sheet (widget.css), read again when the theme changes.
+
+const NAMES = ["fg", "muted", "grid", "bg", "band", "c1", "c2", "c3", "c4", "c5", "font"];
+
+export function readTheme(element) {
+  const style = getComputedStyle(element);
+  const theme = {};
+  for (const name of NAMES) theme[name] = style.getPropertyValue(`--pk-${name}`).trim();
+  return theme;
+}
+
+/** Call `changed` after each change of theme (JupyterLab, VS Code, Colab or the system's). */
+export function onThemeChange(changed) {
+  let timer = 0;
+  const soon = () => {
+    changed();
+    clearTimeout(timer);
+    timer = setTimeout(changed, 300); // a theme's style sheet may arrive after its name
+  };
+  const observer = new MutationObserver(soon);
+  const attributes = ["data-jp-theme-name", "data-jp-theme-light", "class", "theme", "data-theme"];
+  for (const element of [document.documentElement, document.body])
+    observer.observe(element, { attributes: true, attributeFilter: attributes });
+  const media = matchMedia("(prefers-color-scheme: dark)");
+  media.addEventListener("change", soon);
+  return () => {
+    clearTimeout(timer);
+    observer.disconnect();
+    media.removeEventListener("change", soon);
+  };
+}
