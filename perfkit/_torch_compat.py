@@ -1,0 +1,190 @@
+"""Every private name of torch that perfkit uses, behind functions of its own.
+
+Each function says which private name it hides and since when torch has it;
+``tests/test_torch_compat.py`` says what the installed torch lacks. torch is imported inside
+the functions: importing this module costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+# --- memory -------------------------------------------------------------------------------
+
+
+def dispatch_mode_class() -> Any:
+    """``torch.utils._python_dispatch.TorchDispatchMode``, in that module since torch 1.12."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
+def leave_dispatch_mode(mode: Any) -> None:
+    """Exit ``mode`` even if user code left another mode above it, which then stays active.
+
+    Hides ``_pop_mode``, ``_push_mode`` and ``_get_current_dispatch_mode`` of
+    ``torch.utils._python_dispatch`` (since torch 2.0).
+    """
+    from torch.utils import _python_dispatch
+
+    above = []
+    while (top := _python_dispatch._get_current_dispatch_mode()) is not mode:
+        if top is None:  # somebody else has taken it off already
+            break
+        above.append(_python_dispatch._pop_mode())
+    else:
+        mode.__exit__(None, None, None)
+    for other in reversed(above):
+        _python_dispatch._push_mode(other)
+
+
+def graph_task_id_reader() -> Callable[[], int]:
+    """``torch._C._current_graph_task_id`` (since torch 2.1): -1 outside of a backward pass."""
+    import torch
+
+    reader: Callable[[], int] = torch._C._current_graph_task_id
+    return reader
+
+
+def at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Run ``callback`` when the backward pass that is now running has ended.
+
+    Hides ``torch.autograd.Variable._execution_engine.queue_callback``, which DDP and FSDP
+    are built on (since torch 1.0). Must be called from inside a backward pass.
+    """
+    from torch.autograd import Variable
+
+    Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+
+
+def makes_storage(func: Any) -> int:
+    """What an operator can do to storages, read from its schema.
+
+    0: nothing, all that it returns is a view of or the same as an argument; 1: its results may
+    be new; 2: it may give another size to a storage that exists (``resize_``, ``set_``,
+    ``out=``). Hides ``OpOverload._schema`` (since torch 1.12).
+    """
+    schema = getattr(func, "_schema", None)
+    if schema is None:  # a higher-order operator
+        return 1
+    if any(argument.is_out for argument in schema.arguments):
+        return 2
+    if schema.name.rpartition("::")[2] in {"resize_", "resize_as_", "resize", "set_", "set"}:
+        return 2
+    return int(any(result.alias_info is None for result in schema.returns))
+
+
+def inner_tensors(tensor: Any) -> list[Any] | None:
+    """The tensors that a composed tensor is made of; None for one with a storage of its own.
+
+    Covers sparse layouts (``_indices``/``_values``, which also take uncoalesced tensors) and
+    wrapper subclasses with ``__tensor_flatten__`` (since torch 2.1).
+    """
+    import torch
+
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        return [getattr(tensor, name) for name in names]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return None
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether this is a ``torch._subclasses.fake_tensor.FakeTensor`` (since torch 2.0)."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake is not None and isinstance(tensor, fake.FakeTensor)
+
+
+def saved_tensors(node: Any) -> list[Any]:
+    """The tensors that a node of the autograd graph keeps for its backward.
+
+    Hides the attributes ``_raw_saved_*`` (since torch 1.9) and ``SavedTensor.data`` with
+    ``unpack_hook`` (since torch 2.7; without them nothing is found). What a hook has packed is
+    left alone: to unpack it could run code, such as the recomputation of a checkpoint.
+    """
+    import torch
+
+    found = []
+    for name in _saved_names(type(node)):
+        try:
+            raw = getattr(node, name)
+        except RuntimeError:  # freed by a backward pass that has run
+            continue
+        for saved in raw if isinstance(raw, (list, tuple)) else (raw,):
+            data = getattr(saved, "data", None)
+            if isinstance(data, torch.Tensor) and getattr(saved, "unpack_hook", None) is None:
+                found.append(data)
+    return found
+
+
+@functools.cache
+def _saved_names(node_type: type) -> tuple[str, ...]:
+    return tuple(name for name in dir(node_type) if name.startswith("_raw_saved_"))
+
+
+def compiled_code_types() -> tuple[type, ...]:
+    """The types that ``torch.compile`` leaves behind; empty while nothing was compiled.
+
+    Hides ``torch._dynamo.eval_frame.OptimizedModule`` and ``OptimizeContext`` (since torch 2.0).
+    """
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    names = ("OptimizedModule", "OptimizeContext")
+    return tuple(getattr(frames, name) for name in names if hasattr(frames, name))
+
+
+def cuda_graph_type() -> type | None:
+    """``torch.cuda.CUDAGraph`` (since torch 1.10; None in a torch without it)."""
+    import torch
+
+    return getattr(torch.cuda, "CUDAGraph", None)
+
+
+def forget_forward_hook(handle: Any) -> None:
+    """Remove a global forward hook with all its traces.
+
+    ``RemovableHandle.remove`` leaves the hook's entry in
+    ``torch.nn.modules.module._global_forward_hooks_with_kwargs`` (seen in torch 2.13).
+    """
+    from torch.nn.modules import module
+
+    handle.remove()
+    getattr(module, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
+
+
+_resize_listeners: list[Callable[[Any], None]] = []
+
+
+def watch_storage_resize(listener: Callable[[Any], None]) -> Callable[[], None]:
+    """Call ``listener(storage)`` after each ``UntypedStorage.resize_``; returns how to stop.
+
+    That method (FSDP frees and refills its shards with it) is no operator, so no mode sees it.
+    ``torch.UntypedStorage`` inherits it from ``torch._C.StorageBase`` (since torch 2.0): while
+    somebody listens, the class has a method of its own in front of it.
+    """
+    import torch
+
+    def resize_(storage: Any, size: int) -> Any:
+        result = torch._C.StorageBase.resize_(storage, size)  # type: ignore[attr-defined]
+        for listen in tuple(_resize_listeners):
+            listen(storage)
+        return result
+
+    def stop() -> None:
+        if listener in _resize_listeners:
+            _resize_listeners.remove(listener)
+            if not _resize_listeners:
+                del torch.UntypedStorage.resize_
+
+    if not _resize_listeners:
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+    _resize_listeners.append(listener)
+    return stop
