@@ -1,0 +1,117 @@
+"""What an event means: data wait, sync, copy, communication … in traces of any year and vendor.
+
+CUDA and ROCm names stand side by side. A host wait is proven by a runtime call, never by an
+op: ``aten::item`` on a CPU tensor waits for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfkit.trace.columns import Bool, Category, Int64, Trace
+from perfkit.trace.steps import Steps, is_backward
+
+_SYNC = re.compile(
+    r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^cuda(Thread)Synchronize|^xpu.*[Ww]ait"
+)
+_MEMCPY = re.compile(r"^(cuda|hip|cu)Memcpy|^hipMemcpyWithStream")
+# These return only when the copy is done, whatever the memory.
+_BLOCKING_MEMCPY = re.compile(
+    r"^(cuda|hip)Memcpy(2D|3D)?(_v\d+)?$|^hipMemcpyWithStream|^cuMemcpy[DH]to[DH]_v2$"
+)
+_COMMUNICATION = re.compile(r"^(nccl|rccl|mscclpp|nvshmem)", re.IGNORECASE)
+
+
+def is_communication(name: str) -> bool:
+    """Whether a kernel of this name moves data between ranks."""
+    return _COMMUNICATION.match(name) is not None
+
+
+def is_data_wait(name: str) -> bool:
+    """Whether a label of this name is the wait for a DataLoader's next batch."""
+    return name.startswith("enumerate(DataLoader)")
+
+
+@dataclass(frozen=True, eq=False)
+class RuntimeCalls:
+    """Runtime calls that copy or wait, on the step's thread and the backward threads.
+
+    Attributes:
+        rows: their rows in the trace.
+        device_row: row of the device activity joined by correlation, -1 where there is none.
+        is_sync: the host waits for the device (a sync call, or a blocking device-to-host copy).
+        is_copy: a host-to-device transfer (the call, and the wait that belongs to it).
+    """
+
+    rows: Int64
+    device_row: Int64
+    is_sync: Bool
+    is_copy: Bool
+
+
+def backward_rows(trace: Trace) -> Bool:
+    """Rows of the backward pass: the engine's labels where they exist, else node names."""
+    ops = trace.is_a(Category.OP, Category.ANNOTATION)
+    engine = ops & trace.named(lambda n: n.startswith("autograd::engine::evaluate_function"))
+    return engine if engine.any() else ops & trace.named(is_backward)
+
+
+def host_threads(trace: Trace, steps: Steps) -> Bool:
+    """For every entry of ``threads``: the step's own thread, or one that runs its backward."""
+    chosen = np.zeros(len(trace.threads), dtype=np.bool_)
+    chosen[steps.thread] = True
+    pid = trace.threads[steps.thread].pid
+    same = np.array([t.pid == pid for t in trace.threads], dtype=np.bool_)
+    chosen[np.unique(trace.thread[backward_rows(trace)])] = True
+    return chosen & same
+
+
+def join_device(trace: Trace, rows: Int64) -> Int64:
+    """For each runtime row: the row of its device activity (by correlation), -1 where none."""
+    device = np.flatnonzero(
+        trace.is_a(Category.KERNEL, Category.MEMCPY, Category.MEMSET) & (trace.correlation >= 0)
+    )
+    result = np.full(len(rows), -1, dtype=np.int64)
+    if not len(device) or not len(rows):
+        return result
+    order = np.argsort(trace.correlation[device], kind="stable")
+    keys, device = trace.correlation[device][order], device[order]
+    wanted = trace.correlation[rows]
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    hit = (keys[at] == wanted) & (wanted >= 0)
+    result[hit] = device[at[hit]]
+    return result
+
+
+def runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
+    """The calls that copy or wait, told apart by the device activity joined to them.
+
+    A wait that follows a host-to-device copy inside the same op (pageable memory) is part of
+    that copy. Device-to-device copies only launch, so they count as neither.
+    """
+    here = trace.is_a(Category.RUNTIME) & host_threads(trace, steps)[trace.thread]
+    waits = here & trace.named(lambda n: _SYNC.search(n))
+    copies = here & trace.named(lambda n: _MEMCPY.search(n))
+    rows = np.flatnonzero(waits | copies)
+    device_row = join_device(trace, rows)
+    kind_to_host = trace.name_table(lambda n: "DtoH" in n)
+    kind_to_device = trace.name_table(lambda n: "HtoD" in n)
+    kind_pageable = trace.name_table(lambda n: "Pageable" in n)
+    device_name = trace.name_id[np.maximum(device_row, 0)]
+    joined = device_row >= 0
+    to_host = joined & kind_to_host[device_name]
+    to_device = joined & kind_to_device[device_name]
+    blocking = trace.name_table(lambda n: _BLOCKING_MEMCPY.search(n))[trace.name_id[rows]]
+    is_wait = waits[rows]
+
+    ops_that_send = trace.external_id[rows][to_device]
+    external = trace.external_id[rows]
+    of_a_copy = is_wait & (external >= 0) & np.isin(external, ops_that_send)
+    is_copy = to_device | of_a_copy | (~is_wait & blocking & ~to_host & ~joined)
+    is_sync = (is_wait & ~of_a_copy) | (to_host & (kind_pageable[device_name] | blocking))
+    # A device-to-host copy from pinned memory does not block; its short call is a copy.
+    is_copy |= to_host & ~is_sync
+    return RuntimeCalls(rows, device_row, is_sync, is_copy)

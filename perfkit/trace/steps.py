@@ -1,0 +1,140 @@
+"""Where the training steps of a trace begin and end, found from the trace alone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfkit.trace.columns import HOST_CATEGORIES, Bool, Category, Int32, Int64, Trace
+
+_BACKWARD = re.compile(r"autograd::engine|Backward\d*$|AccumulateGrad$")
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """Steps that do not overlap, sorted by time.
+
+    Attributes:
+        names: what each step is called.
+        start_ns: starts, in ns after the trace's origin.
+        end_ns: ends, likewise.
+        thread: index of the host thread that runs the steps.
+        how_found: the rule by which they were found, in words.
+        warnings: what is doubtful about them.
+    """
+
+    names: tuple[str, ...]
+    start_ns: Int64
+    end_ns: Int64
+    thread: int
+    how_found: str
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def containing(self, points_ns: Int64) -> Int64:
+        """Index of the step in which each point lies, -1 where in none."""
+        if not len(self):
+            return np.full(len(points_ns), -1, dtype=np.int64)
+        index = np.searchsorted(self.start_ns, points_ns, side="right") - 1
+        inside = (index >= 0) & (points_ns < self.end_ns[np.maximum(index, 0)])
+        return np.where(inside, index, -1).astype(np.int64)
+
+
+def is_backward(name: str) -> bool:
+    """Whether an op of this name is part of the backward pass, in traces of any year.
+
+    Since torch 1.10 the engine labels its work ``autograd::engine::evaluate_function: …``;
+    before that only the nodes' own names (``…Backward``, ``AccumulateGrad``) tell.
+    """
+    return _BACKWARD.search(name) is not None
+
+
+def find_steps(trace: Trace) -> Steps:
+    """Find the steps: ``ProfilerStep#``, else ends of ``Optimizer.step``, else the whole region.
+
+    With several optimizers a step is a full cycle of the first one seen. Optimizer steps
+    without a backward pass between them belong to the same step.
+    """
+    labels = trace.is_a(Category.ANNOTATION, Category.OP)
+    marks = labels & trace.named(lambda n: n.startswith("ProfilerStep"))
+    if marks.any():
+        return _from_marks(trace, marks)
+    optimizer = labels & trace.named(lambda n: n.startswith("Optimizer.step#"))
+    if optimizer.any():
+        found = _from_optimizer(trace, optimizer)
+        if found is not None:
+            return found
+    return _whole(trace)
+
+
+def _busiest(threads: Int32, where: Bool) -> int:
+    return int(np.bincount(threads[where]).argmax())
+
+
+def _from_marks(trace: Trace, marks: Bool) -> Steps:
+    thread = _busiest(trace.thread, marks)
+    rows = np.flatnonzero(marks & (trace.thread == thread))
+    start, end = trace.start_ns[rows], trace.end_ns[rows]
+    # Nested marks (two profilers): the outer one counts. Overlapping ones: cut at the earlier end.
+    reach = np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(end)[:-1]]
+    keep = end > np.maximum(start, reach)
+    warnings = []
+    if not keep.all():
+        warnings.append(f"{int((~keep).sum())} nested or empty step marks were left out")
+    rows, start, end = rows[keep], np.maximum(start, reach)[keep], end[keep]
+    if not len(rows):
+        return _whole(trace)
+    names = tuple(trace.names[i] for i in trace.name_id[rows])
+    return Steps(names, start, end, thread, "ProfilerStep marks", tuple(warnings))
+
+
+def _from_optimizer(trace: Trace, optimizer: Bool) -> Steps | None:
+    thread = _busiest(trace.thread, optimizer)
+    rows = np.flatnonzero(optimizer & (trace.thread == thread))
+    first = trace.name_id[rows[0]]
+    n_optimizers = len(np.unique(trace.name_id[rows]))
+    rows = rows[trace.name_id[rows] == first]
+    backward = trace.start_ns[trace.is_a(Category.OP) & trace.named(is_backward)]
+    if len(rows) > 1 and len(backward):
+        # Backward work between two optimizer steps: only then has a new step begun.
+        before = np.searchsorted(backward, trace.start_ns[rows])
+        new = np.r_[True, np.diff(before) > 0]
+        last_of_group = np.r_[np.flatnonzero(new)[1:] - 1, len(rows) - 1]
+        rows = rows[last_of_group]
+    ends = np.sort(trace.end_ns[rows])
+    if len(ends) == 1:
+        return None
+    how = (
+        "ends of Optimizer.step"
+        if n_optimizers == 1
+        else (f"ends of {trace.names[first]}, the first of {n_optimizers} optimizers")
+    )
+    names = tuple(f"step {i + 1}" for i in range(len(ends) - 1))
+    return Steps(
+        names,
+        ends[:-1],
+        ends[1:],
+        thread,
+        how,
+        ("the time before the first optimizer step's end is in no step: its start is unknown",),
+    )
+
+
+def _whole(trace: Trace) -> Steps:
+    work = trace.is_a(Category.OP, Category.ANNOTATION)
+    if not work.any():
+        work = trace.is_a(*HOST_CATEGORIES)
+    if not work.any():
+        work = np.ones(len(trace), dtype=np.bool_)
+    thread = _busiest(trace.thread, work)
+    timed = trace.category != Category.OVERHEAD
+    timed &= ~trace.named(lambda n: n.startswith("PyTorch Profiler"))
+    if not timed.any():
+        timed = work
+    start, end = int(trace.start_ns[timed].min()), int(trace.end_ns[timed].max())
+    bounds = np.array([start], np.int64), np.array([max(end, start)], np.int64)
+    return Steps(("whole region",), *bounds, thread, "no marks and no optimizer: the whole region")
