@@ -13,16 +13,16 @@ from perfkit.report._text import fmt_share, table
 
 __all__ = ["Segment", "bar", "describe", "text_bar"]
 
-# kind -> (colour, ink on it, pattern of report.css); patterns differ between neighbours
+# name -> (colour, ink on it with a contrast of at least 4.5:1, pattern of report.css)
 _LOOK = {
-    "orange": ("#E69F00", "#1b1b1b", "solid"),
-    "sky": ("#56B4E9", "#1b1b1b", "solid"),
-    "green": ("#009E73", "#ffffff", "solid"),
-    "yellow": ("#F0E442", "#1b1b1b", "dots"),
+    "orange": ("#E69F00", "#000000", "solid"),
+    "sky": ("#56B4E9", "#000000", "solid"),
+    "green": ("#009E73", "#000000", "solid"),
+    "yellow": ("#F0E442", "#000000", "dots"),
     "blue": ("#0072B2", "#ffffff", "solid"),
-    "vermilion": ("#D55E00", "#ffffff", "stripes"),
-    "purple": ("#CC79A7", "#1b1b1b", "stripes"),
-    "grey": ("#8A8F98", "#1b1b1b", "hatch"),
+    "vermilion": ("#D55E00", "#000000", "stripes"),
+    "purple": ("#CC79A7", "#000000", "stripes"),
+    "grey": ("#8A8F98", "#000000", "hatch"),
     "hollow": ("transparent", "inherit", "hollow"),
 }
 _ORDER = tuple(_LOOK)
