@@ -1,0 +1,133 @@
+"""Clocks that know their device, and synchronise only where they must.
+
+Two ways to time, for two purposes:
+
+* ``settle()`` then ``now()``: host nanoseconds after the device has done all that it was asked.
+  Each costs a synchronisation on CUDA (none on the CPU); right for A/B comparison, where the
+  work of one arm must not run on into the other's time.
+* ``mark()`` … ``mark()``, then ``elapsed_ms(marks)``: on CUDA an event is recorded on the current
+  stream at each mark, the host runs on, and one wait for the last event resolves them all.
+  Right for many steps in a row, whose overlap of host and device must stay as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from perfkit.errors import MissingError
+
+__all__ = ["Clock", "CudaClock", "HostClock", "clock_in_use"]
+
+
+class Clock(Protocol):
+    """What compare and the meters need of a clock; tests bring a fake one."""
+
+    @property
+    def device(self) -> str:
+        """``"cpu"`` or ``"cuda:0"`` …: whose work this clock times."""
+
+    @property
+    def resolution_ns(self) -> int:
+        """The smallest step that the clock can show, in nanoseconds."""
+
+    def now(self) -> int:
+        """Host time in nanoseconds; only differences mean anything."""
+
+    def settle(self) -> None:
+        """Wait until the device has done all work that it was given so far."""
+
+    def mark(self) -> Any:
+        """A point in the device's time; does not wait."""
+
+    def elapsed_ms(self, marks: Sequence[Any]) -> list[float]:
+        """Milliseconds between successive marks (one fewer than marks), never negative."""
+
+
+class HostClock:
+    """``time.perf_counter_ns``, for work that is done when the call returns."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        self.now = time.perf_counter_ns
+        self.resolution_ns = _seen_resolution_ns()
+
+    def settle(self) -> None:
+        """Nothing to wait for: the CPU's work is done when the call returns."""
+
+    def mark(self) -> int:
+        return time.perf_counter_ns()
+
+    def elapsed_ms(self, marks: Sequence[int]) -> list[float]:
+        return [max(b - a, 0) / 1e6 for a, b in itertools.pairwise(marks)]
+
+
+class CudaClock:
+    """CUDA events on the current stream; host time after a synchronisation.
+
+    Events measure the stream that is current at each ``mark()``; work on other streams counts
+    only as far as the current one waits for it.
+
+    Args:
+        index: of the device; the current one by default. Making this clock initialises CUDA.
+
+    Raises:
+        MissingError: torch sees no CUDA device.
+    """
+
+    # Event times come in steps of about half a microsecond (CUDA runtime API, cudaEventElapsedTime)
+    resolution_ns = 500
+
+    def __init__(self, index: int | None = None) -> None:
+        import torch
+
+        self._cuda: Any = torch.cuda
+        if not torch.cuda.is_available():
+            raise MissingError(
+                "CudaClock needs a CUDA device and torch sees none: use HostClock, or see "
+                "`perfkit doctor`"
+            )
+        self._index = torch.cuda.current_device() if index is None else index
+        self.device = f"cuda:{self._index}"
+        self.now = time.perf_counter_ns
+
+    def settle(self) -> None:
+        self._cuda.synchronize(self._index)
+
+    def mark(self) -> Any:
+        event = self._cuda.Event(enable_timing=True)
+        event.record(self._cuda.current_stream(self._index))
+        return event
+
+    def elapsed_ms(self, marks: Sequence[Any]) -> list[float]:
+        if len(marks) < 2:
+            return []
+        # One wait for all: on one stream every earlier event is complete when the last one is.
+        marks[-1].synchronize()
+        return [max(float(a.elapsed_time(b)), 0.0) for a, b in itertools.pairwise(marks)]
+
+
+def cuda_in_use() -> bool:
+    """Whether this process has imported torch and initialised CUDA; changes neither."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)
+    return cuda is not None and bool(cuda.is_initialized())
+
+
+def clock_in_use() -> Clock:
+    """The clock for what this process does: CUDA's if CUDA is already initialised, else the host's.
+
+    It never imports torch and never initialises CUDA.
+    """
+    return CudaClock() if cuda_in_use() else HostClock()
+
+
+def _seen_resolution_ns() -> int:
+    """The smallest step that perf_counter_ns really shows, by looking (about 20 µs)."""
+    times = [time.perf_counter_ns() for _ in range(200)]
+    steps = [b - a for a, b in itertools.pairwise(times) if b > a]
+    return max(min(steps, default=1), 1)
