@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
-
 
 # --- memory -------------------------------------------------------------------------------
 
 
 def dispatch_mode_class() -> Any:
-    """``torch.utils._python_dispatch.TorchDispatchMode``, in that module since torch 1.12."""
+    """``torch.utils._python_dispatch.TorchDispatchMode`` (since torch 1.12), made cheap.
+
+    Its ``_should_skip_dynamo`` (since torch 2.6) wraps the handler so that dynamo stays out of
+    it, which imports dynamo (a second) and costs a microsecond an operator. Without it dynamo
+    still does not compile under a mode: the mode's ``ignore_compile_internals`` is False.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    return TorchDispatchMode
+    class DispatchMode(TorchDispatchMode):
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False
+
+    return DispatchMode
 
 
 def leave_dispatch_mode(mode: Any) -> None:
@@ -32,11 +41,10 @@ def leave_dispatch_mode(mode: Any) -> None:
     from torch.utils import _python_dispatch
 
     above = []
-    while (top := _python_dispatch._get_current_dispatch_mode()) is not mode:
-        if top is None:  # somebody else has taken it off already
-            break
+    top: Any
+    while (top := _python_dispatch._get_current_dispatch_mode()) not in {mode, None}:
         above.append(_python_dispatch._pop_mode())
-    else:
+    if top is mode:  # and not None: somebody else has taken it off already
         mode.__exit__(None, None, None)
     for other in reversed(above):
         _python_dispatch._push_mode(other)
@@ -58,7 +66,7 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
     """
     from torch.autograd import Variable
 
-    Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+    Variable._execution_engine.queue_callback(callback)
 
 
 def makes_storage(func: Any) -> int:
@@ -114,7 +122,8 @@ def saved_tensors(node: Any) -> list[Any]:
     import torch
 
     found = []
-    for name in _saved_names(type(node)):
+    node_type: Any = type(node)
+    for name in _saved_names(node_type):
         try:
             raw = getattr(node, name)
         except RuntimeError:  # freed by a backward pass that has run
@@ -127,7 +136,7 @@ def saved_tensors(node: Any) -> list[Any]:
 
 
 @functools.cache
-def _saved_names(node_type: type) -> tuple[str, ...]:
+def _saved_names(node_type: Hashable) -> tuple[str, ...]:
     return tuple(name for name in dir(node_type) if name.startswith("_raw_saved_"))
 
 
@@ -185,6 +194,35 @@ def watch_storage_resize(listener: Callable[[Any], None]) -> Callable[[], None]:
                 del torch.UntypedStorage.resize_
 
     if not _resize_listeners:
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
     _resize_listeners.append(listener)
     return stop
+
+
+# --- the profiler -------------------------------------------------------------------------
+
+
+def profiler_is_on() -> bool:
+    """Whether any of torch's profilers records in this thread or process.
+
+    Hides ``torch._C._autograd._profiler_enabled`` (since torch 1.0, in that module since 1.8)
+    and ``torch.autograd.profiler._is_profiler_enabled`` (since torch 1.12), which also covers
+    one that another thread has started.
+    """
+    import torch
+
+    return bool(
+        torch._C._autograd._profiler_enabled()
+        or getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+    )
+
+
+def n_optimizer_step_hooks() -> int:
+    """How many global optimizer-step hooks are registered, by whomever.
+
+    Hides ``_global_optimizer_pre_hooks`` and ``_global_optimizer_post_hooks`` of
+    ``torch.optim.optimizer`` (since torch 2.2).
+    """
+    from torch.optim import optimizer
+
+    return len(optimizer._global_optimizer_pre_hooks) + len(optimizer._global_optimizer_post_hooks)

@@ -1,0 +1,142 @@
+"""All tensors of this process that Python can reach, and what they are for.
+
+The garbage collector knows every tensor that has a Python object; what only the autograd graph
+holds is found by walking the graphs that hang on them.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from perfkit import _torch_compat
+from perfkit.memory.categories import (
+    ACTIVATIONS,
+    BUFFERS,
+    GRADIENTS,
+    OPTIMIZER_STATE,
+    PARAMETERS,
+)
+
+__all__ = ["Survey", "module_tensors", "optimizer_tensors", "survey"]
+
+#: Nodes of autograd graphs that are looked at, at most: a graph that grew over an epoch (the
+#: leak of `losses.append(loss)`) has millions, and the walk costs some microseconds a node.
+MAX_NODES = 200_000
+
+Labelled = tuple[Tensor, int]
+
+
+@dataclass
+class Survey:
+    """What :func:`survey` saw. Holds the tensors themselves: keep it for a moment only.
+
+    Attributes:
+        tensors: each with a category number, or None where nothing says what it is for. The
+            same storage may come several times, through views.
+        parameters: the tensors whose ``.grad`` is a gradient.
+        compiled: code compiled by ``torch.compile`` exists in this process.
+        cuda_graphs: a CUDA graph exists in this process.
+        cut_short: the autograd graphs were too large to be walked to their ends.
+    """
+
+    tensors: list[tuple[Tensor, int | None]] = field(default_factory=list)
+    parameters: list[Tensor] = field(default_factory=list)
+    compiled: bool = False
+    cuda_graphs: bool = False
+    cut_short: bool = False
+
+
+def module_tensors(module: nn.Module) -> Iterator[Labelled]:
+    """This module's own parameters and buffers, not those of its children."""
+    try:
+        for parameter in module.parameters(recurse=False):
+            yield parameter, PARAMETERS
+        for buffer in module.buffers(recurse=False):
+            yield buffer, BUFFERS
+    except AttributeError:
+        # a module between __new__ and nn.Module.__init__ has neither
+        return
+
+
+def optimizer_tensors(optimizer: Optimizer) -> Iterator[Labelled]:
+    """The tensors that an optimizer was given, and those of its state."""
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group["params"]:
+            yield parameter, PARAMETERS
+    state = getattr(optimizer, "state", {})
+    for value in list(state.values()):
+        for tensor in _tensors_in(value):
+            yield tensor, OPTIMIZER_STATE
+
+
+def _tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
+    """Tensors in nested dicts, lists and tuples (LBFGS keeps lists of them)."""
+    if isinstance(value, Tensor):
+        yield value
+    elif depth and isinstance(value, dict):
+        for item in list(value.values()):
+            yield from _tensors_in(item, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors_in(item, depth - 1)
+
+
+def survey() -> Survey:
+    """Look at every object that the garbage collector tracks (20 to 100 ms) and sort it."""
+    seen = Survey()
+    compiled = _torch_compat.compiled_code_types()
+    cuda_graph = _torch_compat.cuda_graph_type()
+    wanted = (Tensor, nn.Module, Optimizer, *compiled, *((cuda_graph,) if cuda_graph else ()))
+    objects = gc.get_objects()
+    # by type, not by isinstance: that would ask each object's __class__, which may run code
+    types = {kind for kind in set(map(type, objects)) if issubclass(kind, wanted)}
+    found = [obj for obj in objects if type(obj) in types]
+    del objects
+
+    plain: list[Tensor] = []
+    for obj in found:
+        kind = type(obj)
+        if issubclass(kind, compiled):
+            seen.compiled = True
+        if issubclass(kind, nn.Module):
+            seen.tensors.extend(module_tensors(obj))
+        elif issubclass(kind, Optimizer):
+            seen.tensors.extend(optimizer_tensors(obj))
+        elif issubclass(kind, Tensor):
+            if issubclass(kind, nn.Parameter):
+                seen.tensors.append((obj, PARAMETERS))
+            plain.append(obj)
+        elif cuda_graph is not None and issubclass(kind, cuda_graph):
+            seen.cuda_graphs = True
+    seen.parameters = [tensor for tensor, category in seen.tensors if category == PARAMETERS]
+    for tensor in plain:
+        # only a leaf may be asked for .grad without a warning
+        if tensor.is_leaf and tensor.requires_grad:
+            seen.parameters.append(tensor)
+            if tensor.grad is not None:
+                seen.tensors.append((tensor.grad, GRADIENTS))
+    seen.tensors.extend((tensor, None) for tensor in plain)
+    _walk_graphs(plain, seen)
+    return seen
+
+
+def _walk_graphs(tensors: list[Tensor], seen: Survey) -> None:
+    """Add what the autograd graphs of these tensors keep for their backward."""
+    waiting = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    known = set(waiting)
+    while waiting:
+        if len(known) > MAX_NODES:
+            seen.cut_short = True
+            return
+        node = waiting.pop()
+        seen.tensors.extend((t, ACTIVATIONS) for t in _torch_compat.saved_tensors(node))
+        for following, _ in node.next_functions:
+            if following is not None and following not in known:
+                known.add(following)
+                waiting.append(following)

@@ -1,0 +1,569 @@
+"""Counts the memory behind tensors while some code runs, by what it is for.
+
+A dispatch mode sees the results of every operator; a weak reference on each storage tells when
+its memory goes. Views do not count twice, and a storage that is resized counts with its new
+size from then on.
+
+How the category of a storage is decided, the first that applies:
+
+parameters
+    of any ``nn.Module`` that is alive or was called, any ``nn.Parameter``, and what an
+    optimizer was given.
+gradients
+    seen as the ``.grad`` of a parameter (or of another leaf that requires one) at the end of a
+    backward pass, when an optimizer steps, or at the region's start or end.
+optimizer state
+    seen in ``optimizer.state`` after a step, or at the region's start or end.
+buffers
+    of any ``nn.Module`` that is alive or was called.
+inputs
+    handed to a module that was not called by another module, and not computed by autograd or
+    by a module; or first seen as an operator's argument (it came from numpy, a DataLoader's
+    worker or another thread); or made outside of modules, untouched by autograd, and alive
+    when a backward pass began (targets, masks, a batch on its device).
+activations
+    made in a forward pass (by an operator that autograd records, or inside a module) and
+    alive when a backward pass began; recomputed during it (checkpointing); recorded by autograd
+    and alive at the region's end; or held by an autograd graph at the region's start.
+temporary
+    made in the region, none of the above, and freed in it: gradients of activations,
+    workspaces and intermediate results.
+other
+    none of the above and alive at the region's end, or there before it.
+
+What it does not see: memory that an operator takes and returns inside itself (workspaces of
+convolutions), tensors of other threads until an operator of this one touches them, and what a
+replayed CUDA graph does. Backward passes are seen: on a CPU they run in the calling thread; on
+CUDA they run in one thread per device, to which autograd carries the caller's modes (part of
+``at::ThreadLocalState``). Code compiled by ``torch.compile`` falls back to eager operators
+while a dispatch mode is active, so what is counted is then the uncompiled code.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, UntypedStorage, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from perfkit import _torch_compat
+from perfkit.memory.categories import (
+    ACTIVATIONS,
+    GRADIENTS,
+    INPUTS,
+    PARAMETERS,
+    UNDECIDED,
+)
+from perfkit.memory.ledger import BEFORE, Block, Ledger
+from perfkit.memory.storages import storages_of
+from perfkit.memory.survey import Survey, module_tensors, optimizer_tensors, survey
+
+if TYPE_CHECKING:
+    from torch.utils._python_dispatch import TorchDispatchMode
+else:
+    TorchDispatchMode = _torch_compat.dispatch_mode_class()
+
+__all__ = ["Tracker"]
+
+# Phases: where a block was made. BEFORE is 0, in ledger.py.
+_ARRIVED, _DATA, _NO_GRAD, _MODULE, _RECORDED, _BACKWARD, _RECOMPUTED, _OPTIMIZER = range(1, 9)
+_MAY_BE_INPUT = frozenset({BEFORE, _ARRIVED, _DATA, _NO_GRAD})
+_FORWARD = frozenset({_DATA, _MODULE, _RECORDED})
+
+# Kinds of argument and result types.
+_NO_TENSOR, _PLAIN, _SEQUENCE, _ODD = range(4)
+
+# What an operator can do to storages (_torch_compat.makes_storage).
+_NOTHING, _NEW, _RESIZE = range(3)
+
+# Forward blocks that wait for a backward pass, before the freed among them are dropped: a loop
+# without backward must not collect them for ever.
+_PENDING_AT_MOST = 20_000
+
+
+class Tracker(TorchDispatchMode):
+    """Counts between :meth:`start` and :meth:`stop`, in the thread that started it.
+
+    Attributes:
+        ledgers: one book per device, filled while it runs.
+        n_operators: operators seen that could have made a tensor.
+        n_steps: optimizer steps seen.
+        n_unreadable: tensors met whose storage cannot be seen, with repetitions.
+        unseen_bytes: storages alive at the end that no operator has touched since they were
+            made elsewhere; they are not counted. 0 without ``scan``.
+        compiled: compiled code exists, so it may have run uncompiled here.
+        cuda_graphs: a CUDA graph exists, and its replays are not seen.
+        cut_short: existing autograd graphs were too large to be counted in full.
+    """
+
+    # torch would refuse flex_attention, cond and the like under a mode that is silent on them
+    supports_higher_order_operators = True
+
+    def __init__(self, *, scan: bool = True, max_steps: int | None = None) -> None:
+        """Nothing happens before :meth:`start`.
+
+        Args:
+            scan: find all tensors, modules and optimizers of the process at the start and at
+                the end (20 to 100 ms each). Without it only what the region touches counts.
+            max_steps: stop counting after so many optimizer steps; the code runs on.
+        """
+        super().__init__()
+        self.ledgers: dict[torch.device, Ledger] = {}
+        self.n_operators = 0
+        self.n_steps = 0
+        self.n_unreadable = 0
+        self.unseen_bytes = 0
+        self.compiled = False
+        self.cuda_graphs = False
+        self.cut_short = False
+        self._scan = scan
+        self._max_steps = max_steps
+        self._running = False
+        self._counting = False
+        self._thread = 0
+        self._on_last_step: Callable[[], None] | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._live: dict[int, Block] = {}
+        self._pending: list[Block] = []
+        self._kinds: dict[type, int] = {Tensor: _PLAIN, nn.Parameter: _PLAIN}
+        self._makes: dict[int, int] = {}
+        self._functions: list[Any] = []  # keeps the ids of _makes valid
+        self._task_id = _torch_compat.graph_task_id_reader()
+        self._task = -1
+        self._depth = 0
+        self._modules: set[int] = set()
+        self._parameters: dict[int, weakref.ref[Tensor]] = {}
+        self._optimizers: dict[int, int] = {}
+        self._in_step = False
+        self._step_made: list[Block] = []
+        self._gradients_known = False
+        self._free = self._make_finaliser()
+
+    # --- the region ---------------------------------------------------------------------
+
+    def start(
+        self,
+        *,
+        modules: Iterable[nn.Module] = (),
+        optimizers: Iterable[Optimizer] = (),
+        on_last_step: Callable[[], None] | None = None,
+    ) -> None:
+        """Take stock of what is alive and begin to count.
+
+        Args:
+            modules: models that are known; their children count too.
+            optimizers: optimizers that are known.
+            on_last_step: called once counting has ended because of ``max_steps``.
+        """
+        self._thread = threading.get_ident()
+        self._on_last_step = on_last_step
+        self._running = self._counting = True
+        if self._scan:
+            self._take_stock(survey())
+        for module in modules:
+            for child in module.modules():
+                self._label_all(module_tensors(child), before=True)
+        for optimizer in optimizers:
+            self._know_optimizer(optimizer, before=True)
+        self._label_gradients(before=True)
+        try:
+            self._hook()
+            self.__enter__()
+        except BaseException:
+            self._unhook()
+            self._counting = self._running = False
+            raise
+
+    def stop(self) -> None:
+        """End counting, label what can be labelled now, and leave no mode or hook behind."""
+        if not self._running:
+            return
+        self._running = False
+        try:
+            self._end_counting()
+        finally:
+            self._unhook()
+            self._live.clear()
+            self._pending.clear()
+            self._step_made.clear()
+            self._parameters.clear()
+
+    def _end_counting(self) -> None:
+        if not self._counting:
+            return
+        self._counting = False
+        _torch_compat.leave_dispatch_mode(self)
+        for block in self._pending:
+            if block.alive and block.phase == _RECORDED:
+                _label(block, ACTIVATIONS)
+        for block in list(self._live.values()):
+            storage = block()
+            if storage is not None and storage.nbytes() != block.nbytes:
+                self._resized(storage)
+        self._label_gradients()
+        if self._scan:
+            self._take_leave(survey())
+
+    def _hook(self) -> None:
+        handles = (
+            register_module_forward_pre_hook(self._before_forward),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        )
+        self._undo.extend(handle.remove for handle in handles)
+        # always_call: the depth must come back when a forward raises
+        after = register_module_forward_hook(
+            self._after_forward, with_kwargs=True, always_call=True
+        )
+        self._undo.append(lambda: _torch_compat.forget_forward_hook(after))
+        self._undo.append(_torch_compat.watch_storage_resize(self._resized))
+        # a compiled module warns about global hooks; these do not ask the user for anything
+        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
+        ignored = warnings.filters[0]
+        self._undo.append(lambda: _drop(warnings.filters, ignored))
+
+    def _unhook(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _take_stock(self, seen: Survey) -> None:
+        for tensor, category in seen.tensors:
+            self._label(tensor, UNDECIDED if category is None else category, before=True)
+        for parameter in seen.parameters:
+            self._know_parameter(parameter)
+        self._remember(seen)
+
+    def _take_leave(self, seen: Survey) -> None:
+        unseen: dict[int, int] = {}
+        for tensor, category in seen.tensors:
+            for storage in storages_of(tensor) or ():
+                block = self._live.get(id(storage))
+                if block is None:
+                    unseen[id(storage)] = storage.nbytes()
+                elif category is not None and category != ACTIVATIONS:
+                    # what a graph still holds was labelled by phase, which knows inputs
+                    _label(block, category)
+        self.unseen_bytes = sum(unseen.values())
+        self._remember(seen)
+
+    def _remember(self, seen: Survey) -> None:
+        self.compiled |= seen.compiled
+        self.cuda_graphs |= seen.cuda_graphs
+        self.cut_short |= seen.cut_short
+
+    # --- operators ----------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        # A training step comes through here some hundred times: a view or an in-place operator
+        # costs one look-up, any other about 100 ns a tensor.
+        makes = self._makes.get(id(func))
+        if makes is None:
+            makes = self._learn(func)
+        if makes == _NOTHING or not self._counting:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        self.n_operators += 1
+        task = self._task_id()
+        if task != self._task:
+            self._turn(task)
+        live, kinds = self._live, self._kinds
+        for value in args:
+            kind = kinds.get(type(value))
+            if kind == _PLAIN:
+                try:
+                    if id(value.untyped_storage()) not in live:
+                        self._meet(value)
+                except NotImplementedError:  # a sparse or opaque layout
+                    self._meet(value)
+            elif kind != _NO_TENSOR:
+                self._meet_any(value)
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        kind = kinds.get(type(result))
+        if kind == _PLAIN and makes == _NEW:
+            try:
+                storage = result.untyped_storage()
+                if id(storage) not in live:
+                    self._made(storage, args)
+            except NotImplementedError:
+                self._made_any(result, args)
+        elif kind != _NO_TENSOR or makes == _RESIZE:
+            self._made_any(result, args)
+        return result
+
+    def _learn(self, func: Any) -> int:
+        makes = _torch_compat.makes_storage(func)
+        self._functions.append(func)
+        self._makes[id(func)] = makes
+        return makes
+
+    def _kind(self, value: Any) -> int:
+        cls = type(value)
+        kind = self._kinds.get(cls)
+        if kind is None:
+            if issubclass(cls, Tensor):
+                kind = _ODD
+            else:
+                kind = _SEQUENCE if issubclass(cls, (list, tuple)) else _NO_TENSOR
+            self._kinds[cls] = kind
+        return kind
+
+    def _meet_any(self, value: Any) -> None:
+        kind = self._kind(value)
+        if kind == _SEQUENCE:
+            for item in value:
+                self._meet_any(item)
+        elif kind != _NO_TENSOR:
+            self._meet(value)
+
+    def _meet(self, tensor: Tensor) -> None:
+        """An argument that nobody has seen being made: it came from elsewhere."""
+        for storage in self._storages(tensor):
+            if id(storage) not in self._live:
+                self._admit(storage, _ARRIVED, INPUTS if self._task < 0 else UNDECIDED)
+
+    def _made_any(self, value: Any, args: tuple[Any, ...]) -> None:
+        kind = self._kind(value)
+        if kind == _SEQUENCE:
+            for item in value:
+                self._made_any(item, args)
+        elif kind != _NO_TENSOR:
+            for storage in self._storages(value):
+                if id(storage) not in self._live:
+                    self._made(storage, args)
+                else:
+                    self._resized(storage)
+
+    def _storages(self, tensor: Tensor) -> tuple[UntypedStorage, ...]:
+        found = storages_of(tensor)
+        if found is None:
+            self.n_unreadable += 1
+            return ()
+        return found
+
+    def _made(self, storage: UntypedStorage, args: tuple[Any, ...]) -> None:
+        """The result of an operator: a new block, with the phase that it was made in."""
+        category = UNDECIDED
+        grad = torch.is_grad_enabled()
+        if self._task >= 0:
+            phase = _BACKWARD
+            if grad:  # a checkpoint recomputes, or a graph of the backward is built
+                phase, category = _RECOMPUTED, ACTIVATIONS
+        elif self._in_step and not grad:
+            phase = _OPTIMIZER
+        elif grad and self._any_requires_grad(args):
+            phase = _RECORDED
+        elif self._depth:
+            phase = _MODULE
+        else:
+            phase = _DATA if grad else _NO_GRAD
+        block = self._admit(storage, phase, category)
+        if block is None:
+            return
+        if phase in _FORWARD:
+            self._pending.append(block)
+            if len(self._pending) > _PENDING_AT_MOST:
+                self._pending = [b for b in self._pending if b.alive]
+        elif phase == _OPTIMIZER:
+            self._step_made.append(block)
+
+    def _any_requires_grad(self, args: Iterable[Any]) -> bool:
+        for value in args:
+            kind = self._kind(value)
+            if kind == _SEQUENCE:
+                if self._any_requires_grad(value):
+                    return True
+            elif kind != _NO_TENSOR and value.requires_grad:
+                return True
+        return False
+
+    # --- blocks -------------------------------------------------------------------------
+
+    def _admit(
+        self, storage: UntypedStorage, phase: int, category: int = UNDECIDED
+    ) -> Block | None:
+        nbytes = storage.nbytes()
+        if not nbytes:
+            # it holds nothing yet; if it grows, it is noticed then
+            return None
+        device = storage.device
+        ledger = self.ledgers.get(device)
+        if ledger is None:
+            if device.type == "meta":
+                return None
+            ledger = self.ledgers[device] = Ledger()
+        block = Block(storage, self._free)
+        block.key = id(storage)
+        block.nbytes = nbytes
+        block.phase = phase
+        block.category = category
+        block.alive = True
+        block.ledger = ledger
+        self._live[block.key] = block
+        if phase == BEFORE:
+            ledger.add_before(block)
+        else:
+            ledger.add(block)
+        return block
+
+    def _make_finaliser(self) -> Callable[[weakref.ref[Any]], None]:
+        live = self._live
+
+        def free(ref: Any) -> None:
+            block: Block = ref
+            # a storage that was resized has another block by now
+            if live.get(block.key) is block:
+                del live[block.key]
+                block.alive = False
+                block.ledger.remove(block)
+
+        return free
+
+    def _resized(self, storage: UntypedStorage) -> None:
+        """A storage that may have another size than when it was last seen."""
+        old = self._live.get(id(storage))
+        if old is None or old.nbytes == storage.nbytes():
+            return
+        del self._live[old.key]
+        old.alive = False
+        old.ledger.remove(old)
+        # not BEFORE: the new size is an event of this region
+        self._admit(storage, old.phase or _ARRIVED, old.category)
+
+    # --- labels -------------------------------------------------------------------------
+
+    def _label(self, tensor: Tensor, category: int, *, before: bool = False) -> None:
+        for storage in self._storages(tensor):
+            block = self._live.get(id(storage))
+            if block is None:
+                self._admit(storage, BEFORE if before else _ARRIVED, category)
+            else:
+                _label(block, category)
+
+    def _label_all(self, labelled: Iterable[tuple[Tensor, int]], *, before: bool = False) -> None:
+        for tensor, category in labelled:
+            self._label(tensor, category, before=before)
+            if category == PARAMETERS:
+                self._know_parameter(tensor)
+
+    def _know_parameter(self, parameter: Tensor) -> None:
+        known = self._parameters.get(id(parameter))
+        if known is None or known() is not parameter:
+            self._parameters[id(parameter)] = weakref.ref(parameter)
+            self._gradients_known = False
+
+    def _know_optimizer(self, optimizer: Optimizer, *, before: bool = False) -> None:
+        self._label_all(optimizer_tensors(optimizer), before=before)
+        self._optimizers[id(optimizer)] = len(optimizer.param_groups)
+
+    def _label_gradients(self, *, before: bool = False) -> None:
+        for ref in list(self._parameters.values()):
+            parameter = ref()
+            # of a tensor that is no leaf, .grad is a warning and never a gradient
+            if parameter is not None and parameter.is_leaf and parameter.grad is not None:
+                self._label(parameter.grad, GRADIENTS, before=before)
+        self._gradients_known = True
+
+    # --- forward, backward, optimizer ---------------------------------------------------
+
+    def _here(self) -> bool:
+        """Hooks are global: those of other threads are not this region's."""
+        return self._counting and threading.get_ident() == self._thread
+
+    def _before_forward(self, module: nn.Module, args: Any) -> None:
+        if not self._here():
+            return
+        self._depth += 1
+        # by id: a second module at the address of one that died is found at the region's end
+        if id(module) not in self._modules:
+            self._modules.add(id(module))
+            self._label_all(module_tensors(module), before=not self._scan)
+
+    def _after_forward(self, module: nn.Module, args: Any, *rest: Any) -> None:
+        if not self._here():
+            return
+        self._depth = max(self._depth - 1, 0)
+        if self._depth == 0:
+            self._label_inputs(args)
+            # (kwargs, output); torch leaves the kwargs out when the forward has raised
+            if len(rest) == 2:
+                self._label_inputs(rest[0])
+
+    def _label_inputs(self, value: Any, depth: int = 3) -> None:
+        if isinstance(value, Tensor):
+            for storage in self._storages(value):
+                block = self._live.get(id(storage))
+                if block is None:
+                    self._admit(storage, _ARRIVED, INPUTS)
+                elif block.phase in _MAY_BE_INPUT:
+                    _label(block, INPUTS)
+        elif depth and isinstance(value, dict):
+            for item in value.values():
+                self._label_inputs(item, depth - 1)
+        elif depth and isinstance(value, (list, tuple)):
+            for item in value:
+                self._label_inputs(item, depth - 1)
+
+    def _turn(self, task: int) -> None:
+        """A backward pass has begun, or ended, since the last operator."""
+        self._task = task
+        if task < 0:
+            return
+        for block in self._pending:
+            if block.alive:
+                _label(block, INPUTS if block.phase == _DATA else ACTIVATIONS)
+        self._pending.clear()
+        self._gradients_known = False
+        _torch_compat.at_end_of_backward(self._after_backward)
+
+    def _after_backward(self) -> None:
+        if self._counting:
+            self._label_gradients()
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._here():
+            return
+        # a forward that was interrupted and caught has not brought it back
+        self._depth = 0
+        if self._optimizers.get(id(optimizer)) != len(optimizer.param_groups):
+            self._know_optimizer(optimizer, before=not self._scan)
+        if not self._gradients_known:
+            self._label_gradients()
+        self._in_step = True
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._here():
+            return
+        self._in_step = False
+        if any(block.alive for block in self._step_made):
+            self._label_all(optimizer_tensors(optimizer))
+        self._step_made.clear()
+        self.n_steps += 1
+        if self.n_steps == self._max_steps:
+            # the hooks stay until stop(): torch is iterating over them right now
+            self._end_counting()
+            if self._on_last_step is not None:
+                self._on_last_step()
+
+
+def _label(block: Block, category: int) -> None:
+    if category < block.category:
+        block.category = category
+
+
+def _drop(entries: Any, entry: object) -> None:
+    if entry in entries:
+        entries.remove(entry)
