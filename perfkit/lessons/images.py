@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -26,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from perfkit.errors import MissingError, UsageError
+from perfkit.lessons._places import data_folder
 
-__all__ = ["CLASSES", "ImageSet", "data_folder", "make_images"]
+__all__ = ["CLASSES", "ImageSet", "make_images"]
 
 CLASSES = ("disc", "square", "triangle", "cross")
 
@@ -75,22 +75,6 @@ class ImageSet:
         )
 
 
-def data_folder() -> Path:
-    """Where generated data lies: ``$PERFKIT_DATA``, else the clone's, else the user's cache.
-
-    The clone is found from the working directory upwards, by its ``data/make_images.py``.
-    """
-    told = os.environ.get("PERFKIT_DATA")
-    if told:
-        return Path(told).expanduser()
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / "data" / "make_images.py").is_file():
-            return folder / "data" / "generated"
-    cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
-    return (Path(cache) if cache else Path.home() / ".cache") / "perfkit"
-
-
 def make_images(
     folder: str | Path | None = None,
     *,
@@ -106,7 +90,8 @@ def make_images(
     nothing half done; a set with files missing or cut short is made anew.
 
     Args:
-        folder: where to put the set; by default :func:`data_folder`.
+        folder: where to put the set; by default ``$PERFKIT_DATA``, else ``data/generated`` of
+            the clone, else the user's cache.
         n: how many pictures.
         size: width and height in pixels.
         quality: of the JPEG encoder, 1 to 95.

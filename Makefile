@@ -1,0 +1,65 @@
+# Everything runs from .venv, which the first target that needs it makes.
+#   PYTHON=python3.12   which Python makes .venv (3.11 or newer)
+#   PORT=8899           where `make lab` listens
+# pip takes its own settings from the environment (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL …): that is
+# how to get torch for the CPU only, or for another CUDA.
+
+PYTHON ?= python3
+PORT ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
+CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
+
+.DEFAULT_GOAL := help
+.PHONY: help install lab test tour bench clean distclean chromium
+
+help:  ## show this list
+	@echo "make TARGET, where TARGET is one of"
+	@sed -n 's/^\([a-z]*\):.*## /  \1|/p' Makefile | awk -F'|' '{printf "%-10s %s\n", $$1, $$2}'
+
+install: $(STAMP)  ## make .venv with everything; does nothing the second time
+
+$(STAMP): pyproject.toml constraints.txt hatch_build.py perfkit/_version.py $(JS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "perfkit needs Python 3.11 or newer; $(PYTHON) is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "$(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt-get install python3-venv)"; exit 1; }
+	@echo "Installing into $(VENV); the first time this fetches torch and takes minutes"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints.txt -e '.[lab]' --group dev
+	@touch $@
+
+lab: install  ## open JupyterLab on the first lesson (PORT=8899 for another port)
+	@$(BIN)/perfkit lab $(if $(PORT),--port $(PORT))
+
+test: install chromium  ## lint, types, import directions, unit tests, notebooks, browser
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest tests notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=180
+
+tour: install  ## run the first lesson without a browser; results in build/tour
+	@$(BIN)/perfkit tour --out build/tour
+
+bench: install  ## ratios against named peers; results in build/bench
+	@mkdir -p build/bench
+	@set -e; for script in tests/bench/bench_*.py; do \
+		echo "== $$script"; \
+		$(BIN)/python $$script --out build/bench/$$(basename $$script .py | sed 's/^bench_//').json; \
+	done
+
+clean:  ## remove what was built, measured and cached, and the generated images
+	rm -rf build dist data/generated .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find perfkit tests notebooks data -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
+
+distclean: clean  ## the same, and .venv and the browser bundle
+	rm -rf $(VENV) perfkit/widgets/static
+
+chromium:
+	@test -n "$(CHROMIUM)" || \
+		{ echo "The browser tests need Chromium. Debian, Ubuntu: apt-get install chromium"; exit 1; }

@@ -1,0 +1,119 @@
+"""``perfkit doctor · lab · tour``: the commands, each a few lines over the library."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfkit._version import __version__
+from perfkit.errors import PerfkitError, UsageError
+
+__all__ = ["main"]
+
+_DOCTOR_JSON = """\
+--json prints one object:
+  cpu, system, python       text
+  cores, logical_cpus       usable by this process / of the machine
+  ram_bytes, shm_bytes, shm_free_bytes
+  torch                     version, cuda, hip, cpu_capability, threads; null without torch
+  gpus                      index, name, memory_bytes, compute_capability, driver, source
+  packages                  version by name
+  capabilities              name, available, reason, remedy
+  provenance, warnings
+The exit code is 0 whatever is found; 'available' says what works.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code (0 done, 1 failed, 2 wrong use, 130 Ctrl-C)."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except UsageError as error:
+        return _fail(error, 2)
+    except PerfkitError as error:
+        return _fail(error, 1)
+    except BrokenPipeError:
+        # The reader of our output went away (``perfkit doctor | head``): that is no failure, and
+        # Python must not try to flush what is left at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+def _fail(error: PerfkitError, code: int) -> int:
+    print(f"perfkit: {error}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="perfkit",
+        description="Find out why PyTorch training is slow, change it, and see that it helped.",
+    )
+    parser.add_argument("--version", action="version", version=f"perfkit {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="what this machine is, and what of perfkit works on it",
+        epilog=_DOCTOR_JSON,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
+    doctor.set_defaults(run=_doctor)
+
+    lab = commands.add_parser("lab", help="open JupyterLab on the first lesson")
+    lab.add_argument("--port", type=int, help="default: the first free one from 8888 on")
+    lab.add_argument(
+        "--browser",
+        action=argparse.BooleanOptionalAction,
+        help="open a browser; default: where there is a screen, and not over ssh",
+    )
+    lab.add_argument("lesson", nargs="?", default="00", help="e.g. 00 (the default)")
+    lab.set_defaults(run=_lab)
+
+    tour = commands.add_parser(
+        "tour", help="run lessons without a browser; print what they found and measured"
+    )
+    tour.add_argument("lesson", nargs="*", default=["00"], help="e.g. 00 (the default)")
+    tour.add_argument("--out", type=Path, default=Path("build", "tour"), help="default: build/tour")
+    tour.set_defaults(run=_tour)
+    return parser
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from perfkit.machine import doctor
+
+    machine = doctor()
+    print(json.dumps(machine.to_dict(), indent=1) if arguments.json else machine)
+    return 0
+
+
+def _lab(arguments: argparse.Namespace) -> int:
+    from perfkit.lessons._places import lesson_path
+    from perfkit.lessons.server import serve
+
+    serve(lesson_path(arguments.lesson), port=arguments.port, browser=arguments.browser, say=_say)
+    return 0
+
+
+def _tour(arguments: argparse.Namespace) -> int:
+    from perfkit.lessons.tour import tour
+
+    tour(arguments.lesson, arguments.out, _say)
+    print(f"summary: {arguments.out / 'summary.json'}")
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Where the course's notebooks and its generated data lie."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import perfkit
+from perfkit.errors import MissingError
+
+_START = "00-start-here.ipynb"
+
+
+def clone_folder() -> Path | None:
+    """The repository that the working directory, or else this package, lies in."""
+    here = Path.cwd()
+    package = Path(perfkit.__file__).resolve().parent.parent
+    for folder in (here, *here.parents, package):
+        if (folder / "data" / "make_images.py").is_file():
+            return folder
+    return None
+
+
+def data_folder() -> Path:
+    """Where generated data lies: ``$PERFKIT_DATA``, else the clone's, else the user's cache."""
+    told = os.environ.get("PERFKIT_DATA")
+    if told:
+        return Path(told).expanduser()
+    clone = clone_folder()
+    if clone is not None:
+        return clone / "data" / "generated"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return (Path(cache) if cache else Path.home() / ".cache") / "perfkit"
+
+
+def notebooks_folder() -> Path:
+    """The folder of the lessons.
+
+    Raises:
+        MissingError: there is none, because perfkit was installed without its repository.
+    """
+    clone = clone_folder()
+    if clone is None or not (clone / "notebooks" / _START).is_file():
+        raise MissingError(
+            "the lessons are not here: they come with perfkit's repository; clone it and call "
+            "this inside the clone"
+        )
+    return clone / "notebooks"
+
+
+def lesson_path(name: str) -> Path:
+    """The notebook of a lesson, given as ``"00"``, ``"00-start-here"`` or its file name.
+
+    Raises:
+        MissingError: there is no such lesson, or no lessons at all.
+    """
+    folder = notebooks_folder()
+    stem = name.removesuffix(".ipynb")
+    found = [p for p in lessons() if p.stem == stem or p.stem.split("-")[0] == stem]
+    if len(found) != 1:
+        known = ", ".join(p.stem for p in lessons())
+        raise MissingError(f"no lesson {name!r} in {folder.name}/; there are: {known}")
+    return found[0]
+
+
+def lessons() -> list[Path]:
+    """Every lesson's notebook, in the course's order."""
+    return sorted(notebooks_folder().glob("[0-9][0-9]-*.ipynb"))

@@ -1,0 +1,207 @@
+"""Run lessons without a browser, and keep what they found and measured.
+
+Every result of perfkit that a lesson displays carries its numbers as JSON beside its picture
+(:data:`perfkit.report.RESULT_MIME`); findings and ratios are read from there, not from text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perfkit.errors import MissingError, PerfkitError
+from perfkit.lessons._places import lesson_path
+from perfkit.lessons.page import html_page
+from perfkit.machine import stamp
+from perfkit.report import RESULT_MIME
+
+__all__ = ["LessonFailedError", "LessonRun", "run_lesson", "tour"]
+
+# A lesson's cell takes at most 60 s on two cores; three times that means that it hangs, even on
+# a slower machine.
+_CELL_TIMEOUT_S = 180
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+Say = Callable[[str], None]
+
+
+class LessonFailedError(PerfkitError):
+    """A lesson did not run to its end; the message names lesson and cell."""
+
+
+@dataclass(frozen=True)
+class LessonRun:
+    """What one lesson found and measured.
+
+    Attributes:
+        lesson: its slug, e.g. ``"00-start-here"``.
+        seconds: wall time of all its cells.
+        profiles: the text of each profile that it displayed.
+        comparisons: the numbers of each comparison that it displayed, first the lesson's own.
+        page: the executed notebook as HTML.
+    """
+
+    lesson: str
+    seconds: float
+    profiles: tuple[str, ...]
+    comparisons: tuple[dict[str, Any], ...]
+    page: str = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """One entry of ``lessons[]`` in ``summary.json``; ratio and interval may be None."""
+        first = self.comparisons[0] if self.comparisons else None
+        return {
+            "lesson": self.lesson,
+            "seconds": round(self.seconds, 1),
+            "ratio": first["ratio"] if first else None,
+            "interval": [first["low"], first["high"]] if first else None,
+            "comparisons": list(self.comparisons),
+        }
+
+
+def tour(names: Sequence[str], out: Path, say: Say) -> list[LessonRun]:
+    """Run lessons, tell what they found, and write a page for each and ``summary.json``.
+
+    What the lessons before a failing one gave is written all the same.
+
+    Args:
+        names: lessons as :func:`perfkit.lessons._places.lesson_path` takes them.
+        out: folder for the pages and the summary; made where it is missing.
+        say: takes each line to print.
+
+    Raises:
+        LessonFailedError: a cell raised, took too long, or took its kernel with it.
+        MissingError: a lesson, or nbclient or nbconvert, is not here.
+    """
+    paths = [lesson_path(name) for name in names]
+    out.mkdir(parents=True, exist_ok=True)
+    runs: list[LessonRun] = []
+    try:
+        for path in paths:
+            say(f"Lesson {path.stem}")
+            run = run_lesson(path, say)
+            runs.append(run)
+            (out / f"{run.lesson}.html").write_text(run.page, encoding="utf-8")
+            for profile in run.profiles:
+                say("\n" + profile)
+            for comparison in run.comparisons:
+                say("\n" + comparison["sentence"])
+            say(f"\n{run.lesson}: {run.seconds:.0f} s; page: {out / f'{run.lesson}.html'}\n")
+    finally:
+        summary = {
+            "lessons": [run.to_dict() for run in runs],
+            "provenance": stamp(command="perfkit tour").to_dict(),
+        }
+        (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return runs
+
+
+def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S) -> LessonRun:
+    """Execute one notebook in a kernel of its own, which is gone when this returns or raises.
+
+    Raises:
+        LessonFailedError: a cell raised, took longer than ``cell_timeout_s``, or took its
+            kernel with it.
+        MissingError: nbclient or nbformat is not installed.
+    """
+    try:
+        import nbclient
+        import nbclient.exceptions
+        import nbformat
+    except ImportError:
+        raise MissingError(
+            "nbclient runs the lessons and is missing: pip install 'perfkit[lab]'"
+        ) from None
+
+    notebook = nbformat.read(path, as_version=4)
+    progress = _Progress(notebook, say)
+    client = nbclient.NotebookClient(
+        notebook,
+        timeout=cell_timeout_s,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        store_widget_state=False,
+        on_cell_start=progress.cell_starts,
+    )
+    start = time.perf_counter()
+    try:
+        client.execute()
+    except nbclient.exceptions.CellTimeoutError:
+        raise LessonFailedError(
+            f"lesson {path.stem}, {progress.where}: no end after {cell_timeout_s:.0f} s"
+        ) from None
+    except nbclient.exceptions.DeadKernelError:
+        raise LessonFailedError(
+            f"lesson {path.stem}, {progress.where}: its kernel died; the machine may be out of "
+            "memory"
+        ) from None
+    except nbclient.exceptions.CellExecutionError as error:
+        said = _ANSI.sub("", f"{error.ename}: {error.evalue}".strip().splitlines()[0])
+        raise LessonFailedError(f"lesson {path.stem}, {progress.where}: {said}") from None
+    finally:
+        manager = client.km
+        if manager is not None and manager.has_kernel:
+            nbclient.util.run_sync(manager.shutdown_kernel)(now=True)
+    return LessonRun(
+        lesson=path.stem,
+        seconds=time.perf_counter() - start,
+        profiles=tuple(_texts(notebook, "profile")),
+        comparisons=tuple(_numbers(notebook, "comparison")),
+        page=html_page(notebook, title=_title(notebook, path.stem)),
+    )
+
+
+class _Progress:
+    """Says which cell runs, of how many, since when, and how it begins."""
+
+    def __init__(self, notebook: Any, say: Say) -> None:
+        code = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+        self._number = {index: number for number, index in enumerate(code, start=1)}
+        self._say = say
+        self._start = time.perf_counter()
+        self.where = "before its first cell"
+
+    def cell_starts(self, cell: Any, cell_index: int) -> None:
+        number = self._number.get(cell_index)
+        if number is None:
+            return
+        lines = [line for line in cell.source.splitlines() if line.strip()]
+        begins = lines[0][:60] if lines else ""
+        self.where = f"cell {number} of {len(self._number)} ({begins!r})"
+        elapsed_s = time.perf_counter() - self._start
+        self._say(f"  cell {number:>2}/{len(self._number)}  {elapsed_s:5.1f} s  {begins}")
+
+
+def _results(notebook: Any, kind: str) -> list[dict[str, Any]]:
+    """The data of every displayed result of that type, in the order of the notebook."""
+    return [
+        output.data
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        if output.output_type in ("display_data", "execute_result")
+        and RESULT_MIME in output.data
+        and output.data[RESULT_MIME].get("type") == kind
+    ]
+
+
+def _texts(notebook: Any, kind: str) -> list[str]:
+    return [str(data.get("text/plain", "")) for data in _results(notebook, kind)]
+
+
+def _numbers(notebook: Any, kind: str) -> list[dict[str, Any]]:
+    return [dict(data[RESULT_MIME]) for data in _results(notebook, kind)]
+
+
+def _title(notebook: Any, default: str) -> str:
+    """The first heading of the notebook."""
+    for cell in notebook.cells:
+        for line in cell.source.splitlines() if cell.cell_type == "markdown" else ():
+            if line.startswith("# "):
+                return str(line.removeprefix("# ").strip())
+    return default
