@@ -80,9 +80,9 @@ export default () => {
 
       const state = h("span", { class: "pk-state" });
       const line = h("span", { class: "pk-line" });
-      const controls = createControls(model.get("controls"), (name, index) =>
-        send({ type: "set", name, index }),
-      );
+      const newControls = () =>
+        createControls(model.get("controls"), (name, index) => send({ type: "set", name, index }));
+      let controls = newControls();
       const button = (text, content, kind) =>
         h(
           "button",
@@ -202,6 +202,13 @@ export default () => {
         stop.disabled = !status.busy;
         speaker.say(`${status.state}. ${status.line}`);
       });
+      const controlsChanged = guard(() => {
+        // a run from a cell used a value that no control offered yet
+        const next = newControls();
+        controls.element.replaceWith(next.element);
+        controls = next;
+        choiceChanged();
+      });
       const choiceChanged = guard(() => controls.show(model.get("choice")));
       const rowsChanged = guard(() => {
         runs.show(model.get("rows"));
@@ -215,6 +222,7 @@ export default () => {
       const problem = guard(() => errors.show(model.get("problem")));
       const listeners = {
         "change:status": statusChanged,
+        "change:controls": controlsChanged,
         "change:choice": choiceChanged,
         "change:rows": rowsChanged,
         "change:warning": warningChanged,

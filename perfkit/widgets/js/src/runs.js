@@ -57,15 +57,21 @@ function* lines(row, open) {
     ),
     ...cells,
   );
-  if (row.message || row.traceback) {
+  if (row.message || row.traceback || row.notes) {
     const trace = row.traceback
       ? h("details", { "data-run": row.run }, h("summary", {}, "Traceback"), h("pre", {}, row.traceback))
       : null;
     if (trace && open.has(String(row.run))) trace.open = true;
     yield h(
       "tr",
-      { class: "pk-message" },
-      h("td", { colspan: COLUMNS.length + 1 }, row.message, trace),
+      { class: `pk-message${failed ? " pk-failed" : ""}` },
+      h(
+        "td",
+        { colspan: COLUMNS.length + 1 },
+        row.message ? h("div", {}, row.message) : null,
+        row.notes ? h("div", { class: "pk-muted" }, row.notes) : null,
+        trace,
+      ),
     );
   }
 }

@@ -1,0 +1,76 @@
+"""A bounded curve on the kernel's side: what a widget shows again after a page reload."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+CAPACITY = 4000  # rows kept; about twice the pixels of a wide plot, 80 KB for five columns
+
+
+class History:
+    """Rows of float32, the newest in full, the older ones folded.
+
+    Folding turns four neighbouring rows into two, the lowest and the highest of each column, so
+    that a slow step never disappears from the picture. ``js/src/points.js`` does the same in the
+    browser; the rule must stay equal in both. Safe to use from several threads.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._rows = np.empty((CAPACITY, width), np.float32)
+        self._n = 0
+        self._lock = threading.Lock()
+        self.total = 0  # rows ever seen, folded ones included
+        self.folded = False
+
+    def append(self, rows: NDArray[Any]) -> int:
+        """Add rows (k, width); returns how many there were before them."""
+        with self._lock:
+            first = self.total
+            start = 0
+            while start < len(rows):
+                if self._n == CAPACITY:
+                    self._fold()
+                k = min(len(rows) - start, CAPACITY - self._n)
+                self._rows[self._n : self._n + k] = rows[start : start + k]
+                self._n += k
+                start += k
+            self.total += len(rows)
+            return first
+
+    def _fold(self) -> None:
+        half = CAPACITY // 8 * 4  # the older half, in whole groups of four
+        groups = self._rows[:half].reshape(half // 4, 4, -1)
+        # fmin and fmax pass over NaN ("nothing measured") unless there is nothing else
+        low, high = np.fmin.reduce(groups, axis=1), np.fmax.reduce(groups, axis=1)
+        low[:, 0], high[:, 0] = groups[:, 0, 0], groups[:, 2, 0]
+        folded = np.stack([low, high], axis=1).reshape(half // 2, -1)
+        newer = self._rows[half : self._n].copy()
+        self._rows[: half // 2] = folded
+        self._rows[half // 2 : half // 2 + len(newer)] = newer
+        self._n = half // 2 + len(newer)
+        self.folded = True
+
+    def rows(self) -> NDArray[np.float32]:
+        """A copy of what is kept, (n, width)."""
+        with self._lock:
+            return self._rows[: self._n].copy()
+
+    def snapshot(self) -> dict[str, Any]:
+        """What the browser restores from: counts, and the columns one after the other."""
+        with self._lock:
+            rows = self._rows[: self._n]
+            return {
+                "total": self.total,
+                "rows": self._n,
+                "folded": self.folded,
+                "data": np.ascontiguousarray(rows.T).tobytes(),
+            }
+
+
+def planar(rows: NDArray[Any]) -> bytes:
+    """(k, width) numbers as the float32 columns of one message."""
+    return np.ascontiguousarray(rows.T, dtype=np.float32).tobytes()

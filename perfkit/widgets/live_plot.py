@@ -1,0 +1,127 @@
+"""A live plot of a loop that runs in the kernel: cheap to feed, cheap to look at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import anywidget
+import numpy as np
+import traitlets
+from numpy.typing import ArrayLike
+
+from perfkit.errors import UsageError
+from perfkit.widgets._frontend import answer_on_own_shell, bundle
+from perfkit.widgets._history import History, planar
+
+__all__ = ["LivePlot", "Series"]
+
+_MAX_SERIES = 5  # as many as there are colours and dashes that can be told apart
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve: what its values are called, in which unit, and on which axis they belong."""
+
+    name: str
+    unit: str
+    label: str
+    axis: Literal["left", "right"] = "left"
+
+
+class LivePlot(anywidget.AnyWidget):
+    """Curves that grow while a loop runs.
+
+    ``push`` sends one small binary message and keeps a bounded copy, from which the plot comes
+    back after a page reload. Call it at most ten times a second, twice where no core is free:
+    the browser draws on the same machine as the training. Outside a kernel nothing is sent and
+    nothing fails.
+
+    Raises:
+        UsageError: no series, more than five, or two of the same name.
+    """
+
+    _esm = bundle("live_plot.js")
+    _css = bundle("widget.css")
+
+    series = traitlets.List().tag(sync=True)
+    title = traitlets.Unicode().tag(sync=True)
+    x_label = traitlets.Unicode("step").tag(sync=True)
+    status = traitlets.Dict().tag(sync=True)
+    problem = traitlets.Unicode().tag(sync=True)
+    # made when somebody asks for the state (a page that opens or is saved), not at each push
+    history = traitlets.Dict().tag(sync=True, to_json=lambda _value, plot: plot._kept.snapshot())
+
+    def __init__(
+        self,
+        series: Sequence[Series],
+        *,
+        title: str,
+        x_label: str = "step",
+        total: int | None = None,
+    ) -> None:
+        names = [one.name for one in series]
+        if not 1 <= len(names) <= _MAX_SERIES or len(set(names)) != len(names):
+            raise UsageError(
+                f"LivePlot takes 1 to {_MAX_SERIES} series with different names, got {names}"
+            )
+        self._kept = History(1 + len(names))
+        self._total = total
+        super().__init__(
+            series=[asdict(one) for one in series],
+            title=title,
+            x_label=x_label,
+            status={"text": "waiting for the first point", "progress": None, "state": "waiting"},
+        )
+        answer_on_own_shell(self.comm)
+
+    def __repr__(self) -> str:
+        return f"LivePlot({self.title!r}, {[one['name'] for one in self.series]})"
+
+    def push(self, x: ArrayLike, values: ArrayLike) -> None:
+        """Add points: ``x`` (k,) and ``values`` (k, number of series); NaN means "not measured".
+
+        Raises:
+            UsageError: the shapes do not fit the series.
+        """
+        xs = np.atleast_1d(np.asarray(x, np.float32))
+        ys = np.asarray(values, np.float32)
+        width = len(self.series)
+        if xs.ndim != 1 or ys.shape != (len(xs), width):
+            raise UsageError(
+                f"push expects x of shape (k,) and values of shape (k, {width}), "
+                f"got {xs.shape} and {ys.shape}"
+            )
+        if len(xs) == 0:
+            return
+        rows = np.column_stack([xs, ys])
+        first = self._kept.append(rows)
+        self.send(
+            {"type": "points", "first": first, "rows": len(rows)},
+            buffers=[planar(rows)],
+        )
+        if self.status["state"] == "waiting":
+            self.set_status("", self._share(float(xs[-1])))
+
+    def set_status(self, text: str, progress: float | None = None) -> None:
+        """The line beside the title, and the progress bar (0 to 1; None hides it)."""
+        self._show(text, progress, "running")
+
+    def finish(self, text: str) -> None:
+        """The loop is over: the last words, and the whole curve for a page that is saved now."""
+        self._show(text, None, "done")
+        self.send_state("history")
+
+    def fail(self, text: str) -> None:
+        """Show an error of Python's side under the plot, where the reader looks."""
+        self.problem = text
+
+    def _show(self, text: str, progress: float | None, state: str) -> None:
+        if progress is not None:
+            progress = min(1.0, max(0.0, progress)) if math.isfinite(progress) else None
+        self.status = {"text": text, "progress": progress, "state": state}
+
+    def _share(self, x: float) -> float | None:
+        return x / self._total if self._total else None

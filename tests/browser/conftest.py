@@ -1,0 +1,237 @@
+"""A real JupyterLab in a headless Chromium, for any test that wants to see what a reader sees.
+
+Fixtures: ``jupyter`` (one server for all tests, isolated from the user's own configuration) and
+``open_notebook(notebook)``, which takes a path or a list of code cells and gives a
+:class:`NotebookPage`. At the end of each test no request may have left the loopback addresses
+and no kernel may be left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = ROOT / "build" / "screenshots"
+
+# The browser itself must not call home either: then every request that is seen is the page's.
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+def chromium() -> str:
+    for name in ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"):
+        found = shutil.which(name)
+        if found:
+            return found
+    pytest.fail("the browser tests need Chromium: apt-get install chromium", pytrace=False)
+
+
+@dataclass
+class Jupyter:
+    """A running server, its token, and the folder that it serves."""
+
+    url: str
+    token: str
+    root: Path
+
+    def api(self, path: str, method: str = "GET") -> Any:
+        request = urllib.request.Request(
+            f"{self.url}/api/{path}",
+            method=method,
+            headers={"Authorization": f"token {self.token}"},
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            body = answer.read()
+        return json.loads(body) if body else None
+
+    def add(self, notebook: Path | Sequence[str], name: str) -> str:
+        """Put a notebook (a path, or code cells) where the server sees it; returns its name."""
+        if isinstance(notebook, Path):
+            document = nbformat.read(notebook, as_version=4)
+        else:
+            cells = [nbformat.v4.new_code_cell(source) for source in notebook]
+            document = nbformat.v4.new_notebook(cells=cells)
+        # without a kernel's name JupyterLab asks for one
+        document.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        nbformat.write(document, self.root / f"{name}.ipynb")
+        return f"{name}.ipynb"
+
+
+@pytest.fixture(scope="session")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
+    home = tmp_path_factory.mktemp("jupyter")
+    root = home / "notebooks"
+    settings = home / "settings" / "@jupyterlab" / "apputils-extension"
+    root.mkdir()
+    settings.mkdir(parents=True)
+    (settings / "notification.jupyterlab-settings").write_text(
+        '{"fetchNews": "false", "checkForUpdates": false}'
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    token = secrets.token_hex(16)
+    env = os.environ | {
+        name: str(home / name.lower())
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+    }
+    env |= {"JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "JUPYTER_PREFER_ENV_PATH": "1"}
+    env |= {"JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces")}
+    log = home / "server.log"
+    command = [
+        *(sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", "--allow-root"),
+        *(f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}"),
+        *(f"--ServerApp.root_dir={root}", "--LabApp.expose_app_in_browser=True"),
+    ]
+    with log.open("w") as out:
+        server = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
+    here = Jupyter(f"http://127.0.0.1:{port}", token, root)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            here.api("status")
+            break
+        except (OSError, urllib.error.URLError):
+            if server.poll() is not None or time.monotonic() > deadline:
+                server.kill()
+                pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}", pytrace=False)
+            time.sleep(0.1)
+    yield here
+    server.terminate()
+    try:
+        server.wait(20)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait(5)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
+        yield running
+        running.close()
+
+
+@dataclass
+class NotebookPage:
+    """An open notebook, and what a test does with it."""
+
+    page: Page
+    jupyter: Jupyter
+    name: str
+    outside: list[str] = field(default_factory=list)  # requests that left the loopback addresses
+    errors: list[str] = field(default_factory=list)  # uncaught errors of the page's scripts
+
+    def go(self) -> None:
+        self.page.goto(f"{self.jupyter.url}/lab/tree/{self.name}?token={self.jupyter.token}&reset")
+        self.wait_for_kernel()
+        self.page.evaluate("() => { jupyterapp.shell.collapseLeft(); }")
+
+    def reload(self) -> None:
+        self.page.reload()
+        self.wait_for_kernel()
+
+    def wait_for_kernel(self) -> None:
+        self.page.wait_for_function(
+            "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
+            "?.status === 'idle'"
+        )
+
+    def run_all(self) -> None:
+        """Run every cell and wait until the kernel is idle again."""
+        self.page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
+        self.wait_for_kernel()
+
+    def save(self) -> Any:
+        """Save, and give the notebook as it lies on disk."""
+        self.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
+        return nbformat.read(self.jupyter.root / self.name, as_version=4)
+
+    def theme(self, name: str) -> None:
+        """``light`` or ``dark``."""
+        label = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}[name]
+        self.page.evaluate(
+            "theme => jupyterapp.commands.execute('apputils:change-theme', { theme })", label
+        )
+        self.page.wait_for_function(
+            "theme => document.body.dataset.jpThemeName === theme", arg=label
+        )
+        self.page.wait_for_timeout(600)  # style sheet and redraw
+
+    def screenshot(self, name: str, selector: str | None = None) -> Path:
+        """Into build/screenshots, for people to look at."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        path = SCREENSHOTS / f"{name}.png"
+        target = self.page.locator(selector).first if selector else self.page
+        target.screenshot(path=path)
+        return path
+
+    def wait_data(self, selector: str, condition: str, timeout_s: float = 60) -> None:
+        """Until ``condition`` holds of the element's dataset, called ``d``."""
+        self.page.wait_for_function(
+            "([selector, condition]) => { const e = document.querySelector(selector);"
+            " return e !== null && new Function('d', `return ${condition}`)(e.dataset); }",
+            arg=[selector, condition],
+            timeout=timeout_s * 1000,
+        )
+
+
+@pytest.fixture
+def open_notebook(
+    jupyter: Jupyter, browser: Browser
+) -> Iterator[Callable[[Path | Sequence[str], str], NotebookPage]]:
+    opened: list[NotebookPage] = []
+
+    def open_(notebook: Path | Sequence[str], name: str) -> NotebookPage:
+        page = browser.new_page(viewport={"width": 1200, "height": 1000})
+        page.set_default_timeout(60_000)
+        here = NotebookPage(page, jupyter, jupyter.add(notebook, name))
+
+        def seen(url: str) -> None:
+            parts = urllib.parse.urlsplit(url)
+            if parts.scheme not in ("data", "blob") and parts.hostname not in LOOPBACK:
+                here.outside.append(url)
+
+        page.on("request", lambda request: seen(request.url))
+        page.on("websocket", lambda socket_: seen(socket_.url))
+        page.on("pageerror", lambda error: here.errors.append(str(error)))
+        opened.append(here)
+        here.go()
+        return here
+
+    yield open_
+    for here in opened:
+        here.page.close()
+    for session in jupyter.api("sessions"):
+        jupyter.api(f"sessions/{session['id']}", "DELETE")
+    for here in opened:
+        assert here.outside == [], "requests left this machine"
+        assert here.errors == [], "errors in the page"

@@ -1,0 +1,357 @@
+"""The Lab without a browser and without a child process: what it says, sends and keeps."""
+
+from __future__ import annotations
+
+import gc
+import json
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from _fake_session import FakeSession
+
+from perfkit.errors import SettingError, UsageError
+from perfkit.experiment.events import Points
+from perfkit.experiment.settings import setting
+from perfkit.widgets import lab as lab_module
+from perfkit.widgets.lab import Lab
+
+WORKERS = setting("num_workers", [0, 2, 4])
+SETTINGS = [WORKERS, setting("cached", [False, True]), "pin_memory"]
+
+
+def train(settings: Any) -> Iterator[None]:
+    yield
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Lab]]:
+    monkeypatch.setattr(lab_module, "Session", FakeSession)
+    labs: list[Lab] = []
+
+    def make_(settings: Any = SETTINGS, **options: Any) -> Lab:
+        labs.append(Lab(train, settings, **options))
+        return labs[-1]
+
+    yield make_
+    for lab in labs:
+        lab.close()
+
+
+def sent_by(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], list[Any]]]:
+    sent: list[tuple[dict[str, Any], list[Any]]] = []
+    monkeypatch.setattr(lab, "send", lambda content, buffers=(): sent.append((content, buffers)))
+    return sent
+
+
+def click(lab: Lab, **content: Any) -> None:
+    lab._handle_custom_msg(content, [])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline, "waited 5 s in vain"
+        time.sleep(0.005)
+
+
+def session(lab: Lab) -> FakeSession:
+    return lab._session  # type: ignore[return-value]
+
+
+def test_run_returns_the_result_and_moves_the_toggles(make: Callable[..., Lab]) -> None:
+    lab = make()
+    result = lab.run(num_workers=2)
+    assert result.values == {"num_workers": 2, "cached": False, "pin_memory": False}
+    assert lab.choice == {"num_workers": 1, "cached": 0, "pin_memory": 0}
+    assert lab.runs == (result,)
+
+
+def test_other_settings_stand_as_the_last_run_left_them(make: Callable[..., Lab]) -> None:
+    lab = make()
+    lab.run(num_workers=2)
+    assert lab.run(cached=True).values["num_workers"] == 2
+
+
+def test_table_says_what_changed_and_the_ratio_to_run_1(make: Callable[..., Lab]) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    first, second = lab.rows
+    assert first["changed"]["text"] == "num_workers 0, cached off, pin_memory off"
+    assert second["changed"]["text"] == "num_workers 0 → 2"
+    # 40.3 against 10.3 ms, medians of the fixed ripple
+    assert second["ratio"]["text"] == "3.91×"
+    assert second["ratio"]["detail"].startswith("faster (")
+    assert second["peak"] == {"text": "300 MiB", "detail": "resident memory, with workers"}
+    assert "3.91× run 1 (faster)" in lab.status["line"]
+
+
+def test_equal_runs_show_no_difference(make: Callable[..., Lab]) -> None:
+    lab = make()
+    lab.run()
+    lab.run()
+    assert lab.rows[1]["ratio"]["detail"].startswith("no difference seen")
+    assert lab.rows[1]["changed"]["text"] == "as run 1"
+
+
+@pytest.mark.parametrize("state", ["failed", "out of memory", "hung", "killed"])
+def test_a_failed_run_is_shown_and_the_lab_goes_on(make: Callable[..., Lab], state: Any) -> None:
+    lab = make()
+    session(lab).finish_at_once = False
+    lab.start()
+    session(lab).finish(state, "batch 3 <b>broke</b>", "Traceback …\nValueError")
+    row = lab.rows[0]
+    assert (row["state"], row["message"]) == (state, "batch 3 <b>broke</b>")
+    assert row["traceback"].endswith("ValueError")
+    assert row["ratio"]["text"] == "–"
+    assert lab.status["busy"] is False
+    assert "&lt;b&gt;broke" in lab._static_bundle(lab.runs)["text/html"]
+    session(lab).finish_at_once = True
+    assert lab.run().state == "done"
+
+
+def test_unknown_setting_lists_those_that_exist(make: Callable[..., Lab]) -> None:
+    with pytest.raises(SettingError, match="num_workers, cached, pin_memory"):
+        make().run(colour="red")
+
+
+def test_points_travel_as_one_buffer_of_float32_columns(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make()
+    session(lab).finish_at_once = False
+    sent = sent_by(lab, monkeypatch)
+    lab.start(num_workers=2)
+    session(lab).steps(3)
+    kinds = [content["type"] for content, _ in sent]
+    assert kinds == ["run", "points"]
+    content, buffers = sent[1]
+    assert content == {"type": "points", "run": 1, "first": 0, "rows": 3}
+    seconds, step, wait, memory, quiet = np.frombuffer(buffers[0], np.float32).reshape(5, 3)
+    assert step.tolist() == pytest.approx([10.0, 10.1, 10.2])
+    assert wait.tolist() == pytest.approx([5.0, 5.05, 5.1])
+    assert seconds.tolist() == pytest.approx([0.0100, 0.0201, 0.0303])
+    assert memory.tolist() == [300, 300, 300]
+    assert quiet.tolist() == [1, 1, 1]
+
+
+def test_points_are_sent_at_most_twice_a_second_and_none_is_lost(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make()
+    session(lab).finish_at_once = False
+    now = [100.0]
+    monkeypatch.setattr(lab_module.time, "monotonic", lambda: now[0])
+    sent = sent_by(lab, monkeypatch)
+    lab.start()
+    for _ in range(40):  # 4 s of steps, ten messages a second from the child
+        now[0] += 0.1
+        session(lab).steps(2)
+    session(lab).finish()
+    batches = [content["rows"] for content, _ in sent if content["type"] == "points"]
+    assert sum(batches) == 80
+    assert len(batches) <= 4 / 0.5 + 2
+
+
+def test_gaps_between_points_take_their_time(make: Callable[..., Lab]) -> None:
+    lab = make()
+    session(lab).finish_at_once = False
+    lab.start()
+    two = np.array([20.0, 20.0])
+    memory, quiet = np.zeros(2, np.int64), np.zeros(2, bool)
+    lab._take(Points(1, np.array([0, 10]), two, two, memory, quiet))
+    lab._flush()
+    assert lab._live is not None
+    rows = lab._live.history.rows()
+    assert rows[:, 0].tolist() == pytest.approx([0.02, 0.22])
+    assert np.isnan(rows[:, 3]).all()  # 0 bytes is "not read", no curve at zero
+
+
+def test_state_holds_live_and_ghost_for_a_page_that_reloads(make: Callable[..., Lab]) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    curves = lab.get_state("curves")["curves"]
+    assert (curves["live"]["run"], curves["ghost"]["run"]) == (2, 1)
+    assert curves["live"]["total"] == 30
+    assert len(curves["live"]["data"]) == 30 * 5 * 4
+    assert struct.unpack("<f", curves["ghost"]["data"][30 * 4 : 31 * 4]) == (40.0,)
+
+
+def test_first_click_on_a_toggle_chooses_the_next_ones_run(make: Callable[..., Lab]) -> None:
+    lab = make()
+    click(lab, type="set", name="num_workers", index=1)
+    until(lambda: lab.choice["num_workers"] == 1)
+    assert lab.runs == ()
+    click(lab, type="start")
+    until(lambda: len(lab.runs) == 1)
+    click(lab, type="set", name="cached", index=1)
+    until(lambda: len(lab.runs) == 2)
+    assert lab.runs[1].values == {"num_workers": 2, "cached": True, "pin_memory": False}
+
+
+def test_a_toggle_during_a_run_ends_it_and_starts_the_next(make: Callable[..., Lab]) -> None:
+    lab = make()
+    session(lab).finish_at_once = False
+    lab.start()
+    session(lab).steps(5)
+    click(lab, type="set", name="cached", index=1)
+    until(lambda: session(lab)._run_id == 2)
+    until(lambda: lab.status["state"] == "running")
+    assert lab.runs[0].state == "stopped"
+    assert lab.status["line"].startswith("Run 2: cached off → on")
+
+
+def test_clicks_on_the_buttons(make: Callable[..., Lab]) -> None:
+    lab = make()
+    session(lab).finish_at_once = False
+    click(lab, type="start")
+    until(lambda: lab.status["state"] == "running")
+    click(lab, type="pause")
+    until(lambda: lab.status["state"] == "paused")
+    click(lab, type="resume")
+    until(lambda: lab.status["state"] == "running")
+    click(lab, type="stop")
+    until(lambda: lab.status["state"] == "stopped")
+    assert session(lab).calls == ["pause", "resume", "stop"]
+
+
+def test_an_unavailable_value_is_refused_in_words(make: Callable[..., Lab]) -> None:
+    lab = make()
+    values = next(one for one in lab.controls if one["name"] == "pin_memory")["values"]
+    reason = values[1]["reason"]
+    if reason is None:
+        pytest.skip("this machine can pin memory")
+    click(lab, type="set", name="pin_memory", index=1)
+    until(lambda: lab.warning != "")
+    assert reason in lab.warning
+    assert lab.runs == ()
+
+
+def test_a_value_from_run_that_the_control_lacks_takes_its_place(make: Callable[..., Lab]) -> None:
+    lab = make(["num_workers"])
+    lab.run(num_workers=3)
+    control = lab.controls[0]
+    assert [value["label"] for value in control["values"]] == ["0", "1", "2", "3", "4", "8"]
+    assert lab.choice == {"num_workers": 3}
+
+
+def test_a_second_lab_refuses_while_the_first_runs(make: Callable[..., Lab]) -> None:
+    one, two = make(title="one"), make(title="two")
+    session(one).finish_at_once = False
+    one.start()
+    with pytest.raises(UsageError, match="another Lab \\('one'\\) is running"):
+        two.run()
+    click(two, type="start")
+    until(lambda: "another Lab ('one')" in two.warning)
+    one.stop()
+    assert two.run().state == "done"
+
+
+def test_an_error_in_our_own_code_is_shown_under_the_widget(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make()
+
+    def broken(*_args: Any) -> None:
+        raise RuntimeError("no picture today")
+
+    monkeypatch.setattr(lab, "_show_static", broken)
+    lab.run()
+    assert lab.problem.startswith("error in the kernel: RuntimeError: no picture today\n")
+
+
+def test_interrupting_run_stops_it_and_comes_through(make: Callable[..., Lab]) -> None:
+    lab = make()
+    session(lab).finish_at_once = False
+
+    def interrupted(timeout_s: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+    session(lab).wait = interrupted  # type: ignore[method-assign,assignment]
+    with pytest.raises(KeyboardInterrupt):
+        lab.run()
+    assert lab.status["state"] == "stopped"
+
+
+def test_export_writes_picture_numbers_and_table(make: Callable[..., Lab], tmp_path: Path) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    assert lab.export(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    numbers = json.loads(lab.export(tmp_path / "a.json").read_text())
+    assert [run["values"]["num_workers"] for run in numbers["runs"]] == [0, 2]
+    table = lab.export(tmp_path / "a.md").read_text()
+    assert "| 2 | num_workers 0 → 2 | done |" in table
+    with pytest.raises(UsageError, match=r"a\.docx.*\.png, \.json or \.md"):
+        lab.export(tmp_path / "a.docx")
+
+
+def test_export_before_the_first_run(make: Callable[..., Lab], tmp_path: Path) -> None:
+    lab = make()
+    assert lab.export(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "No run yet" in lab.export(tmp_path / "a.md").read_text()
+
+
+def test_the_export_button_sends_a_file(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make(title="my run/1")
+    lab.run()
+    sent = sent_by(lab, monkeypatch)
+    click(lab, type="export", format="json")
+    until(lambda: bool(sent))
+    content, buffers = sent[0]
+    assert content == {"type": "file", "name": "my-run-1.json", "mime": "application/json"}
+    assert json.loads(buffers[0])["title"] == "my run/1"
+
+
+def test_repr_is_stable_and_str_is_the_table(make: Callable[..., Lab]) -> None:
+    lab = make()
+    words = "Lab('train', settings=['num_workers', 'cached', 'pin_memory'])"
+    assert (repr(lab), str(lab)) == (words, words + "\nno run yet")
+    lab.run()
+    assert repr(lab) == words
+    assert "num_workers 0, cached off" in str(lab)
+
+
+def test_close_ends_session_and_thread_once(make: Callable[..., Lab]) -> None:
+    lab = make()
+    click(lab, type="start")
+    until(lambda: len(lab.runs) == 1)
+    lab.close()
+    lab.close()
+    assert session(lab).closed == 1
+    until(lambda: all(thread.name != "perfkit-lab" for thread in threading.enumerate()))
+    with pytest.raises(UsageError, match="closed"):
+        lab.run()
+
+
+def test_the_session_ends_with_the_interpreter() -> None:
+    code = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from _fake_session import FakeSession
+from perfkit.widgets import lab
+class Told(FakeSession):
+    def close(self):
+        print("closed", flush=True)
+lab.Session = Told
+kept = lab.Lab(print, ["num_workers"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("closed\n", "")
+
+
+def test_events_do_not_keep_a_lab_alive(make: Callable[..., Lab]) -> None:
+    lab = make()
+    closures = [cell.cell_contents for cell in session(lab).on_event.__closure__ or ()]
+    assert not any(one is lab for one in closures)
+    gc.collect()

@@ -1,0 +1,122 @@
+"""LivePlot without a browser: messages, the bounded curve behind them, and honest folding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfkit.errors import MissingError, UsageError
+from perfkit.widgets import _frontend
+from perfkit.widgets._history import CAPACITY, History, planar
+from perfkit.widgets.live_plot import LivePlot, Series
+
+TWO = (Series("step", "ms", "step time"), Series("memory", "MiB", "memory", axis="right"))
+
+
+@pytest.fixture
+def plot() -> Any:
+    made = LivePlot(TWO, title="training", total=10)
+    yield made
+    made.close()
+
+
+def test_push_sends_one_binary_message(plot: LivePlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[dict[str, Any], list[Any]]] = []
+    monkeypatch.setattr(plot, "send", lambda content, buffers: sent.append((content, buffers)))
+    plot.push([0, 1], [[40, 300], [41, 301]])
+    plot.push(2, [[42, np.nan]])
+    assert [content["first"] for content, _ in sent] == [0, 2]
+    (content, (buffer,)) = sent[0]
+    assert content == {"type": "points", "first": 0, "rows": 2}
+    assert np.frombuffer(buffer, np.float32).tolist() == [0, 1, 40, 41, 300, 301]
+
+
+def test_history_is_made_when_asked_for(plot: LivePlot) -> None:
+    plot.push([0, 1], [[40, 300], [41, 301]])
+    kept = plot.get_state("history")["history"]
+    assert (kept["total"], kept["rows"], kept["folded"]) == (2, 2, False)
+    assert kept["data"] == planar(np.array([[0, 40, 300], [1, 41, 301]]))
+
+
+def test_states(plot: LivePlot) -> None:
+    assert plot.status["state"] == "waiting"
+    plot.push([5], [[40, 300]])
+    assert plot.status == {"text": "", "progress": 0.5, "state": "running"}
+    plot.set_status("41 ms a step", 2.0)
+    assert plot.status["progress"] == 1.0
+    plot.set_status("41 ms a step", float("nan"))
+    assert plot.status["progress"] is None
+    plot.finish("100 steps, median 41 ms")
+    assert plot.status == {"text": "100 steps, median 41 ms", "progress": None, "state": "done"}
+
+
+def test_pushing_nothing_does_nothing(plot: LivePlot) -> None:
+    plot.push([], np.empty((0, 2)))
+    assert plot.status["state"] == "waiting"
+
+
+@pytest.mark.parametrize("values", [[1.0], [[1.0]], [[1.0, 2.0, 3.0]], [[1.0, 2.0]] * 2])
+def test_values_that_do_not_fit_the_series(plot: LivePlot, values: Any) -> None:
+    with pytest.raises(UsageError, match=r"values of shape \(k, 2\)"):
+        plot.push([0], values)
+
+
+@pytest.mark.parametrize("names", [[], ["a", "a"], list("abcdef")])
+def test_series_that_cannot_be(names: list[str]) -> None:
+    with pytest.raises(UsageError, match="1 to 5 series"):
+        LivePlot([Series(name, "ms", name) for name in names], title="no")
+
+
+def test_repr_is_stable(plot: LivePlot) -> None:
+    assert repr(plot) == "LivePlot('training', ['step', 'memory'])"
+
+
+def test_no_kernel_here() -> None:
+    assert _frontend.has_front_end() is False
+
+
+def test_a_missing_bundle_says_how_to_build_it() -> None:
+    with pytest.raises(MissingError, match=r"nothing\.js.*hatch_build\.py"):
+        _frontend.bundle("nothing.js")
+
+
+def test_history_is_bounded_and_counts_everything() -> None:
+    history = History(2)
+    for start in range(0, 5 * CAPACITY, 700):
+        x = np.arange(start, min(start + 700, 5 * CAPACITY))
+        history.append(np.column_stack([x, x]))
+    rows = history.rows()
+    assert history.total == 5 * CAPACITY
+    assert len(rows) <= CAPACITY
+    assert (np.diff(rows[:, 0]) > 0).all()
+    assert rows[-1, 0] == 5 * CAPACITY - 1
+
+
+def test_folding_keeps_the_extremes_and_the_newest_points() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(40, 1, 3 * CAPACITY).astype(np.float32)
+    values[1234], values[2345] = 900, 3
+    history = History(2)
+    history.append(np.column_stack([np.arange(len(values)), values]))
+    rows = history.rows()
+    assert (rows[:, 1].max(), rows[:, 1].min()) == (900, 3)
+    newest = CAPACITY // 4
+    assert rows[-newest:, 1].tolist() == values[-newest:].tolist()
+    assert history.snapshot()["folded"] is True
+
+
+def test_folding_passes_over_what_was_not_measured() -> None:
+    history = History(2)
+    values = np.full(CAPACITY + 1, np.nan)
+    values[0:4] = [np.nan, 7, 9, np.nan]
+    history.append(np.column_stack([np.arange(len(values)), values]))
+    rows = history.rows()
+    assert rows[:2].tolist() == [[0, 7], [2, 9]]
+    assert np.isnan(rows[2, 1])
+
+
+def test_appending_tells_how_many_came_before() -> None:
+    history = History(1)
+    assert [history.append(np.zeros((k, 1))) for k in (3, 0, 2)] == [0, 3, 3]
