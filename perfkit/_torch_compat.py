@@ -24,7 +24,7 @@ def dispatch_mode_class() -> Any:
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class DispatchMode(TorchDispatchMode):
+    class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False
@@ -226,3 +226,31 @@ def n_optimizer_step_hooks() -> int:
     from torch.optim import optimizer
 
     return len(optimizer._global_optimizer_pre_hooks) + len(optimizer._global_optimizer_post_hooks)
+
+
+# --- experiment ---------------------------------------------------------------------------
+
+
+def watch_loader_iterators(around: Callable[[Callable[[], Any]], Any]) -> Callable[[], None]:
+    """Have every fetch of a DataLoader go through ``around(fetch)``; returns how to stop.
+
+    A fetch is a batch (``__next__``) or the start of an iterator, which starts its workers.
+    Hides ``torch.utils.data.dataloader._BaseDataLoaderIter`` (since torch 1.2).
+    """
+    from torch.utils.data import dataloader
+
+    iterator: Any = dataloader._BaseDataLoaderIter
+    loader: Any = dataloader.DataLoader
+    original_next, original_iter = iterator.__next__, loader.__iter__
+
+    def __next__(self: Any) -> Any:  # noqa: N807 - takes the place of the method
+        return around(lambda: original_next(self))
+
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        return around(lambda: original_iter(self))
+
+    def stop() -> None:
+        iterator.__next__, loader.__iter__ = original_next, original_iter
+
+    iterator.__next__, loader.__iter__ = __next__, __iter__
+    return stop

@@ -1,0 +1,39 @@
+"""Run a function in the main thread soon, from any other thread.
+
+A profiler must be stopped by the thread that started it, and the main thread may be busy in
+user code for minutes. ``Py_AddPendingCall`` lets the interpreter call in between two
+bytecodes of the main thread: no signal, so it does not clash with the user's handlers, and
+it works on every platform. While the main thread is inside one long C call, it waits for
+that call's end.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+from collections import deque
+from collections.abc import Callable
+
+_due: deque[Callable[[], None]] = deque()
+
+
+def _run_due(_: object) -> int:
+    while _due:
+        try:
+            _due.popleft()()
+        except KeyboardInterrupt:
+            # Ctrl-C fell into our work: it is the user's, so it is raised again right after.
+            _thread.interrupt_main()
+    return 0
+
+
+# Kept for ever: the interpreter may still hold it when it ends.
+_callback = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_run_due)
+
+
+def call_in_main_thread(function: Callable[[], None]) -> None:
+    """Have the main thread call ``function`` between two bytecodes; it must not raise."""
+    _due.append(function)
+    while ctypes.pythonapi.Py_AddPendingCall(_callback, None) != 0:
+        # The interpreter's queue (32 places) is full; somebody else will empty it.
+        _thread.allocate_lock().acquire(timeout=0.001)

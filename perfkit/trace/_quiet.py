@@ -1,0 +1,45 @@
+"""Keep the profiler's own notices off the user's screen.
+
+Kineto and torch write them from C++ straight to file descriptor 2, so it is turned aside for
+the moment. What is not a notice of the profiler is written through afterwards: nothing of the
+user's is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_NOTICE = re.compile(
+    rb"profiler_kineto\.cpp|collection\.cpp|ActivityProfiler|\.cpp:\d+\] "
+    rb"(profiler_start|profiler_stop|Profiler|CUPTI|Completed Stage)|^(INFO|STAGE|USDT):",
+)
+
+
+@contextmanager
+def quiet_profiler() -> Iterator[None]:
+    """Drop what the profiler itself writes to standard error meanwhile."""
+    try:
+        saved = os.dup(2)
+    except OSError:  # no standard error at all
+        yield
+        return
+    try:
+        with tempfile.TemporaryFile() as aside:
+            if sys.stderr is not None:
+                sys.stderr.flush()
+            os.dup2(aside.fileno(), 2)
+            try:
+                yield
+            finally:
+                os.dup2(saved, 2)
+                aside.seek(0)
+                rest = b"".join(line for line in aside if not _NOTICE.search(line))
+                if rest:
+                    os.write(2, rest)
+    finally:
+        os.close(saved)

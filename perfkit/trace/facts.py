@@ -1,0 +1,63 @@
+"""What a trace does not say about the run: how its optimizers and torch are set up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    """How one optimizer is set up.
+
+    Attributes:
+        name: its class.
+        foreach: as given; None means that torch chooses.
+        fused: likewise.
+        n_tensors: parameter tensors.
+        n_elements: elements in them.
+        dtypes: of the parameters, distinct.
+        devices: types of their devices, distinct.
+    """
+
+    name: str
+    foreach: bool | None
+    fused: bool | None
+    n_tensors: int
+    n_elements: int
+    dtypes: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was known about the run while it was recorded; all None or empty for a file.
+
+    Attributes:
+        optimizers: in the order in which they first stepped.
+        n_threads: torch's threads in one op.
+        n_cores: cores that this process may use.
+        matmul_precision: ``torch.get_float32_matmul_precision()``.
+    """
+
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    n_threads: int | None = None
+    n_cores: int | None = None
+    matmul_precision: str | None = None
+
+
+def optimizer_facts(optimizer: Any) -> OptimizerFacts:
+    """Read an optimizer's settings; any object with ``param_groups`` will do."""
+    groups = [g for g in getattr(optimizer, "param_groups", ()) if isinstance(g, Mapping)]
+    tensors = [p for g in groups for p in g.get("params", ())]
+    first: Mapping[str, Any] = groups[0] if groups else {}
+    return OptimizerFacts(
+        name=type(optimizer).__name__,
+        foreach=first.get("foreach"),
+        fused=first.get("fused"),
+        n_tensors=len(tensors),
+        n_elements=sum(int(p.numel()) for p in tensors),
+        dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in tensors})),
+        devices=tuple(sorted({p.device.type for p in tensors})),
+    )

@@ -1,0 +1,111 @@
+"""Host-device syncs: runtime calls in which the host waited, by the op that made them.
+
+An op alone proves nothing (``aten::item`` on a CPU tensor waits for nobody): only a runtime
+call that waits, or a copy that blocks, is a sync.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfkit.trace.columns import Category, Trace
+from perfkit.trace.events import runtime_calls
+from perfkit.trace.intervals import nest
+from perfkit.trace.steps import Steps
+
+
+@dataclass(frozen=True)
+class Sync:
+    """All syncs of one kind inside the steps.
+
+    Attributes:
+        call: the runtime call, e.g. ``cudaStreamSynchronize``.
+        op: the innermost op that made it; empty where none encloses it.
+        ops: all enclosing ops and labels, outermost first.
+        copy: what the joined copy was, e.g. ``Memcpy DtoH (Device -> Pageable)``; empty for a
+            plain wait.
+        is_transfer: a blocking host-to-device transfer rather than a wait for a result.
+        count: calls, all steps together.
+        cost_us: host time in them, in µs, all steps together.
+        n_steps: number of steps these figures are of.
+        stack: recorded Python stack of the op, innermost line first; empty without stacks.
+    """
+
+    call: str
+    op: str
+    ops: tuple[str, ...]
+    copy: str
+    is_transfer: bool
+    count: int
+    cost_us: float
+    n_steps: int
+    stack: str
+
+    @property
+    def per_step(self) -> float:
+        """Calls per step."""
+        return self.count / max(self.n_steps, 1)
+
+
+def syncs(trace: Trace, steps: Steps) -> tuple[Sync, ...]:
+    """The syncs inside the steps, the costliest first."""
+    calls = runtime_calls(trace, steps)
+    wanted = (calls.is_sync | calls.is_copy) & (steps.containing(trace.start_ns[calls.rows]) >= 0)
+    groups: dict[tuple[str, tuple[str, ...], str, bool, str], list[int]] = defaultdict(
+        lambda: [0, 0]
+    )
+    enclosing = _enclosing(trace, calls.rows[wanted])
+    for row, device_row, is_sync in zip(
+        calls.rows[wanted], calls.device_row[wanted], calls.is_sync[wanted], strict=True
+    ):
+        around = enclosing[int(row)]
+        names = tuple(trace.names[trace.name_id[i]] for i in around)
+        stack = next(
+            (trace.stacks[trace.stack_id[i]] for i in reversed(around) if trace.stack_id[i] >= 0),
+            "",
+        )
+        copy = trace.names[trace.name_id[device_row]] if device_row >= 0 else ""
+        group = groups[trace.names[trace.name_id[row]], names, copy, not is_sync, stack]
+        group[0] += 1
+        group[1] += int(trace.end_ns[row] - trace.start_ns[row])
+    found = [
+        Sync(
+            call=call,
+            op=next((n for n in reversed(names) if "::" in n), ""),
+            ops=names,
+            copy=copy,
+            is_transfer=is_transfer,
+            count=count,
+            cost_us=cost_ns / 1e3,
+            n_steps=len(steps),
+            stack=stack,
+        )
+        for (call, names, copy, is_transfer, stack), (count, cost_ns) in groups.items()
+    ]
+    return tuple(sorted(found, key=lambda s: -s.cost_us))
+
+
+def _enclosing(
+    trace: Trace, calls: np.ndarray[tuple[int], np.dtype[np.int64]]
+) -> dict[int, tuple[int, ...]]:
+    """For each runtime row: rows of the ops and labels around it, outermost first."""
+    result: dict[int, tuple[int, ...]] = {}
+    around = trace.is_a(Category.OP, Category.ANNOTATION)
+    around &= ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
+    is_call = np.zeros(len(trace), dtype=np.bool_)
+    is_call[calls] = True
+    for thread in np.unique(trace.thread[calls]):
+        rows = np.flatnonzero((around | is_call) & (trace.thread == thread))
+        _, parent = nest(trace.start_ns[rows], trace.end_ns[rows])
+        for position in np.flatnonzero(is_call[rows]):
+            chain = []
+            at = parent[position]
+            while at >= 0:
+                if not is_call[rows[at]]:
+                    chain.append(int(rows[at]))
+                at = parent[at]
+            result[int(rows[position])] = tuple(reversed(chain))
+    return result
