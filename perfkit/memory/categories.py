@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["CATEGORIES", "by_name"]
+__all__ = ["CATEGORIES", "by_name", "name_of"]
 
 # A smaller number wins: a gradient that was first seen as a temporary becomes a gradient, never
 # the other way round.
@@ -30,3 +30,8 @@ CATEGORIES = tuple(_NAMES.values())
 def by_name(nbytes: Mapping[int, int]) -> dict[str, int]:
     """Bytes by category, each category present, keyed by its name."""
     return {name: nbytes.get(number, 0) for number, name in _NAMES.items()}
+
+
+def name_of(number: int) -> str:
+    """The name of one category."""
+    return _NAMES[number]

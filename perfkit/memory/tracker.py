@@ -45,7 +45,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, UntypedStorage, nn
@@ -72,9 +72,15 @@ from perfkit.memory.storages import storages_of
 from perfkit.memory.survey import Survey, module_tensors, optimizer_tensors, survey
 
 if TYPE_CHECKING:
-    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class _DispatchMode:
+        """What torch's class does not tell a type checker."""
+
+        def __init__(self) -> None: ...
+        def __enter__(self) -> Self: ...
+
 else:
-    TorchDispatchMode = _torch_compat.dispatch_mode_class()
+    _DispatchMode = _torch_compat.dispatch_mode_class()
 
 __all__ = ["Tracker"]
 
@@ -94,7 +100,7 @@ _NOTHING, _NEW, _RESIZE = range(3)
 _PENDING_AT_MOST = 20_000
 
 
-class Tracker(TorchDispatchMode):
+class Tracker(_DispatchMode):
     """Counts between :meth:`start` and :meth:`stop`, in the thread that started it.
 
     Attributes:
@@ -193,7 +199,7 @@ class Tracker(TorchDispatchMode):
             return
         self._running = False
         try:
-            self._end_counting()
+            self.end()
         finally:
             self._unhook()
             self._live.clear()
@@ -201,7 +207,8 @@ class Tracker(TorchDispatchMode):
             self._step_made.clear()
             self._parameters.clear()
 
-    def _end_counting(self) -> None:
+    def end(self) -> None:
+        """End counting and evaluate, leaving the hooks to :meth:`stop`."""
         if not self._counting:
             return
         self._counting = False
@@ -554,7 +561,7 @@ class Tracker(TorchDispatchMode):
         self.n_steps += 1
         if self.n_steps == self._max_steps:
             # the hooks stay until stop(): torch is iterating over them right now
-            self._end_counting()
+            self.end()
             if self._on_last_step is not None:
                 self._on_last_step()
 

@@ -1,0 +1,448 @@
+"""What a piece of code did to memory: its peak by category, and what stayed behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from perfkit._display import Shown
+from perfkit.errors import UsageError
+from perfkit.machine import Provenance, stamp
+from perfkit.memory.categories import CATEGORIES, OTHER, by_name
+from perfkit.memory.cuda import AllocatorUse, CudaMeter, CudaRuntime
+from perfkit.memory.ledger import Totals
+from perfkit.memory.resident import Resident, ResidentMeter
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from perfkit.memory.tracker import Tracker
+
+__all__ = ["Accountant", "DeviceAccount", "MemoryAccount", "account"]
+
+_T = TypeVar("_T")
+
+#: Tensors alive at the end that no operator has touched are worth a word from this share of
+#: the end's total on; below it they are random-number states and the like.
+_UNSEEN_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class DeviceAccount:
+    """The memory of one device during a region. All sizes in bytes.
+
+    Attributes:
+        device: ``"cpu"`` or ``"cuda:0"``.
+        start_bytes: held by tensors when the region began.
+        peak_bytes: the most held at once. On CUDA the allocator's own peak, on a CPU the sum
+            of all storages.
+        end_bytes: held when the region ended.
+        at_start_bytes, at_peak_bytes, at_end_bytes: the same by category; each adds up to its
+            total exactly. How a category is decided stands in :mod:`perfkit.memory.tracker`.
+        n_allocations: storages made by operators in the region.
+        allocator: the CUDA allocator's counters; None on a CPU.
+    """
+
+    device: str
+    start_bytes: int
+    peak_bytes: int
+    end_bytes: int
+    at_start_bytes: Mapping[str, int]
+    at_peak_bytes: Mapping[str, int]
+    at_end_bytes: Mapping[str, int]
+    n_allocations: int
+    allocator: AllocatorUse | None = None
+
+    @property
+    def left_behind_bytes(self) -> int:
+        """End minus start: what stayed behind; negative when the region freed more."""
+        return self.end_bytes - self.start_bytes
+
+    @property
+    def left_behind_by_category_bytes(self) -> dict[str, int]:
+        """What stayed behind by category; a negative figure was freed."""
+        return {name: self.at_end_bytes[name] - self.at_start_bytes[name] for name in CATEGORIES}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            "device": self.device,
+            "start_bytes": self.start_bytes,
+            "peak_bytes": self.peak_bytes,
+            "end_bytes": self.end_bytes,
+            "left_behind_bytes": self.left_behind_bytes,
+            "at_start_bytes": dict(self.at_start_bytes),
+            "at_peak_bytes": dict(self.at_peak_bytes),
+            "at_end_bytes": dict(self.at_end_bytes),
+            "n_allocations": self.n_allocations,
+            "allocator": self.allocator.to_dict() if self.allocator else None,
+        }
+
+
+@dataclass(frozen=True)
+class MemoryAccount(Shown):
+    """What a region did to memory, on every device that it used.
+
+    The figures of the most important device (the GPU with the highest peak, else the CPU)
+    stand on the account itself; ``devices`` has them all.
+
+    Attributes:
+        devices: one account per device, the most important first; never empty.
+        resident: the process's resident set beside them, which is not tensor memory.
+        n_operators: operators seen that could have made a tensor.
+        n_steps: optimizer steps seen.
+        seconds: how long the region took with the counting, in seconds.
+        ended_by: the type of the exception that ended the region; empty when it ended well.
+        complete: False where counting ended before the code did, after the steps asked for.
+        warnings: what makes the figures doubtful.
+        provenance: where and when this was measured.
+    """
+
+    devices: tuple[DeviceAccount, ...]
+    resident: Resident
+    n_operators: int
+    n_steps: int
+    seconds: float
+    ended_by: str
+    complete: bool
+    warnings: tuple[str, ...]
+    provenance: Provenance
+
+    @property
+    def device(self) -> str:
+        """The most important device: ``"cpu"`` or ``"cuda:0"``."""
+        return self.devices[0].device
+
+    @property
+    def start_bytes(self) -> int:
+        """Bytes held by tensors at the start."""
+        return self.devices[0].start_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes held by tensors at once (CUDA: allocated by the allocator)."""
+        return self.devices[0].peak_bytes
+
+    @property
+    def end_bytes(self) -> int:
+        """Bytes held by tensors at the end."""
+        return self.devices[0].end_bytes
+
+    @property
+    def left_behind_bytes(self) -> int:
+        """End minus start."""
+        return self.devices[0].left_behind_bytes
+
+    @property
+    def at_start_bytes(self) -> Mapping[str, int]:
+        """Bytes at the start by category."""
+        return self.devices[0].at_start_bytes
+
+    @property
+    def at_peak_bytes(self) -> Mapping[str, int]:
+        """Bytes at the peak by category; adds up to ``peak_bytes``."""
+        return self.devices[0].at_peak_bytes
+
+    @property
+    def at_end_bytes(self) -> Mapping[str, int]:
+        """Bytes at the end by category."""
+        return self.devices[0].at_end_bytes
+
+    @property
+    def reserved_bytes(self) -> int | None:
+        """CUDA: reserved by the allocator at the end; None on a CPU."""
+        allocator = self.devices[0].allocator
+        return allocator.reserved_after_bytes if allocator else None
+
+    @property
+    def peak_reserved_bytes(self) -> int | None:
+        """CUDA: the most reserved by the allocator at once; None on a CPU."""
+        allocator = self.devices[0].allocator
+        return allocator.peak_reserved_bytes if allocator else None
+
+    @property
+    def did_nothing(self) -> bool:
+        """No tensor was made or freed in the region."""
+        return self.n_operators == 0 and all(
+            d.n_allocations == 0 and d.left_behind_bytes == 0 for d in self.devices
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            "type": "memory",
+            "device": self.device,
+            "peak_bytes": self.peak_bytes,
+            "left_behind_bytes": self.left_behind_bytes,
+            "at_peak_bytes": dict(self.at_peak_bytes),
+            "devices": [device.to_dict() for device in self.devices],
+            "resident": self.resident.to_dict(),
+            "n_operators": self.n_operators,
+            "n_steps": self.n_steps,
+            "seconds": self.seconds,
+            "ended_by": self.ended_by,
+            "complete": self.complete,
+            "warnings": list(self.warnings),
+            "provenance": self.provenance.to_dict(),
+        }
+
+
+class Accountant:
+    """Counts the memory of the code inside its ``with`` block.
+
+    ::
+
+        with Accountant() as accountant:
+            train_one_step()
+        print(accountant.result)
+
+    An exception passes through unchanged; ``result`` then tells what was seen until it came.
+    Accountants may be nested.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module | Iterable[nn.Module] | None = None,
+        optimizer: Optimizer | Iterable[Optimizer] | None = None,
+        scan: bool = True,
+        max_steps: int | None = None,
+        command: str | None = None,
+        cuda: CudaRuntime | None = None,
+    ) -> None:
+        """Nothing is counted before the ``with`` block.
+
+        Args:
+            model: the model or models, where they are known. Others are found.
+            optimizer: the optimizer or optimizers, where they are known. Others are found.
+            scan: take stock of all tensors of the process at both ends (20 to 100 ms each).
+                Without it only ``model``, ``optimizer`` and what the region touches counts.
+            max_steps: stop counting after so many optimizer steps.
+            command: what is run, for the provenance.
+            cuda: the CUDA runtime to ask; the process's own unless a test gives another.
+
+        Raises:
+            UsageError: ``model``, ``optimizer`` or ``max_steps`` is not what it should be.
+        """
+        from torch import nn
+        from torch.optim import Optimizer
+
+        self._models = _listed(model, nn.Module, "model")
+        self._optimizers = _listed(optimizer, Optimizer, "optimizer")
+        if max_steps is not None and max_steps < 1:
+            raise UsageError(f"max_steps is {max_steps}; count at least 1 step")
+        self._scan = scan
+        self._max_steps = max_steps
+        self._command = command
+        self._cuda = CudaMeter(cuda)
+        self._resident = ResidentMeter()
+        self._tracker: Tracker | None = None
+        self._began_s = 0.0
+        self._result: MemoryAccount | None = None
+
+    @property
+    def result(self) -> MemoryAccount:
+        """The account of the region.
+
+        Raises:
+            UsageError: the region has not ended.
+        """
+        if self._result is None:
+            raise UsageError("the region has not ended: read `result` after the `with` block")
+        return self._result
+
+    def __enter__(self) -> Self:
+        from perfkit.memory.tracker import Tracker
+
+        if self._tracker is not None:
+            raise UsageError("an Accountant counts one region: make a new one for the next")
+        self._tracker = Tracker(scan=self._scan, max_steps=self._max_steps)
+        try:
+            self._cuda.start()
+            self._resident.start()
+            self._tracker.start(
+                modules=self._models,
+                optimizers=self._optimizers,
+                on_last_step=lambda: self._close("", complete=False),
+            )
+        except BaseException:
+            self._tracker.stop()
+            self._resident.stop()
+            self._cuda.stop()
+            raise
+        self._began_s = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._tracker is not None
+        try:
+            self._close("" if kind is None else kind.__name__, complete=True)
+        finally:
+            self._tracker.stop()
+
+    def _close(self, ended_by: str, *, complete: bool) -> None:
+        """Read the end of the region, once."""
+        if self._result is not None:
+            return
+        tracker = self._tracker
+        assert tracker is not None
+        seconds = time.perf_counter() - self._began_s
+        try:
+            tracker.end()
+        finally:
+            resident = self._resident.stop()
+            uses = self._cuda.stop()
+        devices, warnings = _devices(tracker, uses)
+        warnings += _doubts(tracker, ended_by)
+        main = devices[0]
+        self._result = MemoryAccount(
+            devices=devices,
+            resident=resident,
+            n_operators=tracker.n_operators,
+            n_steps=tracker.n_steps,
+            seconds=seconds,
+            ended_by=ended_by,
+            complete=complete,
+            warnings=tuple(warnings),
+            provenance=stamp(
+                command=self._command,
+                device=main.allocator.name if main.allocator else "cpu",
+            ),
+        )
+
+
+def account(
+    step: Callable[[], Any],
+    *,
+    model: nn.Module | Iterable[nn.Module] | None = None,
+    optimizer: Optimizer | Iterable[Optimizer] | None = None,
+    scan: bool = True,
+) -> MemoryAccount:
+    """Run ``step()`` once and say what it did to memory.
+
+    The first step of a training run differs from the others: it makes the optimizer's state and
+    the gradients. Run one before this if the steady state is wanted.
+
+    Args:
+        step: a function without arguments.
+        model: the model or models; found without being named where ``scan`` is on.
+        optimizer: the optimizer or optimizers; found likewise, or when they step.
+        scan: take stock of all tensors of the process at both ends.
+
+    Raises:
+        UsageError: an argument is not what it should be. What ``step`` raises comes through.
+    """
+    if not callable(step):
+        raise UsageError(f"step is a {type(step).__name__}; give a function without arguments")
+    with Accountant(model=model, optimizer=optimizer, scan=scan) as accountant:
+        step()
+    return accountant.result
+
+
+def _listed(value: Any, kind: type[_T], name: str) -> tuple[_T, ...]:
+    if value is None:
+        return ()
+    # nn.Sequential is a module that can be iterated over: the type decides first
+    items = (value,) if isinstance(value, kind) else value
+    try:
+        found = tuple(items)
+    except TypeError:
+        found = (value,)
+    for item in found:
+        if not isinstance(item, kind):
+            raise UsageError(
+                f"{name} is a {type(item).__name__}; give a torch {kind.__name__} or several"
+            )
+    return found
+
+
+def _devices(
+    tracker: Tracker, uses: tuple[AllocatorUse, ...]
+) -> tuple[tuple[DeviceAccount, ...], list[str]]:
+    """One account per device: GPUs by falling peak, then the CPU."""
+    warnings: list[str] = []
+    found: list[DeviceAccount] = []
+    books = {str(device): ledger for device, ledger in tracker.ledgers.items()}
+    by_device = {f"cuda:{use.device}": use for use in uses}
+    for device in sorted({*books, *by_device, "cpu"}):
+        ledger = books.get(device)
+        totals = ledger.totals() if ledger else Totals(0, 0, 0, {}, {}, {})
+        n_allocations = ledger.n_allocations if ledger else 0
+        use = by_device.get(device)
+        sums: tuple[int, ...]
+        if use is None:
+            sums = (totals.start_bytes, totals.peak_bytes, totals.end_bytes)
+        else:
+            sums = (
+                use.allocated_before_bytes,
+                use.peak_allocated_bytes,
+                use.allocated_after_bytes,
+            )
+            warnings += use.warnings
+        splits = (totals.at_start, totals.at_peak, totals.at_end)
+        tensors = tuple(sum(split.values()) for split in splits)
+        if any(seen > total for seen, total in zip(tensors, sums, strict=True)):
+            warnings.append(
+                f"{device}: tensors hold more than its allocator gave out (memory of another "
+                "allocator or library); the larger figure is shown"
+            )
+            sums = tuple(map(max, tensors, sums))
+        parts = [
+            # what no tensor explains is `other`: workspaces, rounding, other threads' work
+            by_name(split | {OTHER: split.get(OTHER, 0) + total - seen})
+            for split, seen, total in zip(splits, tensors, sums, strict=True)
+        ]
+        found.append(
+            DeviceAccount(
+                device=device,
+                start_bytes=sums[0],
+                peak_bytes=sums[1],
+                end_bytes=sums[2],
+                at_start_bytes=parts[0],
+                at_peak_bytes=parts[1],
+                at_end_bytes=parts[2],
+                n_allocations=n_allocations,
+                allocator=use,
+            )
+        )
+    found.sort(key=lambda d: (d.device == "cpu", -d.peak_bytes))
+    return tuple(found), warnings
+
+
+def _doubts(tracker: Tracker, ended_by: str) -> list[str]:
+    doubts = []
+    if tracker.compiled:
+        doubts.append(
+            "torch.compile'd code exists in this process: while memory is counted it runs "
+            "uncompiled, so these are the figures of the uncompiled code"
+        )
+    if tracker.cuda_graphs:
+        doubts.append("a CUDA graph exists in this process: what its replays do is not split")
+    if tracker.n_unreadable:
+        doubts.append(
+            f"{tracker.n_unreadable} times an operator met a tensor whose storage cannot be "
+            "seen (MKL-DNN layouts and the like); those are not counted"
+        )
+    end_bytes = sum(ledger.totals().end_bytes for ledger in tracker.ledgers.values())
+    if tracker.unseen_bytes > _UNSEEN_SHARE * max(end_bytes, 1):
+        doubts.append(
+            f"{tracker.unseen_bytes} bytes of tensors alive at the end were made elsewhere "
+            "(numpy, another thread) and touched by no operator; they are not counted"
+        )
+    if tracker.cut_short:
+        doubts.append("an autograd graph from before was too large to be counted in full")
+    if ended_by:
+        doubts.append(
+            f"ended by {ended_by}: its traceback keeps the variables of the functions that it "
+            "went through, so part of what stayed behind goes when the exception is forgotten"
+        )
+    return doubts

@@ -1,0 +1,158 @@
+"""What lives now: bytes of tensors by category, and the biggest of them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from perfkit._display import Shown
+from perfkit.machine import Provenance, stamp
+from perfkit.memory.categories import OTHER, UNDECIDED, by_name, name_of
+from perfkit.memory.cuda import AllocatorState, CudaRuntime, allocator_states
+from perfkit.memory.resident import Resident, resident_bytes
+
+__all__ = ["LiveTensor", "MemoryNow", "now"]
+
+
+@dataclass(frozen=True)
+class LiveTensor:
+    """One storage and the largest tensor that looks into it.
+
+    Attributes:
+        name: how the user's namespace reaches it; None where it does not.
+        shape, dtype: of the tensor.
+        device: ``"cpu"`` or ``"cuda:0"``.
+        storage_bytes: what the storage holds, however little of it the tensor shows.
+        view_bytes: what the tensor shows.
+        category: one of :data:`perfkit.memory.categories.CATEGORIES`.
+    """
+
+    name: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    storage_bytes: int
+    view_bytes: int
+    category: str
+
+
+@dataclass(frozen=True)
+class MemoryNow(Shown):
+    """The tensors that are alive now. Sizes in bytes.
+
+    Activations are what autograd graphs keep for a backward pass; inputs and temporaries cannot
+    be told from others without watching code run, and stand under other.
+
+    Attributes:
+        by_device: bytes by category of each device that holds a tensor.
+        n_storages: how many storages that are.
+        biggest: the largest of them, largest first.
+        resident_bytes: the process's resident set, which is not tensor memory.
+        allocators: the CUDA allocators of the devices in use.
+        warnings: what makes the figures doubtful.
+        provenance: where and when this was read.
+    """
+
+    by_device: Mapping[str, Mapping[str, int]]
+    n_storages: int
+    biggest: tuple[LiveTensor, ...]
+    resident_bytes: int
+    allocators: tuple[AllocatorState, ...]
+    warnings: tuple[str, ...]
+    provenance: Provenance
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all storages on all devices."""
+        return sum(sum(parts.values()) for parts in self.by_device.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            "type": "memory now",
+            "total_bytes": self.total_bytes,
+            "by_device": {device: dict(parts) for device, parts in self.by_device.items()},
+            "n_storages": self.n_storages,
+            "biggest": [asdict(t) | {"shape": list(t.shape)} for t in self.biggest],
+            "resident": {"label": Resident.LABEL, "bytes": self.resident_bytes},
+            "allocators": [state.to_dict() for state in self.allocators],
+            "warnings": list(self.warnings),
+            "provenance": self.provenance.to_dict(),
+        }
+
+
+def now(
+    namespace: Mapping[str, Any] | None = None,
+    *,
+    limit: int = 10,
+    cuda: CudaRuntime | None = None,
+) -> MemoryNow:
+    """Take stock of every tensor that Python or an autograd graph holds (20 to 100 ms).
+
+    Installs no hook and runs no operator. CUDA is asked for its counters, not synchronised.
+
+    Args:
+        namespace: variables by name, to call the biggest tensors by.
+        limit: how many of the biggest to list.
+        cuda: the CUDA runtime to ask; the process's own unless a test gives another.
+    """
+    from torch import Tensor
+
+    from perfkit.memory.names import names_of_storages
+    from perfkit.memory.storages import storages_of
+    from perfkit.memory.survey import survey
+
+    seen = survey()
+    sizes: dict[int, int] = {}
+    places: dict[int, str] = {}
+    categories: dict[int, int] = {}
+    shown: dict[int, Tensor] = {}
+    n_unreadable = 0
+    for tensor, category in seen.tensors:
+        storages = storages_of(tensor)
+        if storages is None:
+            n_unreadable += 1
+            continue
+        for storage in storages:
+            key = id(storage)
+            sizes[key] = storage.nbytes()
+            places[key] = str(storage.device)
+            label = UNDECIDED if category is None else category
+            categories[key] = min(label, categories.get(key, UNDECIDED))
+            if key not in shown or tensor.numel() > shown[key].numel():
+                shown[key] = tensor
+    by_number: dict[str, dict[int, int]] = {}
+    for key, nbytes in sizes.items():
+        if categories[key] == UNDECIDED:
+            categories[key] = OTHER
+        parts = by_number.setdefault(places[key], {})
+        parts[categories[key]] = parts.get(categories[key], 0) + nbytes
+    names = names_of_storages(namespace or {})
+    biggest = sorted(sizes, key=lambda key: -sizes[key])[: max(limit, 0)]
+    warnings = []
+    if n_unreadable:
+        warnings.append(f"{n_unreadable} tensors have no storage that can be seen; not counted")
+    if seen.cut_short:
+        warnings.append("an autograd graph is too large to be walked to its end; not all counted")
+    states = allocator_states(cuda)
+    return MemoryNow(
+        by_device={device: by_name(parts) for device, parts in sorted(by_number.items())},
+        n_storages=len(sizes),
+        biggest=tuple(
+            LiveTensor(
+                name=names.get(key),
+                shape=tuple(shown[key].shape),
+                dtype=str(shown[key].dtype).removeprefix("torch."),
+                device=places[key],
+                storage_bytes=sizes[key],
+                view_bytes=shown[key].numel() * shown[key].element_size(),
+                category=name_of(categories[key]),
+            )
+            for key in biggest
+        ),
+        resident_bytes=resident_bytes(),
+        allocators=states,
+        warnings=tuple(warnings),
+        provenance=stamp(device=states[0].name if states else "cpu"),
+    )
