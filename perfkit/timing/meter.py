@@ -103,19 +103,29 @@ class StepMeter:
         self.stride *= 2
 
     @property
-    def step_ms(self) -> npt.NDArray[np.float64]:
-        """Durations of the kept steps, in milliseconds."""
-        return self._column_ms(self._steps)
-
-    @property
-    def wait_ms(self) -> npt.NDArray[np.float64]:
-        """Data waits of the kept steps, in milliseconds."""
-        return self._column_ms(self._waits)
-
-    @property
     def numbers(self) -> npt.NDArray[np.int64]:
         """Which step (from 0) each kept one is."""
         return np.arange(self._filled, dtype=np.int64) * self.stride
 
-    def _column_ms(self, column: array[int]) -> npt.NDArray[np.float64]:
-        return np.frombuffer(column, dtype=np.int64)[: self._filled] / 1e6
+    @property
+    def step_ms(self) -> npt.NDArray[np.float64]:
+        """Durations of the kept steps, in milliseconds."""
+        return _ms(self._steps[: self._filled])
+
+    @property
+    def wait_ms(self) -> npt.NDArray[np.float64]:
+        """Data waits of the kept steps, in milliseconds."""
+        return _ms(self._waits[: self._filled])
+
+    def since(
+        self, number: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Numbers, durations and data waits (ms) of the kept steps from step ``number`` on."""
+        first = min(-(-number // self.stride), self._filled)
+        numbers = np.arange(first, self._filled, dtype=np.int64) * self.stride
+        kept = slice(first, self._filled)
+        return numbers, _ms(self._steps[kept]), _ms(self._waits[kept])
+
+
+def _ms(column: array[int]) -> npt.NDArray[np.float64]:
+    return np.array(column, dtype=np.int64) / 1e6

@@ -101,7 +101,8 @@ def summarize(
     ordered = np.sort(data)
     rank, reached = _lower_rank(n, confidence)
     centre = (n + 1) / 2
-    rank = max(1, math.floor(centre - (centre - rank) * math.sqrt(_correlation_time(data))))
+    together = _correlation_time(data)
+    rank = max(1, math.floor(centre - (centre - rank) * math.sqrt(together)))
     return Summary(
         n=n,
         median=float(np.median(ordered)),
@@ -111,7 +112,7 @@ def summarize(
         unit=unit,
         minimum=float(ordered[0]),
         maximum=float(ordered[-1]),
-        warnings=tuple(_doubts(data, ordered, confidence, reached)),
+        warnings=tuple(_doubts(data, ordered, confidence, reached, together)),
     )
 
 
@@ -168,12 +169,13 @@ def _correlation_time(data: npt.NDArray[np.float64]) -> float:
     power = float(signs @ signs)
     if power == 0:
         return 1.0
-    time = 1.0
-    for lag in range(1, n // 4):
-        time += 2 * float(signs[lag:] @ signs[:-lag]) / power
-        if lag >= 5 * time:
-            break
-    return min(max(time, 1.0), n / 4)
+    # autocorrelation at all lags at once, through the power spectrum (padded: no wrap-around)
+    spectrum = np.fft.rfft(signs, 2 * n)
+    shares = np.fft.irfft(np.abs(spectrum) ** 2)[1 : n // 4] / power
+    sums = 1 + 2 * np.cumsum(shares)
+    wide_enough = np.arange(1, len(sums) + 1) >= 5 * sums
+    lag = int(np.argmax(wide_enough)) if wide_enough.any() else len(sums) - 1
+    return min(max(float(sums[lag]), 1.0), n / 4)
 
 
 def _doubts(
@@ -181,6 +183,7 @@ def _doubts(
     ordered: npt.NDArray[np.float64],
     confidence: float,
     reached: float,
+    together: float,
 ) -> Iterable[str]:
     n = len(data)
     median = float(np.median(ordered))
@@ -188,6 +191,11 @@ def _doubts(
         yield (
             f"only {n} value{'s' * (n != 1)}: the interval is their whole range, "
             f"{100 * reached:.0f} % instead of {100 * confidence:.0f} %; measure at least {_FEW}"
+        )
+    if together > 1 and n / together < _FEW:
+        yield (
+            f"the values hang together in time: {n} of them say no more than about "
+            f"{max(round(n / together), 1)} independent ones, the interval is too narrow"
         )
     if n < 4 or median <= 0:
         return

@@ -6,7 +6,9 @@ blocks, looks, early stop, interval.
 
 from __future__ import annotations
 
+import gc
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,14 @@ from perfkit.timing.compare import Comparison, compare
 
 RUNS = 200
 NOISES = ("jitter", "spikes", "drift", "load", "bursts", "everything")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_heap() -> Iterator[None]:
+    """compare() collects garbage; hundreds of times over this heap would take long."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def machine_load(random: np.random.Generator, calls: int, noise: str) -> npt.NDArray[np.float64]:

@@ -1,0 +1,60 @@
+"""How much memory a run holds right now, from counters that disturb nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from perfkit.timing.clock import cuda_in_use
+
+__all__ = ["Footprint", "footprint"]
+
+Kind = Literal["allocated", "resident"]
+
+_LABELS: dict[Kind, str] = {
+    "allocated": "allocated on the GPU (torch's caching allocator, current device)",
+    "resident": "resident size of this process (without loader workers)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """One reading.
+
+    Attributes:
+        n_bytes: what is held.
+        kind: ``"allocated"``: tensors on the current CUDA device; ``"resident"``: RAM pages of
+            this process, which freed memory leaves late or never.
+    """
+
+    n_bytes: int
+    kind: Kind
+
+    @property
+    def label(self) -> str:
+        """The kind in words, for whoever reads the figure."""
+        return _LABELS[self.kind]
+
+
+def footprint() -> Footprint:
+    """Read it now: CUDA's allocator where CUDA is initialised (about 0.1 ms), else 0.01 ms.
+
+    Never imports torch, never initialises CUDA, never synchronises.
+    """
+    if cuda_in_use():
+        return Footprint(int(sys.modules["torch"].cuda.memory_allocated()), "allocated")
+    return Footprint(_resident_bytes(), "resident")
+
+
+def _resident_bytes() -> int:
+    try:
+        # second field: resident pages (proc(5), /proc/pid/statm)
+        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+    except (OSError, IndexError, ValueError):
+        import psutil
+
+        return int(psutil.Process().memory_info().rss)
+    return pages * os.sysconf("SC_PAGESIZE")

@@ -1,0 +1,409 @@
+"""A training loop that is watched from its loader: ``for batch in WatchedRun(loader)``.
+
+The loop is the user's own. Between two batches the run knows when one was asked for and when it
+came, so it splits each step into data wait and the rest without a hook or a thread. What it
+shows, and where, is an observer's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.errors import UsageError
+from perfkit.timing.batch import SampleCounter
+from perfkit.timing.footprint import Footprint, footprint
+from perfkit.timing.meter import StepMeter
+from perfkit.timing.verdict import RunFacts, RunSummary, summarize_run
+
+__all__ = ["Observer", "RunSummary", "Update", "WatchedRun"]
+
+DEFAULT_HZ = 2.0
+MOST_HZ = 10.0
+# The first updates come faster, so that the plot is alive at once and a short run has enough
+# memory readings to tell a trend.
+_EARLY_UPDATES = 10
+_EARLY_PERIOD_NS = 100_000_000
+# However long an update takes, the next one waits this many times longer: updates cost at most
+# 0.5 % of the run, half of what watch may cost in all.
+_REST_AFTER_UPDATE = 200
+# Points in one update; more steps than that are drawn as means of neighbours.
+_MOST_POINTS = 200
+# Readings kept of the memory; when full, every second is dropped.
+_MOST_READINGS = 2048
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """What has happened since the last update.
+
+    Attributes:
+        numbers: of the steps, from 1, counted over all epochs; first steps of an epoch are left
+            out (they start the loader and would hide all others).
+        step_ms, wait_ms: duration and data wait at these; means where steps were put together.
+        memory: the reading taken now.
+        epoch: from 1.
+        done: steps of this epoch that are over.
+        total: steps of an epoch, where it is known.
+        elapsed_s: since this epoch began.
+        steps_per_s, samples_per_s: since the last update; None where not known.
+        wait_share: data wait as a share of the time since the last update; None without a step.
+    """
+
+    numbers: npt.NDArray[np.float64]
+    step_ms: npt.NDArray[np.float64]
+    wait_ms: npt.NDArray[np.float64]
+    memory: Footprint
+    epoch: int
+    done: int
+    total: int | None
+    elapsed_s: float
+    steps_per_s: float | None
+    samples_per_s: float | None
+    wait_share: float | None
+
+
+class Observer(Protocol):
+    """Who shows a run. Its failures never reach the user's loop; they become a warning."""
+
+    def begin(self, run: WatchedRun) -> None:
+        """An epoch begins."""
+
+    def update(self, update: Update) -> None:
+        """Called a few times a second between two steps."""
+
+    def end(self, summary: RunSummary) -> None:
+        """An epoch is over, however it ended."""
+
+
+class WatchedRun:
+    """An iterable around a loader that times the loop over it.
+
+    It can be looped over again (epochs): steps go on counting. When the same object is looped
+    over while a loop over it still runs, the newest loop is the one that is measured; the older
+    one goes on unmeasured.
+
+    No reference to a batch is kept, and the loader's iterator lives as long as it would in a
+    bare loop.
+
+    Args:
+        loader: anything that can be looped over.
+        total: steps of an epoch; by default ``len(loader)`` where that exists.
+        name: what the run is called.
+        observer: who shows it.
+        hz: updates per second.
+        now: clock in nanoseconds.
+        read_memory: called at updates only.
+
+    Raises:
+        UsageError: ``loader`` cannot be looped over, or a number makes no sense.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        *,
+        total: int | None = None,
+        name: str | None = None,
+        observer: Observer | None = None,
+        hz: float = DEFAULT_HZ,
+        now: Callable[[], int] = time.perf_counter_ns,
+        read_memory: Callable[[], Footprint] = footprint,
+    ) -> None:
+        _check_iterable(loader)
+        if total is not None and (isinstance(total, bool) or not isinstance(total, int)):
+            raise UsageError(f"total is a number of steps, got {total!r}")
+        if total is not None and total < 0:
+            raise UsageError(f"total cannot be negative, got {total}")
+        if not 0 < hz <= MOST_HZ:
+            raise UsageError(f"updates per second lie above 0 and up to {MOST_HZ:g}, got {hz!r}")
+        self._loader = loader
+        self._given_total = total
+        self.name = name or type(loader).__name__
+        self._observer = observer
+        self._now = now
+        self._read_memory = read_memory
+        self._period_ns = int(1e9 / hz)
+        self._meter = StepMeter()
+        self._count = SampleCounter()
+        self._samples = 0
+        self._counted = True  # every batch so far had a size
+        self._batch_size = 0
+        self._starts: list[tuple[int, int, int]] = []  # (step number, its ns, its wait ns)
+        self._memory: list[tuple[int, Footprint]] = []
+        self._epochs = 0
+        self._loop: object | None = None  # token of the loop that is measured
+        self._began_ns = 0
+        self._looped_ns = 0
+        self._epoch_from = 0
+        self._due_ns = 0
+        self._updates = 0
+        self._update_ns = 0
+        self._seen = (0, 0, 0, 0)  # steps, samples, total ns, wait ns at the last update
+        self._problems: list[str] = []
+        self._ended = "not started"
+        self._summary: RunSummary | None = None
+
+    def __repr__(self) -> str:
+        return f"<perfkit.watch of {self.name}: {self._meter.n} steps, {self._ended}>"
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    # A small set that training loops use, by name. Everything else is at `.loader`: a forwarding
+    # __getattr__ would hide a misspelt name.
+    @property
+    def loader(self) -> Any:
+        """What was wrapped."""
+        return self._loader
+
+    @property
+    def dataset(self) -> Any:
+        """The loader's data set."""
+        return self._loader.dataset
+
+    @property
+    def batch_size(self) -> Any:
+        """The loader's batch size."""
+        return self._loader.batch_size
+
+    @property
+    def sampler(self) -> Any:
+        """The loader's sampler (``loader.sampler.set_epoch(epoch)``)."""
+        return self._loader.sampler
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The loader's batch sampler."""
+        return self._loader.batch_sampler
+
+    @property
+    def num_workers(self) -> Any:
+        """The loader's number of worker processes."""
+        return self._loader.num_workers
+
+    @property
+    def total(self) -> int | None:
+        """Steps of an epoch, where it is known."""
+        if self._given_total is not None:
+            return self._given_total
+        try:
+            return len(self._loader)
+        except (TypeError, NotImplementedError):
+            return None  # no length, or one that depends on the data
+
+    @property
+    def running(self) -> bool:
+        """Whether a loop over it has begun and not ended."""
+        return self._loop is not None
+
+    @property
+    def epochs(self) -> int:
+        """Loops over it so far."""
+        return self._epochs
+
+    @property
+    def summary(self) -> RunSummary:
+        """The whole run so far; complete when the loop has ended, however it ended."""
+        if self._summary is None:
+            self._summary = self._summarise()
+        return self._summary
+
+    def __iter__(self) -> Iterator[Any]:
+        loop = object()
+        now = self._now
+        meter = self._meter
+        count = self._count
+        ended = "stopped early"
+        try:
+            self._open(loop)
+            first = True
+            meter.begin(asked := now())
+            source = iter(self._loader)
+            # Emptied before the batch is handed out: this frame must not keep it alive while
+            # the loop works on it or the next one is fetched.
+            box: list[Any] = []
+            while True:
+                try:
+                    box.append(next(source))
+                except StopIteration:
+                    ended = "finished"
+                    return
+                if self._loop is not loop:
+                    yield box.pop()
+                    continue
+                meter.wait(now() - asked)
+                size = count(box[0])
+                yield box.pop()
+                asked = now()
+                if self._loop is not loop:
+                    continue
+                step_ns, wait_ns = meter.end(asked)
+                if size is None:
+                    self._counted = False
+                else:
+                    self._samples += size
+                    if size > self._batch_size:
+                        self._batch_size = size
+                if first:
+                    first = False
+                    self._starts.append((meter.n - 1, step_ns, wait_ns))
+                if asked >= self._due_ns:
+                    self._update(asked)
+                    # what the update took belongs to no step
+                    meter.begin(asked := now())
+        except Exception as error:
+            ended = f"the loader raised {type(error).__name__}"
+            raise
+        except KeyboardInterrupt:
+            ended = "interrupted"
+            raise
+        finally:
+            if self._loop is loop:
+                self._close(ended)
+
+    def _open(self, loop: object) -> None:
+        if self._loop is not None:
+            self._close("overtaken by a newer loop over the same watch")
+        self._loop = loop
+        self._epochs += 1
+        self._epoch_from = self._meter.n
+        self._summary = None
+        self._ended = "running"
+        self._tell(lambda observer: observer.begin(self))
+        self._began_ns = self._now()
+        self._due_ns = self._began_ns + min(_EARLY_PERIOD_NS, self._period_ns)
+
+    def _close(self, ended: str) -> None:
+        self._loop = None
+        now = self._now()
+        self._looped_ns += max(now - self._began_ns, 0)
+        self._ended = ended
+        if self._meter.n > self._seen[0]:
+            self._update(now)
+        summary = self._summary = self._summarise()
+        self._tell(lambda observer: observer.end(summary))
+
+    def _update(self, now_ns: int) -> None:
+        steps, samples, total_ns, wait_ns = self._seen
+        meter = self._meter
+        memory = self._read_memory()
+        self._note(meter.n, memory)
+        spent_ns = meter.total_ns - total_ns
+        per_s = 1e9 / spent_ns if spent_ns > 0 else None
+        self._seen = (meter.n, self._samples, meter.total_ns, meter.wait_total_ns)
+        if self._observer is not None:
+            numbers, step_ms, wait_ms = self._points(steps)
+            update = Update(
+                numbers=numbers,
+                step_ms=step_ms,
+                wait_ms=wait_ms,
+                memory=memory,
+                epoch=self._epochs,
+                done=meter.n - self._epoch_from,
+                total=self.total,
+                elapsed_s=max(now_ns - self._began_ns, 0) / 1e9,
+                steps_per_s=(meter.n - steps) * per_s if per_s else None,
+                samples_per_s=(
+                    (self._samples - samples) * per_s
+                    if per_s and self._counted and self._samples > samples
+                    else None
+                ),
+                wait_share=(meter.wait_total_ns - wait_ns) / spent_ns if spent_ns > 0 else None,
+            )
+            self._tell(lambda observer: observer.update(update))
+        self._updates += 1
+        after = self._now()
+        took = max(after - now_ns, 0)
+        self._update_ns += took
+        period = self._period_ns
+        if self._updates <= _EARLY_UPDATES:
+            period = min(period, _EARLY_PERIOD_NS)
+        self._due_ns = after + max(period, _REST_AFTER_UPDATE * took)
+
+    def _points(
+        self, since: int
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        meter = self._meter
+        numbers, step_ms, wait_ms = meter.since(since)
+        keep = ~np.isin(numbers, [start[0] for start in self._starts])
+        columns: list[npt.NDArray[np.float64]] = [
+            numbers[keep].astype(np.float64) + 1,
+            step_ms[keep],
+            wait_ms[keep],
+        ]
+        if len(columns[0]) > _MOST_POINTS:
+            edges = np.linspace(0, len(columns[0]), _MOST_POINTS + 1).astype(int)[:-1]
+            sizes = np.diff(edges, append=len(columns[0]))
+            columns = [np.asarray(np.add.reduceat(c, edges) / sizes) for c in columns]
+        return columns[0], columns[1], columns[2]
+
+    def _note(self, step: int, memory: Footprint) -> None:
+        if self._memory and self._memory[-1][1].kind != memory.kind:
+            self._memory.clear()  # CUDA came up meanwhile: another quantity begins
+        self._memory.append((step, memory))
+        if len(self._memory) >= _MOST_READINGS:
+            del self._memory[1::2]
+
+    def _tell(self, say: Callable[[Observer], None]) -> None:
+        """Speak to the observer; one that fails is left out from then on, the loop goes on."""
+        if self._observer is None:
+            return
+        try:
+            say(self._observer)
+        except Exception as error:
+            self._observer = None
+            self._problems.append(
+                f"the live display failed and was left out: {type(error).__name__}: {error}"
+            )
+
+    def _summarise(self) -> RunSummary:
+        meter = self._meter
+        looped_ns = self._looped_ns
+        if self._loop is not None:
+            looped_ns += max(self._now() - self._began_ns, 0)
+        return summarize_run(
+            RunFacts(
+                name=self.name,
+                ended=self._ended,
+                n_steps=meter.n,
+                n_epochs=self._epochs,
+                numbers=meter.numbers,
+                step_ms=meter.step_ms,
+                wait_ms=meter.wait_ms,
+                total_ms=meter.total_ns / 1e6,
+                starts=tuple((n, step / 1e6, wait / 1e6) for n, step, wait in self._starts),
+                samples=self._samples if self._counted and self._samples else None,
+                batch_size=self._batch_size if self._counted and self._samples else None,
+                memory=tuple(self._memory),
+                wall_s=looped_ns / 1e9,
+                update_s=self._update_ns / 1e9,
+                one_shot=_is_iterator(self._loader),
+                problems=tuple(self._problems),
+            )
+        )
+
+
+def _check_iterable(loader: Any) -> None:
+    kind = type(loader)
+    if hasattr(kind, "__iter__") or hasattr(kind, "__getitem__"):
+        return
+    hint = "pass a DataLoader, a list, a generator …"
+    if isinstance(loader, type):
+        hint = f"that is the class, make one: {loader.__name__}(…)"
+    elif callable(loader):
+        hint = "if that function makes batches, call it: watch(" + _name_of(loader) + "())"
+    raise UsageError(f"watch() cannot loop over {_name_of(loader)} ({kind.__name__}): {hint}")
+
+
+def _name_of(loader: Any) -> str:
+    return str(getattr(loader, "__name__", None) or repr(loader)[:60])
+
+
+def _is_iterator(loader: Any) -> bool:
+    return hasattr(type(loader), "__next__")

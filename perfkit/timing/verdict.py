@@ -1,0 +1,391 @@
+"""What a watched run says as a whole: one sentence, and the figures behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit._display import Shown, _report
+from perfkit.machine import Provenance, stamp
+from perfkit.timing._student import t_quantile
+from perfkit.timing.clock import cuda_in_use
+from perfkit.timing.footprint import Footprint
+from perfkit.timing.summary import Summary, drift_of, summarize
+from perfkit.timing.trend import Trend, trend
+
+__all__ = ["MemoryUse", "RunCurve", "RunFacts", "RunSummary", "summarize_run"]
+
+# A loader that never waits divides the step by at most 1 / (1 - share): 2× at one half, 1.25× at
+# a fifth. Below a fifth other things are worth more work.
+DATA_BOUND_FROM = 0.5
+PARTLY_FROM = 0.2
+# Steps after the first of the run that are left out too: caches, cuDNN's choice, compilation.
+_WARM_UP_STEPS = 2
+_WARM_UP_AWAY_FROM = 10
+# Mean far above median: long steps at intervals, such as workers that deliver in bursts.
+_UNEVEN_FROM = 1.5
+# Starting the loader is told when it takes a tenth of the run.
+_STARTS_FROM = 0.1
+# Memory counts as creeping when it grows clearly, and by more than the counter's own grain over
+# the run: an allocator's counter is exact, resident size moves by what malloc keeps (a few MiB).
+_CREEP_FROM_BYTES = {"allocated": 256 * 1024, "resident": 8 * 2**20}
+_CREEP_FROM_SHARE = {"allocated": 0.0, "resident": 0.01}
+_SHARE_BINS = 20
+_CURVE_POINTS = 2000
+_CONFIDENCE = 0.95
+
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunFacts:
+    """What was counted; see :class:`~perfkit.timing.run.WatchedRun`, which fills it in."""
+
+    name: str
+    ended: str
+    n_steps: int
+    n_epochs: int
+    numbers: npt.NDArray[np.int64]
+    step_ms: _Array
+    wait_ms: _Array
+    total_ms: float
+    starts: tuple[tuple[int, float, float], ...]
+    samples: int | None
+    batch_size: int | None
+    memory: tuple[tuple[int, Footprint], ...]
+    wall_s: float
+    update_s: float
+    one_shot: bool
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory over the run, read a few times a second between steps.
+
+    Attributes:
+        kind: ``"allocated"`` (CUDA allocator) or ``"resident"`` (this process).
+        label: that in words.
+        first_bytes, last_bytes, highest_bytes: of the readings; the true peak within a step may
+            be higher.
+        n_readings: how many.
+        creep: bytes per step, where memory clearly grows over the whole run; else None.
+    """
+
+    kind: str
+    label: str
+    first_bytes: int
+    last_bytes: int
+    highest_bytes: int
+    n_readings: int
+    creep: Trend | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "label": self.label,
+            "first_bytes": self.first_bytes,
+            "last_bytes": self.last_bytes,
+            "highest_bytes": self.highest_bytes,
+            "n_readings": self.n_readings,
+            "creep_bytes_per_step": None if self.creep is None else self.creep.to_dict(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class RunCurve:
+    """The run to draw, at most 2000 points: means of neighbours where there were more steps.
+
+    Attributes:
+        numbers: of the steps, from 1; first steps of an epoch are left out.
+        step_ms, wait_ms: at these.
+        memory_numbers, memory_bytes: the readings.
+    """
+
+    numbers: _Array
+    step_ms: _Array
+    wait_ms: _Array
+    memory_numbers: _Array
+    memory_bytes: _Array
+
+
+@dataclass(frozen=True, eq=False)
+class RunSummary(Shown):
+    """A whole watched run.
+
+    Attributes:
+        name: of the run.
+        sentence: the verdict.
+        ended: ``"finished"``, ``"stopped early"``, ``"interrupted"`` or what the loader raised.
+        n_steps: steps that were completed.
+        n_epochs: loops over the loader.
+        wall_s: from the beginning to the end of these loops.
+        step: duration of a step in ms, without warm-up and first steps of epochs; None where no
+            step was completed.
+        mean_step_ms: mean of the same steps.
+        wait_share: data wait as a share of the time of these steps, between 0 and 1.
+        wait_low, wait_high: its 95 % interval over 20 stretches of the run; None for few steps.
+        batch_size: samples of the largest batch; None where batches tell no size.
+        samples_per_s, steps_per_s: over all steps, first steps included.
+        starts_ms: until the first batch of each epoch was there.
+        drift: of the step time, if it is clear and at least 5 %.
+        memory: readings and creep; None where none was taken.
+        update_share: what live updates took of the run.
+        curve: for a picture.
+        warnings: what makes this doubtful.
+        provenance: where and when.
+    """
+
+    name: str
+    sentence: str
+    ended: str
+    n_steps: int
+    n_epochs: int
+    wall_s: float
+    step: Summary | None
+    mean_step_ms: float | None
+    wait_share: float | None
+    wait_low: float | None
+    wait_high: float | None
+    batch_size: int | None
+    samples_per_s: float | None
+    steps_per_s: float | None
+    starts_ms: tuple[float, ...]
+    drift: Trend | None
+    memory: MemoryUse | None
+    update_share: float
+    curve: RunCurve
+    warnings: tuple[str, ...]
+    provenance: Provenance
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types, without the curve."""
+        return {
+            "name": self.name,
+            "sentence": self.sentence,
+            "ended": self.ended,
+            "n_steps": self.n_steps,
+            "n_epochs": self.n_epochs,
+            "wall_s": self.wall_s,
+            "step": None if self.step is None else self.step.to_dict(),
+            "mean_step_ms": self.mean_step_ms,
+            "wait_share": self.wait_share,
+            "wait_low": self.wait_low,
+            "wait_high": self.wait_high,
+            "batch_size": self.batch_size,
+            "samples_per_s": self.samples_per_s,
+            "steps_per_s": self.steps_per_s,
+            "starts_ms": list(self.starts_ms),
+            "drift": None if self.drift is None else self.drift.to_dict(),
+            "memory": None if self.memory is None else self.memory.to_dict(),
+            "update_share": self.update_share,
+            "warnings": list(self.warnings),
+            "provenance": self.provenance.to_dict(),
+        }
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return dict(_report().mime_bundle(self, "run"))
+
+
+def summarize_run(facts: RunFacts) -> RunSummary:
+    """Figures and verdict of a run from what was counted."""
+    numbers, step_ms, wait_ms, notes = _steady(facts)
+    step = summarize(step_ms, unit="ms") if len(step_ms) else None
+    share, low, high = _wait_share(step_ms, wait_ms)
+    drift = drift_of(step_ms) if len(step_ms) else None
+    memory = _memory_use(facts.memory)
+    per_s = 1e3 / facts.total_ms if facts.total_ms > 0 else None
+    on_cuda = cuda_in_use()
+    warnings = [*notes]
+    if on_cuda and step is not None:
+        warnings.append(
+            "times are the host's, between batches: the GPU runs behind, so single steps blur "
+            "into one another while medians over many converge to the true step"
+        )
+    if step is not None:
+        # the drift is told in the sentence, with its own threshold
+        warnings += [w for w in step.warnings if not w.startswith("drift")]
+    warnings += facts.problems
+    return RunSummary(
+        name=facts.name,
+        sentence=_sentence(facts, step, step_ms, share, low, high, drift, memory),
+        ended=facts.ended,
+        n_steps=facts.n_steps,
+        n_epochs=facts.n_epochs,
+        wall_s=facts.wall_s,
+        step=step,
+        mean_step_ms=float(step_ms.mean()) if len(step_ms) else None,
+        wait_share=share,
+        wait_low=low,
+        wait_high=high,
+        batch_size=facts.batch_size,
+        samples_per_s=facts.samples * per_s if facts.samples and per_s else None,
+        steps_per_s=facts.n_steps * per_s if facts.n_steps and per_s else None,
+        starts_ms=tuple(wait for _, _, wait in facts.starts),
+        drift=drift,
+        memory=memory,
+        update_share=facts.update_s / facts.wall_s if facts.wall_s > 0 else 0.0,
+        curve=_curve(numbers, step_ms, wait_ms, facts.memory),
+        warnings=tuple(warnings),
+        provenance=stamp(
+            "measured here",
+            command=f"perfkit.watch({facts.name})",
+            device=None if on_cuda else "cpu",
+        ),
+    )
+
+
+def _steady(facts: RunFacts) -> tuple[npt.NDArray[np.int64], _Array, _Array, list[str]]:
+    """The steps that stand for the run: no first step of an epoch, no warm-up."""
+    first = np.isin(facts.numbers, [number for number, _, _ in facts.starts])
+    keep = ~first
+    if facts.n_steps >= _WARM_UP_AWAY_FROM:
+        keep &= facts.numbers > _WARM_UP_STEPS
+    notes = []
+    if facts.n_steps and not keep.any():
+        keep = np.ones_like(keep)
+        notes.append("every step is the first of its epoch: starting the loader is part of each")
+    return facts.numbers[keep], facts.step_ms[keep], facts.wait_ms[keep], notes
+
+
+def _wait_share(
+    step_ms: _Array, wait_ms: _Array
+) -> tuple[float | None, float | None, float | None]:
+    """Data wait over step time, with the interval of a ratio estimator over stretches of the run.
+
+    Neighbouring steps depend on one another (workers deliver in bursts), stretches hardly do:
+    Cochran, Sampling Techniques, 6.4.
+    """
+    total = float(step_ms.sum())
+    if total <= 0:
+        return None, None, None
+    share = float(wait_ms.sum()) / total
+    m = min(_SHARE_BINS, len(step_ms) // 2)
+    if m < 3:
+        return share, None, None
+    edges = np.linspace(0, len(step_ms), m + 1).astype(int)[:-1]
+    steps, waits = np.add.reduceat(step_ms, edges), np.add.reduceat(wait_ms, edges)
+    residual = waits - share * steps
+    error = math.sqrt(m / (m - 1) * float(residual @ residual)) / total
+    half = t_quantile(_CONFIDENCE, m - 1) * error
+    return share, max(share - half, 0.0), min(share + half, 1.0)
+
+
+def _memory_use(readings: Sequence[tuple[int, Footprint]]) -> MemoryUse | None:
+    if not readings:
+        return None
+    steps = np.array([step for step, _ in readings], dtype=np.float64)
+    held = np.array([reading.n_bytes for _, reading in readings], dtype=np.float64)
+    kind = readings[0][1].kind
+    # the first tenth is where caches fill
+    settled = slice(len(held) // 10, None)
+    creep = trend(held[settled], steps[settled])
+    least = max(_CREEP_FROM_BYTES[kind], _CREEP_FROM_SHARE[kind] * float(np.median(held)))
+    if creep is not None and not (creep.clear and creep.change >= least and creep.slope > 0):
+        creep = None
+    return MemoryUse(
+        kind=kind,
+        label=readings[0][1].label,
+        first_bytes=int(held[0]),
+        last_bytes=int(held[-1]),
+        highest_bytes=int(held.max()),
+        n_readings=len(held),
+        creep=creep,
+    )
+
+
+def _curve(
+    numbers: npt.NDArray[np.int64],
+    step_ms: _Array,
+    wait_ms: _Array,
+    readings: Sequence[tuple[int, Footprint]],
+) -> RunCurve:
+    columns: list[_Array] = [numbers.astype(np.float64) + 1, step_ms, wait_ms]
+    if len(numbers) > _CURVE_POINTS:
+        edges = np.linspace(0, len(numbers), _CURVE_POINTS + 1).astype(int)[:-1]
+        sizes = np.diff(edges, append=len(numbers))
+        columns = [np.asarray(np.add.reduceat(c, edges) / sizes) for c in columns]
+    return RunCurve(
+        numbers=columns[0],
+        step_ms=columns[1],
+        wait_ms=columns[2],
+        memory_numbers=np.array([step for step, _ in readings], dtype=np.float64),
+        memory_bytes=np.array([reading.n_bytes for _, reading in readings], dtype=np.float64),
+    )
+
+
+def _sentence(
+    facts: RunFacts,
+    step: Summary | None,
+    step_ms: _Array,
+    share: float | None,
+    low: float | None,
+    high: float | None,
+    drift: Trend | None,
+    memory: MemoryUse | None,
+) -> str:
+    if step is None or share is None:
+        return _no_step(facts)
+    verdict = (
+        "Data-bound"
+        if share >= DATA_BOUND_FROM
+        else "Partly data-bound"
+        if share >= PARTLY_FROM
+        else "Not data-bound"
+    )
+    between = "" if low is None or high is None else f" [{_percent(low)}, {_percent(high)}]"
+    parts = [
+        f"{verdict}: {_percent(share)} %{between} of each step waits for the loader "
+        f"(median step {_ms(step.median)} ms [{_ms(step.low)}, {_ms(step.high)}], n={step.n})"
+    ]
+    if PARTLY_FROM <= share < 1:
+        parts.append(f"a loader that never waits would give at most {1 / (1 - share):.2g}×")
+    mean = float(step_ms.mean())
+    if step.median > 0 and mean > _UNEVEN_FROM * step.median:
+        parts.append(f"steps are uneven, their mean is {_ms(mean)} ms")
+    if drift is not None:
+        way = "slower" if drift.change > 0 else "faster"
+        parts.append(f"steps got {_percent(abs(drift.relative))} % {way} over the run")
+    starts_ms = [wait for _, _, wait in facts.starts]
+    if facts.wall_s > 0 and sum(starts_ms) >= _STARTS_FROM * 1e3 * facts.wall_s:
+        typical = float(np.median(starts_ms))
+        times = f"in each of {len(starts_ms)} epochs" if len(starts_ms) > 1 else "at the start"
+        part = sum(starts_ms) / 1e3 / facts.wall_s
+        parts.append(
+            f"the first batch took {_ms(typical)} ms {times} ({_percent(part)} % of the run)"
+        )
+    if memory is not None and memory.creep is not None:
+        parts.append(
+            f"{memory.kind} memory grows by {memory.creep.slope / 1024:.3g} KiB a step "
+            f"[{memory.creep.low / 1024:.3g}, {memory.creep.high / 1024:.3g}]"
+        )
+    return "; ".join(parts) + "."
+
+
+def _no_step(facts: RunFacts) -> str:
+    if facts.n_epochs == 0:
+        return "Nothing watched yet: the loop has not begun."
+    if facts.ended == "running":
+        return "No step is over yet."
+    if facts.n_steps:
+        return f"{facts.n_steps} steps took no time that the clock could show."
+    if facts.ended != "finished":
+        return f"No step was completed ({facts.ended})."
+    hint = ": it is an iterator, which can be looped over only once" if facts.one_shot else ""
+    return f"No step: the loader gave no batch{hint}."
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:.1f}" if 0 < percent < 9.95 else f"{percent:.0f}"
+
+
+def _ms(x: float) -> str:
+    if x <= 0:
+        return "0"
+    return f"{x:.{min(max(2 - math.floor(math.log10(x)), 0), 6)}f}"
