@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from perfkit._display import Shown
 from perfkit.errors import (
     MeasurementError,
+    WorkloadEmptyError,
     WorkloadError,
     WorkloadFailedError,
     WorkloadHungError,
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
     from perfkit.machine import Provenance
     from perfkit.timing.summary import Summary
 
-__all__ = ["ONE_AFTER_THE_OTHER", "Ratio", "RunResult", "ratio", "table"]
+__all__ = ["NO_STEP", "ONE_AFTER_THE_OTHER", "Ratio", "RunResult", "ratio", "table"]
 
 #: The doubt that every ratio of two runs carries.
 ONE_AFTER_THE_OTHER = "runs one after the other: drift is not cancelled"
+
+#: The message of a run that ended without a step.
+NO_STEP = "the workload yielded no step: put one `yield` at the end of each training step"
 
 # The interval is a 95 % one from 2,000 resamples: its ends then rest on 50 values each.
 _RESAMPLES = 2000
@@ -137,7 +141,7 @@ class RunResult(Shown):
             "hung": WorkloadHungError,
             "killed": WorkloadKilledError,
         }
-        kind = kinds.get(self.state)
+        kind = WorkloadEmptyError if self.message == NO_STEP else kinds.get(self.state)
         if kind is not None:
             raise kind(self.message, self.traceback_text)
         return self

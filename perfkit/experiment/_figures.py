@@ -1,0 +1,141 @@
+"""From the steps of a run to its figures: which steps count, and what is doubtful."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfkit.timing.summary import Summary, summarize
+
+# Fewer quiet steps than the median's 95 % interval needs at least (1 - 2 * 0.5**6 = 97 %).
+_FEW_QUIET = 6
+# With fewer steps than this after the warm-up there is nothing to take a median of.
+_KEEP_AT_LEAST = 2
+# After a pause workers that went on a moment longer have batches ready.
+_AFTER_PAUSE_S = 0.1
+
+_COLUMNS: dict[str, type[np.generic]] = {
+    "end_s": np.float64,
+    "step_ms": np.float64,
+    "wait_ms": np.float64,
+    "memory_bytes": np.int64,
+    "quiet": np.bool_,
+    "samples": np.int64,
+    "loss": np.float64,
+}
+
+
+@dataclass
+class Pauses:
+    """When the run stood still, on ``time.perf_counter`` (one clock for all processes)."""
+
+    spans_s: list[tuple[float, float]] = field(default_factory=list)
+    since_s: float | None = None
+
+    def begin(self, now_s: float) -> None:
+        """It stands still from now on."""
+        self.since_s = now_s
+
+    def end(self, now_s: float) -> None:
+        """It goes on."""
+        if self.since_s is not None:
+            self.spans_s.append((self.since_s, now_s))
+            self.since_s = None
+
+    def total_s(self, now_s: float) -> float:
+        """How long it has stood still so far."""
+        open_s = 0.0 if self.since_s is None else now_s - self.since_s
+        return sum(end - begin for begin, end in self.spans_s) + open_s
+
+    def touch(self, begin_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which of these stretches of time a pause falls into."""
+        touched = np.zeros(len(begin_s), np.bool_)
+        open_span = [] if self.since_s is None else [(self.since_s, np.inf)]
+        for since, until in [*self.spans_s, *open_span]:
+            touched |= (end_s >= since) & (begin_s <= until + _AFTER_PAUSE_S)
+        return touched
+
+
+class Curve:
+    """The steps of one run as they come."""
+
+    def __init__(self) -> None:
+        self._parts: list[dict[str, NDArray[Any]]] = []
+        self.n = 0
+        self.last_bytes = 0
+
+    def take(self, message: dict[str, Any], pauses: Pauses) -> dict[str, NDArray[Any]]:
+        """Columns of a message, with the steps left out into which a pause fell."""
+        part = {name: np.frombuffer(message[name], kind) for name, kind in _COLUMNS.items()}
+        part["index"] = message["first"] + np.arange(len(part["end_s"]), dtype=np.int64)
+        # the first step may have begun before the loader was asked: its own length is the most
+        begin_s = part["end_s"] - part["step_ms"] / 1e3
+        kept = ~pauses.touch(begin_s, part["end_s"])
+        part = {name: values[kept] for name, values in part.items()}
+        self._parts.append(part)
+        self.n += int(kept.sum())
+        self.last_bytes = max(self.last_bytes, int(message["peak_bytes"] or 0))
+        return part
+
+    def column(self, name: str) -> NDArray[Any]:
+        """All values of one column."""
+        kind = np.int64 if name == "index" else _COLUMNS[name]
+        return np.concatenate([np.empty(0, kind), *(part[name] for part in self._parts)])
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a run's steps say."""
+
+    step: Summary | None
+    wait_share: float | None
+    samples_per_s: float | None
+    n_quiet: int
+    counted: NDArray[np.bool_]
+    warnings: tuple[str, ...]
+
+
+def figures(curve: Curve, warmup: int) -> Figures:
+    """Summarise the quiet steps after the warm-up, or all after it where those are too few."""
+    n = curve.n
+    if n == 0:
+        return Figures(None, None, None, 0, np.empty(0, np.bool_), ())
+    warnings = []
+    set_aside = min(warmup, max(n - _KEEP_AT_LEAST, 0))
+    if set_aside < warmup:
+        warnings.append(f"only {_steps(n)}: a warm-up of {warmup} could not be set aside")
+    after = np.arange(n) >= set_aside
+    quiet = after & curve.column("quiet")
+    n_quiet = int(quiet.sum())
+    counted = quiet
+    if n_quiet < _FEW_QUIET:
+        counted = after
+        warnings.append(
+            f"only {_steps(n_quiet)} in quiet windows: all {int(after.sum())} after the warm-up "
+            "count, those disturbed by the live plot included"
+        )
+    step_ms = curve.column("step_ms")[counted]
+    step = summarize(step_ms, unit="ms")
+    total_ms = float(step_ms.sum())
+    wait_ms = float(curve.column("wait_ms")[counted].sum())
+    return Figures(
+        step,
+        wait_ms / total_ms if total_ms > 0 else None,
+        _throughput(curve.column("samples")[counted], total_ms),
+        n_quiet,
+        counted,
+        (*warnings, *step.warnings),
+    )
+
+
+def _throughput(samples: NDArray[np.int64], total_ms: float) -> float | None:
+    if (samples < 0).any() or total_ms <= 0:
+        return None
+    return float(samples.sum()) / total_ms * 1e3
+
+
+def _steps(n: int) -> str:
+    return "1 step" if n == 1 else f"{n} steps"

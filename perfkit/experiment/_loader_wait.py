@@ -1,0 +1,80 @@
+"""How long the training thread waits for its DataLoaders, and how many samples they give."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perfkit import _torch_compat
+
+
+class LoaderWait:
+    """Adds up data wait and samples of the step that runs; use as a context manager.
+
+    The start of an iterator counts too: without persistent workers each epoch begins with it.
+    Only the thread that made this object is watched: what a prefetching thread waits for is no
+    wait of the step.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._thread = threading.get_ident()
+        self._depth = 0
+        self._stop: Callable[[], None] | None = None
+        self.wait_s = 0.0
+        self.samples: int | None = None
+        self.first_asked_s: float | None = None
+
+    def __enter__(self) -> LoaderWait:
+        self._stop = _torch_compat.watch_loader_iterators(self._around)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+
+    def take(self) -> tuple[float, int | None]:
+        """Seconds waited and samples fetched since the last call."""
+        taken = self.wait_s, self.samples
+        self.wait_s, self.samples = 0.0, None
+        return taken
+
+    def _around(self, fetch: Callable[[], Any]) -> Any:
+        if threading.get_ident() != self._thread or self._depth:
+            return fetch()  # another thread, or a loader inside a data set: counted outside
+        self._depth += 1
+        began_s = self._clock()
+        if self.first_asked_s is None:
+            self.first_asked_s = began_s
+        try:
+            batch = fetch()
+        finally:
+            self._depth -= 1
+            self.wait_s += max(self._clock() - began_s, 0.0)
+        n = batch_size(batch)
+        if n is not None:
+            self.samples = (self.samples or 0) + n
+        return batch
+
+
+def batch_size(batch: Any, depth: int = 4) -> int | None:
+    """Length of the first tensor with a dimension in the batch; None where there is none."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    if depth == 0:
+        return None
+    if isinstance(batch, Mapping):
+        parts: Any = batch.values()
+    elif isinstance(batch, list | tuple):
+        parts = batch
+    else:
+        parts = getattr(batch, "__dict__", {}).values()
+    for part in parts:
+        n = batch_size(part, depth - 1)
+        if n is not None:
+            return n
+    return None

@@ -1,0 +1,90 @@
+"""How long steps take: by the host's clock, or by the GPU's where CUDA is in use.
+
+On a GPU the host only hands out work and runs ahead of it. A synchronisation per step would
+change what is measured, so each step's end is marked with an event on the current stream, and
+the host waits once per window, when points are sent. The time from one event to the next is
+the step's: of the GPU where that is the slower of the two, else of the host.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Stopwatch(Protocol):
+    """Durations of steps since the last :meth:`take`."""
+
+    def begin(self) -> None:
+        """A step begins."""
+
+    def end(self) -> None:
+        """It has ended."""
+
+    def take(self) -> list[float]:
+        """Durations in ms of the steps since the last call; waits for the device if need be."""
+
+
+class HostStopwatch:
+    """``time.perf_counter``."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._began_s = 0.0
+        self._steps_ms: list[float] = []
+
+    def begin(self) -> None:
+        self._began_s = self._clock()
+
+    def end(self) -> None:
+        # a clock that goes backwards gives a step of 0, never a negative one
+        self._steps_ms.append(max(self._clock() - self._began_s, 0.0) * 1e3)
+
+    def take(self) -> list[float]:
+        taken, self._steps_ms = self._steps_ms, []
+        return taken
+
+
+class EventStopwatch:
+    """Events on the device's current stream.
+
+    Args:
+        make_event: gives a new event with ``record()``, ``synchronize()`` and
+            ``elapsed_time(later)`` in ms.
+    """
+
+    def __init__(self, make_event: Callable[[], Any]) -> None:
+        self._make_event = make_event
+        self._events: list[Any] = []
+        self._spare: list[Any] = []
+
+    def _mark(self) -> None:
+        event = self._spare.pop() if self._spare else self._make_event()
+        event.record()
+        self._events.append(event)
+
+    def begin(self) -> None:
+        # within a window one step's end is the next one's beginning
+        if not self._events:
+            self._mark()
+
+    def end(self) -> None:
+        self._mark()
+
+    def take(self) -> list[float]:
+        if not self._events:
+            return []
+        self._events[-1].synchronize()
+        pairs = zip(self._events, self._events[1:], strict=False)
+        taken = [float(a.elapsed_time(b)) for a, b in pairs]
+        self._spare += self._events
+        self._events = []
+        return taken
+
+
+def cuda_stopwatch() -> EventStopwatch:
+    """For a child that uses CUDA."""
+    import torch
+
+    return EventStopwatch(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]

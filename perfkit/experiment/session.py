@@ -1,0 +1,299 @@
+"""A workload, its settings, and the runs that were made of it: one run at a time.
+
+::
+
+    session = Session(workload, ["num_workers", "batch_size"], seconds=12)
+    slow = session.run(num_workers=0)
+    fast = session.run(num_workers=2)
+    print(ratio(slow, fast))
+
+``workload(settings)`` is a generator function: it builds model, loader and optimizer, and each
+``yield`` ends a training step. It runs in a process of its own, so a run that runs out of
+memory, crashes or hangs takes nothing else with it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from perfkit.errors import UsageError
+from perfkit.experiment import _process, portable
+from perfkit.experiment._run import Plan, Run
+from perfkit.experiment.events import Event
+from perfkit.experiment.result import RunResult
+from perfkit.experiment.settings import Setting, Settings, check_values, conflicts, resolve
+from perfkit.machine import facts
+
+__all__ = ["Session"]
+
+# Beyond a day a number of seconds is a slip, or one of milliseconds.
+_LONGEST_S = 86_400.0
+
+
+class Session:
+    """Runs a workload in child processes, one run at a time.
+
+    The workload is taken as it is now: every run of the session runs the same code. Define it
+    anew, and make a new session. All methods may be called from any thread. Usable as a context
+    manager; :meth:`close` it when done.
+
+    Args:
+        workload: generator function of one argument, the
+            :class:`~perfkit.experiment.settings.Settings`. Each ``yield`` ends a step; it may
+            yield a number of samples (an int), or a mapping with ``samples`` and ``loss``.
+            Otherwise the samples are the length of the loader's first tensor.
+        settings: names from the catalogue, and settings of your own.
+        seconds: how long a run lasts, from its first step's end, without pauses.
+        step_timeout_s: a step that takes longer is taken for hung.
+        start_timeout_s: the same for everything up to the end of the first step, which builds
+            and may compile.
+        warmup: how many steps at the beginning do not count.
+        seed: of the random numbers of each run: torch's, numpy's and Python's.
+        on_event: is called with each :class:`~perfkit.experiment.events.Event`, in order, from
+            the run's own thread. What it raises is shown, and raised by the next :meth:`wait`.
+
+    Raises:
+        UsageError: the workload is not callable with one argument, or a number cannot be.
+        SettingError: an unknown setting.
+        WorkloadNotPortableError: the workload cannot travel; names what holds it back.
+    """
+
+    def __init__(
+        self,
+        workload: Callable[[Settings], Any],
+        settings: Sequence[str | Setting] = (),
+        *,
+        seconds: float = 12.0,
+        step_timeout_s: float = 60.0,
+        start_timeout_s: float = 300.0,
+        warmup: int = 3,
+        seed: int = 0,
+        on_event: Callable[[Event], None] | None = None,
+    ) -> None:
+        self.settings: tuple[Setting, ...] = resolve(settings)
+        self._seconds = _positive("seconds", seconds)
+        self._step_timeout_s = _positive("step_timeout_s", step_timeout_s)
+        self._start_timeout_s = _positive("start_timeout_s", start_timeout_s)
+        self._warmup = _count("warmup", warmup)
+        self._seed = _count("seed", seed)
+        portable.check_workload(workload)
+        self._workload = portable.pack(workload)
+        self._sources = portable.sources(workload)
+        self._on_event = on_event
+        self._lock = threading.RLock()
+        self._run: Run | None = None
+        self._runs: list[RunResult] = []
+        self._n_started = 0
+        self._closed = False
+        self._owner_pid = os.getpid()
+        self._callback_error: BaseException | None = None
+        self._release: Callable[[], object] = lambda: None
+        if _process.can_prepare():
+            _process.shared.acquire()
+            self._release = weakref.finalize(self, _process.shared.release)
+
+    # --- what there is ----------------------------------------------------------------------
+
+    @property
+    def runs(self) -> tuple[RunResult, ...]:
+        """The runs that have ended, oldest first."""
+        with self._lock:
+            return tuple(self._runs)
+
+    @property
+    def state(self) -> str:
+        """Of the current or last run; ``"idle"`` before the first, ``"closed"`` at the end."""
+        run = self._run
+        if self._closed:
+            return "closed"
+        return "idle" if run is None else run.state
+
+    def ready(self, timeout_s: float = 0.0) -> bool:
+        """Whether the prepared process is ready, so that a run begins at once."""
+        return _process.await_ready(timeout_s)
+
+    def __repr__(self) -> str:
+        names = ", ".join(s.name for s in self.settings)
+        return f"<Session settings=[{names}] runs={len(self._runs)} state={self.state!r}>"
+
+    # --- what can be done -------------------------------------------------------------------
+
+    def start(self, **values: Any) -> int:
+        """Begin a run with these values, and defaults for the rest; returns its number at once.
+
+        A run that is still going on is stopped first.
+
+        Raises:
+            SettingError: an unknown name, or a value that cannot be or is not available here.
+                No process is started then.
+            UsageError: the session is closed, or an event callback starts a run before the
+                ``RunFinished`` of its own.
+        """
+        machine = facts()
+        chosen = check_values(self.settings, values, machine)
+        environment: dict[str, str] = {}
+        for one in self.settings:
+            if one.environment is not None:
+                environment |= one.environment(chosen[one.name])
+        while True:
+            self._stop_current()
+            with self._lock:
+                self._must_be_open()
+                if self._run is not None and self._goes_on(self._run):
+                    continue  # another thread was quicker
+                self._n_started += 1
+                plan = Plan(
+                    run_id=self._n_started,
+                    workload=self._workload,
+                    sources=self._sources,
+                    values=chosen,
+                    notes=conflicts(self.settings, chosen, machine),
+                    environment=environment,
+                    seconds=self._seconds,
+                    step_timeout_s=self._step_timeout_s,
+                    start_timeout_s=self._start_timeout_s,
+                    warmup=self._warmup,
+                    seed=self._seed,
+                )
+                self._run = Run(plan, self._emit, self._keep)
+                self._run.start()
+                return plan.run_id
+
+    def wait(self, timeout_s: float | None = None) -> RunResult:
+        """The result of the run that was started last, as soon as it has ended.
+
+        Raises:
+            UsageError: nothing was started.
+            TimeoutError: it has not ended within ``timeout_s``.
+            Exception: what the event callback raised meanwhile.
+        """
+        run = self._run
+        if run is None:
+            raise UsageError("no run was started: call start() or run()")
+        if not run.in_own_thread() and not run.finished.wait(timeout_s):
+            raise TimeoutError(f"run {run.plan.run_id} has not ended within {timeout_s:g} s")
+        error, self._callback_error = self._callback_error, None
+        if error is not None:
+            raise error
+        if run.result is None:
+            raise UsageError(f"run {run.plan.run_id} still goes on: wait for its RunFinished")
+        return run.result
+
+    def run(self, **values: Any) -> RunResult:
+        """Run once and wait for the result. A run that fails is a result, too: see its state.
+
+        Ctrl-C stops the run and comes through.
+
+        Raises:
+            SettingError: see :meth:`start`.
+        """
+        self.start(**values)
+        try:
+            return self.wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the current run now (within a second); what it measured stays."""
+        run = self._run
+        if run is not None and self._goes_on(run):
+            run.stop()
+
+    def pause(self) -> None:
+        """Hold the current run where it is; the time does not count. Nothing happens without."""
+        run = self._run
+        if run is not None:
+            run.ask("pause")
+
+    def resume(self) -> None:
+        """Let a paused run go on."""
+        run = self._run
+        if run is not None:
+            run.ask("resume")
+
+    def close(self) -> None:
+        """Stop the current run and let go of the prepared process. A second call does nothing."""
+        if os.getpid() != self._owner_pid:
+            return  # a fork of the process that owns the session
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.stop()
+        self._release()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- within -----------------------------------------------------------------------------
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise UsageError("this session is closed: make a new one")
+
+    @staticmethod
+    def _goes_on(run: Run) -> bool:
+        return run.result is None if run.in_own_thread() else not run.finished.is_set()
+
+    def _stop_current(self) -> None:
+        self._must_be_open()
+        run = self._run
+        if run is None or not self._goes_on(run):
+            return
+        if run.in_own_thread():
+            raise UsageError("a callback can start the next run only at RunFinished")
+        run.stop()
+        run.finished.wait()
+
+    def _keep(self, result: RunResult) -> None:
+        with self._lock:
+            self._runs.append(result)
+
+    def _emit(self, event: Event) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except BaseException as error:
+            if self._callback_error is None:
+                self._callback_error = error
+            threading.excepthook(
+                threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+            )
+
+
+def _positive(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool | str) or not 0 < number <= _LONGEST_S:
+        raise UsageError(f"{name}={value!r} cannot be: it takes seconds, from above 0 to a day")
+    return number
+
+
+def _count(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if isinstance(value, bool) or number < 0:
+        raise UsageError(f"{name}={value!r} cannot be: it takes a whole number, 0 or more")
+    return number

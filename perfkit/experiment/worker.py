@@ -1,0 +1,407 @@
+"""The child's side: runs the workload, measures its steps, and streams them to the kernel.
+
+Nothing here is called by users. :func:`serve` reads one job, runs it and returns the exit
+code; what it says to the kernel are the messages of :class:`_Stream`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import linecache
+import math
+import multiprocessing
+import operator
+import os
+import pickle
+import select
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import cloudpickle
+import numpy as np
+
+from perfkit.experiment import _failure, _frames
+from perfkit.experiment._loader_wait import LoaderWait
+from perfkit.experiment._memory_now import (
+    AllocatorMemory,
+    ResidentMemory,
+    SampledMemory,
+    workers_bytes,
+)
+from perfkit.experiment._server import WHERE_SIGNAL
+from perfkit.experiment._stopwatch import HostStopwatch, Stopwatch, cuda_stopwatch
+from perfkit.experiment._windows import Windows
+from perfkit.experiment.settings import Settings
+
+# How often to look whether the kernel asks for the end.
+_LOOK_EVERY_S = 0.02
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the kernel sends: plain values and the packed workload.
+
+    Attributes:
+        workload: by cloudpickle.
+        values: of every setting.
+        seed: of torch's, numpy's and Python's random numbers.
+        sys_path, cwd, environment: of the kernel, so that its modules and files are found.
+        sources: lines of notebook cells by file name, for tracebacks.
+    """
+
+    workload: bytes
+    values: Mapping[str, Any]
+    seed: int
+    sys_path: list[str] = field(default_factory=list)
+    cwd: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+class Commands(Protocol):
+    """What the kernel says to the child."""
+
+    def job(self) -> Job:
+        """The job; waits for it."""
+
+    def finish_asked(self) -> bool:
+        """Whether the run shall end after this step."""
+
+
+class PipeCommands:
+    """Commands from a pipe, looked at between steps: no thread beside the training."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._frames = _frames.Frames()
+        self._finish = False
+
+    def job(self) -> Job:
+        """The job; waits for it."""
+        while data := os.read(self._fd, 1 << 20):
+            for message in self._frames.feed(data):
+                return as_job(message)
+        raise SystemExit(0)  # the kernel is gone
+
+    def finish_asked(self) -> bool:
+        """Whether the run shall end after this step."""
+        if not self._finish and select.select([self._fd], [], [], 0)[0]:
+            data = os.read(self._fd, 1 << 12)
+            self._finish = not data or any(m["k"] == "finish" for m in self._frames.feed(data))
+        return self._finish
+
+
+def as_job(message: dict[str, Any]) -> Job:
+    """The job in a message."""
+    job = pickle.loads(message["job"])
+    if not isinstance(job, Job):
+        raise TypeError(f"the kernel sent {type(job).__name__} instead of a job")
+    return job
+
+
+def serve(commands_fd: int, events_fd: int) -> int:
+    """Run one job that comes over a pipe; returns the exit code."""
+    return run(PipeCommands(commands_fd), _Stream(events_fd))
+
+
+class _Stream:
+    """Messages to the kernel."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def say(self, kind: str, **content: Any) -> None:
+        data = memoryview(_frames.encode({"k": kind} | content))
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+
+#: What the spawned child uses, too.
+Stream = _Stream
+
+
+def run(commands: Commands, stream: _Stream) -> int:
+    """Run the job and tell what comes of it; 0 where the workload ended well."""
+    own_files = frozenset({__file__, *(m.__file__ or "" for m in (_failure, cloudpickle))})
+    job = commands.job()
+    try:
+        workload = _prepared(job)
+    except Exception as error:
+        _tell_failure(stream, error, own_files, "the workload cannot be loaded in its process: ")
+        return 1
+    stream.say("begun")
+    try:
+        with LoaderWait() as loader:
+            recorder = _Recorder(stream, loader)
+            steps = _started(workload, Settings(job.values))
+            try:
+                ended = recorder.follow(steps, commands)
+            except BaseException:
+                # the steps before it count; a device that failed may not be able to tell them
+                with contextlib.suppress(Exception):
+                    recorder.send()
+                raise
+            recorder.send()
+            stream.say("done", ended=ended)
+            if hasattr(steps, "close"):
+                steps.close()
+            del steps
+            gc.collect()  # loader workers end with their iterators
+    except BaseException as error:
+        _tell_failure(stream, error, own_files)
+        return 1
+    return 0
+
+
+def _tell_failure(
+    stream: _Stream, error: BaseException, own_files: frozenset[str], lead: str = ""
+) -> None:
+    failure = _failure.of_exception(error, own_files)
+    stream.say(
+        "failed",
+        state=failure.state,
+        message=lead + failure.message,
+        traceback=failure.traceback_text,
+    )
+
+
+def _prepared(job: Job) -> Callable[[Settings], Any]:
+    """Make this process look like the kernel, and load the workload in it."""
+    os.environ.clear()
+    os.environ.update(job.environment)
+    os.chdir(job.cwd)
+    sys.path[:] = job.sys_path
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    faulthandler.enable(file=2)
+    if WHERE_SIGNAL is not None:
+        faulthandler.register(WHERE_SIGNAL, file=2, all_threads=True, chain=False)
+    for name, lines in job.sources.items():
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    if sys.platform == "linux":
+        # what torch's DataLoader is used to; classes of the notebook need no pickling then
+        multiprocessing.set_start_method("fork", force=True)
+    _seed(job.seed)
+    workload: Callable[[Settings], Any] = cloudpickle.loads(job.workload)
+    _become_main(workload)
+    _apply(job.values)
+    return workload
+
+
+def _seed(seed: int) -> None:
+    import random
+
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _become_main(workload: Any) -> None:
+    """Make the notebook's names those of ``__main__`` here, too.
+
+    Batches of classes from the notebook come from loader workers by plain pickle, which looks
+    them up there.
+    """
+    function = workload
+    while not isinstance(function, types.FunctionType):
+        inner = getattr(function, "__func__", None) or getattr(function, "func", None)
+        if inner is None:
+            inner = vars(type(function)).get("__call__")
+            if not isinstance(inner, types.FunctionType):
+                return
+        function = inner
+    if function.__module__ != "__main__":
+        return
+    module = types.ModuleType("__main__")
+    names = {k: v for k, v in function.__globals__.items() if not k.startswith("__")}
+    vars(module).update(names)
+    sys.modules["__main__"] = module
+
+
+def _apply(values: Mapping[str, Any]) -> None:
+    """Settings that perfkit itself can put into effect."""
+    import torch
+
+    if "threads" in values:
+        torch.set_num_threads(values["threads"])
+    if "precision" in values and torch.cuda.is_available():
+        tf32 = values["precision"] != "fp32"
+        # fp32 means fp32: cuDNN's convolutions would use TF32 unless told not to
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = tf32
+
+
+def _started(workload: Callable[[Settings], Any], settings: Settings) -> Iterator[Any]:
+    steps = workload(settings)
+    try:
+        return iter(steps)
+    except TypeError:
+        raise TypeError(
+            f"the workload returned {type(steps).__name__} and no steps: it must be a generator "
+            "function, with one `yield` at the end of each training step"
+        ) from None
+
+
+class _Recorder:
+    """Times steps and sends them, window by window."""
+
+    def __init__(self, stream: _Stream, loader: LoaderWait) -> None:
+        self._stream = stream
+        self._loader = loader
+        self._windows = Windows()
+        self._stopwatch: Stopwatch = HostStopwatch()
+        self._memory = SampledMemory(ResidentMemory())
+        self._n_sent = 0
+        self._setup_s: float | None = None
+        self._workers_bytes: int | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._end_s: list[float] = []
+        self._wait_ms: list[float] = []
+        self._bytes: list[int] = []
+        self._quiet: list[bool] = []
+        self._samples: list[int] = []  # -1 where not known
+        self._loss: list[Any] = []
+
+    def follow(self, steps: Iterator[Any], commands: Commands) -> str:
+        """Run the steps: ``"ended"`` by itself, or ``"finished"`` when the kernel asked."""
+        clock = time.perf_counter
+        looked_s = 0.0
+        first = True
+        while True:
+            self._stopwatch.begin()
+            begin_s = clock()
+            try:
+                value = next(steps)
+            except StopIteration:
+                return "ended"
+            if first:
+                begin_s = self._first_step(begin_s)
+                first = False
+            else:
+                self._stopwatch.end()
+            end_s = clock()
+            self._note(value, begin_s, end_s)
+            action = self._windows.after_step(begin_s, end_s)
+            if action == "send":
+                self.send()
+                if self._windows.sent(clock()):
+                    # at the beginning of a quiet window, before its steps count
+                    self._workers_bytes = workers_bytes() or self._workers_bytes
+            elif action == "beat":
+                self._stream.say("beat")
+            if end_s - looked_s >= _LOOK_EVERY_S:
+                looked_s = end_s
+                if commands.finish_asked():
+                    return "finished"
+
+    def _first_step(self, begin_s: float) -> float:
+        """The first step begins where it first asks for data; before that, things are built."""
+        import torch
+
+        on_gpu = _uses_cuda()
+        if on_gpu:
+            torch.cuda.synchronize()
+        asked_s = self._loader.first_asked_s
+        began_s = begin_s if asked_s is None else asked_s
+        self._setup_s = began_s - begin_s
+        self._first_ms = max(time.perf_counter() - began_s, 0.0) * 1e3
+        if on_gpu:
+            self._stopwatch = cuda_stopwatch()
+            self._memory = SampledMemory(AllocatorMemory())
+        else:
+            self._stopwatch = HostStopwatch()
+        return began_s
+
+    def _note(self, value: Any, begin_s: float, end_s: float) -> None:
+        wait_s, fetched = self._loader.take()
+        samples, loss = told(value)
+        self._end_s.append(end_s)
+        self._wait_ms.append(wait_s * 1e3)
+        self._bytes.append(self._memory.at(end_s))
+        self._quiet.append(self._windows.is_quiet(begin_s))
+        known = samples if samples is not None else fetched
+        self._samples.append(-1 if known is None else known)
+        self._loss.append(loss)
+
+    def send(self) -> None:
+        """Send what was measured since the last time."""
+        n = len(self._end_s)
+        step_ms = self._stopwatch.take()
+        if self._n_sent == 0 and n:
+            step_ms.insert(0, self._first_ms)
+        # a step that raised has begun and never ended
+        step = np.asarray(step_ms[:n], np.float64)
+        if not n:
+            return
+        memory = self._memory.memory
+        self._stream.say(
+            "points",
+            first=self._n_sent,
+            end_s=np.asarray(self._end_s, np.float64).tobytes(),
+            step_ms=step.tobytes(),
+            wait_ms=np.minimum(np.asarray(self._wait_ms, np.float64), step).tobytes(),
+            memory_bytes=np.asarray(self._bytes, np.int64).tobytes(),
+            quiet=np.asarray(self._quiet, np.bool_).tobytes(),
+            samples=np.asarray(self._samples, np.int64).tobytes(),
+            loss=np.asarray([as_float(x) for x in self._loss], np.float64).tobytes(),
+            peak_bytes=memory.peak(),
+            peak_kind=memory.peak_kind,
+            memory_kind=memory.now_kind,
+            workers_bytes=self._workers_bytes,
+            setup_s=self._setup_s,
+        )
+        self._n_sent += n
+        self._clear()
+
+
+def _uses_cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def told(value: Any) -> tuple[int | None, Any]:
+    """Samples and loss in what a step yielded: ``n``, ``{"samples": n, "loss": x}`` or a loss.
+
+    A whole number is a number of samples; a float or a tensor without dimensions is a loss.
+    """
+    if isinstance(value, Mapping):
+        return _whole(value.get("samples")), _kept(value.get("loss"))
+    samples = _whole(value)
+    return (samples, None) if samples is not None else (None, _kept(value))
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool) or getattr(value, "is_floating_point", None) is not None:
+        return None
+    try:
+        number = operator.index(value)
+    except TypeError:
+        return None
+    return number if number >= 0 else None
+
+
+def _kept(value: Any) -> Any:
+    """A loss without its graph: keeping the graph would keep the step's memory."""
+    return value.detach() if hasattr(value, "detach") else value
+
+
+def as_float(value: Any) -> float:
+    """A loss as a number; NaN for anything else. Reads a GPU's tensor, so only between windows."""
+    if value is None or isinstance(value, str | bytes):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        return math.nan
