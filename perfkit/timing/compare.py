@@ -448,16 +448,18 @@ def _sentence(names: tuple[str, str], interval: Interval) -> str:
 
 
 def _digits(x: float) -> str:
-    """Three significant digits, without an exponent."""
+    """Three significant digits without an exponent; three decimals near 1, where they matter."""
     if not math.isfinite(x) or x <= 0:
         return "∞" if x > 0 else f"{x:.0f}"
+    if 0.9 < x < 1.1:
+        return f"{x:.3f}"
     return f"{x:.{min(max(2 - math.floor(math.log10(x)), 0), 6)}f}"
 
 
 def _doubts(slow: _Array, fast: _Array, interval: Interval) -> list[str]:
     doubts = []
     n = len(slow)
-    if n < _FEW_BLOCKS:
+    if n < _FEW_BLOCKS and not interval.tight:
         doubts.append(f"only {n} blocks: the interval is wide by necessity; raise budget_s")
     half = math.sqrt(interval.high / interval.low) - 1 if interval.low > 0 else math.inf
     if n >= _FEW_BLOCKS and half > _WIDE_INTERVAL:

@@ -214,6 +214,10 @@ class WatchedRun:
             self._summary = self._summarise()
         return self._summary
 
+    def note_problem(self, problem: str) -> None:
+        """Something about showing this run that its summary must tell."""
+        self._problems.append(problem)
+
     def __iter__(self) -> Iterator[Any]:
         loop = object()
         now = self._now

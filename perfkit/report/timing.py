@@ -1,0 +1,214 @@
+"""How summaries, comparisons and watched runs look, as text and as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfkit.report._bar import Segment, bar, text_bar
+from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share, table, wrap
+from perfkit.timing.compare import Comparison
+from perfkit.timing.summary import Summary
+from perfkit.timing.verdict import MemoryUse, RunSummary
+
+__all__ = ["html", "text"]
+
+_IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass(frozen=True)
+class _View:
+    """What is said; the two forms only set it."""
+
+    name: str
+    sentence: str
+    lines: Sequence[str] = ()
+    bar_title: str = ""
+    segments: Sequence[Segment] = ()
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    warnings: Sequence[str] = ()
+    foot: Sequence[str] = ()
+
+
+def text(obj: Summary | Comparison | RunSummary) -> str:
+    """The plain-text form, at most 96 columns wide."""
+    view = _view(obj)
+    blocks = [wrap(view.sentence), *(wrap(line, indent="  ") for line in view.lines)]
+    if view.segments:
+        blocks.append(text_bar(view.bar_title, view.segments))
+    if view.rows:
+        blocks.append(table(view.header, view.rows, align=_align(view)))
+    blocks += [wrap(f"Note: {warning}", indent="  ", hang="    ") for warning in view.warnings]
+    blocks += [wrap(line, indent="  ") for line in view.foot]
+    return "\n".join(blocks)
+
+
+def html(obj: Summary | Comparison | RunSummary) -> str:
+    """The self-contained HTML form."""
+    from markupsafe import Markup
+
+    from perfkit.report._html import render
+
+    view = _view(obj)
+    # bar() escapes what it is given: its result is markup
+    lane = Markup(bar(view.bar_title, view.segments)) if view.segments else ""
+    return render("timing.html", view=view, lane=lane, align=_align(view))
+
+
+def _view(obj: Summary | Comparison | RunSummary) -> _View:
+    if isinstance(obj, Comparison):
+        return _comparison(obj)
+    if isinstance(obj, RunSummary):
+        return _run(obj)
+    return _summary(obj)
+
+
+def _align(view: _View) -> str:
+    return "<" + ">" * (len(view.header) - 1)
+
+
+def _summary(summary: Summary) -> _View:
+    return _View(
+        name="summary",
+        sentence=(
+            f"{_amount(summary.median, summary.unit)} {_between(summary)}, n={summary.n}, "
+            f"all from {_amount(summary.minimum, summary.unit)} "
+            f"to {_amount(summary.maximum, summary.unit)}"
+        ),
+        warnings=summary.warnings,
+    )
+
+
+def _comparison(c: Comparison) -> _View:
+    rows = [
+        (
+            name,
+            _amount(arm.median, arm.unit),
+            _interval(arm),
+            f"{_amount(arm.minimum, arm.unit)} … {_amount(arm.maximum, arm.unit)}",
+            f"{arm.n} × {fmt_count(repeats)}",
+        )
+        for name, arm, repeats in zip(c.names, (c.slow, c.fast), c.repeats, strict=True)
+    ]
+    ends = (c.low, c.high)
+    interval = " … ".join(fmt_ratio(end) if end > 0 else "0" for end in ends)
+    rows.append(("ratio", fmt_ratio(c.ratio), interval, "", f"{c.n_blocks} blocks"))
+    warnings = [*c.warnings]
+    for name, arm in zip(c.names, (c.slow, c.fast), strict=True):
+        # what the blocks say of drift and spread counts here; few values are a fault of both
+        warnings += [f"{name}: {w}" for w in arm.warnings if w.startswith("only")]
+    return _View(
+        name="comparison",
+        sentence=c.sentence,
+        header=("", "median per call", _percent_interval(c.confidence), "range", "timed × calls"),
+        rows=rows,
+        warnings=warnings,
+        foot=(
+            f"Both in turn (ABBA blocks), {c.duration_s:.1f} s, ended by: {c.stopped}.",
+            c.provenance.sentence(),
+        ),
+    )
+
+
+def _run(run: RunSummary) -> _View:
+    segments: Sequence[Segment] = ()
+    rows: list[tuple[str, str, str]] = []
+    if run.step is not None and run.wait_share is not None and run.mean_step_ms is not None:
+        wait_ms = run.wait_share * run.mean_step_ms
+        rest_ms = run.mean_step_ms - wait_ms
+        segments = (
+            Segment("data wait", wait_ms, fmt_ms(wait_ms), "orange"),
+            Segment("rest of the step", rest_ms, fmt_ms(rest_ms), "blue"),
+        )
+        rows.append(("step, median", _amount(run.step.median, "ms"), _interval(run.step)))
+        between = (
+            f"{fmt_share(run.wait_low)} … {fmt_share(run.wait_high)}"
+            if run.wait_low is not None
+            else "too few steps"
+        )
+        rows.append(("data wait, share of the time", fmt_share(run.wait_share), between))
+    if run.samples_per_s is not None:
+        rows.append(("throughput", f"{_rate(run.samples_per_s)} samples/s", _batch(run)))
+    elif run.steps_per_s is not None:
+        rows.append(("throughput", f"{_rate(run.steps_per_s)} steps/s", "no batch size found"))
+    if run.starts_ms:
+        rows.append(
+            (
+                "first batch of an epoch",
+                fmt_ms(sorted(run.starts_ms)[len(run.starts_ms) // 2]),
+                f"{fmt_ms(min(run.starts_ms))} … {fmt_ms(max(run.starts_ms))}",
+            )
+        )
+    if run.drift is not None:
+        rows.append(("drift of the step", f"{100 * run.drift.relative:+.0f} %", "over the run"))
+    if run.memory is not None:
+        rows += _memory(run.memory)
+    return _View(
+        name="watched run",
+        sentence=run.sentence,
+        lines=(_extent(run),),
+        bar_title="mean step" if segments else "",
+        segments=segments,
+        header=("", "", "spread (95 % interval or range)") if rows else (),
+        rows=rows,
+        warnings=run.warnings,
+        foot=(
+            f"Watching took {fmt_share(run.update_share)} of the run for live updates.",
+            run.provenance.sentence(),
+        ),
+    )
+
+
+def _extent(run: RunSummary) -> str:
+    epochs = f" in {run.n_epochs} epochs" if run.n_epochs > 1 else ""
+    wall = fmt_ms(1e3 * run.wall_s)
+    return f"{run.name}: {fmt_count(run.n_steps)} steps{epochs}, {wall}, {run.ended}"
+
+
+def _batch(run: RunSummary) -> str:
+    return "" if run.batch_size is None else f"batches of up to {fmt_count(run.batch_size)}"
+
+
+def _memory(memory: MemoryUse) -> list[tuple[str, str, str]]:
+    rows = [
+        (
+            f"{memory.kind} memory, at the end",
+            fmt_bytes(memory.last_bytes),
+            f"{fmt_bytes(memory.first_bytes)} at first, {fmt_bytes(memory.highest_bytes)} highest",
+        )
+    ]
+    creep = memory.creep
+    if creep is not None:
+        rows.append(
+            (
+                "memory creep",
+                f"{fmt_bytes(creep.slope)} a step",
+                f"{fmt_bytes(creep.low)} … {fmt_bytes(creep.high)}",
+            )
+        )
+    return rows
+
+
+def _rate(per_s: float) -> str:
+    if per_s >= 100:
+        return fmt_count(round(per_s))
+    return f"{per_s:.3g}"
+
+
+def _amount(value: float, unit: str) -> str:
+    factor = _IN_MS.get(unit)
+    return f"{value:.3g} {unit}".rstrip() if factor is None else fmt_ms(value * factor)
+
+
+def _interval(s: Summary) -> str:
+    return f"{_amount(s.low, s.unit)} … {_amount(s.high, s.unit)}"
+
+
+def _between(s: Summary) -> str:
+    low, high = _amount(s.low, s.unit), _amount(s.high, s.unit)
+    return f"[{low}, {high}] ({_percent_interval(s.confidence)})"
+
+
+def _percent_interval(confidence: float) -> str:
+    return f"{100 * confidence:.3g} % interval"
