@@ -16,6 +16,7 @@ __all__ = [
     "fmt_bytes",
     "fmt_count",
     "fmt_ms",
+    "fmt_number",
     "fmt_ratio",
     "fmt_share",
     "table",
@@ -27,6 +28,11 @@ WIDTH = 96
 
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _ABSENT = "–"
+
+
+def fmt_number(value: float) -> str:
+    """Three significant digits, no unit: for columns whose header names it."""
+    return _three_digits(value)
 
 
 def _three_digits(value: float) -> str:

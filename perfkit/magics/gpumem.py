@@ -1,0 +1,123 @@
+"""``%gpumem`` and ``%%gpumem``: what fills the memory, on a GPU or without one?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+)
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from perfkit.magics import _arguments
+from perfkit.magics._cell import compile_user_code
+
+if TYPE_CHECKING:
+    from perfkit.memory.account import MemoryAccount
+    from perfkit.memory.live import MemoryNow
+
+__all__ = ["GpumemMagics"]
+
+
+@magics_class
+class GpumemMagics(Magics):
+    """The magics of :mod:`perfkit.memory`."""
+
+    @magic_arguments()
+    @argument(
+        "-n",
+        "--steps",
+        type=int,
+        metavar="N",
+        help="Count the first N optimizer steps only; the code then runs on uncounted.",
+    )
+    @_arguments.output_arguments
+    @no_var_expand
+    @needs_local_scope
+    @line_cell_magic
+    def gpumem(
+        self, line: str = "", cell: str | None = None, local_ns: dict[str, Any] | None = None
+    ) -> None:
+        """Show what fills the memory: on CUDA by the allocator's counters, on a CPU by tensors.
+
+        ``%gpumem`` alone shows the tensors that are alive now, by category and by name.
+        ``%gpumem train()`` and ``%%gpumem`` run code and show its peak by category and what
+        stayed behind. Models and optimizers are found, not named.
+        """
+        __tracebackhide__ = True
+        args = _arguments.parse(self.gpumem, line)
+        _arguments.check_flags(args, data_suffixes=(".json",))
+        if args.steps is not None and args.steps < 1:
+            raise UsageError(f"-n {args.steps}: count at least 1 optimizer step")
+        if cell is None and not args.statement:
+            if args.steps is not None:
+                raise UsageError("-n counts steps of a run: give a statement, or use %%gpumem")
+            self._show_now(args, local_ns)
+            return
+        if cell is not None and args.statement:
+            raise UsageError(
+                f"%%gpumem takes flags and a cell, not also the statement {args.statement!r}; "
+                "move it into the cell"
+            )
+        self._count(args, line, cell, local_ns)
+
+    def _show_now(self, args: argparse.Namespace, local_ns: dict[str, Any] | None) -> None:
+        __tracebackhide__ = True
+        from perfkit.memory.live import now
+
+        with _arguments.one_line_errors():
+            state = now({**self.shell.user_ns, **(local_ns or {})})
+        self._give(args, state, "memory now")
+
+    def _count(
+        self,
+        args: argparse.Namespace,
+        line: str,
+        cell: str | None,
+        local_ns: dict[str, Any] | None,
+    ) -> None:
+        __tracebackhide__ = True
+        from perfkit.memory.account import Accountant
+
+        header = "" if cell is None else f"%%gpumem {line}".rstrip()
+        source = args.statement if cell is None else cell
+        code = compile_user_code(self.shell, source, header=header, local_ns=local_ns)
+        command = f"%gpumem {line}" if cell is None else header
+        error: BaseException | None = None
+        with _arguments.one_line_errors():
+            accountant = Accountant(max_steps=args.steps, command=command)
+        with accountant:
+            error = code.run()
+            if error is not None:
+                accountant.failed(error)
+        try:
+            self._give(args, accountant.result, "memory")
+        finally:
+            if error is not None:
+                raise error
+
+    def _give(self, args: argparse.Namespace, result: MemoryAccount | MemoryNow, kind: str) -> None:
+        __tracebackhide__ = True
+        from perfkit import report
+
+        if args.output is not None:
+            self.shell.user_ns[args.output] = result
+        if not args.quiet:
+            _arguments.show(report.mime_bundle(result, kind))
+        if args.text is not None:
+            words = f"{report.text(result)}\n"
+            _arguments.write_atomically(
+                args.text, lambda path: path.write_text(words, encoding="utf-8")
+            )
+        if args.data is not None:
+            data = json.dumps(result.to_dict(), indent=1, ensure_ascii=False)
+            _arguments.write_atomically(
+                args.data, lambda path: path.write_text(f"{data}\n", encoding="utf-8")
+            )

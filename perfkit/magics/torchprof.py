@@ -1,0 +1,213 @@
+"""``%torchprof`` and ``%%torchprof``: why is this training step slow?"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+)
+from IPython.core.magic_arguments import argument, magic_arguments
+
+from perfkit.magics import _arguments
+from perfkit.magics._cell import UserCode, compile_user_code
+
+if TYPE_CHECKING:
+    from perfkit.advice.profile import Profile
+    from perfkit.trace.record import Recorder
+
+__all__ = ["TorchprofMagics"]
+
+# A trace of more steps says nothing new and takes minutes to read.
+_MOST_STEPS = 1000
+_MOST_WARMUP = 1000
+_MOST_RUNS = 10_000
+# After the recorded runs of a statement so many more run unprofiled: what a profiled step costs
+# more than these is the price of profiling, and is told.
+_UNPROFILED_RUNS = 3
+# A statement that takes long is not repeated for longer than this.
+_REPEAT_FOR_S = 20.0
+
+
+@magics_class
+class TorchprofMagics(Magics):
+    """The magic; its docstring below is what ``%torchprof?`` shows."""
+
+    @magic_arguments()
+    @argument(
+        "-n",
+        "--steps",
+        type=int,
+        default=6,
+        metavar="N",
+        help="Steps to profile, 1 to 1000 (default: 6). The code runs on unprofiled after them.",
+    )
+    @argument(
+        "-w",
+        "--warmup",
+        type=int,
+        default=2,
+        metavar="N",
+        help="Steps to let pass before (default: 2): the first ones are not typical.",
+    )
+    @argument(
+        "-r",
+        "--repeat",
+        type=int,
+        metavar="N",
+        help="Line form: run the statement N times. By default a statement with at most one "
+        "optimizer step counts as one step and runs often enough for warm-up and steps, for at "
+        "most 20 s; any other runs once. -r 1 always runs it once.",
+    )
+    @argument(
+        "--stacks",
+        action="store_true",
+        help="Record Python stacks. Slows small steps down by about a half.",
+    )
+    @argument(
+        "--shapes",
+        action="store_true",
+        help="Record the shapes of operators' inputs, into the trace of -D.",
+    )
+    @_arguments.output_arguments
+    @needs_local_scope
+    @no_var_expand
+    @line_cell_magic
+    def torchprof(
+        self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
+    ) -> None:
+        """Profile a few training steps and say in words what bounds them.
+
+        ``%torchprof train_step(batch)`` profiles a statement, ``%%torchprof`` on top of a cell
+        the whole cell. Steps are found by themselves: one ends when an optimizer has stepped.
+        After warm-up a few of them are profiled, the rest of the cell runs on unprofiled. All
+        variables stay in your namespace.
+
+        Shown: what bounds the step, where its time goes, the findings that promise most, the
+        slowest operators and source lines, and what profiling itself cost. ``-D`` writes the
+        trace (.json or .json.gz) for chrome://tracing or Perfetto.
+        """
+        __tracebackhide__ = True
+        args = _arguments.parse(TorchprofMagics.torchprof, line)
+        _check(args, cell)
+        code = compile_user_code(
+            self.shell,
+            args.statement if cell is None else cell,
+            header="" if cell is None else f"%%torchprof {line}".rstrip(),
+            local_ns=local_ns,
+        )
+        if code.is_empty:
+            _say(args, "Nothing to profile: the cell holds no code.")
+            return
+
+        with _arguments.one_line_errors():
+            recorder = _recorder(args)
+            recorder.start()
+        try:
+            error = _run(code, recorder, args, is_line=cell is None)
+        finally:
+            recorder.stop()
+        try:
+            with _arguments.one_line_errors():
+                self._tell(recorder, args, failed=error is not None)
+        finally:
+            # whatever became of the report, the user's own exception is what the cell ends with
+            if error is not None:
+                raise error
+
+    def _tell(self, recorder: Recorder, args: argparse.Namespace, *, failed: bool) -> None:
+        """Show, store and write what was recorded."""
+        from perfkit import report
+        from perfkit.advice.profile import explain
+
+        profile: Profile = explain(recorder.recording)
+        if args.output is not None:
+            self.shell.user_ns[args.output] = profile
+        if not profile.operators:
+            until = " before it failed" if failed else ""
+            _say(args, f"No torch operators ran in this code{until}: nothing to profile.")
+        elif not args.quiet:
+            _arguments.show(report.mime_bundle(profile, "profile"))
+        if args.text is not None:
+            _arguments.write_atomically(
+                args.text, lambda path: path.write_text(f"{profile}\n", encoding="utf-8")
+            )
+        if args.data is not None:
+            _arguments.write_atomically(args.data, profile.save)
+
+
+def _check(args: argparse.Namespace, cell: str | None) -> None:
+    """Refuse what cannot be, before anything runs."""
+    for flag, value, least, most in (
+        ("-n", args.steps, 1, _MOST_STEPS),
+        ("-w", args.warmup, 0, _MOST_WARMUP),
+        ("-r", args.repeat, 1, _MOST_RUNS),
+    ):
+        if value is not None and not least <= value <= most:
+            raise UsageError(f"{flag} {value}: must be from {least} to {most}")
+    if cell is None and not args.statement:
+        raise UsageError(
+            "nothing to profile: write a statement after %torchprof, or %%torchprof on top of a "
+            "cell"
+        )
+    if cell is not None and args.statement:
+        raise UsageError(
+            f"%%torchprof takes only flags on its first line, not {args.statement!r}: move it "
+            "into the cell"
+        )
+    if cell is not None and args.repeat is not None:
+        raise UsageError("-r: a cell runs once; repeats are for %torchprof with a statement")
+    _arguments.check_flags(args, data_suffixes=(".json", ".json.gz"))
+
+
+def _recorder(args: argparse.Namespace) -> Recorder:
+    from perfkit.trace.record import Recorder
+
+    return Recorder(
+        active_steps=args.steps,
+        warmup_steps=args.warmup,
+        stacks=args.stacks,
+        shapes=args.shapes,
+    )
+
+
+def _run(
+    code: UserCode, recorder: Recorder, args: argparse.Namespace, *, is_line: bool
+) -> BaseException | None:
+    """Run the code, a statement that is one step several times; what it raised, or None."""
+    __tracebackhide__ = True
+    began_s = time.monotonic()
+    error = code.run()
+    if error is not None or not is_line or args.repeat == 1:
+        return error
+    if args.repeat is None and recorder.n_steps_seen > 1:
+        return None
+    _end_step(recorder, n_before=0)
+    runs = args.repeat or args.warmup + args.steps + _UNPROFILED_RUNS
+    for _ in range(runs - 1):
+        if args.repeat is None and time.monotonic() - began_s > _REPEAT_FOR_S:
+            break
+        n_before = recorder.n_steps_seen
+        error = code.run(display=False)
+        if error is not None:
+            return error
+        _end_step(recorder, n_before=n_before)
+    return None
+
+
+def _end_step(recorder: Recorder, *, n_before: int) -> None:
+    """A run in which no optimizer stepped is itself the step."""
+    if recorder.n_steps_seen == n_before:
+        recorder.step()
+
+
+def _say(args: argparse.Namespace, sentence: str) -> None:
+    if not args.quiet:
+        _arguments.show({"text/plain": sentence})

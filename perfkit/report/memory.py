@@ -1,0 +1,332 @@
+"""How memory looks: one sentence, the peak as a bar, a table, and where it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perfkit.memory.account import DeviceAccount, MemoryAccount
+from perfkit.memory.categories import CATEGORIES
+from perfkit.memory.cuda import AllocatorState, AllocatorUse
+from perfkit.memory.live import LiveTensor, MemoryNow
+from perfkit.memory.resident import Resident
+from perfkit.report._bar import Segment, bar, describe
+from perfkit.report._text import (
+    WIDTH,
+    fmt_bytes,
+    fmt_count,
+    fmt_ms,
+    fmt_share,
+    table,
+    wrap,
+)
+from perfkit.report._view import LaneView, TableView
+
+__all__ = ["html", "text"]
+
+# One look per category, the same in every report.
+_LOOKS = {
+    "parameters": "blue",
+    "buffers": "purple",
+    "gradients": "sky",
+    "optimizer state": "green",
+    "activations": "orange",
+    "inputs": "yellow",
+    "temporary": "vermilion",
+    "other": "grey",
+}
+
+
+@dataclass(frozen=True)
+class _MemoryView:
+    """Everything that a memory report says, in order; one view behind both forms."""
+
+    sentence: str
+    warnings: tuple[str, ...]
+    lanes: tuple[LaneView, ...]
+    tables: tuple[TableView, ...]
+    foot: tuple[str, ...]
+
+
+def text(obj: MemoryAccount | MemoryNow) -> str:
+    """The plain-text form, at most 100 columns wide."""
+    view = _view(obj)
+    blocks = [wrap(view.sentence)]
+    blocks += [wrap(f"Note: {warning}", hang="      ") for warning in view.warnings]
+    blocks += [wrap(describe(lane.title, lane.segments), hang="    ") for lane in view.lanes]
+    for t in view.tables:
+        if t.rows:
+            title = f"{t.title} ({t.note})" if t.note else t.title
+            blocks.append(f"{wrap(title)}\n{table(t.header, t.rows, align=t.align, width=WIDTH)}")
+    blocks.append("\n".join(wrap(line, hang="  ") for line in view.foot))
+    return "\n\n".join(blocks)
+
+
+def html(obj: MemoryAccount | MemoryNow) -> str:
+    """The HTML form."""
+    from markupsafe import Markup
+
+    from perfkit.report._html import render
+
+    view = _view(obj)
+    # made by a template that escapes what it is given
+    lanes = [Markup(bar(lane.title, lane.segments)) for lane in view.lanes]
+    return render("memory.html", view=view, lanes=lanes)
+
+
+def _view(obj: MemoryAccount | MemoryNow) -> _MemoryView:
+    return _account_view(obj) if isinstance(obj, MemoryAccount) else _now_view(obj)
+
+
+# --- the account of a region --------------------------------------------------------------
+
+
+def _account_view(account: MemoryAccount) -> _MemoryView:
+    # the CPU beside a GPU is shown when tensors lived there
+    devices = [d for d in account.devices if d.peak_bytes or d is account.devices[0]]
+    quiet = account.did_nothing
+    foot = [_resident_line(account.resident)]
+    foot += [_allocator_line(d.allocator) for d in devices if d.allocator is not None]
+    foot.append(_counted_line(account))
+    foot.append(account.provenance.sentence())
+    return _MemoryView(
+        sentence=_sentence(account),
+        warnings=account.warnings,
+        lanes=()
+        if quiet
+        else tuple(
+            LaneView(
+                f"at the peak of {_called(d)}, {fmt_bytes(d.peak_bytes)}",
+                _segments(d.at_peak_bytes),
+            )
+            for d in devices
+            if d.peak_bytes
+        ),
+        tables=() if quiet else tuple(_category_table(d) for d in devices),
+        foot=tuple(foot),
+    )
+
+
+def _sentence(account: MemoryAccount) -> str:
+    main = account.devices[0]
+    if account.did_nothing:
+        if not main.start_bytes:
+            return "No tensor was made or freed here, and none is alive."
+        return (
+            "No tensor was made or freed here; "
+            f"{fmt_bytes(main.start_bytes)} of tensors live on from before."
+        )
+    peak = f"Peak {fmt_bytes(main.peak_bytes)}"
+    if main.allocator is not None:
+        peak += (
+            f" allocated on {main.allocator.name} "
+            f"({fmt_bytes(main.allocator.peak_reserved_bytes)} reserved)"
+        )
+    if main.peak_bytes:
+        name, nbytes = max(main.at_peak_bytes.items(), key=lambda item: item[1])
+        peak += f", {fmt_share(nbytes / main.peak_bytes)} {name}"
+    sentence = f"{peak}; {_left(main.left_behind_bytes)}"
+    if account.ended_by:
+        return f"Until {account.ended_by}: {sentence[0].lower()}{sentence[1:]}."
+    if not account.complete:
+        return f"First {_steps(account.n_steps)}: {sentence[0].lower()}{sentence[1:]}."
+    return f"{sentence}."
+
+
+def _left(nbytes: int) -> str:
+    if nbytes > 0:
+        return f"{fmt_bytes(nbytes)} stayed behind"
+    return "nothing stayed behind" if nbytes == 0 else f"{fmt_bytes(-nbytes)} less than before"
+
+
+def _called(device: DeviceAccount) -> str:
+    if device.allocator is not None:
+        return f"{device.device} ({device.allocator.name})"
+    return "CPU tensors" if device.device == "cpu" else device.device
+
+
+def _segments(parts: Mapping[str, int]) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(name, float(parts[name]), fmt_bytes(parts[name]), _LOOKS[name])
+        for name in CATEGORIES
+        if parts[name]
+    )
+
+
+def _category_table(device: DeviceAccount) -> TableView:
+    left = device.left_behind_by_category_bytes
+    rows = []
+    for name in CATEGORIES:
+        figures = (device.at_peak_bytes, device.at_start_bytes, device.at_end_bytes)
+        at_peak, at_start, at_end = (of[name] for of in figures)
+        if at_peak or at_start or at_end:
+            share = at_peak / device.peak_bytes if device.peak_bytes else 0.0
+            rows.append(
+                (
+                    name,
+                    fmt_bytes(at_peak),
+                    fmt_share(share),
+                    fmt_bytes(at_start),
+                    fmt_bytes(at_end),
+                    _signed(left[name]),
+                )
+            )
+    total = (
+        "all",
+        fmt_bytes(device.peak_bytes),
+        fmt_share(1.0 if device.peak_bytes else 0.0),
+        fmt_bytes(device.start_bytes),
+        fmt_bytes(device.end_bytes),
+        _signed(device.left_behind_bytes),
+    )
+    header = ("category", "at the peak", "share", "at the start", "at the end", "stayed behind")
+    return TableView(
+        title=f"{_called(device)} by category",
+        note=f"{fmt_count(device.n_allocations)} allocations",
+        header=header,
+        rows=(*rows, total),
+        align="<>>>>>",
+        code="......",
+        open=True,
+    )
+
+
+def _signed(nbytes: int) -> str:
+    return f"+{fmt_bytes(nbytes)}" if nbytes > 0 else fmt_bytes(nbytes)
+
+
+def _steps(n: int) -> str:
+    return f"{fmt_count(n)} optimizer step{'s' * (n != 1)}"
+
+
+def _counted_line(account: MemoryAccount) -> str:
+    return (
+        f"Seen: {fmt_count(account.n_operators)} operators that make tensors and "
+        f"{_steps(account.n_steps)} in {fmt_ms(account.seconds * 1e3)}, counting included "
+        "(it makes short steps slower: do not take times from this run)."
+    )
+
+
+def _resident_line(resident: Resident) -> str:
+    before, after = fmt_bytes(resident.before_bytes), fmt_bytes(resident.after_bytes)
+    if resident.peak_bytes is None:
+        most = f"peak unavailable ({resident.why_no_peak})"
+    else:
+        most = f"{fmt_bytes(resident.peak_bytes)} at most"
+    return f"{_capital(Resident.LABEL)}: {before} before, {most}, {after} after."
+
+
+def _allocator_line(use: AllocatorUse) -> str:
+    reserved = (
+        f"{fmt_bytes(use.reserved_before_bytes)} before, "
+        f"{fmt_bytes(use.peak_reserved_bytes)} at most, "
+        f"{fmt_bytes(use.reserved_after_bytes)} after"
+    )
+    calls = f"{fmt_count(use.n_device_allocs)} cudaMalloc, {fmt_count(use.n_device_frees)} cudaFree"
+    trouble = f", {fmt_count(use.n_retries)} retries, {fmt_count(use.n_ooms)} out of memory"
+    return (
+        f"cuda:{use.device} reserved by the allocator: {reserved}; {calls}{trouble}. Peak and "
+        "stayed behind are the allocator's own; the split by category is that of the tensors "
+        "that operators made, the rest is in other. The allocator's peaks were reset when the "
+        "region began; %gpumem still knows the older ones."
+    )
+
+
+# --- the state now ------------------------------------------------------------------------
+
+
+def _now_view(state: MemoryNow) -> _MemoryView:
+    foot = [f"{_capital(Resident.LABEL)}: {fmt_bytes(state.resident_bytes)}."]
+    if state.total_bytes:
+        foot.append(
+            "Activations are what autograd graphs keep for a backward pass. Inputs and "
+            "temporaries stand under other: %%gpumem tells them apart by watching code run."
+        )
+    foot.append(state.provenance.sentence())
+    return _MemoryView(
+        sentence=_now_sentence(state),
+        warnings=state.warnings,
+        lanes=tuple(
+            LaneView(
+                f"alive on {device}, {fmt_bytes(sum(parts.values()))}",
+                _segments(parts),
+            )
+            for device, parts in state.by_device.items()
+            if sum(parts.values())
+        ),
+        tables=(_allocator_table(state.allocators), _biggest_table(state.biggest)),
+        foot=tuple(foot),
+    )
+
+
+def _now_sentence(state: MemoryNow) -> str:
+    if not state.n_storages:
+        return "No tensor is alive."
+    parts: dict[str, int] = {}
+    for by_category in state.by_device.values():
+        for name, nbytes in by_category.items():
+            parts[name] = parts.get(name, 0) + nbytes
+    total = state.total_bytes
+    sentence = f"{fmt_bytes(total)} in {fmt_count(state.n_storages)} live tensors"
+    if total:
+        name, nbytes = max(parts.items(), key=lambda item: item[1])
+        sentence += f", {fmt_share(nbytes / total)} {name}"
+    for allocator in state.allocators:
+        sentence += (
+            f"; {allocator.name}: {fmt_bytes(allocator.allocated_bytes)} allocated, "
+            f"{fmt_bytes(allocator.reserved_bytes)} reserved"
+        )
+    return f"{sentence}."
+
+
+def _allocator_table(states: tuple[AllocatorState, ...]) -> TableView:
+    return TableView(
+        title="CUDA allocators",
+        note="peaks since the process began",
+        header=("device", "allocated", "reserved", "peak allocated", "peak reserved"),
+        rows=tuple(
+            (
+                f"cuda:{s.device} {s.name}",
+                fmt_bytes(s.allocated_bytes),
+                fmt_bytes(s.reserved_bytes),
+                fmt_bytes(s.peak_allocated_bytes),
+                fmt_bytes(s.peak_reserved_bytes),
+            )
+            for s in states
+        ),
+        align="<>>>>",
+        code=".....",
+        open=True,
+    )
+
+
+def _biggest_table(biggest: tuple[LiveTensor, ...]) -> TableView:
+    return TableView(
+        title="The biggest",
+        note="memory of the whole storage behind a tensor",
+        header=("name", "memory", "shape", "dtype", "category", "device"),
+        rows=tuple(
+            (
+                t.name or "(no variable)",
+                fmt_bytes(t.storage_bytes),
+                _shape(t),
+                t.dtype,
+                t.category,
+                t.device,
+            )
+            for t in biggest
+        ),
+        align="<><<<<",
+        code="c.cc..",
+        open=True,
+    )
+
+
+def _shape(t: LiveTensor) -> str:
+    shape = "×".join(map(str, t.shape)) or "scalar"
+    # a small view can keep a large storage alive
+    return shape if t.view_bytes == t.storage_bytes else f"{shape} ({fmt_bytes(t.view_bytes)})"
+
+
+def _capital(words: str) -> str:
+    return words[0].upper() + words[1:]

@@ -1,0 +1,290 @@
+"""A profile and a breakdown as text and as HTML.
+
+What is said is worked out once, in :func:`_view`; the two forms only set it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from perfkit.advice.findings import Finding
+from perfkit.advice.profile import Profile
+from perfkit.report._bar import Segment, bar, text_bar
+from perfkit.report._text import (
+    WIDTH,
+    fmt_count,
+    fmt_ms,
+    fmt_number,
+    fmt_ratio,
+    fmt_share,
+    table,
+    wrap,
+)
+from perfkit.report._view import FindingView, LaneView, ProfileView, TableView
+from perfkit.trace.breakdown import Breakdown
+from perfkit.trace.lines import LineSamples
+from perfkit.trace.operators import Operator
+
+__all__ = ["html", "text"]
+
+# More than three things to change at once help nobody; the rest is one click away.
+_MAIN_FINDINGS = 3
+_TOP_OPERATORS = 10
+_TOP_LINES = 10
+
+# One look per class everywhere, so that a reader learns it once. Neighbours in the order of
+# the classes differ in lightness as well as in hue, waiting and idling are patterned.
+_LOOKS = {
+    "data wait": "orange",
+    "forward": "sky",
+    "backward": "blue",
+    "optimizer": "green",
+    "sync": "vermilion",
+    "copy": "yellow",
+    "other": "grey",
+    "compute": "blue",
+    "communication": "purple",
+    "idle": "hollow",
+}
+
+
+def text(obj: Any) -> str:
+    """Plain text of a Profile or Breakdown, at most 96 columns wide; ``repr`` of others."""
+    if isinstance(obj, Profile):
+        return _as_text(_view(obj))
+    if isinstance(obj, Breakdown):
+        return _as_text(_breakdown_view(obj))
+    return repr(obj)
+
+
+def html(obj: Any) -> str:
+    """HTML of a Profile or Breakdown: self-contained, escaped, without scripts."""
+    from markupsafe import Markup
+
+    from perfkit.report._html import render, render_string
+
+    if isinstance(obj, Profile):
+        view = _view(obj)
+    elif isinstance(obj, Breakdown):
+        view = _breakdown_view(obj)
+    else:
+        return render_string("<pre>{{ shown }}</pre>", shown=repr(obj))
+    # bar() escapes what it is given: its result is markup
+    lanes = [Markup(bar(lane.title, lane.segments)) for lane in view.lanes]
+    return render("profile.html", view=view, lanes=lanes)
+
+
+# ---- what is said ------------------------------------------------------------------------
+
+
+def _view(p: Profile) -> ProfileView:
+    findings = tuple(_finding_view(f) for f in p.diagnosis.findings)
+    return ProfileView(
+        sentence=p.diagnosis.sentence,
+        step_line=_step_line(p.breakdown),
+        warnings=_without_repeats((*p.warnings, *p.breakdown.warnings, *p.lines.warnings)),
+        lanes=_lanes(p.breakdown),
+        findings=findings[:_MAIN_FINDINGS],
+        more_findings=findings[_MAIN_FINDINGS:],
+        tables=(
+            _operators_table(p.operators, len(p.breakdown.steps)),
+            _lines_table(p.lines),
+            *_steps_tables(p.breakdown),
+        ),
+        foot=(p.cost.sentence(), p.provenance.sentence()),
+    )
+
+
+def _without_repeats(sentences: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(sentences))
+
+
+def _finding_view(f: Finding) -> FindingView:
+    return FindingView(
+        title=f.title,
+        gain=f"at most {fmt_ratio(f.gain_at_most)}",
+        evidence=tuple(f.evidence),
+        what_to_do=f.what_to_do.strip("\n"),
+        formula=f.formula,
+        lesson=f.lesson or "",
+        line=f.line or "",
+    )
+
+
+def _operators_table(operators: Sequence[Operator], n_steps: int) -> TableView:
+    """The operators with the largest self time; figures per step."""
+    n = max(n_steps, 1)
+    with_device = any(o.device_us for o in operators)
+    header = ["operator", "self", "share", "with callees", "calls"]
+    if with_device:
+        header += ["device", "launches"]
+    rows = []
+    for o in operators[:_TOP_OPERATORS]:
+        row = [
+            o.name,
+            fmt_ms(o.self_us / 1e3 / n),
+            fmt_share(o.share),
+            fmt_ms(o.total_us / 1e3 / n),
+            fmt_count(round(o.count / n, 1)),
+        ]
+        if with_device:
+            row += [fmt_ms(o.device_us / 1e3 / n), fmt_count(round(o.n_launches / n, 1))]
+        rows.append(tuple(row))
+    top = f"{len(rows)} of {len(operators)}, " if len(operators) > len(rows) else ""
+    return TableView(
+        title="Top operators",
+        note=f"{top}host time per step; share of all operators' self time",
+        header=tuple(header),
+        rows=tuple(rows),
+        align="<" + ">" * (len(header) - 1),
+        code="c" + "." * (len(header) - 1),
+        open=True,
+    )
+
+
+def _lines_table(lines: LineSamples) -> TableView:
+    """The source lines most often seen."""
+    rows = tuple(
+        (line.where, fmt_share(line.share), fmt_count(line.n_samples), line.text or line.function)
+        for line in lines.by_line()[:_TOP_LINES]
+    )
+    return TableView(
+        title="Top source lines",
+        note=f"{fmt_count(lines.n_samples)} samples, {lines.samples_per_s:g} a second",
+        header=("line", "share", "samples", "code"),
+        rows=rows,
+        align="<>><",
+        code="...c",
+        open=True,
+    )
+
+
+def _breakdown_view(b: Breakdown) -> ProfileView:
+    shares = b.shares()
+    largest = max(shares, key=lambda c: shares[c]) if shares else None
+    return ProfileView(
+        sentence=(
+            f"Largest part of the step: {largest}, {fmt_share(shares[largest])}."
+            if largest is not None
+            else "No step was found."
+        ),
+        step_line=_step_line(b),
+        warnings=b.warnings,
+        lanes=_lanes(b),
+        findings=(),
+        more_findings=(),
+        tables=_steps_tables(b),
+        foot=(),
+    )
+
+
+def _step_line(b: Breakdown) -> str:
+    if not b.steps:
+        return ""
+    n = len(b.steps)
+    if n == 1:
+        return f"One step of {fmt_ms(b.median_step_ms)} was profiled ({b.how_found})."
+    return (
+        f"Median step {fmt_ms(b.median_step_ms)} "
+        f"({fmt_ms(min(b.wall_ms))} … {fmt_ms(max(b.wall_ms))} over {n} profiled steps; "
+        f"found by {b.how_found})."
+    )
+
+
+def _lanes(b: Breakdown) -> tuple[LaneView, ...]:
+    """Mean time per class: means add up to the mean step, medians would not."""
+    if not b.steps:
+        return ()
+    mean_ms = statistics.fmean(b.wall_ms)
+    of = "the step" if len(b.steps) == 1 else f"the mean of {len(b.steps)} steps"
+    lanes = [LaneView(f"Host ({fmt_ms(mean_ms)}, {of})", _segments(b.shares(), mean_ms))]
+    if b.has_device:
+        lanes.append(
+            LaneView(f"Device (the same {fmt_ms(mean_ms)})", _segments(b.device_shares(), mean_ms))
+        )
+    return tuple(lanes)
+
+
+def _segments(shares: Mapping[str, float], whole_ms: float) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(name, share * whole_ms, fmt_ms(share * whole_ms), _LOOKS.get(name, "grey"))
+        for name, share in shares.items()
+    )
+
+
+def _steps_tables(b: Breakdown) -> tuple[TableView, ...]:
+    """One table per lane, in ms: together they would be too wide for a terminal."""
+    if not b.steps:
+        return ()
+    tables = [
+        _steps_table("Every step on the host", b, [dict(s.host_ns) for s in b.steps]),
+    ]
+    if b.has_device:
+        device = [dict(s.device_ns) for s in b.steps]
+        tables.append(_steps_table("Every step on the device", b, device))
+    return tuple(tables)
+
+
+def _steps_table(title: str, b: Breakdown, parts_ns: Sequence[Mapping[str, int]]) -> TableView:
+    header = ("step", "whole", *parts_ns[0])
+    rows = tuple(
+        (step.name, *(fmt_number(ns / 1e6) for ns in (step.wall_ns, *parts.values())))
+        for step, parts in zip(b.steps, parts_ns, strict=True)
+    )
+    return TableView(
+        title=title,
+        note="in ms",
+        header=header,
+        rows=rows,
+        align="<" + ">" * (len(header) - 1),
+        code="." * len(header),
+    )
+
+
+# ---- as plain text -----------------------------------------------------------------------
+
+
+def _as_text(view: ProfileView) -> str:
+    blocks = ["\n".join(_head(view))]
+    blocks += [f"{lane.title}\n{text_bar('class', lane.segments)}" for lane in view.lanes]
+    if view.findings:
+        shown = [_finding_text(i, f) for i, f in enumerate(view.findings, 1)]
+        blocks.append("What to do\n\n" + "\n\n".join(shown))
+    if view.more_findings:
+        titles = [
+            wrap(f"{f.title}, {f.gain}", indent="  - ", hang="    ") for f in view.more_findings
+        ]
+        blocks.append("\n".join(["Also found", *titles]))
+    blocks += [_table_text(t) for t in view.tables if t.rows]
+    if view.foot:
+        blocks.append("\n".join(wrap(line, hang="  ") for line in view.foot))
+    return "\n\n".join(blocks)
+
+
+def _head(view: ProfileView) -> list[str]:
+    lines = [wrap(view.sentence)]
+    if view.step_line:
+        lines.append(wrap(view.step_line))
+    lines += [wrap(f"Note: {warning}", hang="  ") for warning in view.warnings]
+    return lines
+
+
+def _finding_text(number: int, f: FindingView) -> str:
+    lines = [wrap(f"{number}. {f.title}" + (f" ({f.gain})" if f.gain else ""), hang="   ")]
+    lines += [wrap(fact, indent="   - ", hang="     ") for fact in f.evidence]
+    if f.line:
+        lines.append(wrap(f"at {f.line}", indent="   - ", hang="     "))
+    # code is never wrapped: a broken line is broken code
+    lines += ["", *(f"       {line}".rstrip() for line in f.what_to_do.splitlines()), ""]
+    if f.formula:
+        lines.append(wrap(f.formula, indent="   ", hang="   "))
+    if f.lesson:
+        lines.append(wrap(f"lesson {f.lesson}", indent="   ", hang="   "))
+    return "\n".join(lines).rstrip()
+
+
+def _table_text(t: TableView) -> str:
+    title = t.title + (f" ({t.note})" if t.note else "")
+    return f"{wrap(title)}\n{table(t.header, t.rows, align=t.align)}"
