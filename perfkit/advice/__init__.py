@@ -1,0 +1,9 @@
+"""So what? Findings with evidence, a bound of what they can bring, and what to change."""
+
+from __future__ import annotations
+
+from perfkit.advice.diagnose import Diagnosis
+from perfkit.advice.findings import Finding
+from perfkit.advice.profile import Profile, explain, profile_callable
+
+__all__ = ["Diagnosis", "Finding", "Profile", "explain", "profile_callable"]

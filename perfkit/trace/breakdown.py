@@ -5,7 +5,8 @@ On the host every ns of a step belongs to the first of these classes that covers
 1. *sync*: a runtime call that waits for the device, or a blocking device-to-host copy;
 2. *copy*: a host-to-device transfer and the wait that belongs to it;
 3. *data wait*: ``enumerate(DataLoader)#…__next__`` on the step's thread;
-4. *optimizer*: ``Optimizer.step#`` and ``Optimizer.zero_grad#``;
+4. *optimizer*: ``Optimizer.step#`` (after the closure, if it runs one) and
+   ``Optimizer.zero_grad#``;
 5. *backward*: the autograd engine, on the step's thread (CPU) or its own (CUDA), with the
    short gaps between two of its functions;
 6. *forward*: every other op on the step's thread (the loss and metrics too);
@@ -156,8 +157,8 @@ def breakdown(trace: Trace, steps: Steps | None = None) -> Breakdown:
         steps: its steps; found from the trace where not given.
     """
     steps = find_steps(trace) if steps is None else steps
-    host = _host_layers(trace, steps)
-    device, device_warnings = _device_layers(trace)
+    host = host_layers(trace, steps)
+    device, device_warnings = device_layers(trace)
     cells = paint(steps.start_ns, steps.end_ns, [host[c] for c in _HOST_PRIORITY[:-1]], device)
     result = []
     for index, name in enumerate(steps.names):
@@ -180,7 +181,8 @@ def breakdown(trace: Trace, steps: Steps | None = None) -> Breakdown:
     return Breakdown(tuple(result), steps.how_found, (*steps.warnings, *device_warnings))
 
 
-def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
+def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
+    """Where each host class (all but *other*) was active; they overlap, priority decides."""
     start, end = trace.start_ns, trace.end_ns
     on_thread = trace.thread == steps.thread
     labels = trace.is_a(Category.OP, Category.ANNOTATION) & on_thread
@@ -194,6 +196,7 @@ def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     engine_threads = np.unique(trace.thread[marked & ~on_thread])
     backward = marked | (trace.is_a(Category.OP) & np.isin(trace.thread, engine_threads))
     calls = runtime_calls(trace, steps)
+    backward_parts = union(start[backward], end[backward])
     sync, copy = calls.rows[calls.is_sync], calls.rows[calls.is_copy]
     # What the step's thread does by itself; a gap in which it starts something is no engine gap.
     busy = start[(ops | data | optimizer) & ~backward]
@@ -201,10 +204,21 @@ def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
         "sync": union(start[sync], end[sync]),
         "copy": union(start[copy], end[copy]),
         "data wait": union(start[data], end[data]),
-        "optimizer": union(start[optimizer], end[optimizer]),
-        "backward": _close_gaps(union(start[backward], end[backward]), busy),
+        "optimizer": _without_closures(union(start[optimizer], end[optimizer]), backward_parts),
+        "backward": _close_gaps(backward_parts, busy),
         "forward": union(start[ops], end[ops]),
     }
+
+
+def _without_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
+    """``optimizer.step(closure)`` runs forward and backward inside: the update is what follows."""
+    if not len(optimizer) or not len(backward):
+        return optimizer
+    last = np.searchsorted(backward.end, optimizer.end, side="right") - 1
+    last_end = backward.end[np.maximum(last, 0)]
+    began_inside = backward.start[np.maximum(last, 0)] >= optimizer.start
+    closure = (last >= 0) & began_inside & (last_end > optimizer.start)
+    return union(np.where(closure, last_end, optimizer.start), optimizer.end)
 
 
 def _close_gaps(parts: Intervals, busy_start: Int64) -> Intervals:
@@ -222,7 +236,8 @@ def _close_gaps(parts: Intervals, busy_start: Int64) -> Intervals:
     return Intervals(parts.start[keep_start], parts.end[keep_end])
 
 
-def _device_layers(trace: Trace) -> tuple[list[Intervals], list[str]]:
+def device_layers(trace: Trace) -> tuple[list[Intervals], list[str]]:
+    """Where each device class (all but *idle*) was active, and doubts; empty without a device."""
     on_device = trace.is_a(*DEVICE_CATEGORIES)
     if not on_device.any():
         return [], []

@@ -111,7 +111,11 @@ def runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
     external = trace.external_id[rows]
     of_a_copy = is_wait & (external >= 0) & np.isin(external, ops_that_send)
     is_copy = to_device | of_a_copy | (~is_wait & blocking & ~to_host & ~joined)
-    is_sync = (is_wait & ~of_a_copy) | (to_host & (kind_pageable[device_name] | blocking))
-    # A device-to-host copy from pinned memory does not block; its short call is a copy.
+    # A wait in the same op makes any copy to the host a blocking one (.item() through a pinned
+    # buffer); without it, a copy to pinned memory does not block and its short call is a copy.
+    waited_for = (external >= 0) & np.isin(external, external[is_wait])
+    is_sync = (is_wait & ~of_a_copy) | (
+        to_host & (kind_pageable[device_name] | blocking | waited_for)
+    )
     is_copy |= to_host & ~is_sync
     return RuntimeCalls(rows, device_row, is_sync, is_copy)

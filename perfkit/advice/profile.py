@@ -1,0 +1,276 @@
+"""A profile: recorded steps, explained."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfkit._display import Shown, _report
+from perfkit.advice.case import Case
+from perfkit.advice.diagnose import Diagnosis, diagnose
+from perfkit.errors import UsageError
+from perfkit.machine import Provenance, stamp
+from perfkit.timing.summary import Summary, summarize
+from perfkit.trace.breakdown import Breakdown, breakdown
+from perfkit.trace.columns import Trace
+from perfkit.trace.cost import Cost
+from perfkit.trace.facts import Facts
+from perfkit.trace.lines import NO_LINES, LineSamples
+from perfkit.trace.operators import Operator
+from perfkit.trace.record import ACTIVE_STEPS, MAX_SECONDS, WARMUP_STEPS, Recorder, Recording
+from perfkit.trace.steps import find_steps
+from perfkit.trace.syncs import Sync
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Enough for a median to set the profiler's cost against; at most as long as the profiling took.
+_UNPROFILED_CALLS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Profile(Shown):
+    """Recorded steps, explained.
+
+    Attributes:
+        breakdown: where the steps' time went.
+        operators: by self time.
+        lines: by share of samples; empty for a trace from a file.
+        syncs: host-device syncs by cost.
+        diagnosis: what bounds the step, and what to do.
+        step: the profiled steps' lengths in ms: median, interval, n.
+        cost: what profiling cost; None for a trace from a file.
+        provenance: where the figures come from.
+        n: how many steps were profiled.
+        warnings: what is doubtful.
+        trace: the events.
+        raw: the trace as torch wrote it (JSON); empty for a trace from a file.
+    """
+
+    breakdown: Breakdown
+    operators: tuple[Operator, ...]
+    lines: LineSamples
+    syncs: tuple[Sync, ...]
+    diagnosis: Diagnosis
+    step: Summary
+    cost: Cost | None
+    provenance: Provenance
+    n: int
+    warnings: tuple[str, ...]
+    trace: Trace = field(repr=False)
+    raw: bytes = field(repr=False, default=b"")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the events, as plain JSON types."""
+        return {
+            "type": "profile",
+            **self.diagnosis.to_dict(),
+            "how_found": self.breakdown.how_found,
+            "n": self.n,
+            "step_ms": self.step.to_dict(),
+            "shares": self.breakdown.shares(),
+            "device_shares": self.breakdown.device_shares(),
+            "steps": [
+                {
+                    "name": s.name,
+                    "wall_us": s.wall_us,
+                    "host_us": s.host_us,
+                    **({"device_us": s.device_us} if s.device_ns else {}),
+                }
+                for s in self.breakdown.steps
+            ],
+            "operators": [asdict(o) for o in self.operators],
+            "lines": [asdict(x) for x in self.lines.lines],
+            "syncs": [asdict(s) for s in self.syncs],
+            "cost": None if self.cost is None else asdict(self.cost),
+            "provenance": self.provenance.to_dict(),
+            "warnings": list(self.warnings),
+        }
+
+    def to_dataframe(self, what: str = "operators") -> pd.DataFrame:
+        """One table as a pandas DataFrame.
+
+        Args:
+            what: ``operators``, ``steps`` (host and device classes in µs), ``lines``, ``syncs``
+                or ``findings``.
+
+        Raises:
+            UsageError: there is no such table.
+        """
+        tables: dict[str, Callable[[], Sequence[dict[str, Any]]]] = {
+            "operators": lambda: [asdict(o) for o in self.operators],
+            "steps": lambda: [
+                {
+                    "name": s.name,
+                    "wall_us": s.wall_us,
+                    **s.host_us,
+                    **{f"device {k}": v for k, v in s.device_us.items()},
+                }
+                for s in self.breakdown.steps
+            ],
+            "lines": lambda: [asdict(x) for x in self.lines.lines],
+            "syncs": lambda: [asdict(s) for s in self.syncs],
+            "findings": lambda: [f.to_dict() for f in self.diagnosis.findings],
+        }
+        if what not in tables:
+            raise UsageError(f"no table {what!r} in a profile; there are: {', '.join(tables)}")
+        import pandas as pd
+
+        return pd.DataFrame(tables[what]())
+
+    def save(self, path: str | Path) -> Path:
+        """Write the profile; the ending says as what.
+
+        ``.json`` and ``.json.gz``: the trace, for Perfetto, TensorBoard or
+        ``perfkit.trace.load``. ``.html``: the report, self-contained. ``.txt``: the text.
+
+        Raises:
+            UsageError: another ending, or a trace that was not recorded here.
+        """
+        target = Path(path)
+        name = target.name.lower()
+        if name.endswith((".json", ".json.gz")):
+            if not self.raw:
+                raise UsageError(
+                    f"cannot write {target}: this profile was not recorded here; copy its file"
+                )
+            target.write_bytes(
+                gzip.compress(self.raw, compresslevel=6) if name.endswith(".gz") else self.raw
+            )
+        elif name.endswith((".html", ".htm")):
+            target.write_text(_page(str(_report().html(self))), encoding="utf-8")
+        elif name.endswith(".txt"):
+            target.write_text(str(self) + "\n", encoding="utf-8")
+        else:
+            raise UsageError(
+                f"cannot tell what to write into {target}: end it in .json, .json.gz, .html or .txt"
+            )
+        return target
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return dict(_report().mime_bundle(self, "profile"))
+
+
+def _page(body: str) -> str:
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>perfkit profile</title></head><body>\n{body}\n</body></html>\n"
+    )
+
+
+def explain(recording: Recording | Trace, *, provenance: Provenance | None = None) -> Profile:
+    """Explain a recording, or a trace from a file.
+
+    Args:
+        recording: what a ``Recorder`` recorded, or what ``perfkit.trace.load`` read.
+        provenance: where the figures come from; for a recording, this machine now.
+    """
+    if isinstance(recording, Recording):
+        trace, lines, facts = recording.trace, recording.lines, recording.facts
+        cost, raw, doubts = recording.cost, recording.raw, recording.warnings
+        origin = provenance or stamp("measured here", device=None if trace.has_device else "cpu")
+    else:
+        trace, lines, facts = recording, NO_LINES, Facts()
+        cost, raw, doubts = None, b"", recording.warnings
+        origin = provenance or _recorded(trace)
+    steps = find_steps(trace)
+    split = breakdown(trace, steps)
+    case = Case(trace, steps, split, lines, facts)
+    step = summarize(split.wall_ms)
+    return Profile(
+        breakdown=split,
+        operators=case.operators,
+        lines=lines,
+        syncs=case.syncs,
+        diagnosis=diagnose(case, step, origin.kind),
+        step=step,
+        cost=cost,
+        provenance=origin,
+        n=len(split.steps),
+        warnings=(*doubts, *split.warnings, *lines.warnings),
+        trace=trace,
+        raw=raw,
+    )
+
+
+def _recorded(trace: Trace) -> Provenance:
+    """What a trace file says of where it was recorded: its device, no more."""
+    devices = trace.metadata.get("deviceProperties")
+    names = (
+        [d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str)]
+        if (isinstance(devices, list))
+        else []
+    )
+    return Provenance(
+        kind="recorded",
+        machine="unknown machine",
+        device=names[0] if names else ("unknown GPU" if trace.has_device else "cpu"),
+        versions={},
+        when_utc="",
+    )
+
+
+def profile_callable(
+    fn: Callable[[], object],
+    *,
+    n: int = ACTIVE_STEPS,
+    warmup: int = WARMUP_STEPS,
+    stacks: bool = False,
+    shapes: bool = False,
+    memory: bool = False,
+    lines: bool = True,
+    max_seconds: float = MAX_SECONDS,
+) -> Profile:
+    """Call a function a few times and explain what its steps did.
+
+    If one call makes at least two optimizer steps it is a training loop: it is called once, and
+    ``n`` of its steps are profiled. Otherwise a call is a step.
+
+    Args:
+        fn: a step or a training loop, without arguments.
+        n: steps to profile.
+        warmup: steps before.
+        stacks: record Python stacks; costs more.
+        shapes: record input shapes; costs more.
+        memory: record allocations; costs more.
+        lines: sample source lines.
+        max_seconds: record no longer than this at a stretch.
+
+    Raises:
+        ProfilerBusyError: a profiler is active already.
+        UsageError: ``fn`` cannot be called, or a number that cannot be.
+    """
+    if not callable(fn):
+        raise UsageError(f"profile_callable needs a function, got {type(fn).__name__}")
+    recorder = Recorder(
+        active_steps=n,
+        warmup_steps=warmup,
+        stacks=stacks,
+        shapes=shapes,
+        memory=memory,
+        max_seconds=max_seconds,
+        lines=lines,
+    )
+    with recorder:
+        _call(fn, recorder)
+    return explain(recorder.recording)
+
+
+def _call(fn: Callable[[], object], recorder: Recorder) -> None:
+    fn()
+    if recorder.n_steps_seen > 1:
+        return
+    by_hand = recorder.n_steps_seen == 0
+    if by_hand:
+        recorder.step()
+    left = _UNPROFILED_CALLS
+    while left:
+        if recorder.is_done:
+            left -= 1
+        fn()
+        if by_hand:
+            recorder.step()

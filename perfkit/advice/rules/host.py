@@ -1,0 +1,134 @@
+"""The host is the bound: Python between operators, tiny operators, slow launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, amdahl
+from perfkit.trace.columns import DEVICE_CATEGORIES, Category
+from perfkit.trace.lines import Line
+
+# Python between the ops of a healthy step of some ms takes up to a tenth of it.
+_LEAST_SHARE = 0.15
+# An op on the CPU costs a few µs before it computes anything (torch's dispatcher); below this
+# it is mostly that cost.
+_TINY_US = 10.0
+# A ResNet-50 step has about 1,000 ops that Python issues one by one; a loop over elements more.
+_MANY_OPS = 500
+_LEAST_SAMPLES = 5
+
+
+def python(case: Case) -> Iterator[Finding]:
+    """Python and other work outside of torch's operators."""
+    lost = case.lost_to("other")
+    if lost < _LEAST_SHARE:
+        return
+    share = case.shares["other"]
+    evidence = [
+        f"{case.ms_per_step(share):,.1f} ms of each step ({share:.0%}) are in no torch operator "
+        "and no DataLoader"
+    ]
+    if case.on_device:
+        evidence.append(f"the device idles meanwhile for {lost:.0%} of each step")
+    lines = [x for x in case.lines.by_line() if not x.in_data_wait]
+    top: Line | None = lines[0] if lines and lines[0].n_samples >= _LEAST_SAMPLES else None
+    if top is not None:
+        evidence.append(
+            f"{top.share:.0%} of the line samples fall on {top.where} ({top.n_samples} of "
+            f"{case.lines.n_samples})"
+        )
+    gain, formula = amdahl(lost)
+    yield Finding(
+        rule="host-python",
+        title="Python outside of torch takes much of the step",
+        evidence=tuple(evidence),
+        what_to_do=(
+            "# take out of the step what need not be there every time:\n"
+            "if step % 50 == 0:\n"
+            "    log(...)  # logging, saving, plotting, metrics\n"
+            "# replace Python loops over elements by one operation on the whole tensor"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="08-custom-loss",
+        line=None if top is None else f"{top.where}: {top.text}",
+    )
+
+
+def tiny_ops(case: Case) -> Iterator[Finding]:
+    """On a CPU: so many operations, so small, that calling them is the work."""
+    if case.on_device:
+        return
+    optimizer = case.labels("Optimizer.")
+    in_optimizer = case.ops_inside(optimizer)
+    data = case.ops_inside(case.labels("enumerate(DataLoader)"))
+    tiny = [o for o in case.operators if o.self_us / o.count < _TINY_US]
+    n_tiny = sum(max(o.count - in_optimizer.get(o.name, 0) - data.get(o.name, 0), 0) for o in tiny)
+    per_step = n_tiny / case.n_steps
+    # Part of an op's time is real work; the share is that of the calls outside of the optimizer.
+    share = (
+        sum(
+            o.self_us
+            * max(o.count - in_optimizer.get(o.name, 0) - data.get(o.name, 0), 0)
+            / o.count
+            for o in tiny
+        )
+        / case.wall_us
+    )
+    if per_step < _MANY_OPS or share < _LEAST_SHARE:
+        return
+    gain, formula = amdahl(share)
+    named = sorted(tiny, key=lambda o: -o.count)[:3]
+    yield Finding(
+        rule="tiny-ops",
+        title="Thousands of tiny operations: calling them is the work",
+        evidence=(
+            f"{per_step:,.0f} operations of less than {_TINY_US:g} µs in each step take "
+            f"{share:.0%} of it",
+            "most often "
+            + ", ".join(f"{o.name} ({o.count / case.n_steps:,.0f} per step)" for o in named),
+        ),
+        what_to_do=(
+            "# one operation on the whole tensor instead of a loop over its parts:\n"
+            "loss = (prediction - target).abs().mean()  # not: sum(abs(p - t) for p, t in ...)\n"
+            "# or let the compiler fuse them:\n"
+            "loss_fn = torch.compile(loss_fn)"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="08-custom-loss",
+    )
+
+
+def launch_bound(case: Case) -> Iterator[Finding]:
+    """On a device: it runs its kernels faster than the host can launch them."""
+    if not case.on_device or case.idle["launch"] < _LEAST_SHARE:
+        return
+    trace = case.trace
+    kernels = trace.is_a(Category.KERNEL) & (case.steps.containing(trace.start_ns) >= 0)
+    n = int(kernels.sum())
+    median_us = float(np.median(trace.dur_us[kernels])) if n else 0.0
+    gain, formula = amdahl(case.idle["launch"])
+    busy = trace.is_a(*DEVICE_CATEGORIES).any()
+    yield Finding(
+        rule="launch-bound",
+        title="The device waits for the host to launch kernels",
+        evidence=(
+            f"the device idles for {case.idle['launch']:.0%} of each step while the host runs "
+            "operators",
+            f"{n / case.n_steps:,.0f} kernels per step, half of them shorter than "
+            f"{median_us:,.1f} µs",
+        )
+        if busy
+        else (),
+        what_to_do=(
+            'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs\n'
+            "# or larger batches: the same launches carry more work"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="10-compile",
+    )

@@ -1,0 +1,114 @@
+"""The optimizer: parameter by parameter, zeroing gradients, or simply too often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, amdahl
+
+_LEAST_SHARE = 0.1
+_LEAST_ZEROING = 0.05
+# The for-loop form issues several ops per parameter tensor; fused and foreach forms a few per step.
+_LOOP_OPS = 40
+# An update that takes a quarter of the step is out of proportion to forward and backward.
+_LARGE_SHARE = 0.25
+_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})  # that torch 2.8 can fuse, CPU included
+
+
+def single_tensor(case: Case) -> Iterator[Finding]:
+    """The update loops over the parameters in Python."""
+    found = _loop(case)
+    if found is None:
+        return
+    per_step, share = found
+    name = case.facts.optimizers[0].name if case.facts.optimizers else _name(case)
+    option = "fused=True" if name in _FUSED else "foreach=True"
+    tensors = sum(o.n_tensors for o in case.facts.optimizers)
+    gain, formula = amdahl(share)
+    yield Finding(
+        rule="optimizer-loop",
+        title="The optimizer updates one parameter tensor after the other",
+        evidence=(
+            f"{per_step:,.0f} operations per step inside Optimizer.step"
+            + (f" for {tensors} parameter tensors" if tensors else "")
+            + ", none of them fused or foreach",
+            f"the update takes {case.ms_per_step(case.shares['optimizer']):,.2f} ms "
+            f"({case.shares['optimizer']:.0%}) of each step",
+        ),
+        what_to_do=f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})",
+        gain_at_most=gain,
+        formula=formula,
+        lesson="10-compile",
+    )
+
+
+def _loop(case: Case) -> tuple[float, float] | None:
+    """Operations per step and share of a for-loop update; None where there is no such loop."""
+    steps = case.labels("Optimizer.step#")
+    ops = case.ops_inside(steps)
+    share = case.lost_to("optimizer")
+    if any("_foreach_" in op or "_fused_" in op for op in ops) or share < _LEAST_SHARE:
+        return None
+    per_step = sum(ops.values()) / case.n_steps
+    return (per_step, share) if per_step >= _LOOP_OPS else None
+
+
+def zero_grad(case: Case) -> Iterator[Finding]:
+    """Gradients are filled with zeros instead of dropped."""
+    labels = case.labels("Optimizer.zero_grad#")
+    zeroing = {
+        op: n
+        for op, n in case.ops_inside(labels).items()
+        if op in ("aten::zero_", "aten::_foreach_zero_")
+    }
+    if not zeroing:
+        return
+    share = labels.total_ns / 1e3 / case.wall_us
+    if share < _LEAST_ZEROING or (case.on_device and case.idle["launch"] < _LEAST_ZEROING):
+        return
+    gain, formula = amdahl(share)
+    yield Finding(
+        rule="zero-grad",
+        title="Gradients are filled with zeros instead of dropped",
+        evidence=(
+            f"{sum(zeroing.values()) / case.n_steps:,.0f} zeroing operations per step; zero_grad "
+            f"takes {case.ms_per_step(share):,.2f} ms ({share:.0%}) of it",
+        ),
+        what_to_do="optimizer.zero_grad(set_to_none=True)  # the default since torch 2.0",
+        gain_at_most=gain,
+        formula=formula,
+        lesson="10-compile",
+    )
+
+
+def large_update(case: Case) -> Iterator[Finding]:
+    """The update takes much of the step though it is done in the fast way."""
+    share = case.lost_to("optimizer")
+    if share < _LARGE_SHARE or _loop(case) is not None:
+        return
+    gain, formula = amdahl(share, speedup=4)
+    yield Finding(
+        rule="optimizer-share",
+        title="The update takes much of the step: batches are small for this model",
+        evidence=(
+            f"Optimizer.step and zero_grad take {case.shares['optimizer']:.0%} of each step",
+        ),
+        what_to_do=(
+            "for i, (x, y) in enumerate(loader):\n"
+            "    (loss_fn(model(x), y) / 4).backward()\n"
+            "    if i % 4 == 3:  # one update for four batches\n"
+            "        optimizer.step()\n"
+            "        optimizer.zero_grad()"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="12-batch-and-accumulate",
+    )
+
+
+def _name(case: Case) -> str:
+    for name in case.trace.names:
+        if name.startswith("Optimizer.step#"):
+            return name.removeprefix("Optimizer.step#").removesuffix(".step")
+    return "AdamW"

@@ -1,0 +1,103 @@
+"""Number formats and threads: the work itself done in a slow way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from perfkit._host import cpu_flags
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, amdahl
+from perfkit.trace.columns import Category
+
+_LEAST_SHARE = 0.15
+# Kernels and recorded input types that work on float64.
+_DOUBLE_KERNEL = re.compile(r"<double|dgemm|_f64|d884gemm|double,")
+# Ops shorter than this are not worth a second thread.
+_LONG_OP_US = 100.0
+
+
+def float64(case: Case) -> Iterator[Finding]:
+    """The model computes in double precision."""
+    trace = case.trace
+    inside = case.steps.containing(trace.start_ns) >= 0
+    if case.on_device:
+        kernels = trace.is_a(Category.KERNEL) & inside
+        wide = kernels & trace.named(lambda n: _DOUBLE_KERNEL.search(n))
+        share = case.span(wide).total_ns / 1e3 / case.wall_us
+        evidence = f"kernels on float64 run for {share:.0%} of each step"
+    else:
+        if not any("float64" in o.dtypes for o in case.facts.optimizers):
+            return
+        share = case.shares["forward"] + case.shares["backward"] + case.shares["optimizer"]
+        evidence = f"parameters are float64; operators take {share:.0%} of each step"
+    if share < _LEAST_SHARE:
+        return
+    # Half the bytes and half as wide vectors on a CPU; data-centre GPUs halve too, others fare
+    # 32 to 64 times worse in float64, so the bound there is that the time vanishes.
+    gain, formula = amdahl(share, speedup=None if case.on_device else 2)
+    yield Finding(
+        rule="float64",
+        title="The model computes in float64",
+        evidence=(evidence,),
+        what_to_do=(
+            "model = model.float()\n"
+            "x = torch.as_tensor(array, dtype=torch.float32)  # NumPy arrays are float64 by default"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="09-precision",
+    )
+
+
+def emulated_precision(case: Case) -> Iterator[Finding]:
+    """16-bit parameters on a CPU that has no instructions for them."""
+    if case.on_device or not case.facts.optimizers:
+        return
+    on_cpu = [o for o in case.facts.optimizers if o.devices == ("cpu",)]
+    narrow = sorted({d for o in on_cpu for d in o.dtypes if d in ("float16", "bfloat16")})
+    native = {"float16": {"avx512_fp16", "amx_fp16"}, "bfloat16": {"avx512_bf16", "amx_bf16"}}
+    flags = cpu_flags()
+    if not flags:
+        return
+    slow = [d for d in narrow if not native[d] & flags]
+    share = case.shares["forward"] + case.shares["backward"] + case.shares["optimizer"]
+    if not slow or share < _LEAST_SHARE:
+        return
+    gain, formula = amdahl(share)
+    yield Finding(
+        rule="emulated-precision",
+        title=f"This CPU has no instructions for {slow[0]}: every operation converts",
+        evidence=(
+            f"parameters are {slow[0]}; operators take {share:.0%} of each step",
+            f"the CPU lists none of {', '.join(sorted(native[slow[0]]))}",
+        ),
+        what_to_do="model = model.float()  # on this CPU; 16 bits pay on a GPU",
+        gain_at_most=gain,
+        formula=formula,
+        lesson="09-precision",
+    )
+
+
+def one_thread(case: Case) -> Iterator[Finding]:
+    """One thread of torch works although cores are free, and the operations are long."""
+    threads, cores = case.facts.n_threads, case.facts.n_cores
+    if case.on_device or threads != 1 or not cores or cores < 2:
+        return
+    long = [o for o in case.operators if o.self_us / o.count >= _LONG_OP_US]
+    share = min(sum(o.self_us for o in long) / case.wall_us, 1.0)
+    if share < 0.5:
+        return
+    gain, formula = amdahl(share, speedup=cores)
+    yield Finding(
+        rule="one-thread",
+        title=f"torch computes with one thread on {cores} cores",
+        evidence=(
+            f"torch.get_num_threads() is 1; operators of at least {_LONG_OP_US:g} µs take "
+            f"{share:.0%} of each step",
+        ),
+        what_to_do=f"torch.set_num_threads({cores})  # or unset OMP_NUM_THREADS",
+        gain_at_most=gain,
+        formula=formula,
+        lesson="14-cpu-tuning",
+    )

@@ -1,0 +1,110 @@
+"""Waiting for the device, and copying to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, amdahl
+from perfkit.trace.columns import Category
+from perfkit.trace.syncs import Sync
+
+_LEAST_SHARE = 0.05
+
+# op → what the user wrote, and what to write instead
+_INSTEAD = {
+    "aten::item": (
+        "a value is read on the host (.item(), float(), an `if` on a tensor, print)",
+        "running += loss.detach()  # stays on the device\n"
+        "if step % 50 == 0:\n"
+        "    print(running.item() / 50)  # one sync in fifty steps",
+    ),
+    "aten::nonzero": (
+        "the number of hits must be known on the host (nonzero, boolean index)",
+        "loss = torch.where(mask, loss, 0.0).sum() / mask.sum()  # instead of loss[mask].mean()",
+    ),
+    "aten::_unique2": (
+        "the number of distinct values must be known on the host",
+        "ordered = values.sort().values\nn = 1 + (ordered[1:] != ordered[:-1]).sum()",
+    ),
+}
+_INSTEAD["aten::_local_scalar_dense"] = _INSTEAD["aten::item"]
+_INSTEAD["aten::is_nonzero"] = _INSTEAD["aten::item"]
+_INSTEAD["aten::index"] = _INSTEAD["aten::nonzero"]
+_INSTEAD["aten::masked_select"] = _INSTEAD["aten::nonzero"]
+_INSTEAD["aten::unique_dim"] = _INSTEAD["aten::_unique2"]
+_OTHERWISE = (
+    "the host waits for a result (.cpu(), .tolist(), synchronize)",
+    "result = result.detach()  # keep it on the device until it is needed, outside of the step",
+)
+
+
+def sync(case: Case) -> Iterator[Finding]:
+    """The host waits for the device inside the step, so the queue runs empty."""
+    lost = case.lost_to("sync")
+    if not case.on_device or lost < _LEAST_SHARE:
+        return
+    waits = [s for s in case.syncs if not s.is_transfer]
+    if not waits:
+        return
+    by_op: dict[str, list[Sync]] = defaultdict(list)
+    for wait in waits:
+        by_op[wait.op or wait.call].append(wait)
+    # A copy and the wait for it are two calls of one sync.
+    counts = {op: max(s.count for s in group) for op, group in by_op.items()}
+    top = max(by_op, key=lambda op: sum(s.cost_us for s in by_op[op]))
+    known = next((o for o in reversed(by_op[top][0].ops) if o in _INSTEAD), "")
+    what, instead = _INSTEAD.get(known, _OTHERWISE)
+    cost_us = sum(s.cost_us for s in waits)
+    gain, formula = amdahl(lost)
+    stack = by_op[top][0].stack.partition(";")[0]
+    yield Finding(
+        rule="sync",
+        title="The host waits for the device inside the step",
+        evidence=(
+            f"{sum(counts.values()) / case.n_steps:,.1f} syncs per step, most costly in {top}: "
+            f"{what}",
+            f"{cost_us / case.n_steps / 1e3:,.2f} ms of host time per step; the device then idles "
+            f"for {lost:.0%} of each step until it is given work again",
+        ),
+        what_to_do=instead,
+        gain_at_most=gain,
+        formula=formula,
+        lesson="07-sync-points",
+        line=stack or None,
+    )
+
+
+def pageable_copy(case: Case) -> Iterator[Finding]:
+    """Transfers from pageable memory block the host and hold the device up."""
+    lost = case.lost_to("copy")
+    pageable = [s for s in case.syncs if s.is_transfer and "Pageable" in s.copy]
+    if not case.on_device or not pageable or lost < _LEAST_SHARE:
+        return
+    trace = case.trace
+    rows = (
+        trace.is_a(Category.MEMCPY)
+        & (case.steps.containing(trace.start_ns) >= 0)
+        & trace.named(lambda n: "HtoD" in n and "Pageable" in n)
+    )
+    n_bytes = int(trace.n_bytes[rows & (trace.n_bytes > 0)].sum())
+    gain, formula = amdahl(lost)
+    yield Finding(
+        rule="pageable-copy",
+        title="Batches are copied from pageable memory: the host waits for every copy",
+        evidence=(
+            f"{sum(s.count for s in pageable) / case.n_steps:,.1f} blocking copies per step, "
+            f"{n_bytes / case.n_steps / 1e6:,.1f} MB, "
+            f"{sum(s.cost_us for s in pageable) / case.n_steps / 1e3:,.2f} ms of host time",
+            f"the device idles meanwhile for {lost:.0%} of each step",
+        ),
+        what_to_do=(
+            "loader = DataLoader(dataset, ..., pin_memory=True)\n"
+            "x = x.to(device, non_blocking=True)\n"
+            "# and send uint8: normalise on the device"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="06-host-to-device",
+    )

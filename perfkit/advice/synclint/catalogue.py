@@ -1,0 +1,346 @@
+"""Why each operation makes the host wait for the GPU, and what to write instead.
+
+``slow``, ``instead`` and ``alike`` are code, and the tests run them: the first is reported
+under its rule, the other two are not. ``alike`` is what a reader could take for the same thing
+and need not change. Which CUDA kernels read back to the host was looked up in torch's sources
+(``aten/src/ATen/native/cuda``: ``.item()``, ``.cpu()`` and stream synchronisations) and in the
+notes of ``torch.linalg``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+__all__ = ["CATALOGUE", "Entry"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One way to make the host wait.
+
+    Attributes:
+        op: the operation, as the reader wrote it.
+        why: what the host waits for.
+        instead: code that does without, a comment first where one is needed.
+        slow: code that is reported under this rule; empty where it needs more than a line.
+        alike: code that looks the same and does not wait; empty if there is none.
+    """
+
+    op: str
+    why: str
+    instead: str
+    slow: str = ""
+    alike: str = ""
+
+
+_VALUE = "the host needs the number itself, so it waits until the GPU has computed it"
+_SHAPE = "the result's size depends on the data: the host waits to learn how much to allocate"
+_COPY = "a copy to the host waits until the GPU has finished everything queued before it"
+
+_ENTRIES: dict[str, Entry] = {
+    "item": Entry(
+        op="Tensor.item",
+        why=_VALUE,
+        instead="# keep it on the device, read the sum once, after the loop\n"
+        "total = total + loss.detach()",
+        slow="total = total + loss.item()",
+        alike="n = loss.numel()",
+    ),
+    "float": Entry(
+        op="float(tensor)",
+        why=_VALUE,
+        instead="total = total + loss.detach()  # float(total) once, after the loop",
+        slow="total = total + float(loss)",
+        alike="y = x.float()",
+    ),
+    "int": Entry(
+        op="int(tensor)",
+        why=_VALUE,
+        instead="correct = correct + (x.argmax(1) == target).sum()  # int(correct) after the loop",
+        slow="correct = correct + int((x.argmax(1) == target).sum())",
+        alike="y = x.int()",
+    ),
+    "bool": Entry(
+        op="bool(tensor)",
+        why="Python must know the answer before it can go on, so it waits for the GPU",
+        instead="loss = torch.where(loss > 100, loss * 0.5, loss)  # both sides, no question asked",
+        slow="if loss > 100:\n    loss = loss * 0.5",
+        alike="if x.shape[0] > 100:\n    loss = loss * 0.5",
+    ),
+    "builtin": Entry(
+        op="max() and min() of Python",
+        why="Python compares the elements one by one and waits for the GPU at every comparison",
+        instead="top = x[:, 0].max()",
+        slow="top = max(x[:, 0])",
+        alike="top = max(x.shape)",
+    ),
+    "contains": Entry(
+        op="value in tensor",
+        why="Python must know the answer before it can go on, so it waits for the GPU",
+        instead="found = (target == 2).any()  # stays a tensor on the device",
+        slow="found = 2 in target",
+        alike="found = 2 in target.shape",
+    ),
+    "tolist": Entry(
+        op="Tensor.tolist",
+        why=_COPY,
+        instead="# loop over what is known beforehand, not over what is in the tensor\n"
+        "for c in range(6):\n    loss = loss + (target == c).float().mean()",
+        slow="for c in target.tolist():\n    loss = loss + c",
+        alike="sizes = list(x.shape)",
+    ),
+    "cpu": Entry(
+        op="Tensor.cpu",
+        why=_COPY,
+        instead="kept = x.detach()  # collect on the device; one .cpu() for all, after the loop",
+        slow="kept = x.detach().cpu()",
+        alike="y = torch.ones(3).cpu()",
+    ),
+    "numpy": Entry(
+        op="Tensor.numpy",
+        why=_COPY,
+        instead="m = x.detach().mean(0)  # compute with torch; convert once, after the loop",
+        slow="m = x.detach().numpy().mean(0)",
+        alike="y = torch.ones(3).numpy()",
+    ),
+    "print": Entry(
+        op="print or format of a tensor",
+        why="the digits must be on the host, so it waits until the GPU has computed them",
+        instead='text = f"step with {tuple(x.shape)}"  # values every 100 steps, or after the loop',
+        slow='text = f"loss {loss:.3f}"',
+        alike='text = f"shape {x.shape}, {x.dtype}"',
+    ),
+    "save": Entry(
+        op="torch.save",
+        why=_COPY,
+        instead="snapshot = x.detach().clone()  # stays on the device; write it between epochs",
+        slow="torch.save(x.detach(), io.BytesIO())",
+        alike="torch.save(torch.ones(3), io.BytesIO())",
+    ),
+    "nonzero": Entry(
+        op="torch.nonzero",
+        why=_SHAPE,
+        instead="s = torch.where(mask, x, 0.0).sum()  # the mask itself, not where it is true",
+        slow="i = torch.nonzero(mask)",
+        alike="n = torch.count_nonzero(mask)",
+    ),
+    "where": Entry(
+        op="torch.where(condition)",
+        why=_SHAPE,
+        instead="y = torch.where(mask, x, 0.0)  # with three arguments",
+        slow="rows, columns = torch.where(mask)",
+        alike="y = torch.where(mask, x, -x)",
+    ),
+    "unique": Entry(
+        op="torch.unique",
+        why=_SHAPE,
+        instead="# count what can occur; a fixed number of classes has a fixed shape\n"
+        "counts = torch.zeros(6, device=x.device).scatter_add_(\n"
+        "    0, target, torch.ones_like(target, dtype=torch.float32))\n"
+        "present = counts > 0",
+        slow="classes = torch.unique(target)",
+        alike="ordered = torch.sort(target).values",
+    ),
+    "masked_select": Entry(
+        op="torch.masked_select",
+        why=_SHAPE,
+        instead="mean = (x * mask).sum() / mask.sum().clamp(min=1)",
+        slow="mean = torch.masked_select(x, mask).mean()",
+        alike="y = x.masked_fill(mask, 0.0)",
+    ),
+    "index": Entry(
+        op="x[mask]",
+        why="a boolean index is a hidden nonzero: the host waits to learn how many are true",
+        instead="# weigh with the mask, or mark what to leave out: cross_entropy(..., ignore_index)"
+        "\nmean = (x * mask).sum() / mask.sum().clamp(min=1)",
+        slow="mean = x[mask].mean()",
+        alike="y = x[target]",
+    ),
+    "index_put": Entry(
+        op="x[mask] = tensor",
+        why="a boolean index is a hidden nonzero: the host waits to learn how many are true",
+        instead="y = torch.where(mask, x * 2, x)",
+        slow="y = x.detach().clone()\ny[mask] = y[mask] * 2",
+        alike="y = x.detach().clone()\ny[mask] = 0.0",
+    ),
+    "index_put_value": Entry(
+        op="x[mask] = tensor",
+        why="with a tensor for its value the boolean index is a hidden nonzero; with a plain "
+        "number it is a masked_fill",
+        instead="y = torch.where(mask, x.mean(), x)",
+        slow="y = x.detach().clone()\ny[mask] = y.mean()",
+        alike="y = x.detach().clone()\ny[mask] = -1.0",
+    ),
+    "masked_fill": Entry(
+        op="masked_fill with a tensor for its value",
+        why="the value is read to the host before the fill",
+        instead="y = torch.where(mask, x.mean(), x)",
+        slow="y = x.masked_fill(mask, x.mean())",
+        alike="y = x.masked_fill(mask, 0.0)",
+    ),
+    "repeat_interleave": Entry(
+        op="repeat_interleave without output_size",
+        why="the host waits for the sum of the repeats to know the size of the result",
+        instead="# the sum is often known: here each row counts as many as the batch holds\n"
+        "y = torch.repeat_interleave(x, repeats, dim=0, output_size=8)",
+        slow="y = torch.repeat_interleave(x, repeats, dim=0)",
+        alike="y = torch.repeat_interleave(x, 2, dim=0)",
+    ),
+    "one_hot": Entry(
+        op="one_hot without num_classes",
+        why="the host waits for the largest class to know the size of the result",
+        instead="y = F.one_hot(target, num_classes=6)",
+        slow="y = F.one_hot(target)",
+        alike="y = F.one_hot(target, 6)",
+    ),
+    "slice": Entry(
+        op="a tensor as an index or bound",
+        why="the host waits for the number: positions of a slice are kept on the host",
+        instead="# keep the size, mask what is beyond\n"
+        "y = x * (torch.arange(x.shape[0], device=x.device) < n)[:, None]",
+        slow="y = x[:n]",
+        alike="y = x[: x.shape[0] // 2]",
+    ),
+    "index_number": Entry(
+        op="a tensor where Python needs an index",
+        why=_VALUE,
+        instead="for i in range(x.shape[0]):\n    loss = loss + (i < n) * 1.0",
+        slow="for i in range(n):\n    loss = loss + 1.0",
+        alike="for i in range(x.shape[0]):\n    loss = loss + 1.0",
+    ),
+    "number": Entry(
+        op="a tensor where a number is needed",
+        why="the size or number is an argument of the launch, so the host waits to know it",
+        instead="y = torch.arange(x.shape[0], device=x.device) * (n / n)",
+        slow="y = torch.arange(n)",
+        alike="y = torch.arange(len(x), device=x.device)",
+    ),
+    "equal": Entry(
+        op="torch.equal",
+        why="it returns a Python bool, for which the host waits",
+        instead="same = (x == x0).all()  # a tensor; look at it when the step is over",
+        slow="same = torch.equal(x, x0)",
+        alike="same = torch.eq(x, x0)",
+    ),
+    "allclose": Entry(
+        op="torch.allclose",
+        why="it returns a Python bool, for which the host waits",
+        instead="close = torch.isclose(x, x0).all()  # a tensor; look at it when the step is over",
+        slow="close = torch.allclose(x, x0)",
+        alike="close = torch.isclose(x, x0)",
+    ),
+    "histc": Entry(
+        op="torch.histc without min and max",
+        why="the host waits for the smallest and largest value to place the bins",
+        instead="h = torch.histc(x, bins=10, min=-3, max=3)",
+        slow="h = torch.histc(x, bins=10)",
+        alike="h = torch.histc(x, 10, -1, 1)",
+    ),
+    "bincount": Entry(
+        op="torch.bincount",
+        why="the host waits for the smallest and largest value, even if minlength is given",
+        instead="counts = torch.zeros(6, device=x.device).scatter_add_(\n"
+        "    0, target, torch.ones_like(target, dtype=torch.float32))",
+        slow="counts = torch.bincount(target, minlength=6)",
+        alike="counts = (target[:, None] == torch.arange(6)).sum(0)",
+    ),
+    "isin": Entry(
+        op="torch.isin with many test elements",
+        why="from a certain size on it sorts and calls unique, whose size the host waits for",
+        instead="# a table of what is asked for: one look-up for each element\n"
+        "table = torch.zeros(100, dtype=torch.bool).index_fill_(0, many.clamp(0, 99), True)\n"
+        "hit = table[target]",
+        slow="hit = torch.isin(target, many)",
+        alike="hit = torch.isin(target, many[:3])",
+    ),
+    "to_sparse": Entry(
+        op="to_sparse, coalesce",
+        why=_SHAPE,
+        instead="y = x * (x > 0)  # dense and masked",
+        slow="y = x.detach().to_sparse()",
+    ),
+    "tensor_of_tensors": Entry(
+        op="torch.tensor([tensor, …])",
+        why="it reads every element to the host and copies them back",
+        instead="y = torch.stack([loss, loss * 2])",
+        slow="y = torch.tensor([loss, loss * 2])",
+        alike="y = torch.tensor([1.0, 2.0])",
+    ),
+    "linalg": Entry(
+        op="torch.linalg function that checks its result",
+        why="the host waits for the error code of the decomposition",
+        instead="# the _ex form returns the error code as a tensor\n"
+        "inverse, info = torch.linalg.inv_ex(square)",
+        slow="inverse = torch.linalg.inv(square)",
+        alike="product = torch.linalg.multi_dot([square, square])",
+    ),
+    "normal": Entry(
+        op="torch.normal with a tensor for std",
+        why="it looks whether all of std is positive, and the host waits for the answer",
+        instead="y = x + x0.abs() * torch.randn_like(x)",
+        slow="y = torch.normal(x.detach(), x0.abs())",
+        alike="y = torch.normal(x.detach(), 1.0)",
+    ),
+    "distribution": Entry(
+        op="a torch.distributions object with argument checks",
+        why="it looks whether all of its arguments are valid, and the host waits for the answer",
+        instead="y = torch.distributions.Normal(x, 1.0, validate_args=False).rsample()",
+        slow="y = torch.distributions.Normal(x, 1.0).rsample()",
+        alike="y = torch.distributions.Normal(x.shape[0], 1.0).rsample()",
+    ),
+    "clip_grad": Entry(
+        op="clip_grad_norm_(…, error_if_nonfinite=True)",
+        why="to raise an error it must know the norm, and the host waits for it",
+        instead="norm = torch.nn.utils.clip_grad_norm_([weight], 1.0)  # a tensor; check it later",
+        slow="torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)",
+        alike="torch.nn.utils.clip_grad_norm_([weight], 1.0)",
+    ),
+    "grad_scaler": Entry(
+        op="GradScaler.step",
+        why="it must know whether a gradient overflowed before it lets the optimizer step: once "
+        "a step is the price of float16",
+        instead="# bfloat16 has the range of float32 and needs no scaler\n"
+        'with torch.autocast("cpu", dtype=torch.bfloat16):\n    y = x @ x.T',
+    ),
+    "ctc": Entry(
+        op="ctc_loss with lengths on the device",
+        why="the lengths are copied to the host, which waits for them",
+        instead="# lengths come from the host: leave them there\n"
+        "y = F.ctc_loss(paths, labels, [6, 6], [2, 2])",
+        slow="y = F.ctc_loss(paths, labels, lengths, label_lengths)",
+        alike="y = F.ctc_loss(paths, labels, (6, 6), (2, 2))",
+    ),
+    "synchronize": Entry(
+        op="torch.cuda.synchronize",
+        why="it waits for everything that is queued: that is what it is for",
+        instead="pass  # leave it out of the step; time with torch.cuda.Event",
+    ),
+    "empty_cache": Entry(
+        op="torch.cuda.empty_cache",
+        why="it waits, gives the memory back to the driver, and the next step asks for it again",
+        instead="pass  # leave it out; PYTORCH_ALLOC_CONF=expandable_segments:True where memory "
+        "is fragmented",
+    ),
+    "copy_to_host": Entry(
+        op="host_tensor.copy_(device_tensor)",
+        why=_COPY,
+        instead="kept = x.detach().clone()  # collect on the device; one copy, after the loop",
+        slow="buffer = torch.ones(4, 5).cpu().clone()\nbuffer.copy_(x.detach())",
+    ),
+    "copy_to_device": Entry(
+        op="a blocking copy to the device",
+        why="without pinned memory and non_blocking=True the host waits for the copy and for all "
+        "that was queued before it",
+        instead="# DataLoader(…, pin_memory=True), then\ny = x.to(x.device, non_blocking=True)",
+    ),
+    "other": Entry(
+        op="an operation whose result depends on the data",
+        why="torch tags it data_dependent_output or dynamic_output_shape: the host waits",
+        instead="# keep the shape fixed and mask\ny = torch.where(mask, x, 0.0)",
+    ),
+}
+
+#: Every rule by its name.
+CATALOGUE: Mapping[str, Entry] = MappingProxyType(_ENTRIES)

@@ -1,0 +1,108 @@
+"""Which tensors would live on the device, worked out from how they meet.
+
+On a CPU every tensor has the same device, so the device has to be inferred. Tensors that meet
+in an operation share theirs (torch insists), apart from those with no dimension, which may
+stay on the host. Growing these groups from the model's parameters and inputs gives what a GPU
+would hold; a data loader's indices or Adam's step counter never join.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["Connections"]
+
+
+class Connections:
+    """Groups of storages, some of them known to be on the device or on the host."""
+
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+        self._on_device: list[bool] = []
+        self._on_host: list[bool] = []
+        self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
+        # 0-dim results: on the device if any operand is, while the operand itself need not be
+        self._feeds: list[tuple[int, int]] = []
+
+    def node(self, tensor: Any) -> int | None:
+        """The number of the tensor's storage; None for a tensor without one (sparse, opaque)."""
+        try:
+            storage = tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return None
+        key = storage._cdata
+        found = self._storages.get(key)
+        if found is not None:
+            return found[0]
+        number = len(self._parent)
+        self._parent.append(number)
+        self._on_device.append(False)
+        self._on_host.append(False)
+        storages = self._storages
+
+        # an address is used again after its storage has died: forget it then
+        def forget(_: Any, key: int = key) -> None:
+            storages.pop(key, None)
+
+        storages[key] = (number, weakref.ref(storage, forget))
+        return number
+
+    def root(self, number: int) -> int:
+        parent = self._parent
+        while parent[number] != number:
+            parent[number] = number = parent[parent[number]]
+        return number
+
+    def join(self, first: int, second: int) -> None:
+        """Both are on the same device; what is known to differ stays apart."""
+        a, b = self.root(first), self.root(second)
+        if a == b:
+            return
+        device, host = self._on_device, self._on_host
+        if (device[a] and host[b]) or (host[a] and device[b]):
+            return
+        self._parent[b] = a
+        device[a] |= device[b]
+        host[a] |= host[b]
+
+    def feed(self, operand: int, result: int) -> None:
+        """``result`` is on the device if ``operand`` is; nothing follows the other way."""
+        self._feeds.append((operand, result))
+
+    def put_on_device(self, number: int) -> None:
+        root = self.root(number)
+        if not self._on_host[root]:
+            self._on_device[root] = True
+
+    def put_on_host(self, number: int) -> None:
+        root = self.root(number)
+        if not self._on_device[root]:
+            self._on_host[root] = True
+
+    def is_on_device(self, number: int) -> bool:
+        """What is known so far; more may follow from operations still to come."""
+        return self._on_device[self.root(number)]
+
+    def is_on_host(self, number: int) -> bool:
+        return self._on_host[self.root(number)]
+
+    def settle(self) -> None:
+        """Let the one-way relations do their work, until nothing changes."""
+        feeds = self._feeds
+        changed = True
+        while changed:
+            changed = False
+            left = []
+            for operand, result in feeds:
+                if not self.is_on_device(operand):
+                    left.append((operand, result))
+                elif not self.is_on_device(result) and not self.is_on_host(result):
+                    self.put_on_device(result)
+                    changed = True
+            feeds = left
+        self._feeds = feeds
+
+    def all_on_device(self, numbers: Iterable[int]) -> bool:
+        return all(self.is_on_device(n) for n in numbers)

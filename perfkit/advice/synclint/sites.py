@@ -1,0 +1,197 @@
+"""From a stack to the line that the user wrote.
+
+A line is the user's if its file is neither torch's, nor an installed package's, nor the
+standard library's, nor perfkit's. The innermost such frame is the one to blame.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = ["Site", "called", "is_literal_cpu", "place", "site_of", "source_line"]
+
+_GENERATED = ("<frozen ", "<eval_with_key", "<attrs generated", "<__array_function__")
+# torch's own Python between a user's line and the operator: says nothing about the cause
+_PLUMBING = (
+    "_compile.py",
+    "_jit_internal.py",
+    "_ops.py",
+    "_tensor.py",
+    "_tensor_str.py",
+    "functional.py",
+    "overrides.py",
+    "_torch_docs.py",
+    "autograd/",
+    "nn/functional.py",
+    "nn/modules/module.py",
+    "utils/_contextlib.py",
+    "utils/_python_dispatch.py",
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One instruction of the user's code.
+
+    Attributes:
+        code: the code object whose frame it was.
+        instruction: the offset in it, which tells two calls on one line apart.
+        line: the line, counted from 1.
+        inside: file and line of the library code that the line had called, where that library
+            (not the user) made the device wait; else None.
+    """
+
+    code: CodeType
+    instruction: int
+    line: int
+    inside: tuple[str, int] | None = None
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename
+
+
+@functools.cache
+def _torch_root() -> str:
+    module = sys.modules.get("torch")
+    return f"{Path(str(module.__file__)).parent}/" if module is not None else "\0"
+
+
+@functools.cache
+def _library_roots() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    roots.add(str(Path(__file__).resolve().parents[2]))  # perfkit itself
+    return tuple(f"{root}/" for root in sorted(roots))
+
+
+@functools.cache
+def is_user_file(filename: str) -> bool:
+    """Whether the file of a frame is the user's (notebook cells and ``-c`` programs are)."""
+    if filename.startswith("<"):
+        return not filename.startswith(_GENERATED)
+    if filename.startswith((_torch_root(), *_library_roots())):
+        return False
+    return "/site-packages/" not in filename and "/dist-packages/" not in filename
+
+
+@functools.cache
+def _is_plumbing(filename: str) -> bool:
+    if filename.startswith(_torch_root()):
+        return filename.removeprefix(_torch_root()).startswith(_PLUMBING)
+    return filename.startswith(("<", f"{Path(__file__).resolve().parents[2]}/"))
+
+
+def site_of(frame: FrameType | None, *, library: bool = False) -> Site | None:
+    """The innermost user line at or above ``frame``; None where no user code is running.
+
+    Args:
+        frame: where to start.
+        library: also say which library code stands in between (costs a little more).
+    """
+    inside = None
+    while frame is not None:
+        code = frame.f_code
+        if is_user_file(code.co_filename):
+            return Site(code, frame.f_lasti, frame.f_lineno, inside)
+        if library and inside is None and not _is_plumbing(code.co_filename):
+            inside = (code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def source_line(filename: str, line: int) -> str:
+    """The text of that line, stripped; empty where the source is not to be had."""
+    return linecache.getline(filename, line).strip()
+
+
+def place(filename: str, line: int) -> str:
+    """The line as a person names it: ``train.py:12``, or ``cell [3], line 5``."""
+    number = _cell_number(filename)
+    if number is not None:
+        return f"cell [{number}], line {line}"
+    if filename.startswith("<"):
+        return f"{filename}, line {line}"
+    return f"{Path(filename).name}:{line}"
+
+
+def _cell_number(filename: str) -> Any:
+    """The execution count of the notebook cell that was compiled under this name.
+
+    Asked of a shell that already runs: where none does, nothing is imported.
+    """
+    interactive = sys.modules.get("IPython")
+    shell = interactive.get_ipython() if interactive is not None else None
+    known = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return known.get(filename)
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression(code: CodeType, instruction: int) -> ast.expr | None:
+    """The expression that this instruction evaluates, from the source text."""
+    positions = list(code.co_positions())
+    index = instruction // 2
+    if not 0 <= index < len(positions):
+        return None
+    first, last, start, end = positions[index]
+    if first is None or last is None or start is None or end is None:
+        return None
+    lines = [linecache.getline(code.co_filename, n).encode() for n in range(first, last + 1)]
+    if not lines or not lines[0]:
+        return None
+    # positions count bytes of the line as UTF-8; cut the end first: it may be the same line
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    text = b"".join(lines).decode(errors="replace")
+    try:
+        return ast.parse(f"({text}\n)", mode="eval").body
+    except SyntaxError:
+        return None
+
+
+def called(site: Site) -> str:
+    """The name of the plain function that the line was calling: ``max``, ``print``; else ''."""
+    expression = _expression(site.code, site.instruction)
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
+        return expression.func.id
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _literal_cpu(code: CodeType, instruction: int) -> bool:
+    expression = _expression(code, instruction)
+    if not isinstance(expression, ast.Call):
+        return False
+    values = [*expression.args, *(k.value for k in expression.keywords)]
+    return any(_names_cpu(value) for value in values)
+
+
+def _names_cpu(value: ast.expr) -> bool:
+    if isinstance(value, ast.Constant):
+        return value.value == "cpu"
+    if isinstance(value, ast.Call):  # torch.device("cpu")
+        return len(value.args) == 1 and _names_cpu(value.args[0])
+    # a name that says so; `device` on a machine without a GPU does not
+    name = value.id if isinstance(value, ast.Name) else getattr(value, "attr", "")
+    return "cpu" in str(name).lower()
+
+
+def is_literal_cpu(frame: FrameType, device: Any) -> bool:
+    """Whether a call asks for the CPU by name, on every machine.
+
+    ``x.to("cpu")`` does; ``x.to(device)`` does not, although ``device`` is the CPU here: there
+    it is what the script falls back to where it finds no GPU.
+    """
+    if str(device) != "cpu":
+        return False
+    if is_user_file(frame.f_code.co_filename):
+        return _literal_cpu(frame.f_code, frame.f_lasti)
+    return isinstance(device, str)  # libraries pass devices as objects, and write "cpu" as text
