@@ -177,9 +177,13 @@ def _prepared(job: Job) -> Callable[[Settings], Any]:
     os.environ.update(job.environment)
     os.chdir(job.cwd)
     sys.path[:] = job.sys_path
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    # the prepared process's own streams were made for other files
+    sys.stdout, sys.stderr = (
+        open(  # noqa: SIM115 - they live as long as the process
+            fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
+        )
+        for fd in (1, 2)
+    )
     faulthandler.enable(file=2)
     if WHERE_SIGNAL is not None:
         faulthandler.register(WHERE_SIGNAL, file=2, all_threads=True, chain=False)
