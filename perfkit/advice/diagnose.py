@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding
+from perfkit.advice.findings import Finding, percent
 from perfkit.advice.rules import RULES
 from perfkit.timing.summary import Summary
 
@@ -77,7 +77,7 @@ def _bound(case: Case) -> tuple[str, float]:
 
 
 def _sentence(bound_by: str, share: float, case: Case) -> str:
-    part = f"{share:.0%}".replace("%", " %")
+    part = percent(share)
     if not case.on_device:
         return {
             "data": f"Data-bound: {part} of each step waits for the DataLoader",

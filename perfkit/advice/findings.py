@@ -44,6 +44,11 @@ class Finding:
         }
 
 
+def percent(share: float) -> str:
+    """A share in words, with the space that the unit takes: ``71 %``."""
+    return f"{share * 100:.0f} %"
+
+
 def amdahl(share: float, *, speedup: float | None = None) -> tuple[float, str]:
     """Bound of the gain if ``share`` of the step went away, and the formula in words.
 

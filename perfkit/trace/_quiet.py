@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,8 +29,7 @@ def quiet_profiler() -> Iterator[None]:
         return
     try:
         with tempfile.TemporaryFile() as aside:
-            if sys.stderr is not None:
-                sys.stderr.flush()
+            # sys.stderr is not flushed: we may stand inside of one of its own calls.
             os.dup2(aside.fileno(), 2)
             try:
                 yield

@@ -41,7 +41,7 @@ class Cost:
             parts.append(
                 f"a profiled step took {self.profiled_step_ms:,.1f} ms (n={self.n_profiled}), "
                 f"an unprofiled one {self.unprofiled_step_ms:,.1f} ms (n={self.n_unprofiled}): "
-                f"{self.slowdown - 1:+.0%}"
+                f"{(self.slowdown - 1) * 100:+.0f} %"
             )
         elif self.profiled_step_ms is not None:
             parts.append(

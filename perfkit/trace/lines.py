@@ -30,6 +30,7 @@ from typing import Any
 SAMPLES_PER_S = 100.0
 _TOO_FEW = 20
 _LOOK_EVERY_S = 0.25  # at deadline and memory
+_JOIN_S = 2.0  # the thread may be waiting for a place in the interpreter's queue of calls
 
 _INSTALLED = tuple(
     {
@@ -178,7 +179,7 @@ class Sampler:
         self._sampling = False
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(timeout=_JOIN_S)
 
     def _run(self) -> None:
         next_look_s = 0.0
@@ -243,7 +244,9 @@ class Sampler:
             for (file, number, function, in_data_wait, library), count in merged.most_common()
         )
         warnings = (
-            (f"only {n} line samples: the ranking of lines is rough",) if 0 < n < _TOO_FEW else ()
+            (f"only {n} line sample{'s' * (n > 1)}: the ranking of lines is rough",)
+            if 0 < n < _TOO_FEW
+            else ()
         )
         return LineSamples(lines, n, self._rate, warnings)
 

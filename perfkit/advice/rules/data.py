@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.trace.columns import Category
 from perfkit.trace.lines import Line
 
@@ -37,14 +37,14 @@ def dataloader(case: Case) -> Iterator[Finding]:
     alone = any("_SingleProcessDataLoaderIter" in name for name in names)
     share = case.shares["data wait"]
     evidence = [
-        f"{case.ms_per_step(share):,.1f} ms of each step ({share:.0%}) pass in the DataLoader's "
+        f"{case.ms_per_step(share):,.1f} ms of each step ({percent(share)}) pass in the DataLoader's "
         f"__next__ ({', '.join(sorted(n.partition('#')[2] for n in names))})"
     ]
     if case.on_device:
-        evidence.append(f"the device idles meanwhile for {lost:.0%} of each step")
+        evidence.append(f"the device idles meanwhile for {percent(lost)} of each step")
     top = _top_line(case)
     if top is not None:
-        evidence.append(f"{top.share:.0%} of the line samples fall on {top.where}")
+        evidence.append(f"{percent(top.share)} of the line samples fall on {top.where}")
     gain, formula = amdahl(lost)
     if alone:
         workers = max(min((case.facts.n_cores or 4) - 1, 8), 1)
@@ -91,7 +91,7 @@ def decoding(case: Case) -> Iterator[Finding]:
         rule="image-decode",
         title="Most of the loading is decoding images at full size, every epoch again",
         evidence=(
-            f"{share:.0%} of the line samples ({sum(x.n_samples for x in lines)} of "
+            f"{percent(share)} of the line samples ({sum(x.n_samples for x in lines)} of "
             f"{case.lines.n_samples}) fall into image decoding inside the DataLoader",
         ),
         what_to_do=(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category
 from perfkit.trace.lines import Line
 
@@ -28,16 +28,16 @@ def python(case: Case) -> Iterator[Finding]:
         return
     share = case.shares["other"]
     evidence = [
-        f"{case.ms_per_step(share):,.1f} ms of each step ({share:.0%}) are in no torch operator "
+        f"{case.ms_per_step(share):,.1f} ms of each step ({percent(share)}) are in no torch operator "
         "and no DataLoader"
     ]
     if case.on_device:
-        evidence.append(f"the device idles meanwhile for {lost:.0%} of each step")
+        evidence.append(f"the device idles meanwhile for {percent(lost)} of each step")
     lines = [x for x in case.lines.by_line() if not x.in_data_wait]
     top: Line | None = lines[0] if lines and lines[0].n_samples >= _LEAST_SAMPLES else None
     if top is not None:
         evidence.append(
-            f"{top.share:.0%} of the line samples fall on {top.where} ({top.n_samples} of "
+            f"{percent(top.share)} of the line samples fall on {top.where} ({top.n_samples} of "
             f"{case.lines.n_samples})"
         )
     gain, formula = amdahl(lost)
@@ -87,7 +87,7 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
         title="Thousands of tiny operations: calling them is the work",
         evidence=(
             f"{per_step:,.0f} operations of less than {_TINY_US:g} µs in each step take "
-            f"{share:.0%} of it",
+            f"{percent(share)} of it",
             "most often "
             + ", ".join(f"{o.name} ({o.count / case.n_steps:,.0f} per step)" for o in named),
         ),
@@ -117,7 +117,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         rule="launch-bound",
         title="The device waits for the host to launch kernels",
         evidence=(
-            f"the device idles for {case.idle['launch']:.0%} of each step while the host runs "
+            f"the device idles for {percent(case.idle['launch'])} of each step while the host runs "
             "operators",
             f"{n / case.n_steps:,.0f} kernels per step, half of them shorter than "
             f"{median_us:,.1f} µs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.findings import Finding, amdahl, percent
 
 _LEAST_SHARE = 0.1
 _LEAST_ZEROING = 0.05
@@ -34,7 +34,7 @@ def single_tensor(case: Case) -> Iterator[Finding]:
             + (f" for {tensors} parameter tensors" if tensors else "")
             + ", none of them fused or foreach",
             f"the update takes {case.ms_per_step(case.shares['optimizer']):,.2f} ms "
-            f"({case.shares['optimizer']:.0%}) of each step",
+            f"({percent(case.shares['optimizer'])}) of each step",
         ),
         what_to_do=f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})",
         gain_at_most=gain,
@@ -73,7 +73,7 @@ def zero_grad(case: Case) -> Iterator[Finding]:
         title="Gradients are filled with zeros instead of dropped",
         evidence=(
             f"{sum(zeroing.values()) / case.n_steps:,.0f} zeroing operations per step; zero_grad "
-            f"takes {case.ms_per_step(share):,.2f} ms ({share:.0%}) of it",
+            f"takes {case.ms_per_step(share):,.2f} ms ({percent(share)}) of it",
         ),
         what_to_do="optimizer.zero_grad(set_to_none=True)  # the default since torch 2.0",
         gain_at_most=gain,
@@ -92,7 +92,7 @@ def large_update(case: Case) -> Iterator[Finding]:
         rule="optimizer-share",
         title="The update takes much of the step: batches are small for this model",
         evidence=(
-            f"Optimizer.step and zero_grad take {case.shares['optimizer']:.0%} of each step",
+            f"Optimizer.step and zero_grad take {percent(case.shares['optimizer'])} of each step",
         ),
         what_to_do=(
             "for i, (x, y) in enumerate(loader):\n"

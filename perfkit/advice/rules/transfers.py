@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.trace.columns import Category
 from perfkit.trace.syncs import Sync
 
@@ -66,7 +66,7 @@ def sync(case: Case) -> Iterator[Finding]:
             f"{sum(counts.values()) / case.n_steps:,.1f} syncs per step, most costly in {top}: "
             f"{what}",
             f"{cost_us / case.n_steps / 1e3:,.2f} ms of host time per step; the device then idles "
-            f"for {lost:.0%} of each step until it is given work again",
+            f"for {percent(lost)} of each step until it is given work again",
         ),
         what_to_do=instead,
         gain_at_most=gain,
@@ -97,7 +97,7 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
             f"{sum(s.count for s in pageable) / case.n_steps:,.1f} blocking copies per step, "
             f"{n_bytes / case.n_steps / 1e6:,.1f} MB, "
             f"{sum(s.cost_us for s in pageable) / case.n_steps / 1e3:,.2f} ms of host time",
-            f"the device idles meanwhile for {lost:.0%} of each step",
+            f"the device idles meanwhile for {percent(lost)} of each step",
         ),
         what_to_do=(
             "loader = DataLoader(dataset, ..., pin_memory=True)\n"

@@ -11,12 +11,21 @@ import functools
 import linecache
 import sys
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["Site", "called", "is_literal_cpu", "place", "site_of", "source_line"]
+__all__ = [
+    "Site",
+    "called",
+    "is_literal_cpu",
+    "is_user_file",
+    "library_between",
+    "place",
+    "run_by_autograd",
+    "site_of",
+    "source_line",
+]
 
 _GENERATED = ("<frozen ", "<eval_with_key", "<attrs generated", "<__array_function__")
 # torch's own Python between a user's line and the operator: says nothing about the cause
@@ -37,22 +46,18 @@ _PLUMBING = (
 )
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(NamedTuple):
     """One instruction of the user's code.
 
     Attributes:
         code: the code object whose frame it was.
         instruction: the offset in it, which tells two calls on one line apart.
         line: the line, counted from 1.
-        inside: file and line of the library code that the line had called, where that library
-            (not the user) made the device wait; else None.
     """
 
     code: CodeType
     instruction: int
     line: int
-    inside: tuple[str, int] | None = None
 
     @property
     def file(self) -> str:
@@ -90,22 +95,35 @@ def _is_plumbing(filename: str) -> bool:
     return filename.startswith(("<", f"{Path(__file__).resolve().parents[2]}/"))
 
 
-def site_of(frame: FrameType | None, *, library: bool = False) -> Site | None:
-    """The innermost user line at or above ``frame``; None where no user code is running.
-
-    Args:
-        frame: where to start.
-        library: also say which library code stands in between (costs a little more).
-    """
-    inside = None
+def site_of(frame: FrameType | None) -> Site | None:
+    """The innermost user line at or above ``frame``; None where no user code is running."""
     while frame is not None:
         code = frame.f_code
         if is_user_file(code.co_filename):
-            return Site(code, frame.f_lasti, frame.f_lineno, inside)
-        if library and inside is None and not _is_plumbing(code.co_filename):
-            inside = (code.co_filename, frame.f_lineno)
+            return Site(code, frame.f_lasti, frame.f_lineno)
         frame = frame.f_back
     return None
+
+
+def library_between(frame: FrameType | None) -> tuple[str, int] | None:
+    """File and line of the innermost library code between ``frame`` and the user's line.
+
+    torch's own Python that only leads to an operator does not count.
+    """
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if not _is_plumbing(frame.f_code.co_filename):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def run_by_autograd(frame: FrameType | None) -> bool:
+    """Whether the autograd engine itself is at work, not user code that it has called."""
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        if frame.f_code.co_name == "_engine_run_backward":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def source_line(filename: str, line: int) -> str:

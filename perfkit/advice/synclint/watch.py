@@ -1,0 +1,540 @@
+"""Watch real operations on CPU tensors and note those for which a GPU's host would wait.
+
+Two modes look at the same code from two heights. The dispatch mode sees every operator, those
+of the backward pass too; the function mode sees what leaves no operator behind on a CPU
+(``.tolist()``, ``.cpu()``) and how the user had spelled it. Whether a value would be on the
+GPU at all is decided at the end, when all connections are known.
+"""
+
+from __future__ import annotations
+
+import bisect
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from perfkit import _torch_compat
+from perfkit.advice.synclint.connections import Connections
+from perfkit.advice.synclint.rules import API_READS, rule_of
+from perfkit.advice.synclint.sites import (
+    Site,
+    is_literal_cpu,
+    library_between,
+    run_by_autograd,
+    site_of,
+)
+from perfkit.errors import UsageError
+
+__all__ = ["Found", "Watch"]
+
+_Tensor = torch.Tensor
+_MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__
+# forward lines kept for the backward pass; the older half goes when it is full
+_MOST_LINES = 200_000
+
+# operators that unite operands of no dimension too (elsewhere those may stay on the host)
+_UNITE_ALL = frozenset(
+    {"aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"}
+)
+# operators whose later operands may be on the host while the first is on the device
+_FIRST_ONLY = frozenset({"aten::_ctc_loss", "aten::_ctc_loss.Tensor"})
+_INDEXING = frozenset(
+    {"aten::index.Tensor", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+)
+
+
+class Found(NamedTuple):
+    """A place that makes the host wait, as the watch has noted it.
+
+    Attributes:
+        site: the user's line.
+        entry: the rule of the catalogue.
+        api: name of the Python-level torch function that was running; empty in autograd.
+        inside: file and line of the library that asked for the value; None if the user did.
+        backward: it happens when autograd comes back to this line (or in ``.backward()``).
+    """
+
+    site: Site
+    entry: str
+    api: str
+    inside: tuple[str, int] | None
+    backward: bool
+
+
+class Watch:
+    """Context manager around the code to be looked at; one at a time in a process.
+
+    Args:
+        model: whose parameters, buffers and inputs are on the device. By default everything
+            that has or needs a gradient, and all modules that run.
+
+    Raises:
+        UsageError: on entry, if a watch is already active.
+    """
+
+    _active: Watch | None = None
+    _claim = threading.Lock()
+
+    def __init__(self, model: torch.nn.Module | None = None) -> None:
+        self._model = model
+        self._members = None if model is None else weakref.WeakSet(model.modules())
+        self._links = Connections()
+        self._found: Counter[tuple[Found, tuple[int, ...]]] = Counter()
+        self._seen_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        # devices that were read off a tensor, by identity: `device=x.device` says "where x is"
+        self._devices: dict[int, tuple[Any, int]] = {}
+        self._first_nodes: list[int] = []
+        self._forward_lines: list[tuple[int, Site]] = []
+        self._node = _torch_compat.autograd_node_reader()
+        self._sequence = _torch_compat.sequence_number_reader()
+        self._paused = 0
+        self._moving = 0
+        self._reading = 0
+        self._backward = 0
+        self._api = ""
+        self._one_hot_is_fixed = False
+        self._stack = ExitStack()
+
+    # --- life ---------------------------------------------------------------------------
+
+    def __enter__(self) -> Watch:
+        with Watch._claim:
+            if Watch._active is not None:
+                raise UsageError(
+                    "syncs are already being watched in this process: find_syncs, no_syncs and "
+                    "%synclint cannot be nested; leave the outer one first"
+                )
+            Watch._active = self
+        with ExitStack() as stack:
+            stack.callback(self._release)
+            if self._model is not None:
+                self._seed(self._model)
+            handle = register_module_forward_pre_hook(self._before_module)
+            stack.callback(handle.remove)
+            stack.callback(_torch_compat.watch_loader_iterators(self._fetch))
+            stack.enter_context(_explicit_waits(self))
+            if "torch._dynamo" in sys.modules:  # compiled code hides its operators from modes
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            api, ops = _ApiMode(self), _OpMode(self)
+            api.__enter__()
+            stack.callback(_torch_compat.leave_function_mode, api)
+            stack.callback(_torch_compat.around_backward(lambda: self._in_backward(api)))
+            ops.__enter__()
+            stack.callback(_torch_compat.leave_dispatch_mode, ops)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    @staticmethod
+    def _release() -> None:
+        Watch._active = None
+
+    @contextmanager
+    def _in_backward(self, api: _ApiMode) -> Iterator[None]:
+        """A backward pass: hooks and custom functions in it are user code like any other."""
+        self._backward += 1
+        try:
+            with api:
+                yield
+        finally:
+            self._backward -= 1
+
+    def _fetch(self, fetch: Callable[[], Any]) -> Any:
+        """What a data loader does is on the host, whatever it does."""
+        self._paused += 1
+        try:
+            return fetch()
+        finally:
+            self._paused -= 1
+
+    # --- what is on the device ----------------------------------------------------------
+
+    def _seed(self, module: torch.nn.Module) -> None:
+        for tensor in (*module.parameters(), *module.buffers()):
+            self._put_on_device(tensor)
+
+    def _put_on_device(self, tensor: Any) -> None:
+        number = self._number(tensor)
+        if number is not None:
+            self._links.put_on_device(number)
+
+    def _put_on_host(self, tensor: Any) -> None:
+        number = self._number(tensor)
+        if number is not None:
+            self._links.put_on_host(number)
+
+    def _number(self, tensor: Any) -> int | None:
+        number = self._links.node(tensor)
+        if number is not None and tensor.is_cuda:
+            self._links.put_on_device(number)
+        return number
+
+    def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
+        if self._paused or (self._members is not None and module not in self._members):
+            return
+        if module not in self._seen_modules:
+            self._seen_modules.add(module)
+            self._seed(module)
+        if next(module.parameters(), None) is not None:
+            for value in _tensors(inputs):
+                self._put_on_device(value)
+
+    # --- noting -------------------------------------------------------------------------
+
+    def hit(self, entry: str, needs: Sequence[Any], frame: FrameType | None) -> None:
+        """Note that the code at ``frame`` waits if all tensors of ``needs`` are on the device."""
+        numbers = []
+        for tensor in needs:
+            number = self._number(tensor)
+            if number is None or self._links.is_on_host(number):
+                return
+            numbers.append(number)
+        backward = False
+        site = None
+        if self._backward and run_by_autograd(frame):
+            backward = True
+            site = self._forward_line()
+        inside = None if site is not None else library_between(frame)
+        site = site or site_of(frame)
+        if site is not None:
+            found = Found(site, entry, "" if backward else self._api, inside, backward)
+            self._found[found, tuple(numbers)] += 1
+
+    def _forward_line(self) -> Site | None:
+        """The line of the forward pass that made the autograd node which is running now."""
+        node = self._node()
+        if node is None:
+            return None
+        number = node._sequence_nr()
+        at = bisect.bisect_right(self._first_nodes, number) - 1
+        if at < 0:
+            return None
+        end, site = self._forward_lines[at]
+        return site if number < end else None
+
+    def remember_line(self, first: int, end: int, frame: FrameType) -> None:
+        """Autograd nodes ``first`` … ``end - 1`` were made by the user line above ``frame``."""
+        site = site_of(frame)
+        if site is None or (self._first_nodes and first <= self._first_nodes[-1]):
+            return
+        if len(self._first_nodes) >= _MOST_LINES:
+            del self._first_nodes[: _MOST_LINES // 2], self._forward_lines[: _MOST_LINES // 2]
+        self._first_nodes.append(first)
+        self._forward_lines.append((end, site))
+
+    def found(self) -> list[tuple[Found, int]]:
+        """What waits, with how often it did, in the order in which it was first seen."""
+        self._links.settle()
+        totals: Counter[Found] = Counter()
+        for (found, numbers), count in self._found.items():
+            if self._links.all_on_device(numbers):
+                totals[found] += count
+        return list(totals.items())
+
+    def start_anew(self) -> None:
+        """Forget what was noted so far, but not what is on the device."""
+        self._found.clear()
+
+    # --- operators ----------------------------------------------------------------------
+
+    def note_operator(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        rule = rule_of(func)
+        name = func.name()
+        if rule is not None and not self._reading:
+            hit = rule(args, kwargs)
+            if hit is not None and not (self._one_hot_is_fixed and hit.entry == "number"):
+                self.hit(hit.entry, hit.needs, sys._getframe(2))
+        self._relate(name, args, kwargs, result)
+
+    def _relate(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        if name in _INDEXING:
+            operands = [args[0], *(i for i in args[1] if i is not None and i.dtype is torch.bool)]
+            operands += args[2:3]
+        elif name in _FIRST_ONLY:
+            operands = [args[0]]
+        elif name == "aten::copy_":
+            source, target = self._number(args[1]), self._number(args[0])
+            if source is not None and target is not None and self._links.is_on_host(target):
+                if not (kwargs.get("non_blocking") or (len(args) > 2 and args[2])):
+                    self.hit("copy_to_host", [args[1]], sys._getframe(3))
+                return
+            operands = [args[0], args[1]] if args[1].dim() else [args[0]]
+        else:
+            operands = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else _tensors(args)
+        links, watch_gradients = self._links, self._members is None
+        large, small = [], []
+        for tensor in operands:
+            number = self._number(tensor)
+            if number is None:
+                continue
+            if watch_gradients and tensor.requires_grad and not links.is_on_device(number):
+                links.put_on_device(number)
+            (large if tensor.dim() else small).append(number)
+        results = [n for t in _tensors((result,)) if (n := self._number(t)) is not None]
+        if large:
+            together = [*large, *results]
+            if name in _UNITE_ALL:
+                together += small
+        elif len(small) == 1 or (small and results[:1] == small[:1]):  # in place: one device
+            together = [*small, *results]
+        else:
+            for operand in small:
+                for number in results:
+                    links.feed(operand, number)
+            return
+        first = together[0] if together else -1
+        for number in together[1:]:
+            if number != first:
+                links.join(first, number)
+
+    # --- Python-level calls -------------------------------------------------------------
+
+    def call(
+        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], frame: FrameType
+    ) -> Any:
+        """Run one overridable torch function, and note what it means for the host."""
+        special = _CALLS.get(name)
+        if special is not None:
+            return special(self, func, args, kwargs, frame)
+        return self.plain_call(func, name, args, kwargs, frame)
+
+    def plain_call(
+        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], frame: FrameType
+    ) -> Any:
+        before = self._sequence()
+        outer, self._api = self._api, name
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._api = outer
+        after = self._sequence()
+        if after != before:
+            self.remember_line(before, after, frame)
+        device = kwargs.get("device")
+        if device is not None and isinstance(result, _Tensor):
+            self._made_on(result, device, frame)
+        return result
+
+    def _made_on(self, result: _Tensor, device: Any, frame: FrameType) -> None:
+        """A tensor was made with ``device=``: it is where that says."""
+        like = self._devices.get(id(device))
+        number = self._number(result)
+        if number is None:
+            return
+        if like is not None:
+            self._links.join(like[1], number)
+        elif is_literal_cpu(frame, device):
+            self._links.put_on_host(number)
+        else:
+            self._links.put_on_device(number)
+
+    def _read(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        name = func.__name__
+        outer, self._api = self._api, name
+        self._reading += 1
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._reading -= 1
+            self._api = outer
+        if args and isinstance(args[0], _Tensor):
+            self.hit(API_READS[name], args[:1], frame)
+        return result
+
+    def _one_hot(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+        # on a CPU it reads the largest class even then, to check it
+        self._one_hot_is_fixed = classes != -1
+        try:
+            return self.plain_call(func, "one_hot", args, kwargs, frame)
+        finally:
+            self._one_hot_is_fixed = False
+
+    def _cpu(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        return self._to_host(func, args, kwargs, frame)
+
+    def _to(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
+        if isinstance(target, _Tensor):
+            self._devices[id(target)] = (target, self._number(target) or 0)
+        elif not isinstance(target, str | int | torch.device):  # a dtype, or nothing
+            return self.plain_call(func, "to", args, kwargs, frame)
+        if is_literal_cpu(frame, target):
+            return self._to_host(func, args, kwargs, frame)
+        if args[0].is_cuda and torch.device(target).type == "cpu":
+            return self._to_host(func, args, kwargs, frame)
+        return self._to_device(func, args, kwargs, frame)
+
+    def _as_tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        if args and isinstance(args[0], _Tensor) and kwargs.get("device") is not None:
+            return self._to(func, (args[0],), {**kwargs}, frame)
+        return self._tensor(func, args, kwargs, frame)
+
+    def _tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        result = self.plain_call(func, func.__name__, args, kwargs, frame)
+        data = args[-1] if args else kwargs.get("data")
+        if isinstance(data, list | tuple):
+            for element in _tensors(data):
+                self.hit("tensor_of_tensors", [element], frame)
+        return result
+
+    def _to_host(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        source = args[0]
+        result = self._move(func, args, kwargs)
+        number = self._number(source)
+        if frame.f_code.co_filename == _MODULE_FILE or number is None:  # model.cpu()
+            return result
+        if self._links.is_on_host(number):
+            return result
+        if not (kwargs.get("non_blocking") or (len(args) > 3 and args[3])):
+            self.hit("cpu", [source], frame)
+        # the copy that a GPU would make: from here on the two lead separate lives
+        if result is source:
+            result = self._move(source.clone, (), {})
+        self._put_on_host(result)
+        return result
+
+    def _to_device(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        source = args[0]
+        result = self._move(func, args, kwargs)
+        number = self._number(source)
+        if number is None:
+            return result
+        stays = (
+            result is not source
+            or frame.f_code.co_filename == _MODULE_FILE  # model.to(device): one and the same
+            or source.requires_grad
+            or self._links.is_on_device(number)
+        )
+        if not stays:
+            # what the data code has done with it before was done on the host
+            result = self._move(source.clone, (), {})
+        target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
+        like = self._devices.get(id(target))
+        moved = self._number(result)
+        if like is not None and moved is not None:
+            self._links.join(like[1], moved)
+        else:
+            self._put_on_device(result)
+        return result
+
+    def _move(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        self._moving += 1
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._moving -= 1
+
+    def _attribute(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.device) and args and isinstance(args[0], _Tensor):
+            number = self._number(args[0])
+            if number is not None:
+                self._devices[id(result)] = (result, number)
+        return result
+
+    def _storage(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        if frame.f_code.co_name == "_reduce_ex_internal":  # pickling: the bytes are written out
+            self.hit("save", args[:1], frame)
+        return func(*args, **kwargs)
+
+
+_CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]] = {
+    **dict.fromkeys(API_READS, Watch._read),
+    "__get__": Watch._attribute,
+    "as_tensor": Watch._as_tensor,
+    "asarray": Watch._as_tensor,
+    "cpu": Watch._cpu,
+    "new_tensor": Watch._tensor,
+    "one_hot": Watch._one_hot,
+    "tensor": Watch._tensor,
+    "to": Watch._to,
+    "untyped_storage": Watch._storage,
+}
+
+
+def _tensors(values: Any) -> list[Any]:
+    """The tensors among these values and the lists among them."""
+    found = []
+    for value in values:
+        if isinstance(value, _Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _tensors(value)
+        elif isinstance(value, dict):
+            found += _tensors(value.values())
+    return found
+
+
+class _ApiMode(TorchFunctionMode):
+    """Sees the calls of torch's Python functions and tensor methods."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        watch = self._watch
+        kwargs = kwargs or {}
+        if watch._paused or watch._moving:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        return watch.call(func, name, args, kwargs, sys._getframe(1))
+
+
+class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
+    """Sees every operator, on its way to the kernel."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        watch = self._watch
+        if watch._paused or watch._moving:
+            return result
+        if watch._backward:
+            # the function mode is on there, and would see our own look at the tensors
+            with torch._C.DisableTorchFunction():
+                watch.note_operator(func, args, kwargs, result)
+        else:
+            watch.note_operator(func, args, kwargs, result)
+        return result
+
+
+@contextmanager
+def _explicit_waits(watch: Watch) -> Iterator[None]:
+    """Note ``torch.cuda.synchronize()`` and ``empty_cache()``; without a GPU they do nothing."""
+    originals = {name: getattr(torch.cuda, name) for name in ("synchronize", "empty_cache")}
+
+    def replaced(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            watch.hit(name, (), sys._getframe(1))
+            return originals[name](*args, **kwargs) if torch.cuda.is_available() else None
+
+        return call
+
+    try:
+        for name in originals:
+            setattr(torch.cuda, name, replaced(name))
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(torch.cuda, name, original)
