@@ -13,11 +13,9 @@ from perfkit.advice.findings import Finding
 from perfkit.advice.profile import Profile
 from perfkit.report._bar import Segment, bar, text_bar
 from perfkit.report._text import (
-    WIDTH,
     fmt_count,
     fmt_ms,
     fmt_number,
-    fmt_ratio,
     fmt_share,
     table,
     wrap,
@@ -26,6 +24,7 @@ from perfkit.report._view import FindingView, LaneView, ProfileView, TableView
 from perfkit.trace.breakdown import Breakdown
 from perfkit.trace.lines import LineSamples
 from perfkit.trace.operators import Operator
+from perfkit.trace.syncs import Sync
 
 __all__ = ["html", "text"]
 
@@ -83,28 +82,26 @@ def _view(p: Profile) -> ProfileView:
     findings = tuple(_finding_view(f) for f in p.diagnosis.findings)
     return ProfileView(
         sentence=p.diagnosis.sentence,
-        step_line=_step_line(p.breakdown),
-        warnings=_without_repeats((*p.warnings, *p.breakdown.warnings, *p.lines.warnings)),
+        # the marks of a recording are perfkit's own: how they are found there says nothing
+        step_line=_step_line(p.breakdown, how=p.cost is None),
+        warnings=tuple(dict.fromkeys((*p.warnings, *p.step.warnings))),
         lanes=_lanes(p.breakdown),
         findings=findings[:_MAIN_FINDINGS],
         more_findings=findings[_MAIN_FINDINGS:],
         tables=(
             _operators_table(p.operators, len(p.breakdown.steps)),
             _lines_table(p.lines),
+            _syncs_table(p.syncs),
             *_steps_tables(p.breakdown),
         ),
-        foot=(p.cost.sentence(), p.provenance.sentence()),
+        foot=(*(() if p.cost is None else (p.cost.sentence(),)), p.provenance.sentence()),
     )
-
-
-def _without_repeats(sentences: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(sentences))
 
 
 def _finding_view(f: Finding) -> FindingView:
     return FindingView(
         title=f.title,
-        gain=f"at most {fmt_ratio(f.gain_at_most)}",
+        gain=f"at most {f.gain_at_most:.1f}×",  # a bound: no more digits than its formula,
         evidence=tuple(f.evidence),
         what_to_do=f.what_to_do.strip("\n"),
         formula=f.formula,
@@ -161,6 +158,28 @@ def _lines_table(lines: LineSamples) -> TableView:
     )
 
 
+def _syncs_table(syncs: Sequence[Sync]) -> TableView:
+    """What made the host wait for the device."""
+    rows = tuple(
+        (
+            sync.op or "(no operator)",
+            sync.call,
+            sync.copy,
+            fmt_count(round(sync.per_step, 1)),
+            fmt_ms(sync.cost_us / 1e3 / max(sync.n_steps, 1)),
+        )
+        for sync in syncs[:_TOP_OPERATORS]
+    )
+    return TableView(
+        title="Host-device syncs",
+        note="calls and host time per step",
+        header=("operator", "call", "copy", "calls", "host waits"),
+        rows=rows,
+        align="<<<>>",
+        code="cc...",
+    )
+
+
 def _breakdown_view(b: Breakdown) -> ProfileView:
     shares = b.shares()
     largest = max(shares, key=lambda c: shares[c]) if shares else None
@@ -180,17 +199,15 @@ def _breakdown_view(b: Breakdown) -> ProfileView:
     )
 
 
-def _step_line(b: Breakdown) -> str:
+def _step_line(b: Breakdown, *, how: bool = True) -> str:
+    """How many steps stand behind the figures, how they spread, and how they were found."""
     if not b.steps:
         return ""
+    found = f", found by {b.how_found}" if how else ""
     n = len(b.steps)
     if n == 1:
-        return f"One step of {fmt_ms(b.median_step_ms)} was profiled ({b.how_found})."
-    return (
-        f"Median step {fmt_ms(b.median_step_ms)} "
-        f"({fmt_ms(min(b.wall_ms))} … {fmt_ms(max(b.wall_ms))} over {n} profiled steps; "
-        f"found by {b.how_found})."
-    )
+        return f"One step profiled: {fmt_ms(b.median_step_ms)}{found}."
+    return f"{n} steps profiled: {fmt_ms(min(b.wall_ms))} … {fmt_ms(max(b.wall_ms))}{found}."
 
 
 def _lanes(b: Breakdown) -> tuple[LaneView, ...]:
