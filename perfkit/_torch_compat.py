@@ -254,3 +254,61 @@ def watch_loader_iterators(around: Callable[[Callable[[], Any]], Any]) -> Callab
 
     iterator.__next__, loader.__iter__ = __next__, __iter__
     return stop
+
+
+# --- sync lint ----------------------------------------------------------------------------
+
+
+def autograd_node_reader() -> Callable[[], Any]:
+    """``torch._C._current_autograd_node`` (since torch 2.0): None outside of a backward pass."""
+    import torch
+
+    reader: Callable[[], Any] = torch._C._current_autograd_node
+    return reader
+
+
+def sequence_number_reader() -> Callable[[], int]:
+    """``torch._C._autograd._get_sequence_nr`` (since torch 2.3): of the next autograd node."""
+    import torch
+
+    reader: Callable[[], int] = torch._C._autograd._get_sequence_nr
+    return reader
+
+
+def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
+    """Run every backward pass within ``context()``; returns how to stop.
+
+    Hides ``torch.autograd._engine_run_backward`` (since torch 2.3), through which
+    ``Tensor.backward`` and ``torch.autograd.grad`` go.
+    """
+    from torch import autograd
+
+    original: Any = autograd._engine_run_backward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return original(*args, **kwargs)
+
+    def stop() -> None:
+        autograd._engine_run_backward = original
+
+    autograd._engine_run_backward = run
+    return stop
+
+
+def leave_function_mode(mode: Any) -> None:
+    """Exit ``mode`` even if user code left another function mode above it, which then stays.
+
+    Hides ``_pop_mode``, ``_push_mode`` and ``_get_current_function_mode`` of
+    ``torch.overrides`` (since torch 2.0).
+    """
+    from torch import overrides
+
+    above = []
+    top: Any
+    while (top := overrides._get_current_function_mode()) not in {mode, None}:
+        above.append(overrides._pop_mode())
+    if top is mode:
+        mode.__exit__(None, None, None)
+    for other in reversed(above):
+        overrides._push_mode(other)

@@ -9,6 +9,7 @@
     ├── TraceError               a file or byte string that is no (complete enough) Kineto trace
     ├── ProfilerBusyError        another profiler already runs in this process
     ├── MeasurementError         a measurement that cannot be made or trusted at all
+    ├── SyncFoundError           code under ``no_syncs`` would make a GPU wait (an AssertionError)
     └── WorkloadError            the user's workload did not run
         ├── WorkloadNotPortableError   it cannot travel to the child process; names the culprit
         ├── WorkloadEmptyError         it yielded no step
@@ -49,6 +50,20 @@ class ProfilerBusyError(PerfkitError):
 
 class MeasurementError(PerfkitError):
     """A measurement that cannot be made or trusted at all."""
+
+
+class SyncFoundError(PerfkitError, AssertionError):
+    """Code under ``perfkit.no_syncs`` would make the host wait for a GPU.
+
+    Its message has a line for each place and one for the cure: a test's report shows it whole.
+
+    Attributes:
+        syncs: the list of :class:`perfkit.advice.synclint.find.Sync`.
+    """
+
+    def __init__(self, message: str, syncs: object = ()) -> None:
+        super().__init__(message)
+        self.syncs = syncs
 
 
 class WorkloadError(PerfkitError):

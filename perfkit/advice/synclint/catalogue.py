@@ -52,14 +52,14 @@ _ENTRIES: dict[str, Entry] = {
         op="float(tensor)",
         why=_VALUE,
         instead="total = total + loss.detach()  # float(total) once, after the loop",
-        slow="total = total + float(loss)",
+        slow="total = total + float(loss.detach())",
         alike="y = x.float()",
     ),
     "int": Entry(
         op="int(tensor)",
         why=_VALUE,
-        instead="correct = correct + (x.argmax(1) == target).sum()  # int(correct) after the loop",
-        slow="correct = correct + int((x.argmax(1) == target).sum())",
+        instead="total = total + (x.argmax(1) == target).sum()  # int(total) once, after the loop",
+        slow="total = total + int((x.argmax(1) == target).sum())",
         alike="y = x.int()",
     ),
     "bool": Entry(
@@ -156,7 +156,7 @@ _ENTRIES: dict[str, Entry] = {
         instead="# weigh with the mask, or mark what to leave out: cross_entropy(..., ignore_index)"
         "\nmean = (x * mask).sum() / mask.sum().clamp(min=1)",
         slow="mean = x[mask].mean()",
-        alike="y = x[target]",
+        alike="y = x[repeats]  # of whole numbers",
     ),
     "index_put": Entry(
         op="x[mask] = tensor",

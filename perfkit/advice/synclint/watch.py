@@ -449,8 +449,9 @@ class Watch:
         return result
 
     def _storage(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        if frame.f_code.co_name == "_reduce_ex_internal":  # pickling: the bytes are written out
-            self.hit("save", args[:1], frame)
+        caller = frame.f_back
+        if caller is not None and caller.f_code.co_name == "_reduce_ex_internal":
+            self.hit("save", args[:1], frame)  # pickling: the bytes are written out
         return func(*args, **kwargs)
 
 

@@ -1,0 +1,1 @@
+"""Which lines would make the host wait for a GPU, found without one."""

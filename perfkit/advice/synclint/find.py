@@ -1,0 +1,174 @@
+"""The lines of a training step that would make a GPU wait, as a list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from perfkit._display import Shown
+from perfkit.advice.synclint.catalogue import CATALOGUE, Entry
+from perfkit.advice.synclint.sites import called, place, source_line
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfkit.advice.synclint.watch import Found
+
+__all__ = ["Sync", "Syncs", "find_syncs", "syncs_of"]
+
+# a library that asks for the value -> the entry that says what to do about it
+_ASKED_BY = {
+    "torch/amp/grad_scaler.py": "grad_scaler",
+    "torch/distributions/": "distribution",
+    "torch/nn/utils/clip_grad.py": "clip_grad",
+}
+_INDEXING_CALLS = frozenset({"__getitem__", "__setitem__"})
+_COMPARING = frozenset({"max", "min", "sorted"})
+
+
+@dataclass(frozen=True)
+class Sync(Shown):
+    """One line that makes the host wait for the GPU.
+
+    Attributes:
+        file: the file of the line, as tracebacks name it.
+        line: the line, counted from 1.
+        op: what on that line waits, as it was written; several are separated by commas.
+        why: what the host waits for.
+        instead: code that does without.
+        count: how often it happened while the code was watched.
+        code: the text of the line; empty where the source is not to be had.
+        place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.
+        inside: where the library stands that asked for the value (``file:line``), if the line
+            called one; else empty.
+    """
+
+    file: str
+    line: int
+    op: str
+    why: str
+    instead: str
+    count: int
+    code: str
+    place: str
+    inside: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return asdict(self)
+
+
+class Syncs(list[Sync], Shown):
+    """A list of :class:`Sync`, by file and line, that shows itself as a report."""
+
+    def __str__(self) -> str:
+        return Shown.__str__(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The list under the key ``"syncs"``, as plain JSON types."""
+        return {"syncs": [sync.to_dict() for sync in self]}
+
+
+def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None) -> Syncs:
+    """Run ``step()`` once and list the lines that would make the host wait for a GPU.
+
+    The step runs for real, on CPU tensors: it trains as it would without, at a few times the
+    cost. Only values count that depend on the model's parameters, buffers or inputs. What a
+    data loader does, or what stays on the host before ``.to(device)``, does not.
+
+    On a machine with a GPU, with a step that uses it, this is still the prediction;
+    :func:`perfkit.advice.synclint.reality.check_syncs` compares it with what happened.
+
+    Args:
+        step: one training step, without arguments: forward, backward, optimizer.
+        model: whose tensors are on the device. By default all modules that run, and all
+            tensors that have a gradient.
+
+    Raises:
+        UsageError: within another ``find_syncs`` or ``no_syncs``.
+        Exception: whatever ``step`` raises, unchanged.
+    """
+    from perfkit.advice.synclint.watch import Watch
+
+    watch = Watch(model)
+    with watch:
+        step()
+    return syncs_of(watch.found())
+
+
+def syncs_of(found: Iterable[tuple[Found, int]]) -> Syncs:
+    """One :class:`Sync` a line, from what a watch has noted."""
+    lines: dict[tuple[str, int], list[tuple[Found, int]]] = {}
+    for one, count in found:
+        lines.setdefault((one.site.file, one.site.line), []).append((one, count))
+    return Syncs(_sync(file, line, hits) for (file, line), hits in sorted(lines.items()))
+
+
+def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
+    hits = sorted(hits, key=lambda hit: hit[0].backward)  # forward first
+    entries: list[Entry] = []
+    ops: list[str] = []
+    for one, _ in hits:
+        entry = CATALOGUE[entry_of(one)]
+        op = "its backward" if one.backward and ops else _spelled(one, entry)
+        if op not in ops:
+            ops.append(op)
+        entries.append(entry)
+    inside = next((f"{one.inside[0]}:{one.inside[1]}" for one, _ in hits if one.inside), "")
+    return Sync(
+        file=file,
+        line=line,
+        op=", ".join(ops),
+        why="; ".join(dict.fromkeys(entry.why for entry in entries)),
+        instead="\n".join(dict.fromkeys(entry.instead for entry in entries)),
+        count=sum(count for _, count in hits),
+        code=source_line(file, line),
+        place=place(file, line),
+        inside=inside,
+    )
+
+
+def entry_of(found: Found) -> str:
+    """The entry of the catalogue, by what was called and who asked for the value."""
+    if found.inside is not None:
+        file = found.inside[0].replace("\\", "/")
+        for part, entry in _ASKED_BY.items():
+            if part in file:
+                return entry
+    if found.entry == "number":
+        if found.api in _INDEXING_CALLS:
+            return "slice"
+        return "one_hot" if found.api == "one_hot" else "number"
+    if found.entry == "nonzero" and found.api == "where":
+        return "where"
+    if found.entry == "bool" and called(found.site) in _COMPARING:
+        return "builtin"
+    return found.entry
+
+
+def _spelled(found: Found, entry: Entry) -> str:
+    """The operation in the reader's words: ``Tensor.to("cpu")``, ``backward of x[mask]``."""
+    op = entry.op
+    if entry is CATALOGUE["cpu"] and found.api == "to":
+        op = 'Tensor.to("cpu")'
+    elif entry is CATALOGUE["builtin"]:
+        op = f"{called(found.site)}() of Python on a tensor"
+    elif entry is CATALOGUE["bool"] and (word := _keyword(found)):
+        op = f"`{word}` of a tensor"
+    elif entry is CATALOGUE["other"] and found.api:
+        op = found.api
+    if not found.backward:
+        return op
+    code = source_line(found.site.file, found.site.line)
+    if "backward(" in code or "autograd.grad(" in code:
+        return f"{op}, somewhere in this backward pass"
+    return f"its backward ({op})"
+
+
+def _keyword(found: Found) -> str:
+    """``if``, ``while`` or ``assert`` where the line starts with it and asked the question."""
+    if found.inside is not None or called(found.site):
+        return ""
+    first = source_line(found.site.file, found.site.line).split(" ")[0].split("(")[0]
+    return first if first in {"if", "elif", "while", "assert"} else ""
