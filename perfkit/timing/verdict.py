@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -159,7 +159,7 @@ class RunSummary(Shown):
     drift: Trend | None
     memory: MemoryUse | None
     update_share: float
-    curve: RunCurve
+    curve: RunCurve = field(repr=False)
     warnings: tuple[str, ...]
     provenance: Provenance
 

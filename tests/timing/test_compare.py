@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import functools
+import json
+import math
+import time
+
+import numpy as np
+import pytest
+
+from perfkit.errors import MeasurementError, UsageError
+from perfkit.timing.compare import compare, ratio_interval
+
+
+def steady(clock, slow_ms: float = 20.0, fast_ms: float = 10.0, **options):
+    return compare(
+        lambda: clock.advance_ms(slow_ms),
+        lambda: clock.advance_ms(fast_ms),
+        clock=clock,
+        **options,
+    )
+
+
+def test_ratio_of_medians_with_its_parts(clock) -> None:
+    c = steady(clock, names=("naive", "batched"))
+    assert c.ratio == c.slow.median / c.fast.median == 2
+    assert (c.low, c.high) == pytest.approx((2, 2))
+    assert c.different
+    assert c.stopped == "interval tight"
+    assert c.n_blocks == 6
+    assert c.slow.n == 2 * c.n_blocks
+    assert c.sentence.startswith("'batched' is 2.00× as fast as 'naive'")
+    assert c.provenance.kind == "measured here"
+    assert c.provenance.seed == 0
+
+
+def test_slower_is_said_so(clock) -> None:
+    c = steady(clock, slow_ms=10, fast_ms=30)
+    assert c.ratio == pytest.approx(1 / 3)
+    assert "'fast' is slower: it takes 3.00× the time of 'slow'" in c.sentence
+
+
+def test_no_difference_seen(clock) -> None:
+    c = steady(clock, fast_ms=20)
+    assert not c.different
+    assert c.sentence.startswith("No difference seen between 'slow' and 'fast'")
+
+
+def test_order_is_balanced_within_each_block_and_seeded(clock) -> None:
+    def order(seed: int) -> str:
+        calls: list[str] = []
+
+        def arm(name: str, took_ms: float) -> None:
+            calls.append(name)
+            clock.advance_ms(took_ms)
+
+        compare(
+            functools.partial(arm, "a", 20), functools.partial(arm, "b", 10),
+            warmup=1, clock=clock, seed=seed, min_blocks=12,
+        )  # fmt: skip
+        return "".join(calls[4:])  # 1 warm-up call and 1 to find the repeats, of each
+
+    letters = order(3)
+    blocks = [letters[i : i + 4] for i in range(0, len(letters), 4)]
+    assert set(blocks) == {"abba", "baab"}
+    assert order(3) == letters
+
+
+def test_slow_linear_drift_cancels(clock) -> None:
+    def arm(base_ms: float) -> None:
+        clock.advance_ms(base_ms * (1 + clock.ns / 20e9))  # 5 % slower per second
+
+    c = compare(
+        lambda: arm(40), lambda: arm(40), clock=clock, budget_s=15, min_blocks=20, max_blocks=40
+    )
+    assert not c.different
+    assert c.ratio == pytest.approx(1, abs=0.01)
+    assert any("slower while measured" in w for w in c.warnings)
+
+
+def test_very_short_callables_are_repeated(clock) -> None:
+    c = steady(clock, slow_ms=0.002, fast_ms=0.001)
+    assert c.repeats[0] * 0.002 >= 5
+    assert c.repeats[1] * 0.001 >= 5
+    assert (c.slow.unit, c.slow.median, c.fast.median) == ("µs", 2, 1)
+
+
+def test_budget_ends_it_but_not_before_the_fewest_blocks(clock) -> None:
+    random = np.random.default_rng(0)
+
+    def noisy() -> None:
+        clock.advance_ms(1000 * float(random.lognormal(0, 0.5)))
+
+    c = compare(noisy, noisy, clock=clock, budget_s=60)
+    assert c.stopped == "time budget"
+    assert 6 <= c.n_blocks <= 15
+    assert c.duration_s < 60
+    c = compare(noisy, noisy, clock=clock, budget_s=1, min_blocks=4)
+    assert c.n_blocks == 4
+    assert any("only 4 blocks" in w for w in c.warnings)
+    c = compare(noisy, noisy, clock=clock, budget_s=1000, max_blocks=12)
+    assert (c.n_blocks, c.stopped) == (12, "most blocks")
+    assert any("quieter machine" in w for w in c.warnings)
+
+
+def test_unsteady_ratio_is_told(clock) -> None:
+    random = np.random.default_rng(0)
+
+    def noisy() -> None:
+        clock.advance_ms(100 * float(random.lognormal(0, 0.5)))
+
+    c = compare(noisy, noisy, clock=clock, budget_s=20)
+    assert any("unsteady" in w for w in c.warnings)
+
+
+def test_the_device_is_settled_around_each_letter(clock) -> None:
+    c = steady(clock)
+    # two settles a letter, four letters a block, and one letter each to find the repeats
+    assert clock.settled == 2 * (4 * c.n_blocks + 2)
+
+
+def test_to_dict_is_json_and_the_notebook_bundle_carries_it(clock) -> None:
+    c = steady(clock)
+    data = json.loads(json.dumps(c.to_dict()))
+    assert data["ratio"] == 2
+    assert data["provenance"]["kind"] == "measured here"
+    bundle = c._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html", "application/vnd.perfkit.result+json"}
+    assert bundle["application/vnd.perfkit.result+json"] == {**c.to_dict(), "type": "comparison"}
+
+
+def test_real_clock_sees_three_times_the_work() -> None:
+    c = compare(lambda: sum(range(6000)), lambda: sum(range(2000)), budget_s=1.0)
+    assert c.different
+    assert c.low > 1.5  # loose: the machine may be busy
+
+
+def generator():
+    yield 1
+
+
+async def coroutine() -> None: ...
+
+
+class GeneratorObject:
+    def __call__(self):
+        yield 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (3, "not callable"),
+        (generator, "generator function"),
+        (functools.partial(generator), "generator function"),
+        (GeneratorObject(), "generator function"),
+        (coroutine, "coroutine function"),
+        (lambda: generator(), "only makes a generator"),
+        (lambda: coroutine(), "only makes a coroutine"),
+        (lambda x: x, "without arguments"),
+        (len, "without arguments"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_would_measure_nothing_is_refused_by_name(clock, bad, said: str, place: int) -> None:
+    arms = [lambda: clock.advance_ms(1)] * 2
+    arms[place] = bad
+    with pytest.raises(UsageError, match=said) as caught:
+        compare(arms[0], arms[1], names=("first", "second"), clock=clock)
+    assert ("first", "second")[place] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"names": ("a", "a")},
+        {"names": "ab"},
+        {"names": ("a", "b", "c")},
+        {"budget_s": 0},
+        {"budget_s": -1},
+        {"budget_s": math.nan},
+        {"min_blocks": 1},
+        {"min_blocks": 10, "max_blocks": 9},
+        {"warmup": -1},
+    ],
+)
+def test_absurd_options_are_refused(clock, options) -> None:
+    with pytest.raises(UsageError):
+        steady(clock, **options)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, StopIteration])
+def test_exceptions_come_through_unchanged(clock, error: type[BaseException]) -> None:
+    mine = error("mine")
+    calls = 0
+
+    def fails_late() -> None:
+        nonlocal calls
+        calls += 1
+        clock.advance_ms(10)
+        if calls == 9:
+            raise mine
+
+    with pytest.raises(error) as caught:
+        compare(fails_late, lambda: clock.advance_ms(10), clock=clock, min_blocks=10)
+    assert caught.value is mine
+
+
+def test_a_clock_that_stands_still_is_an_error(clock) -> None:
+    with pytest.raises(MeasurementError, match="did not advance"):
+        ratio_interval(np.zeros((8, 2)), np.zeros((8, 2)))
+
+
+def test_a_clock_that_goes_backwards_gives_no_negative_time(clock) -> None:
+    times = iter([20, 20] + [20, 20, -5, 20] * 200)
+    c = compare(
+        lambda: clock.advance_ms(next(times)), lambda: clock.advance_ms(20),
+        clock=clock, max_blocks=20,
+    )  # fmt: skip
+    assert c.slow.minimum == 0
+    assert c.slow.median == 20
+
+
+def test_one_block_knows_nothing() -> None:
+    interval = ratio_interval([[2.0, 2.0]], [[1.0, 1.0]])
+    assert (interval.ratio, interval.low, interval.high) == (2, 0, math.inf)
+    assert not interval.different
+
+
+@pytest.mark.parametrize("shapes", [((3, 2), (2, 2)), ((0, 2), (0, 2)), ((4,), (4,))])
+def test_arms_of_different_shape_are_refused(shapes) -> None:
+    with pytest.raises(UsageError, match="same blocks"):
+        ratio_interval(np.ones(shapes[0]), np.ones(shapes[1]))
+
+
+def test_interval_turns_round_with_the_arms() -> None:
+    random = np.random.default_rng(4)
+    a, b = random.lognormal(0.2, 0.1, (20, 2)), random.lognormal(0, 0.1, (20, 2))
+    forth, back = ratio_interval(a, b), ratio_interval(b, a)
+    assert forth.low <= forth.ratio <= forth.high
+    assert back.ratio == pytest.approx(1 / forth.ratio)
+    assert back.low == pytest.approx(1 / forth.high, rel=1e-6)
+
+
+def test_default_clock_is_the_hosts() -> None:
+    began = time.monotonic()
+    c = compare(lambda: time.sleep(0.002), lambda: time.sleep(0.001), budget_s=0.3)
+    assert c.slow.median >= 2
+    assert time.monotonic() - began < 5

@@ -1,0 +1,448 @@
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from perfkit.errors import UsageError
+from perfkit.timing.footprint import Footprint, footprint
+from perfkit.timing.run import Update, WatchedRun
+from perfkit.timing.verdict import RunSummary
+
+MIB = 2**20
+
+
+class Recorder:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.updates: list[Update] = []
+        self.ended: list[RunSummary] = []
+
+    def begin(self, run: WatchedRun) -> None:
+        self.begun.append(run.epochs)
+
+    def update(self, update: Update) -> None:
+        self.updates.append(update)
+
+    def end(self, summary: RunSummary) -> None:
+        self.ended.append(summary)
+
+
+class Loader:
+    """Gives n batches of 4, and takes its time for each."""
+
+    def __init__(self, clock, n: int, wait_ms: float = 0.0, start_ms: float = 0.0) -> None:
+        self.clock, self.n, self.wait_ms, self.start_ms = clock, n, wait_ms, start_ms
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self):
+        self.clock.advance_ms(self.start_ms)
+        for _ in range(self.n):
+            self.clock.advance_ms(self.wait_ms)
+            yield [torch.zeros(4, 2), torch.zeros(4)]
+
+
+def watched(clock, loader, **options) -> WatchedRun:
+    options.setdefault("read_memory", lambda: Footprint(100 * MIB, "resident"))
+    return WatchedRun(loader, now=clock.now, **options)
+
+
+def loop(clock, run, work_ms: float = 10.0) -> None:
+    for _ in run:
+        clock.advance_ms(work_ms)
+
+
+def test_steps_are_split_and_the_verdict_says_so(clock) -> None:
+    run = watched(clock, Loader(clock, 100, wait_ms=30, start_ms=70))
+    loop(clock, run)
+    s = run.summary
+    assert s.ended == "finished"
+    assert (s.n_steps, s.n_epochs) == (100, 1)
+    assert s.step is not None
+    assert (s.step.median, s.step.n) == (40, 97)  # without the first and two of warm-up
+    assert s.wait_share == pytest.approx(0.75)
+    assert (s.wait_low, s.wait_high) == pytest.approx((0.75, 0.75))
+    assert s.starts_ms == (100,)
+    assert s.batch_size == 4
+    assert s.samples_per_s == pytest.approx(4 * 100 / 4.07)
+    assert s.sentence.startswith("Data-bound: 75 % [75, 75] of each step waits for the loader")
+    assert "median step 40.0 ms [40.0, 40.0], n=97" in s.sentence
+    assert "at most 4×" in s.sentence
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "said"), [(3, "Partly data-bound: 23 %"), (0.1, "Not data-bound: 1.0 %")]
+)
+def test_verdict_follows_the_share(clock, wait_ms: float, said: str) -> None:
+    run = watched(clock, Loader(clock, 50, wait_ms=wait_ms))
+    loop(clock, run)
+    assert run.summary.sentence.startswith(said)
+
+
+def test_slower_steps_and_bursts_and_starts_are_told(clock) -> None:
+    run = watched(clock, Loader(clock, 300))
+    for i, _ in enumerate(run):
+        clock.advance_ms(10 + i * 4 / 300)
+    assert run.summary.drift is not None
+    assert "steps got 39 % slower over the run" in run.summary.sentence
+
+    def bursts():
+        for i in range(200):
+            clock.advance_ms(400 if i % 4 == 0 else 0)
+            yield i
+
+    run = watched(clock, bursts())
+    loop(clock, run)
+    assert "steps are uneven, their mean is 11" in run.summary.sentence
+    assert run.summary.wait_share == pytest.approx(0.91, abs=0.01)
+
+    run = watched(clock, Loader(clock, 20, start_ms=800))
+    for _ in range(3):
+        loop(clock, run)
+    assert run.summary.starts_ms == (800, 800, 800)
+    assert "the first batch took 800 ms in each of 3 epochs (80 % of the run)" in (
+        run.summary.sentence
+    )
+
+
+def test_epochs_go_on_counting(clock) -> None:
+    seen = Recorder()
+    run = watched(clock, Loader(clock, 10), observer=seen, hz=10)
+    for _ in range(3):
+        loop(clock, run, work_ms=50)
+    assert seen.begun == [1, 2, 3]
+    assert [s.n_steps for s in seen.ended] == [10, 20, 30]
+    numbers = np.concatenate([u.numbers for u in seen.updates])
+    # the first step of each epoch starts the loader and is left out of the curve
+    assert numbers.tolist() == [n for n in range(1, 31) if n not in (1, 11, 21)]
+    assert [u.done for u in seen.updates if u.epoch == 2][-1] == 10
+    assert {u.total for u in seen.updates} == {10}
+
+
+def test_updates_come_at_their_rate_and_bound_their_own_cost(clock) -> None:
+    class Slow(Recorder):
+        def update(self, update: Update) -> None:
+            super().update(update)
+            clock.advance_ms(20)  # ten times what a push takes
+
+    seen = Recorder()
+    run = watched(clock, Loader(clock, 3000), observer=seen, hz=2)
+    loop(clock, run)
+    assert len(seen.updates) == pytest.approx(10 + (30 - 1) * 2, abs=2)
+
+    slow = Slow()
+    run = watched(clock, Loader(clock, 3000), observer=slow, hz=10)
+    loop(clock, run)
+    assert len(slow.updates) <= 30 / (200 * 0.02) + 2
+    assert 0 < run.summary.update_share <= 0.01
+    assert run.summary.step is not None
+    assert run.summary.step.maximum == 10  # what an update took belongs to no step
+
+
+def test_fast_loops_send_few_points(clock) -> None:
+    seen = Recorder()
+    run = watched(clock, range(20_000), observer=seen)
+    loop(clock, run, work_ms=0.1)
+    assert max(len(u.numbers) for u in seen.updates) <= 200
+    for update in seen.updates:
+        np.testing.assert_allclose(update.step_ms, 0.1)
+
+
+@pytest.mark.parametrize("how", ["break", "error", "interrupt"])
+def test_every_way_out_of_the_loop_is_clean(clock, how: str) -> None:
+    seen = Recorder()
+    run = watched(clock, Loader(clock, 100), observer=seen)
+    error = {"error": ValueError("mine"), "interrupt": KeyboardInterrupt()}.get(how)
+
+    def use() -> None:
+        for i, _ in enumerate(run):
+            clock.advance_ms(10)
+            if i == 20:
+                if error is None:
+                    break
+                raise error
+
+    if error is None:
+        use()
+    else:
+        with pytest.raises(type(error)) as caught:
+            use()
+        assert caught.value is error
+    gc.collect()  # the traceback that pytest holds does not hold the loop's iterator
+    assert not run.running
+    assert [s.ended for s in seen.ended] == ["stopped early"]
+    assert run.summary is seen.ended[0]
+    assert run.summary.n_steps == 20  # the last one was not completed
+
+
+@pytest.mark.parametrize(
+    ("error", "ended"),
+    [(OSError("no such file"), "the loader raised OSError"), (KeyboardInterrupt(), "interrupted")],
+)
+def test_what_the_loader_raises_comes_through(clock, error: BaseException, ended: str) -> None:
+    def breaks():
+        yield from range(5)
+        raise error
+
+    run = watched(clock, breaks())
+    with pytest.raises(type(error)) as caught:
+        loop(clock, run)
+    assert caught.value is error
+    assert run.summary.ended == ended
+    assert run.summary.n_steps == 5
+
+
+def test_a_loader_that_fails_to_start(clock) -> None:
+    class Broken:
+        def __iter__(self):
+            raise RuntimeError("no shared memory")
+
+    run = watched(clock, Broken())
+    with pytest.raises(RuntimeError, match="no shared memory"):
+        loop(clock, run)
+    assert run.summary.sentence == "No step was completed (the loader raised RuntimeError)."
+    assert not run.running
+
+
+def test_batches_are_not_kept_alive(clock) -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+    alive_at_fetch: list[int] = []
+
+    def batches():
+        for _ in range(4):
+            alive_at_fetch.append(sum(r() is not None for r in held))
+            batch = torch.zeros(3)
+            held.append(weakref.ref(batch))
+            yield batch
+            del batch
+
+    for batch in watched(clock, batches()):
+        clock.advance_ms(1)
+        del batch
+    assert alive_at_fetch == [0, 0, 0, 0]
+
+
+def test_the_loaders_iterator_ends_with_the_loop(clock) -> None:
+    closed = []
+
+    def batches():
+        try:
+            yield from range(100)
+        finally:
+            closed.append(True)
+
+    class Fresh:
+        def __iter__(self):
+            return batches()
+
+    run = watched(clock, Fresh())
+    for _ in run:
+        break
+    assert closed == [True]
+
+
+def test_nested_watches_and_one_within_itself(clock) -> None:
+    outer, inner = watched(clock, Loader(clock, 3)), watched(clock, Loader(clock, 5))
+    for _ in outer:
+        loop(clock, inner)
+    assert (outer.summary.n_steps, inner.summary.n_steps, inner.epochs) == (3, 15, 3)
+    assert outer.summary.step is not None
+    assert outer.summary.step.median == 50
+
+    run = watched(clock, Loader(clock, 4))
+    batches = []
+    for _ in run:
+        batches += list(run)
+    assert len(batches) == 16  # nothing is lost, the newest loop is measured
+    assert not run.running
+
+
+def test_empty_and_exhausted_loaders_answer_plainly(clock) -> None:
+    run = watched(clock, [])
+    loop(clock, run)
+    assert run.summary.sentence == "No step: the loader gave no batch."
+    assert run.summary.step is None
+    used = iter([1, 2])
+    list(used)
+    run = watched(clock, used)
+    assert run.summary.sentence == "Nothing watched yet: the loop has not begun."
+    loop(clock, run)
+    assert run.summary.sentence == (
+        "No step: the loader gave no batch: it is an iterator, which can be looped over only once."
+    )
+
+
+def one_batch():
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (3, r"cannot loop over 3 \(int\)"),
+        (None, "cannot loop over None"),
+        (DataLoader, "that is the class, make one: DataLoader"),
+        (one_batch, r"call it: watch\(one_batch\(\)\)"),
+    ],
+)
+def test_what_cannot_be_looped_over_is_refused_at_once(bad, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        WatchedRun(bad)
+
+
+@pytest.mark.parametrize("options", [{"total": -1}, {"total": 2.5}, {"hz": 0}, {"hz": 11}])
+def test_absurd_numbers_are_refused(options) -> None:
+    with pytest.raises(UsageError):
+        WatchedRun([1], **options)
+
+
+def test_what_training_loops_ask_of_a_loader() -> None:
+    data = TensorDataset(torch.zeros(10, 2))
+    loader = DataLoader(data, batch_size=4)
+    run = WatchedRun(loader)
+    assert len(run) == run.total == 3
+    assert run.loader is loader
+    assert run.dataset is data
+    assert (run.batch_size, run.num_workers) == (4, 0)
+    assert run.sampler is loader.sampler
+    assert run.batch_sampler is loader.batch_sampler
+    with pytest.raises(AttributeError, match="collate"):
+        run.collate  # noqa: B018
+    endless = WatchedRun(x for x in range(3))
+    assert endless.total is None
+    assert WatchedRun(endless, total=7).total == 7
+    with pytest.raises(TypeError):
+        len(endless)
+    assert list(endless) == [0, 1, 2]
+
+
+def test_batches_come_through_unchanged() -> None:
+    batches = [object() for _ in range(10)]
+    assert all(a is b for a, b in zip(WatchedRun(batches), batches, strict=True))
+
+
+def test_a_failing_display_does_not_end_the_run(clock) -> None:
+    class Broken(Recorder):
+        def update(self, update: Update) -> None:
+            raise RuntimeError("comm closed")
+
+    seen = Broken()
+    run = watched(clock, Loader(clock, 100), observer=seen)
+    loop(clock, run)
+    assert run.summary.n_steps == 100
+    assert any("RuntimeError: comm closed" in w for w in run.summary.warnings)
+    assert seen.ended == []
+
+
+def test_a_clock_that_goes_backwards(clock) -> None:
+    run = watched(clock, range(50))
+    for i in run:
+        clock.advance_ms(10 if i % 2 else -3)
+    assert run.summary.step is not None
+    assert run.summary.step.minimum == 0
+    assert run.summary.wait_share == 0
+
+
+def creeping(clock, per_step_bytes: float, kind="allocated", noise_bytes: float = 0.0):
+    random = np.random.default_rng(0)
+    run = None
+
+    def read() -> Footprint:
+        steps = run._meter.n if run is not None else 0
+        wobble = random.normal(0, noise_bytes) if noise_bytes else 0
+        return Footprint(int(500 * MIB + steps * per_step_bytes + wobble), kind)
+
+    run = watched(clock, Loader(clock, 1000), read_memory=read)
+    loop(clock, run)
+    return run.summary
+
+
+def test_memory_creep_is_told_in_bytes_per_step(clock) -> None:
+    memory = creeping(clock, 4096).memory
+    assert memory is not None
+    assert memory.creep is not None
+    assert memory.creep.slope == pytest.approx(4096)
+    noisy = creeping(clock, 200_000, kind="resident", noise_bytes=3 * MIB)
+    assert noisy.memory is not None
+    assert noisy.memory.creep is not None
+    assert noisy.memory.creep.low < 200_000 < noisy.memory.creep.high
+    assert "resident memory grows by" in noisy.sentence
+
+
+@pytest.mark.parametrize(
+    ("per_step", "kind", "noise"),
+    [(0, "allocated", 0), (10, "allocated", 0), (-4096, "allocated", 0), (0, "resident", 3 * MIB)],
+)
+def test_no_creep_is_told_where_none_is_clear(clock, per_step, kind, noise) -> None:
+    summary = creeping(clock, per_step, kind, noise)
+    assert summary.memory is not None
+    assert summary.memory.creep is None
+    assert "memory grows" not in summary.sentence
+
+
+def test_readings_begin_anew_when_cuda_comes_up(clock) -> None:
+    readings = iter([Footprint(900 * MIB, "resident")] * 3 + [Footprint(MIB, "allocated")] * 1000)
+    run = watched(clock, Loader(clock, 500), read_memory=lambda: next(readings))
+    loop(clock, run)
+    memory = run.summary.memory
+    assert memory is not None
+    assert (memory.kind, memory.first_bytes, memory.highest_bytes) == ("allocated", MIB, MIB)
+
+
+def test_on_cuda_allocator_counters_are_read_and_host_times_labelled(clock, monkeypatch) -> None:
+    fake = SimpleNamespace(is_initialized=lambda: True, memory_allocated=lambda: 7 * MIB)
+    monkeypatch.setattr(torch, "cuda", fake)
+    assert footprint() == Footprint(7 * MIB, "allocated")
+    run = WatchedRun(Loader(clock, 30), now=clock.now)
+    loop(clock, run)
+    assert any("times are the host's" in w for w in run.summary.warnings)
+
+
+def test_resident_size_is_that_of_this_process() -> None:
+    import psutil
+
+    ours = footprint()
+    assert ours.kind == "resident"
+    assert "without loader workers" in ours.label
+    assert ours.n_bytes == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
+
+
+def test_a_running_summary_can_be_asked_for(clock) -> None:
+    run = watched(clock, Loader(clock, 50))
+    for i, _ in enumerate(run):
+        clock.advance_ms(10)
+        if i == 30:
+            assert run.summary.n_steps == 30
+            assert run.summary.ended == "running"
+
+
+def test_long_runs_stay_bounded(clock) -> None:
+    run = watched(clock, range(300_000))
+    for _ in run:
+        clock.ns += 50_000_000
+    s = run.summary
+    assert s.n_steps == 300_000
+    assert len(run._memory) < 2048
+    assert len(s.curve.numbers) <= 2000
+    assert s.steps_per_s == pytest.approx(20)
+    assert sys.getsizeof(run._meter._steps) < 2**20
+
+
+def test_to_dict_is_json(clock) -> None:
+    import json
+
+    run = watched(clock, Loader(clock, 50))
+    loop(clock, run)
+    bundle = run.summary._repr_mimebundle_()["application/vnd.perfkit.result+json"]
+    assert json.loads(json.dumps(bundle))["type"] == "run"
+    assert bundle["memory"]["creep_bytes_per_step"] is None

@@ -1,0 +1,268 @@
+"""watch() outside a kernel as a line, and inside a real kernel as plot, table and picture."""
+
+from __future__ import annotations
+
+import io
+import os
+import queue
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+import perfkit
+from perfkit.errors import UsageError
+from perfkit.timing.footprint import Footprint
+from perfkit.timing.run import Update
+from perfkit.widgets import watch as watch_module
+from perfkit.widgets.watch import fmt_seconds, watch
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def script(code: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True, text=True, timeout=60, env={**os.environ, **env}, check=False,
+    )  # fmt: skip
+
+
+LOOP = "import perfkit\nfor batch in perfkit.watch(range(50), name='toy'): pass\n"
+
+
+def test_a_script_prints_one_line_to_standard_error_and_loads_nothing_heavy() -> None:
+    done = script(
+        LOOP + "import sys\n"
+        "print(sorted({'torch', 'matplotlib', 'IPython', 'ipywidgets'} & set(sys.modules)))"
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("toy: 50 steps, ")
+    assert "data-bound: " in line.lower()
+
+
+def test_only_the_first_of_several_processes_prints() -> None:
+    assert script(LOOP, RANK="1").stderr == ""
+    assert script(LOOP, RANK="0").stderr != ""
+
+
+def test_live_false_shows_nothing_and_still_measures(capsys) -> None:
+    run = watch(range(50), live=False)
+    assert list(run) == list(range(50))
+    assert capsys.readouterr() == ("", "")
+    assert run.summary.n_steps == 50
+
+
+def test_an_exception_leaves_a_clean_line_and_its_traceback() -> None:
+    done = script("import perfkit\nfor b in perfkit.watch(range(50)):\n    if b == 5: 1/0")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    assert any(line.startswith("range: 5 steps") for line in done.stderr.splitlines())
+
+
+def test_a_terminal_line_is_rewritten_and_cleared(monkeypatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(watch_module, "_TERMINAL_EVERY_S", 0.0)
+    for _ in watch(range(40), name="toy"):
+        time.sleep(0.01)
+    shown = terminal.getvalue()
+    assert shown.count("\n") == 1
+    assert "\rtoy: step " in shown
+    assert "/40 · " in shown
+    assert shown.endswith(".\n")
+    assert shown.rpartition("\r")[2].startswith("toy: 40 steps")
+
+
+def test_a_closed_standard_error_does_not_end_the_run(monkeypatch) -> None:
+    for gone in (None, io.StringIO()):
+        if gone is not None:
+            gone.close()
+        monkeypatch.setattr(sys, "stderr", gone)
+        assert len(list(watch(range(9)))) == 9
+
+
+@pytest.mark.parametrize("hz", [0, -1, 10.5])
+def test_rates_that_cannot_be_are_refused(hz: float) -> None:
+    with pytest.raises(UsageError, match="update_hz"):
+        watch([1], update_hz=hz)
+
+
+def test_refusals_are_clear() -> None:
+    with pytest.raises(UsageError, match="cannot loop over 5"):
+        perfkit.watch(5)
+    with pytest.raises(UsageError, match="Jupyter kernel"):
+        perfkit.watch([1], live=True)
+
+
+@pytest.mark.parametrize(("threads", "hz"), [(1, 10.0), (2, 2.0)])
+def test_the_rate_falls_to_2_where_torch_takes_all_cores(monkeypatch, threads, hz) -> None:
+    import torch
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(watch_module._host, "usable_cpus", lambda: 2)
+    assert watch_module._affordable_hz(10.0) == hz
+    assert watch_module._affordable_hz(None) == 2.0
+    assert watch_module._affordable_hz(0.5) == 0.5
+
+
+def test_the_status_line_carries_units() -> None:
+    import numpy as np
+
+    update = Update(
+        numbers=np.array([1.0]), step_ms=np.array([20.0]), wait_ms=np.array([5.0]),
+        memory=Footprint(3 * 2**30, "allocated"), epoch=2, done=30, total=120, elapsed_s=60.0,
+        steps_per_s=50.0, samples_per_s=1600.4, wait_share=0.25,
+    )  # fmt: skip
+    assert watch_module._status(update) == (
+        "epoch 2 · step 30/120 · 20.0 ms a step · data wait 25 % · 1 600 samples/s"
+        " · 3.00 GiB allocated · 01:00 < 03:00"
+    )
+    assert fmt_seconds(7322) == "2:02:02"
+
+
+# --- in a real kernel -----------------------------------------------------------------------
+
+
+class Kernel:
+    """A kernel without a browser, and what it displays."""
+
+    def __init__(self) -> None:
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel()
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def run(self, code: str, timeout_s: float = 60.0) -> list[dict[str, Any]]:
+        """Messages on iopub until the cell is over."""
+        asked = self.client.execute(code)
+        messages = []
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                message = self.client.get_iopub_msg(timeout=max(deadline - time.monotonic(), 0.1))
+            except queue.Empty:
+                raise AssertionError(f"the cell took longer than {timeout_s} s") from None
+            if message["parent_header"].get("msg_id") != asked:
+                continue
+            messages.append(message)
+            content = message["content"]
+            if message["msg_type"] == "status" and content["execution_state"] == "idle":
+                return messages
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Iterator[Kernel]:
+    kernel = Kernel()
+    kernel.run("import time, perfkit")
+    yield kernel
+    kernel.close()
+
+
+def of(messages: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [m["content"] for m in messages if m["msg_type"] == kind]
+
+
+def printed(messages: list[dict[str, Any]]) -> str:
+    return "".join(c["text"] for c in of(messages, "stream"))
+
+
+def plots(messages: list[dict[str, Any]]) -> list[str]:
+    views = "application/vnd.jupyter.widget-view+json"
+    shown = [c["data"] for c in of(messages, "display_data")]
+    return [data[views]["model_id"] for data in shown if views in data]
+
+
+def test_a_cell_shows_a_plot_points_and_below_it_what_stays(kernel: Kernel) -> None:
+    seen = kernel.run("for batch in perfkit.watch(range(60), name='toy'):\n    time.sleep(0.01)\n")
+    assert of(seen, "error") == []
+    assert printed(seen) == ""
+    assert len(plots(seen)) == 1
+    points = [
+        c for c in of(seen, "comm_msg")
+        if c["data"].get("method") == "custom" and c["data"]["content"].get("type") == "points"
+    ]  # fmt: skip
+    assert len(points) >= 3
+    assert sum(c["data"]["content"]["rows"] for c in points) == 59  # all but the first
+    (below,) = of(seen, "update_display_data")
+    assert "data-bound" in below["data"]["text/plain"].lower()
+    assert 'src="data:image/png;base64,' in below["data"]["text/html"]
+    assert 'alt="Step time' in below["data"]["text/html"]
+
+
+def test_epochs_share_one_plot_also_when_watch_is_called_for_each(kernel: Kernel) -> None:
+    for loader in ("run = perfkit.watch(data)", "run = data"):
+        each = "run" if "watch" in loader else "perfkit.watch(run)"
+        seen = kernel.run(
+            f"data = list(range(12))\n{loader}\n"
+            f"for epoch in range(3):\n"
+            f"    for batch in {each}:\n        time.sleep(0.02)\n"
+        )
+        assert of(seen, "error") == []
+        assert len(plots(seen)) == 1
+        (below,) = of(seen, "update_display_data")
+        assert "36 steps in 3 epochs" in below["data"]["text/plain"]
+
+
+def test_a_later_cell_shows_the_same_run_again(kernel: Kernel) -> None:
+    first = kernel.run("run = perfkit.watch(range(20))\nfor _ in run: time.sleep(0.01)")
+    second = kernel.run("for _ in run: time.sleep(0.01)")
+    assert plots(first) == plots(second) != []
+    assert "40 steps in 2 epochs" in of(second, "update_display_data")[0]["data"]["text/plain"]
+
+
+@pytest.mark.parametrize("how", ["break", "1/0", "raise KeyboardInterrupt"])
+def test_ways_out_of_the_loop_leave_nothing_behind(kernel: Kernel, how: str) -> None:
+    seen = kernel.run(
+        f"run = perfkit.watch(range(100))\n"
+        f"for i in run:\n    time.sleep(0.01)\n    if i == 30: {how}"
+    )
+    assert len(of(seen, "error")) == (how != "break")
+    (below,) = of(seen, "update_display_data")
+    assert "30 steps" in below["data"]["text/plain"]
+    after = kernel.run(
+        "from perfkit.widgets.watch import _CELL\n"
+        "print(run.running, run.summary.ended, _CELL._run, _CELL._plots, "
+        "len([f for f in get_ipython().events.callbacks['post_run_cell'] "
+        "if 'perfkit' in f.__module__]))"
+    )
+    assert printed(after) == "False stopped early None [] 0\n"
+
+
+def test_an_interrupt_from_outside_ends_it_cleanly(kernel: Kernel) -> None:
+    asked = kernel.client.execute(
+        "run = perfkit.watch(range(10**6))\nfor _ in run: time.sleep(0.01)"
+    )
+    ended = None
+    while True:
+        message = kernel.client.get_iopub_msg(timeout=30)
+        if message["parent_header"].get("msg_id") != asked:
+            continue
+        if message["msg_type"] == "comm_msg" and ended is None:
+            ended = ""
+            time.sleep(0.3)
+            kernel.manager.interrupt_kernel()
+        if message["msg_type"] == "error":
+            ended = message["content"]["ename"]
+        if message["content"].get("execution_state") == "idle":
+            break
+    assert ended == "KeyboardInterrupt"
+    assert printed(kernel.run("print(run.running, run.summary.n_steps > 5)")) == "False True\n"
+
+
+def test_live_false_shows_nothing_in_a_kernel(kernel: Kernel) -> None:
+    seen = kernel.run("for _ in perfkit.watch(range(30), live=False): pass")
+    assert {m["msg_type"] for m in seen} == {"status", "execute_input"}
