@@ -33,6 +33,9 @@ _MAIN_FINDINGS = 3
 _TOP_OPERATORS = 10
 _TOP_LINES = 10
 
+# What the engine puts before the name of each of its functions; in a narrow table it hides them.
+_ENGINE = "autograd::engine::evaluate_function: "
+
 # One look per class everywhere, so that a reader learns it once. Neighbours in the order of
 # the classes differ in lightness as well as in hue, waiting and idling are patterned.
 _LOOKS = {
@@ -101,7 +104,8 @@ def _view(p: Profile) -> ProfileView:
 def _finding_view(f: Finding) -> FindingView:
     return FindingView(
         title=f.title,
-        gain=f"at most {f.gain_at_most:.1f}×",  # a bound: no more digits than its formula,
+        # a bound: no more digits than its formula has
+        gain=f"at most {f.gain_at_most:.1f}×",
         evidence=tuple(f.evidence),
         what_to_do=f.what_to_do.strip("\n"),
         formula=f.formula,
@@ -120,7 +124,7 @@ def _operators_table(operators: Sequence[Operator], n_steps: int) -> TableView:
     rows = []
     for o in operators[:_TOP_OPERATORS]:
         row = [
-            o.name,
+            o.name.replace(_ENGINE, "autograd: "),
             fmt_ms(o.self_us / 1e3 / n),
             fmt_share(o.share),
             fmt_ms(o.total_us / 1e3 / n),
