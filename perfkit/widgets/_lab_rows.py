@@ -8,6 +8,9 @@ from typing import Any
 from perfkit.experiment.result import ONE_AFTER_THE_OTHER, Ratio, RunResult, ratio
 from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share, table
 
+# Batches differ by more than this: the last one of an epoch is smaller, other sizes are multiples.
+_OTHER_WORK = 0.2
+
 Cell = dict[str, str]
 
 
@@ -49,7 +52,13 @@ def against(base: RunResult | None, run: RunResult) -> Ratio | None:
 def browser_rows(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """What ``js/src/runs.js`` shows: a text and a smaller detail for each cell."""
     base = baseline(runs)
-    return [_browser_row(base, runs[0], run) for run in runs]
+    rows = [_browser_row(base, runs[0], run) for run in runs]
+    told = ""
+    for row in rows:  # what the peak is, once
+        kind = row["peak"]["detail"]
+        row["peak"]["detail"] = "" if kind == told else kind
+        told = kind or told
+    return rows
 
 
 def _browser_row(base: RunResult | None, first: RunResult, run: RunResult) -> dict[str, Any]:
@@ -83,7 +92,18 @@ def _interval_ms(run: RunResult) -> str:
     step = run.step
     if step is None:
         return ""
-    return f"{fmt_ms(step.low)} – {fmt_ms(step.high)}, n = {run.n_counted}"
+    interval = _between(fmt_ms(step.low), fmt_ms(step.high))
+    return f"{_unbroken(interval)}, {_unbroken(f'n = {run.n_counted}')}"
+
+
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\u00a0")
+
+
+def _between(low: str, high: str) -> str:
+    """``70 – 79 ms``: the unit once where both have the same."""
+    number, _, unit = low.partition(" ")
+    return f"{number} – {high}" if high.endswith(f" {unit}") else f"{low} – {high}"
 
 
 def _rate(run: RunResult) -> str:
@@ -95,11 +115,11 @@ def _rate(run: RunResult) -> str:
 
 def _ratio_cell(base: RunResult | None, run: RunResult) -> Cell:
     if run is base:
-        return _cell("1", "the others are compared with this run")
+        return _cell("1", "baseline")
     compared = against(base, run)
     if compared is None or base is None:
         return _cell("–")
-    interval = f"{fmt_ratio(compared.low)} – {fmt_ratio(compared.high)}"
+    interval = _unbroken(f"{fmt_ratio(compared.low)} – {fmt_ratio(compared.high)}")
     if not compared.different:
         return _cell(fmt_ratio(compared.ratio), f"no difference seen ({interval})")
     verdict = "faster" if compared.ratio > 1 else "slower"
@@ -112,11 +132,15 @@ def _ratio_cell(base: RunResult | None, run: RunResult) -> Cell:
 
 def _throughput(base: RunResult, run: RunResult) -> float | None:
     """Ratio of samples per second, where a step holds another number of samples."""
-    if base.values.get("batch_size") == run.values.get("batch_size"):
-        return None
     if not (base.samples_per_s and run.samples_per_s):
         return None
+    if abs(_samples_per_step(run) / _samples_per_step(base) - 1) < _OTHER_WORK:
+        return None
     return run.samples_per_s / base.samples_per_s
+
+
+def _samples_per_step(run: RunResult) -> float:
+    return (run.samples_per_s or 0.0) * float(run.counted_ms().mean()) / 1e3
 
 
 _HEADER = (
@@ -147,7 +171,7 @@ def _plain_rows(runs: Sequence[RunResult]) -> list[list[str]]:
                 _settings_text(runs[0], run),
                 run.state,
                 fmt_ms(step.median) if step else "–",
-                f"{fmt_ms(step.low)} – {fmt_ms(step.high)}" if step else "–",
+                _between(fmt_ms(step.low), fmt_ms(step.high)) if step else "–",
                 fmt_share(run.wait_share),
                 _rate(run),
                 fmt_bytes(run.peak_bytes),

@@ -150,6 +150,7 @@ class Lab(anywidget.AnyWidget):
         self._closed = False
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
+        self._painter: threading.Thread | None = None
         self._session = Session(workload, settings, seconds=seconds, on_event=on_event)
         # also when the interpreter ends: no process stays behind
         self._close_session = weakref.finalize(self, self._session.close)
@@ -190,6 +191,7 @@ class Lab(anywidget.AnyWidget):
         except BaseException:
             self._session.stop()
             raise
+        self._await_picture()  # it belongs to what this cell leaves behind
         return next(run for run in self._session.runs if run.run_id == run_id)
 
     def start(self, **values: Any) -> int:
@@ -240,6 +242,7 @@ class Lab(anywidget.AnyWidget):
         if self._worker is not None:
             self._commands.put(None)
         self._close_session()
+        self._await_picture()
         with _one_at_a_time:
             if _active is not None and _active() is self:
                 _active = None
@@ -265,11 +268,8 @@ class Lab(anywidget.AnyWidget):
                     f"another Lab ({other.title!r}) is running, and two at once would disturb "
                     "each other's figures: stop it or wait for its end"
                 )
-            if self._busy():
-                self._session.stop()
-                self._session.wait()
             chosen = self._values | dict(values)
-            run_id = self._session.start(**chosen)
+            run_id = self._session.start(**chosen)  # stops a run that is still going on
             _active = weakref.ref(self)
         self._choose(chosen)
         return run_id
@@ -420,7 +420,7 @@ class Lab(anywidget.AnyWidget):
                 words += ", no difference seen"
         self._show_state(result.state, words)
         self.send_state("curves")  # for a page that is saved now
-        self._show_static(runs)
+        self._picture_later(runs)
 
     def _tell(self, error: BaseException) -> None:
         head = f"error in the kernel: {type(error).__name__}: {error}"
@@ -468,9 +468,28 @@ class Lab(anywidget.AnyWidget):
             ),
         }
 
-    def _show_static(self, runs: Sequence[RunResult]) -> None:
+    def _picture_later(self, runs: Sequence[RunResult]) -> None:
+        """Draw beside the session's thread: the first time, importing matplotlib takes seconds."""
         if not has_front_end():
             return
+        before = self._painter
+
+        def paint() -> None:
+            if before is not None:
+                before.join()
+            try:
+                self._show_static(runs)
+            except Exception as error:
+                self._tell(error)
+
+        self._painter = threading.Thread(target=paint, name="perfkit-lab-picture", daemon=True)
+        self._painter.start()
+
+    def _await_picture(self) -> None:
+        if self._painter is not None and self._painter is not threading.current_thread():
+            self._painter.join(30)
+
+    def _show_static(self, runs: Sequence[RunResult]) -> None:
         from IPython.display import update_display
 
         update_display(self._static_bundle(runs), raw=True, display_id=f"perfkit-{self.lab_id}")

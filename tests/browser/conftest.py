@@ -149,6 +149,7 @@ class NotebookPage:
     name: str
     outside: list[str] = field(default_factory=list)  # requests that left the loopback addresses
     errors: list[str] = field(default_factory=list)  # uncaught errors of the page's scripts
+    console: list[str] = field(default_factory=list)  # what the page wrote as errors
 
     def go(self) -> None:
         self.page.goto(f"{self.jupyter.url}/lab/tree/{self.name}?token={self.jupyter.token}&reset")
@@ -166,9 +167,19 @@ class NotebookPage:
         )
 
     def run_all(self) -> None:
-        """Run every cell and wait until the kernel is idle again."""
+        """Run every cell and wait until the kernel is idle again; a cell's error fails the test."""
+        # playwright waits for the promise, which resolves when the last cell has run
         self.page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
         self.wait_for_kernel()
+        raised = [out for out in self.outputs() if out["output_type"] == "error"]
+        assert raised == [], "\n".join(raised[0]["traceback"])
+
+    def outputs(self) -> list[dict[str, Any]]:
+        """All outputs of all cells, as the notebook holds them now."""
+        cells = self.page.evaluate(
+            "() => jupyterapp.shell.currentWidget.content.model.toJSON().cells"
+        )
+        return [out for cell in cells for out in cell.get("outputs", [])]
 
     def save(self) -> Any:
         """Save, and give the notebook as it lies on disk."""
@@ -194,7 +205,7 @@ class NotebookPage:
         target.screenshot(path=path)
         return path
 
-    def wait_data(self, selector: str, condition: str, timeout_s: float = 60) -> None:
+    def wait_data(self, selector: str, condition: str, timeout_s: float = 30) -> None:
         """Until ``condition`` holds of the element's dataset, called ``d``."""
         self.page.wait_for_function(
             "([selector, condition]) => { const e = document.querySelector(selector);"
@@ -222,6 +233,10 @@ def open_notebook(
 
         page.on("request", lambda request: seen(request.url))
         page.on("websocket", lambda socket_: seen(socket_.url))
+        page.on(
+            "console",
+            lambda message: here.console.append(message.text) if message.type == "error" else None,
+        )
         page.on("pageerror", lambda error: here.errors.append(str(error)))
         opened.append(here)
         here.go()

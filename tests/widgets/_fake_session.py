@@ -38,7 +38,10 @@ class FakeSession:
         self._ended = threading.Event()
 
     def start(self, **values: Any) -> int:
-        self._values = check_values(self.settings, values, facts())
+        chosen = check_values(self.settings, values, facts())
+        if self._run_id and not self._ended.is_set():
+            self.finish("stopped")
+        self._values = chosen
         self._run_id += 1
         self._index = 0
         self._ended.clear()

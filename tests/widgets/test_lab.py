@@ -90,8 +90,18 @@ def test_table_says_what_changed_and_the_ratio_to_run_1(make: Callable[..., Lab]
     # 40.3 against 10.3 ms, medians of the fixed ripple
     assert second["ratio"]["text"] == "3.91×"
     assert second["ratio"]["detail"].startswith("faster (")
-    assert second["peak"] == {"text": "300 MiB", "detail": "resident memory, with workers"}
+    # what the peak is, is said once
+    assert first["peak"] == {"text": "300 MiB", "detail": "resident memory, with workers"}
+    assert second["peak"] == {"text": "300 MiB", "detail": ""}
+    assert second["step"]["detail"] == "10.1\u00a0–\u00a010.4\u00a0ms, n\u00a0=\u00a030"
     assert "3.91× run 1 (faster)" in lab.status["line"]
+
+
+def test_another_batch_size_is_compared_by_samples_too(make: Callable[..., Lab]) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)  # the fake's rate stays 800 samples/s: a quarter of the samples a step
+    assert "other work here: samples/s 1.00×" in lab.rows[1]["ratio"]["detail"]
 
 
 def test_equal_runs_show_no_difference(make: Callable[..., Lab]) -> None:
@@ -264,7 +274,7 @@ def test_an_error_in_our_own_code_is_shown_under_the_widget(
     def broken(*_args: Any) -> None:
         raise RuntimeError("no picture today")
 
-    monkeypatch.setattr(lab, "_show_static", broken)
+    monkeypatch.setattr(lab, "_picture_later", broken)
     lab.run()
     assert lab.problem.startswith("error in the kernel: RuntimeError: no picture today\n")
 

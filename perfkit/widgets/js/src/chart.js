@@ -9,13 +9,14 @@ const NARROW = 480; // px: below, axes lose their titles and ticks stand further
 /**
  * @param {object} options
  *   series: [{label, unit, axis: "left"|"right", color: "c1"…, dash, ghost, fill, width}]
- *   xLabel, xUnit, name: text for the axis and the readers
+ *   xLabel, name: text for the axis and the readers; fromZero: the x axis begins at 0
  */
-export function createChart({ series, xLabel, xUnit = "", name }) {
+export function createChart({ series, xLabel, name, fromZero = false }) {
   const canvasHost = h("div", { class: "pk-canvas", role: "img", "aria-label": `${name}: no data yet` });
   const legend = h("ul", { class: "pk-legend", "aria-hidden": "true" });
   const note = h("p", { class: "pk-note" });
-  const element = h("div", { class: "pk-chart" }, legend, canvasHost, note);
+  const empty = h("div", { class: "pk-empty" }, "The curves appear here.");
+  const element = h("div", { class: "pk-chart" }, legend, empty, canvasHost, note);
 
   let theme = {};
   let data = [[], ...series.map(() => [])];
@@ -29,17 +30,14 @@ export function createChart({ series, xLabel, xUnit = "", name }) {
 
   const values = series.map((one) => {
     const value = h("span", { class: "pk-value" });
-    legend.append(
-      h(
-        "li",
-        { class: one.ghost ? "pk-ghost" : null, "data-series": one.label },
-        swatch(one),
-        h("span", {}, one.label),
-        value,
-      ),
-    );
+    if (!one.ghost) legend.append(h("li", {}, swatch(one), h("span", {}, one.label), value));
     return value;
   });
+  // one entry for all ghosts: each has the colour of its curve
+  const ghostLabel = h("span");
+  const ghosts = series.filter((one) => one.ghost);
+  if (ghosts.length)
+    legend.append(h("li", { class: "pk-ghost" }, ...ghosts.map(swatch), ghostLabel));
 
   const sides = ["left", "right"].filter((side) => series.some((one) => one.axis === side));
 
@@ -64,7 +62,13 @@ export function createChart({ series, xLabel, xUnit = "", name }) {
       legend: { show: false },
       cursor: { drag: { x: false, y: false }, points: { size: 6 }, y: false },
       scales: {
-        x: { time: false, range: (_, low, high) => [low ?? 0, high > low ? high : (low ?? 0) + 1] },
+        x: {
+          time: false,
+          range: (_, low, high) => {
+            const from = fromZero ? 0 : (low ?? 0);
+            return [from, high > from ? high : from + 1];
+          },
+        },
         left: { range: () => [0, tops.left] },
         right: { range: () => [0, tops.right] },
       },
@@ -87,7 +91,7 @@ export function createChart({ series, xLabel, xUnit = "", name }) {
           label: one.label,
           scale: one.axis,
           stroke: () => theme[one.color],
-          alpha: one.ghost ? 0.5 : 1,
+          alpha: one.ghost ? 0.6 : 1,
           width: one.width ?? (one.ghost ? 1.25 : 2),
           dash: one.dash,
           fill: one.fill ? () => `${theme[one.color]}2e` : undefined,
@@ -171,6 +175,8 @@ export function createChart({ series, xLabel, xUnit = "", name }) {
     const width = Math.floor(canvasHost.clientWidth);
     if (width < 60) return;
     dirty = false;
+    empty.hidden = data[0].length > 0;
+    if (!empty.hidden) return;
     const cut = fitAxes();
     if (plot === null) {
       theme = readTheme(element);
@@ -227,9 +233,10 @@ export function createChart({ series, xLabel, xUnit = "", name }) {
       noteText = text;
       request();
     },
-    /** Show or hide the legend entries of ghost curves. */
-    showGhost(on) {
-      element.classList.toggle("pk-has-ghost", on);
+    /** What the faint dashed curves are; empty where there are none. */
+    showGhost(text) {
+      ghostLabel.textContent = text;
+      element.classList.toggle("pk-has-ghost", text !== "");
     },
     describe(text) {
       canvasHost.setAttribute("aria-label", text);
@@ -255,20 +262,19 @@ export function createChart({ series, xLabel, xUnit = "", name }) {
       const y = 18 * (lines.length + 1) - 4;
       ctx.font = `12px ${family}`;
       for (const one of series) {
-        if (one.ghost && !element.classList.contains("pk-has-ghost")) continue;
-        ctx.globalAlpha = one.ghost ? 0.6 : 1;
+        if (one.ghost) continue;
         ctx.strokeStyle = theme[one.color];
-        ctx.lineWidth = one.ghost ? 1.5 : 2.5;
+        ctx.lineWidth = 2.5;
         ctx.setLineDash(one.dash ?? []);
         ctx.beginPath();
         ctx.moveTo(x, y);
         ctx.lineTo(x + 22, y);
         ctx.stroke();
-        ctx.globalAlpha = 1;
         const label = `${one.label} (${one.unit})`;
         ctx.fillText(label, x + 28, y + 4);
         x += 28 + ctx.measureText(label).width + 18;
       }
+      if (ghostLabel.textContent) ctx.fillText(`dashed: ${ghostLabel.textContent}`, x, y + 4);
       ctx.setTransform(1, 0, 0, 1, 0, 0);
       ctx.drawImage(source, 0, head);
       return out;

@@ -8,11 +8,24 @@ import { freshId, h } from "./parts.js";
  */
 export function createControls(specs, choose) {
   const controls = specs.map((spec) => createControl(spec, (index) => choose(spec.name, index)));
+  // one line of help for all: that of the control under the pointer or with the focus
+  const idle = "Point at a setting to read what it does.";
+  const help = h("p", { class: "pk-help", "aria-hidden": "true" }, idle);
+  const explain = (spec) => () => {
+    help.textContent = spec ? `${spec.label}: ${spec.help}` : idle;
+  };
+  controls.forEach(({ element: one }, i) => {
+    if (!specs[i].help) return;
+    for (const event of ["pointerenter", "focusin"]) one.addEventListener(event, explain(specs[i]));
+    one.addEventListener("pointerleave", explain(null));
+    one.addEventListener("focusout", explain(null));
+  });
   const element = h(
     "fieldset",
     { class: "pk-controls" },
     h("legend", { class: "pk-hidden" }, "Settings"),
-    ...controls.map((control) => control.element),
+    h("div", { class: "pk-grid" }, ...controls.map((control) => control.element)),
+    specs.some((spec) => spec.help) ? help : null,
   );
   return {
     element,
@@ -36,9 +49,14 @@ function createControl(spec, choose) {
   const hint = h(
     "div",
     { class: "pk-hint", id: hintId },
-    spec.help ? h("div", {}, spec.help) : null,
+    spec.help ? h("div", { class: "pk-hidden" }, spec.help) : null,
     ...[...reasons].map(([reason, texts]) =>
-      h("div", { class: "pk-reason" }, h("b", {}, `${texts.join(", ")} not available: `), reason),
+      h(
+        "div",
+        { class: "pk-reason" },
+        h("b", {}, `${texts.join(", ")} not available: `),
+        reason.replace(/\s*\([^()]*\)$/, ""), // the whole reason is in the title
+      ),
     ),
   );
   const element = h(

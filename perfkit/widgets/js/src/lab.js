@@ -15,14 +15,7 @@ const CURVES = [
   { label: "data wait", unit: "ms", axis: "left", color: "c2", fill: true, width: 1.5 },
   { label: "memory", unit: "MiB", axis: "right", color: "c3", dash: [2, 3], width: 1.5 },
 ];
-const GHOSTS = CURVES.map((one) => ({
-  ...one,
-  label: `${one.label}, run before`,
-  ghost: true,
-  fill: false,
-  width: 1.25,
-  dash: [6, 4],
-}));
+const GHOSTS = CURVES.map((one) => ({ ...one, ghost: true, fill: false, width: 1.25, dash: [6, 4] }));
 
 export default () => {
   let live = new Points(WIDTH);
@@ -122,6 +115,7 @@ export default () => {
         series: [...CURVES, ...GHOSTS],
         xLabel: "seconds of training",
         name: title,
+        fromZero: true,
       });
       const runs = createRuns();
       const stats = () => [
@@ -183,7 +177,7 @@ export default () => {
           const text = [
             live.folded || ghost.folded ? "older points are drawn as the lowest and highest of each group" : "",
           ];
-          chart.showGhost(ghost.total > 0);
+          chart.showGhost(ghost.total ? `run ${ghostRun}, before this one` : "");
           chart.set(aligned(live, ghost), { bands: quietBands(live), text: text.filter(Boolean).join(" · ") });
           table.update();
           describe();
@@ -231,7 +225,8 @@ export default () => {
       for (const [event, listener] of Object.entries(listeners)) model.on(event, listener);
       views.add(view);
       view.changed();
-      for (const listener of Object.values(listeners)) listener();
+      for (const listener of Object.values(listeners))
+        if (listener !== controlsChanged) listener();
       return () => {
         views.delete(view);
         for (const [event, listener] of Object.entries(listeners)) model.off(event, listener);

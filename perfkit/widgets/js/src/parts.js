@@ -15,10 +15,14 @@ export function h(tag, properties = {}, ...children) {
 let lastId = 0;
 export const freshId = (stem) => `pk-${stem}-${++lastId}`;
 
-/** The frame of a widget. JupyterLab's own shortcuts are off inside: Enter, Space and the arrow
- * keys belong to our controls while one of them has the focus. */
+/** The frame of a widget. JupyterLab's shortcuts and the notebook's own keys are off inside:
+ * Enter, Space and the arrow keys belong to our controls while one of them has the focus. */
 export function frame(kind) {
-  return h("div", { class: `pk pk-${kind}`, "data-lm-suppress-shortcuts": "true" });
+  return h("div", {
+    class: `pk pk-${kind}`,
+    "data-lm-suppress-shortcuts": "true",
+    onkeydown: (event) => event.stopPropagation(),
+  });
 }
 
 /** Where errors of JavaScript and of Python callbacks are shown: under the widget. */
@@ -91,7 +95,7 @@ export function announcer() {
 export function format(value, unit) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
-  const digits = size >= 100 || Number.isInteger(value) ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
+  const digits = size >= 100 || size === 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
   const text = value.toLocaleString("en", {
     minimumFractionDigits: digits,
     maximumFractionDigits: digits,
