@@ -153,6 +153,8 @@ def innermost(dump: str) -> str:
 def _headline(error: BaseException, tb: TracebackType | None) -> str:
     """``ValueError: bad value (line 12 in workload)``; what a loader worker raised, unwrapped."""
     text = str(error).strip()
+    if isinstance(error, KeyError) and "\\n" in text:
+        text = str(error.args[0]).strip()  # its str() is the repr of what it was given
     name = type(error).__name__
     if "in DataLoader worker process" in text:
         line = f"{text.splitlines()[-1]} (in a DataLoader worker)"

@@ -161,6 +161,8 @@ def _view(runs: list[RunResult]) -> _View:
         foot.append(f"peak: {'; '.join(kinds)}")
     if base is not None and len(runs) > 1:
         foot.append(f"speed: median step of run {base.run_id} ÷ the run's; {ONE_AFTER_THE_OTHER}")
+        if len({run.values.get("batch_size") for run in runs}) > 1:
+            foot.append("steps of different batch sizes are different work: compare samples/s")
     if runs:
         foot.append(runs[-1].provenance.sentence())
     return _View(

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from perfkit.errors import (
+    MeasurementError,
+    WorkloadEmptyError,
+    WorkloadError,
+    WorkloadFailedError,
+    WorkloadHungError,
+    WorkloadKilledError,
+    WorkloadMemoryError,
+)
+from perfkit.experiment._figures import Curve, Pauses, figures
+from perfkit.experiment.result import NO_STEP, RunResult, ratio, table
+from perfkit.machine import stamp
+from perfkit.timing.summary import summarize
+
+
+def message(step_ms, *, first=0, quiet=True, wait=0.25, samples=10, end_s=None):
+    step = np.asarray(step_ms, np.float64)
+    n = len(step)
+    ends = np.cumsum(step) / 1e3 if end_s is None else np.asarray(end_s, np.float64)
+    return {
+        "first": first,
+        "end_s": ends.tobytes(),
+        "step_ms": step.tobytes(),
+        "wait_ms": (step * wait).tobytes(),
+        "memory_bytes": np.full(n, 7, np.int64).tobytes(),
+        "quiet": np.broadcast_to(np.asarray(quiet, np.bool_), n).tobytes(),
+        "samples": np.full(n, samples, np.int64).tobytes(),
+        "loss": np.full(n, np.nan).tobytes(),
+        "peak_bytes": 9,
+    }
+
+
+def curve_of(*messages, pauses=None):
+    curve = Curve()
+    for one in messages:
+        curve.take(one, pauses or Pauses())
+    return curve
+
+
+def test_only_quiet_steps_after_the_warm_up_count():
+    quiet = [True] * 5 + [False] * 5 + [True] * 10
+    found = figures(curve_of(message([99.0] * 3 + [2.0] * 17, quiet=quiet)), warmup=3)
+    assert found.counted.tolist() == [False] * 3 + [True] * 2 + [False] * 5 + [True] * 10
+    assert found.n_quiet == 12
+    assert found.step.median == 2.0
+    assert found.wait_share == pytest.approx(0.25)
+    assert found.samples_per_s == pytest.approx(10 / 2e-3)
+    assert not found.warnings
+
+
+def test_too_few_quiet_steps_are_told_and_all_count():
+    found = figures(curve_of(message([2.0] * 20, quiet=[False] * 18 + [True] * 2)), warmup=3)
+    assert found.counted.sum() == 17
+    assert any("only 2 steps in quiet windows" in w for w in found.warnings)
+
+
+def test_a_short_run_keeps_two_steps_and_says_so():
+    found = figures(curve_of(message([9.0, 2.0, 2.0], quiet=False)), warmup=3)
+    assert found.counted.sum() == 2
+    assert any("only 3 steps: a warm-up of 3" in w for w in found.warnings)
+    assert figures(curve_of(message([9.0])), warmup=3).step.median == 9.0
+
+
+def test_no_steps_give_no_figures():
+    found = figures(Curve(), warmup=3)
+    assert (found.step, found.wait_share, found.samples_per_s) == (None, None, None)
+
+
+def test_unknown_samples_give_no_throughput():
+    assert figures(curve_of(message([1.0] * 9, samples=-1)), 0).samples_per_s is None
+
+
+def test_a_step_with_a_pause_in_it_is_no_step():
+    pauses = Pauses()
+    pauses.begin(10.05)
+    pauses.end(20.0)
+    ends = [10.0, 20.04, 20.2, 20.4]  # the second began before the pause; the third 0.1 s after
+    curve = curve_of(message([10, 10_000, 40, 40], end_s=ends), pauses=pauses)
+    assert curve.column("index").tolist() == [0, 2, 3]
+    assert pauses.total_s(99.0) == pytest.approx(9.95)
+
+
+def run(step_ms, *, run_id=1, values=None, state="done", message="", **more):
+    step = np.asarray(step_ms, np.float64)
+    n = len(step)
+    return RunResult(
+        run_id=run_id,
+        values=values or {"num_workers": run_id},
+        state=state,
+        message=message,
+        step=summarize(step) if n else None,
+        wait_share=0.5 if n else None,
+        samples_per_s=1000.0 if n else None,
+        peak_bytes=2**20 if n else None,
+        peak_kind="peak resident set of the training process" if n else "",
+        n_steps=n,
+        n_quiet=n,
+        provenance=stamp(device="cpu"),
+        n_counted=n,
+        index=np.arange(n),
+        step_ms=step,
+        wait_ms=step / 2,
+        memory_bytes=np.full(n, 7),
+        quiet=np.ones(n, bool),
+        counted=np.ones(n, bool),
+        loss=np.full(n, np.nan),
+        **more,
+    )
+
+
+def test_the_ratio_holds_the_truth_and_its_interval():
+    rng = np.random.default_rng(1)
+    slow = run(4.0 * rng.lognormal(0, 0.1, 300))
+    fast = run(2.0 * rng.lognormal(0, 0.1, 300), run_id=2)
+    found = ratio(slow, fast)
+    assert found.low < 2.0 < found.high
+    assert found.low <= found.ratio <= found.high
+    assert found.different
+    back = ratio(fast, slow)
+    assert back.ratio == pytest.approx(1 / found.ratio)
+    same = ratio(slow, slow)
+    assert same.ratio == 1.0
+    assert not same.different
+
+
+def test_the_interval_covers_equal_runs_despite_correlation():
+    rng = np.random.default_rng(2)
+    alarms = 0
+    for _ in range(60):
+        noise = rng.normal(0, 0.05, (2, 400))
+        for i in range(1, 400):  # neighbouring steps resemble each other
+            noise[:, i] += 0.7 * noise[:, i - 1]
+        a, b = (run(5 * np.exp(row)) for row in noise)
+        alarms += ratio(a, b).different
+    # 95 % interval: 3 expected; an interval over single steps would give about 18
+    assert alarms <= 9
+
+
+def test_many_steps_are_thinned_and_few_are_enough():
+    assert ratio(run(np.full(50_000, 3.0)), run([1.5])).ratio == 2.0
+
+
+def test_a_run_without_steps_has_no_ratio():
+    with pytest.raises(MeasurementError, match="run 2 has no measured step"):
+        ratio(run([1.0]), run([], run_id=2, state="failed"))
+
+
+def test_the_table_compares_with_the_first_measured_run():
+    rows = table([run([], run_id=1, state="failed", message="x"), run([2.0] * 9, run_id=2),
+                  run([1.0] * 9, run_id=3)])  # fmt: skip
+    assert [row["ratio"] for row in rows] == [None, None, 2.0]
+    assert [row["num_workers"] for row in rows] == [1, 2, 3]
+    assert rows[0]["step_ms"] is None
+    assert table([]) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("failed", WorkloadFailedError),
+        ("out of memory", WorkloadMemoryError),
+        ("hung", WorkloadHungError),
+        ("killed", WorkloadKilledError),
+    ],
+)
+def test_a_failed_run_raises_the_error_of_its_state(state, kind):
+    failed = run([], state=state, message="words", traceback_text="lines")
+    with pytest.raises(kind, match="words") as caught:
+        failed.raise_if_failed()
+    assert isinstance(caught.value, WorkloadError)
+    assert caught.value.traceback_text == "lines"
+    assert not failed.ok
+
+
+def test_a_run_without_a_step_is_empty():
+    with pytest.raises(WorkloadEmptyError):
+        run([], state="failed", message=NO_STEP).raise_if_failed()
+
+
+def test_a_good_run_passes():
+    good = run([1.0, 2.0])
+    assert good.raise_if_failed() is good
+    assert good.ok
+
+
+def test_a_result_is_plain_json():
+    import json
+
+    again = json.loads(json.dumps(run([1.0, 2.0]).to_dict()))
+    assert again["curve"]["step_ms"] == [1.0, 2.0]
+    assert again["curve"]["loss"] == [None, None]
+    assert again["provenance"]["device"] == "cpu"

@@ -1,0 +1,451 @@
+"""Sessions with real child processes and workloads of a few milliseconds."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import NamedTuple
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from perfkit.errors import SettingError, UsageError, WorkloadNotPortableError
+from perfkit.experiment import (
+    Points,
+    RunFinished,
+    RunStarted,
+    Session,
+    Setting,
+    StateChanged,
+    ratio,
+    setting,
+)
+
+
+def ticking(s):
+    import time
+
+    while True:
+        time.sleep(0.002)
+        yield 4
+
+
+def by_value(function):
+    """As from a notebook: not to be imported by name in the child."""
+    function.__module__ = "__main__"
+    return function
+
+
+ticking = by_value(ticking)
+
+
+def test_a_run_from_start_to_result(session):
+    events = []
+    one = session(ticking, [setting("width", [1, 2])], seconds=3.0, on_event=events.append)
+    result = one.run(width=2)
+    assert result.state == "done", result
+    assert dict(result.values) == {"width": 2}
+    assert one.runs == (result,)
+    assert one.state == "done"
+    assert result.n_quiet > 50
+    assert result.n_counted == result.n_quiet
+    assert not [w for w in result.warnings if "quiet" in w]
+    assert result.step.minimum >= 2.0
+    assert result.samples_per_s == pytest.approx(4e3 / result.counted_ms().mean())
+    assert result.wait_share == 0.0
+    assert result.peak_bytes > 2**20
+    assert "resident set" in result.peak_kind
+    assert 2.5 < result.running_s < 10.0
+    assert result.provenance.seed == 0
+    assert isinstance(events[0], RunStarted)
+    assert isinstance(events[-1], RunFinished)
+    states = [e.state for e in events if isinstance(e, StateChanged)]
+    assert states == ["starting", "warm-up", "running", "done"]
+    points = [e for e in events if isinstance(e, Points)]
+    assert len(points[0].index) == 1, "the first step shows at once"
+    index = np.concatenate([p.index for p in points])
+    assert index.tolist() == list(range(result.n_steps))
+    assert np.array_equal(np.concatenate([p.step_ms for p in points]), result.step_ms)
+
+
+def test_a_workload_that_ends_early_is_fine(session):
+    def three(s):
+        yield from range(3)
+
+    result = session(three).run()
+    assert (result.state, result.n_steps) == ("done", 3)
+    assert result.step is not None
+    assert len(result.warnings) >= 2, "few steps, none of them quiet"
+
+
+def test_data_wait_and_samples_come_from_the_loader(session):
+    def loading(s):
+        import time
+
+        import torch
+
+        class Slow(torch.utils.data.Dataset):
+            def __len__(self):
+                return 64
+
+            def __getitem__(self, i):
+                time.sleep(0.002)
+                return {"image": torch.zeros(3), "label": i}
+
+        time.sleep(0.2)  # building
+        for _batch in torch.utils.data.DataLoader(Slow(), **s.loader_kwargs()):
+            time.sleep(0.002)
+            yield
+
+    result = session(loading, ["batch_size"], seconds=5.0).run(batch_size=4)
+    assert result.n_steps == 16
+    assert 0.6 < result.wait_share < 0.95  # 8 of 10 ms
+    assert result.samples_per_s == pytest.approx(
+        4 * result.n_counted / result.counted_ms().sum() * 1e3
+    )
+    assert result.setup_s >= 0.2
+    assert result.step_ms[0] < 150.0, "building is not in the first step"
+
+
+def test_loader_workers_and_classes_of_the_notebook(session):
+    class Batch(NamedTuple):
+        x: torch.Tensor
+
+    Batch.__module__ = "__main__"
+    globals_ = {"__name__": "__main__", "Batch": Batch}
+    exec(
+        "import torch\n"
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self): return 10_000\n"
+        "    def __getitem__(self, i): return Batch(torch.full((3,), float(i)))\n"
+        "def collate(items): return Batch(torch.stack([item.x for item in items]))\n"
+        "def workload(s):\n"
+        "    settings = s.loader_kwargs()\n"
+        "    loader = torch.utils.data.DataLoader(Data(), collate_fn=collate, **settings)\n"
+        "    for batch in loader:\n"
+        "        assert type(batch) is Batch\n"
+        "        yield {'loss': batch.x.sum()}\n",
+        globals_,
+    )
+    one = session(globals_["workload"], ["num_workers", "batch_size"], seconds=3.0)
+    result = one.run(num_workers=2, batch_size=5)
+    assert result.state == "done", result.message
+    assert result.samples_per_s > 0
+    assert result.loss[:2].tolist() == [30.0, 105.0]
+    assert result.workers_bytes > 2**20
+
+
+def test_losses_and_samples_as_a_mapping(session):
+    def telling(s):
+        for i in range(8):
+            yield {"samples": 3, "loss": i / 2}
+
+    result = session(telling).run()
+    assert result.loss.tolist() == [i / 2 for i in range(8)]
+    assert result.samples_per_s is not None
+
+
+def test_a_float_is_a_loss_and_no_number_of_samples(session):
+    def telling(s):
+        yield from (0.5, 0.25, 0.125)
+
+    result = session(telling).run()
+    assert result.loss.tolist() == [0.5, 0.25, 0.125]
+    assert result.samples_per_s is None
+
+
+def test_runs_are_seeded_alike(session):
+    def random_losses(s):
+        import random
+
+        import numpy as np
+        import torch
+
+        for _ in range(4):
+            yield {"loss": random.random() + np.random.random() + torch.rand(()).item()}
+
+    one = session(random_losses, seed=3)
+    first, second = one.run(), one.run()
+    assert first.loss.tolist() == second.loss.tolist()
+    assert len(set(first.loss.tolist())) == 4
+
+
+def test_the_child_sees_the_kernels_directory_environment_and_values(
+    session, monkeypatch, tmp_path
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("X_FOR_THE_CHILD", "there")
+
+    def telling(s):
+        import os
+
+        import torch
+
+        print(
+            os.path.abspath("."), os.environ["X_FOR_THE_CHILD"], torch.get_num_threads(), s.threads
+        )
+        yield
+
+    result = session(telling, ["threads"]).run(threads=1)
+    assert result.output == f"{tmp_path} there 1 1\n"
+
+
+def test_a_setting_that_needs_a_fresh_program(session):
+    one = Setting(
+        "hash_seed", "hash seed", ("1", "2"), "1", "menu", "process",
+        environment=lambda value: {"PYTHONHASHSEED": value},
+    )  # fmt: skip
+
+    def hashing(s):
+        print(hash("a string"))
+        yield
+
+    runs = session(hashing, [one])
+    outputs = [runs.run(hash_seed=value).output for value in ("1", "2", "1")]
+    assert outputs[0] == outputs[2] != outputs[1]
+
+
+def test_settings_are_checked_before_a_process_starts(session):
+    events = []
+    one = session(ticking, ["num_workers"], on_event=events.append)
+    for values in ({"num_workers": -1}, {"num_workers": 10_000}, {"nun_workers": 1}):
+        with pytest.raises(SettingError):
+            one.start(**values)
+    assert events == []
+    assert one.state == "idle"
+    assert one.runs == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"seconds": 0},
+        {"seconds": "12"},
+        {"seconds": float("nan")},
+        {"seconds": True},
+        {"step_timeout_s": -1},
+        {"warmup": -1},
+        {"warmup": 1.5},
+        {"seed": None},
+    ],
+)
+def test_absurd_options_are_refused(options):
+    with pytest.raises(UsageError, match="cannot be: it takes"):
+        Session(ticking, **options)
+
+
+def test_a_workload_that_cannot_travel_is_refused_when_the_session_is_made():
+    lock = threading.Lock()
+
+    def locked(s):
+        with lock:
+            yield
+
+    with pytest.raises(WorkloadNotPortableError, match="closure variable 'lock'"):
+        Session(locked)
+
+
+def test_stop_takes_less_than_a_second_and_keeps_what_was_measured(session):
+    one = session(ticking, seconds=60.0)
+    one.start()
+    wait_for(lambda: one.state == "running")
+    began = time.monotonic()
+    one.stop()
+    assert time.monotonic() - began < 1.0
+    result = one.wait()
+    assert (result.state, result.message) == ("stopped", "")
+    assert result.ok
+    assert result.n_steps > 3
+
+
+def test_a_long_step_is_cut_off_by_stop(session):
+    def long(s):
+        import time
+
+        while True:
+            yield
+            time.sleep(60)
+
+    one = session(long, seconds=60.0)
+    one.start()
+    wait_for(lambda: one.state == "warm-up")
+    began = time.monotonic()
+    one.stop()
+    assert time.monotonic() - began < 1.5
+    assert one.wait().state == "stopped"
+
+
+def test_the_next_start_stops_the_run_before(session):
+    events = []
+    one = session(ticking, seconds=60.0, on_event=events.append)
+    assert one.start() == 1
+    wait_for(lambda: one.state == "running")
+    assert one.start() == 2
+    one.stop()
+    assert [r.state for r in one.runs] == ["stopped", "stopped"]
+    kinds = [type(e) for e in events if not isinstance(e, Points | StateChanged)]
+    assert kinds == [RunStarted, RunFinished] * 2
+
+
+def test_many_quick_toggles_leave_one_run(session):
+    one = session(ticking, [setting("width", [1, 2])], seconds=60.0)
+    for i in range(6):
+        one.start(width=1 + i % 2)
+    wait_for(lambda: one.state == "running")
+    one.stop()
+    assert len(one.runs) == 6
+    assert {r.state for r in one.runs} == {"stopped"}
+
+
+def test_paused_time_does_not_count(session):
+    one = session(ticking, seconds=1.0)
+    one.start()
+    wait_for(lambda: one.state == "running")
+    one.pause()
+    wait_for(lambda: one.state == "paused")
+    child = one._run._child.pid
+    time.sleep(0.3)
+    assert psutil.Process(child).status() == psutil.STATUS_STOPPED
+    n_before = one._run._curve.n
+    time.sleep(1.5)
+    assert one.state == "paused"
+    assert one._run._curve.n <= n_before + 500
+    one.resume()
+    result = one.wait(20)
+    assert result.state == "done"
+    assert result.step_ms.max() < 1000.0, "the pause is in no step"
+    assert result.running_s < 1.8
+
+
+def test_stopping_a_paused_run(session):
+    one = session(ticking, seconds=60.0)
+    one.start()
+    wait_for(lambda: one.state == "running")
+    one.pause()
+    wait_for(lambda: one.state == "paused")
+    one.stop()
+    assert one.wait().state == "stopped"
+
+
+def test_an_event_callback_that_raises_is_shown_and_raised_once(session, monkeypatch):
+    shown = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: shown.append(args.exc_value))
+
+    def bad(event):
+        if isinstance(event, RunFinished):
+            raise ZeroDivisionError("in the callback")
+
+    one = session(ticking, on_event=bad)
+    one.start()
+    with pytest.raises(ZeroDivisionError):
+        one.wait()
+    assert [str(e) for e in shown] == ["in the callback"]
+    assert one.wait().state == "done", "the run itself went well"
+
+
+def test_a_callback_may_start_the_next_run_at_the_end_of_one(session):
+    finished = threading.Event()
+
+    def chain(event):
+        if isinstance(event, RunFinished):
+            if event.result.run_id < 3:
+                one.start()
+            else:
+                finished.set()
+
+    one = session(ticking, seconds=0.1, on_event=chain)
+    one.start()
+    assert finished.wait(30)
+    assert [r.run_id for r in one.runs] == [1, 2, 3]
+
+
+def test_a_callback_cannot_start_a_run_in_the_middle(session):
+    caught = []
+
+    def early(event):
+        if isinstance(event, Points) and not caught:
+            try:
+                one.start()
+            except UsageError as error:
+                caught.append(str(error))
+
+    one = session(ticking, on_event=early)
+    assert one.run().state == "done"
+    assert caught == ["a callback can start the next run only at RunFinished"]
+
+
+def test_waiting_has_a_limit_and_needs_a_run(session):
+    one = session(ticking, seconds=60.0)
+    with pytest.raises(UsageError, match="no run was started"):
+        one.wait()
+    one.start()
+    with pytest.raises(TimeoutError):
+        one.wait(0.1)
+
+
+def test_a_closed_session_refuses_and_closes_twice(session):
+    one = session(ticking, seconds=60.0)
+    one.start()
+    one.close()
+    one.close()
+    assert one.state == "closed"
+    assert [r.state for r in one.runs] == ["stopped"]
+    with pytest.raises(UsageError, match="closed"):
+        one.start()
+
+
+def test_two_sessions_at_once_disturb_each_other_and_say_so(session):
+    one, other = session(ticking, seconds=1.0), session(ticking, seconds=0.5)
+    one.start()
+    other.start()
+    for result in (one.wait(30), other.wait(30)):
+        assert result.state == "done"
+        assert any("in parallel" in w for w in result.warnings)
+
+
+def test_settings_without_effect_are_told_in_the_result(session):
+    settings = ["num_workers", "persistent_workers"]
+    result = session(ticking, settings).run(persistent_workers=True)
+    assert any("persistent_workers has no effect" in w for w in result.warnings)
+
+
+def test_the_ratio_of_two_runs(session):
+    def sleeping(s):
+        import time
+
+        while True:
+            time.sleep(s.ms / 1e3)
+            yield
+
+    one = session(sleeping, [setting("ms", [2, 8])], seconds=0.6)
+    found = ratio(one.run(ms=8), one.run(ms=2))
+    assert found.low > 2.0
+
+
+def test_a_prepared_session_is_ready(session):
+    one = session(ticking)
+    assert one.ready(60.0)
+    assert one.run().first_point_s < 5.0
+
+
+def wait_for(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
+
+
+def test_a_fork_of_the_kernel_leaves_the_session_alone(session):
+    one = session(ticking, seconds=60.0)
+    one.start()
+    wait_for(lambda: one.state == "running")
+    real = one._owner_pid
+    try:
+        one._owner_pid = os.getpid() + 1  # what a fork sees
+        one.close()
+    finally:
+        one._owner_pid = real
+    assert one.state == "running"
