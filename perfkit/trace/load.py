@@ -256,7 +256,7 @@ def _decode(data: bytes, source: str, warnings: list[str]) -> tuple[list[_Event]
         return events, metadata
     events, dropped, complete = _salvage(clean)
     if not events:
-        raise TraceError(f"{source} is no trace: it looks like {_what_it_looks_like(clean)}")
+        raise TraceError(f"{source} is no trace: it looks like {_what_it_looks_like(data)}")
     if dropped:
         warnings.append(f"{dropped:,} events could not be read and were left out")
     if not complete:

@@ -37,8 +37,8 @@ def dataloader(case: Case) -> Iterator[Finding]:
     alone = any("_SingleProcessDataLoaderIter" in name for name in names)
     share = case.shares["data wait"]
     evidence = [
-        f"{case.ms_per_step(share):,.1f} ms of each step ({percent(share)}) pass in the DataLoader's "
-        f"__next__ ({', '.join(sorted(n.partition('#')[2] for n in names))})"
+        f"{case.ms_per_step(share):,.1f} ms of each step ({percent(share)}) pass in the "
+        f"DataLoader's __next__ ({', '.join(sorted(n.partition('#')[2] for n in names))})"
     ]
     if case.on_device:
         evidence.append(f"the device idles meanwhile for {percent(lost)} of each step")

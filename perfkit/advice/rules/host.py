@@ -28,8 +28,8 @@ def python(case: Case) -> Iterator[Finding]:
         return
     share = case.shares["other"]
     evidence = [
-        f"{case.ms_per_step(share):,.1f} ms of each step ({percent(share)}) are in no torch operator "
-        "and no DataLoader"
+        f"{case.ms_per_step(share):,.1f} ms of each step ({percent(share)}) are in no torch "
+        "operator and no DataLoader"
     ]
     if case.on_device:
         evidence.append(f"the device idles meanwhile for {percent(lost)} of each step")

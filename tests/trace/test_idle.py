@@ -1,0 +1,63 @@
+"""Every ns in which the device idles has one cause."""
+
+from __future__ import annotations
+
+import pytest
+from simulated_traces import Simulated, cpu_training, gpu_training
+
+from perfkit.trace import breakdown, find_steps, load
+from perfkit.trace.idle import idle_causes
+
+
+def _idle(sim: Simulated, step: int = 1) -> dict[str, int]:
+    """Cause → µs of one step, without the empty causes; checks that all idle time is there."""
+    trace = load(sim.json())
+    causes = idle_causes(trace, find_steps(trace))
+    for cause, split in zip(causes, breakdown(trace).steps, strict=True):
+        assert sum(cause.values()) == split.device_ns["idle"]
+    return {k: v // 1_000 for k, v in causes[step].items() if v}
+
+
+def test_a_cpu_trace_has_no_idle_device() -> None:
+    trace = load(cpu_training(2).json())
+    assert idle_causes(trace, find_steps(trace)) == ()
+
+
+def test_waiting_for_data() -> None:
+    assert _idle(gpu_training(3, wait=400))["data"] == 400
+
+
+def test_gaps_between_queued_kernels_are_nobodys_fault() -> None:
+    found = _idle(gpu_training(3, n_kernels=10, kernel=95, every=100))
+    assert set(found) == {"kernels", "launch", "host"}
+    assert found["kernels"] >= 40  # 9 gaps of 5 µs, the last ones before the next launch
+
+
+def test_slow_launches() -> None:
+    # Each kernel is launched only when the last has ended: the host's op covers the gap.
+    sim = Simulated()
+    for i in range(2):
+        sim.step(i, i * 1_000, 1_000)
+        for k in range(10):
+            at = i * 1_000 + k * 100
+            external = sim.host("aten::linear", at, 95)
+            sim.device("gemm", at + 60, 40, sim.call("cudaLaunchKernel", at + 50, 5, external))
+    assert _idle(sim)["launch"] == pytest.approx(600, abs=60)
+
+
+def test_the_time_after_a_sync_is_the_syncs() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.kernel("aten::mm", 0, 10, 490)
+    sim.item(100, 402)  # the device has done its work at 501 and the host returns at 502
+    sim.kernel("aten::mm", 700, 710, 290)  # given work again 200 µs later
+    assert _idle(sim, 0)["sync"] == 209
+
+
+def test_other_work_of_the_host() -> None:
+    assert _idle(gpu_training(3, python=500))["host"] == pytest.approx(500, abs=12)
+
+
+def test_blocking_transfers() -> None:
+    found = _idle(gpu_training(3, copy="HtoD (Pageable -> Device)", copy_call=300))
+    assert found["copy"] == pytest.approx(295, abs=5)

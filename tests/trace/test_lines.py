@@ -1,0 +1,164 @@
+"""Source lines by sampling: which code is the user's, and what is counted."""
+
+from __future__ import annotations
+
+import linecache
+import threading
+import time
+
+import pytest
+import torch
+
+from perfkit.trace import Recorder
+from perfkit.trace.lines import NO_LINES, Line, LineSamples, Sampler, is_user_code
+
+
+@pytest.mark.parametrize(
+    ("filename", "users"),
+    [
+        (__file__, True),
+        ("/home/me/train.py", True),
+        ("/tmp/ipykernel_1234/567.py", True),
+        ("<ipython-input-3-abcdef>", True),
+        ("<stdin>", True),
+        (torch.__file__, False),
+        (threading.__file__, False),
+        (pytest.__file__, False),
+        ("<frozen importlib._bootstrap>", False),
+        ("<string>", False),
+        ("<eval_with_key>.4", False),
+    ],
+)
+def test_whose_code_it_is(filename: str, users: bool) -> None:
+    assert is_user_code(filename) is users
+
+
+def test_perfkit_is_not_the_user() -> None:
+    import perfkit.trace.record
+
+    assert not is_user_code(perfkit.trace.record.__file__)
+
+
+def _busy(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.002)  # THE LINE
+
+
+def test_the_busy_line_is_found() -> None:
+    sampler = Sampler(threading.get_ident())
+    sampler.start()
+    try:
+        sampler.resume(forget=True)
+        _busy(0.6)
+    finally:
+        sampler.close()
+    result = sampler.result()
+    assert result.n_samples > 10
+    top = result.by_line()[0]
+    assert top.text.endswith("# THE LINE")
+    assert top.where == f"test_lines.py:{top.line}"
+    assert top.function == "_busy"
+    assert top.share > 0.5
+    assert sum(x.share for x in result.lines) == pytest.approx(1)
+
+
+def test_nothing_is_sampled_before_or_after() -> None:
+    sampler = Sampler(threading.get_ident())
+    sampler.start()
+    time.sleep(0.05)
+    sampler.resume(forget=True)
+    sampler.pause()
+    time.sleep(0.05)
+    sampler.close()
+    assert sampler.result().n_samples <= 1
+
+
+def test_forgotten_samples_return_where_nothing_better_was_seen() -> None:
+    sampler = Sampler(threading.get_ident())
+    sampler.start()
+    sampler.resume(forget=True)
+    _busy(0.1)
+    sampler.resume(forget=True)
+    sampler.close()
+    before, after = sampler.result(with_forgotten=True), sampler.result()
+    assert before.n_samples > after.n_samples
+
+
+def test_the_deadline_is_called_once() -> None:
+    called: list[float] = []
+    sampler = Sampler(threading.get_ident(), on_deadline=lambda: called.append(time.monotonic()))
+    sampler.start()
+    begun = time.monotonic()
+    sampler.set_deadline(begun + 0.1)
+    time.sleep(0.4)
+    sampler.close()
+    assert len(called) == 1
+    assert called[0] - begun >= 0.1
+
+
+def test_growing_memory_is_a_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter([100, 150, 150, 10_000] + [10_000] * 50)
+    monkeypatch.setattr("perfkit.trace.lines.resident_bytes", lambda: next(sizes))
+    called = threading.Event()
+    sampler = Sampler(threading.get_ident(), on_deadline=called.set, memory_limit_bytes=1_000)
+    sampler.start()
+    sampler.set_deadline(time.monotonic() + 60)
+    assert called.wait(5)
+    sampler.close()
+
+
+class _Slow(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.004)  # LOADING
+        return torch.randn(4)
+
+
+def test_lines_inside_the_loader_are_told_apart() -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(active_steps=20, warmup_steps=1) as recorder:
+        for i, x in enumerate(torch.utils.data.DataLoader(_Slow(), batch_size=4)):
+            model(x).sum().backward()
+            optimizer.step()
+            if i > 24:
+                break
+    lines = recorder.recording.lines
+    top = lines.lines[0]
+    assert top.in_data_wait
+    assert top.text.endswith("# LOADING")
+    assert lines.warnings == ()
+
+
+def test_cells_are_named_by_their_number() -> None:
+    source = "import time\nend = time.monotonic() + 0.2\nwhile time.monotonic() < end: pass\n"
+    name = "<ipython-input-7-0123456789ab>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    sampler = Sampler(threading.get_ident())
+    sampler.start()
+    sampler.resume(forget=True)
+    exec(compile(source, name, "exec"), {})
+    sampler.close()
+    del linecache.cache[name]
+    assert any(x.where == "cell [7], line 3" for x in sampler.result().lines)
+
+
+def test_few_samples_carry_a_warning_and_none_carry_none() -> None:
+    assert NO_LINES.warnings == ()
+    sampler = Sampler(threading.get_ident())
+    sampler.start()
+    sampler.resume(forget=True)
+    _busy(0.05)
+    sampler.close()
+    assert any("rough" in w for w in sampler.result().warnings)
+
+
+def test_by_line_merges_the_libraries_that_a_line_called() -> None:
+    def line(library: str, n: int) -> Line:
+        return Line("a.py", 3, "a.py:3", "f", "x = y", n, n / 10, False, library)
+
+    merged = LineSamples((line("PIL", 4), line("torch", 3)), 10).by_line()
+    assert [(x.n_samples, x.share) for x in merged] == [(7, 0.7)]

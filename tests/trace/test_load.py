@@ -1,0 +1,283 @@
+"""What is read from a trace, in every form in which traces come, and what is refused."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import json
+import random
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_traces import HOST, SINGLE, Simulated, cpu_training, gpu_training
+
+from perfkit.errors import MissingError, TraceError
+from perfkit.trace import Category, Trace, breakdown, load
+
+
+def _rows(trace: Trace) -> list[tuple[str, int, float, float]]:
+    return [
+        (trace.names[n], int(c), float(s) + trace.origin_us, float(d))
+        for n, c, s, d in zip(
+            trace.name_id, trace.category, trace.start_us, trace.dur_us, strict=True
+        )
+    ]
+
+
+def test_columns_hold_what_the_events_say() -> None:
+    sim = Simulated()
+    sim.step(3, 1_000, 500)
+    external = sim.host("aten::mm", 1_010, 20, **{"Sequence number": 9})
+    correlation = sim.call("cudaLaunchKernel", 1_012, 5, external)
+    sim.device("gemm", 1_020, 40, correlation, grid=[1, 2, 3])
+    sim.copy("HtoD (Pinned -> Device)", 1_100, 4, 1_105, 30, n_bytes=4096)
+    trace = load(sim.json())
+
+    op = trace.names.index("aten::mm")
+    row = int(np.flatnonzero(trace.name_id == op)[0])
+    assert trace.origin_us == 1_000
+    assert (trace.start_us[row], trace.dur_us[row]) == (10.0, 20.0)
+    assert trace.external_id[row] == external
+    assert trace.sequence[row] == 9
+    assert trace.correlation[row] == -1
+    assert trace.threads[trace.thread[row]].tid == HOST
+    kernel = int(np.flatnonzero(trace.category == Category.KERNEL)[0])
+    assert (trace.correlation[kernel], trace.device[kernel], trace.stream[kernel]) == (
+        correlation,
+        0,
+        7,
+    )
+    memcpy = int(np.flatnonzero(trace.category == Category.MEMCPY)[0])
+    assert trace.n_bytes[memcpy] == 4096
+    assert (np.diff(trace.start_us) >= 0).all()
+    assert trace.warnings == ()
+
+
+@pytest.mark.parametrize("form", ["object", "list", "gzip", "path", "memoryview", "two members"])
+def test_every_form_reads_the_same(form: str, tmp_path: Path) -> None:
+    sim = gpu_training(2)
+    expected = _rows(load(sim.json()))
+    if form == "path":
+        path = tmp_path / "named.whatever"
+        path.write_bytes(sim.gz())
+        assert _rows(load(path)) == expected
+        assert _rows(load(str(path))) == expected
+        return
+    whole = sim.json()
+    data = {
+        "object": whole,
+        "list": sim.json("list"),
+        "gzip": sim.gz(),
+        "memoryview": memoryview(whole),
+        "two members": gzip.compress(whole[:500]) + gzip.compress(whole[500:]),
+    }[form]
+    trace = load(data)
+    assert _rows(trace) == expected
+    assert trace.warnings == ()
+
+
+def test_traces_of_2021_mean_the_same() -> None:
+    new = gpu_training(3, wait=200, copy="HtoD (Pageable -> Device)", copy_call=50)
+    old = json.loads(new.json("list"))
+    names = {
+        "cpu_op": "Operator",
+        "user_annotation": "Operator",
+        "cuda_runtime": "Runtime",
+        "kernel": "Kernel",
+        "gpu_memcpy": "Memcpy",
+    }
+    for event in old:
+        event["cat"] = names[event["cat"]]
+        event["tid"] = f"stream {event['tid']}" if event["pid"] == 0 else str(event["tid"])
+        if "External id" in event["args"] and event["cat"] == "Runtime":
+            event["args"]["external id"] = event["args"].pop("External id")
+    a, b = breakdown(load(new.json())), breakdown(load(json.dumps(old).encode()))
+    assert a.steps == b.steps
+    assert a.steps[0].host_ns["copy"] == 50_000
+    assert a.steps[0].host_ns["data wait"] == 200_000
+
+
+def test_a_thread_is_one_thread_whether_its_id_is_a_number_or_a_string() -> None:
+    sim = Simulated()
+    sim.host("aten::mm", 0, 1, tid=5)
+    sim.host("aten::mm", 5, 1, tid="5")
+    sim.host("aten::mm", 9, 1, tid="main")
+    assert [t.tid for t in load(sim.json()).threads] == [5, "main"]
+
+
+def test_process_and_thread_names_are_known() -> None:
+    sim = cpu_training(1)
+    meta = [
+        {"ph": "M", "name": "process_name", "pid": HOST, "tid": 0, "args": {"name": "python"}},
+        {"ph": "M", "name": "thread_name", "pid": HOST, "tid": HOST, "args": {"name": "main"}},
+    ]
+    thread = load(json.dumps([*meta, *sim.events]).encode()).threads[0]
+    assert (thread.process, thread.name) == ("python", "main")
+
+
+def test_rocm_arguments_are_read() -> None:
+    sim = Simulated()
+    sim.call("hipMemcpyWithStream", 0, 5)
+    sim.events[-1]["args"] |= {"stream": "0x2", "size": "2560", "kind": "1"}
+    trace = load(sim.json())
+    assert trace.stream[0] == 2
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.5, 0.9, 0.999])
+def test_a_torn_trace_is_read_as_far_as_it_goes(fraction: float) -> None:
+    whole = gpu_training(5).json()
+    everything = set(_rows(load(whole)))
+    torn = load(whole[: int(len(whole) * fraction)])
+    assert set(_rows(torn)) < everything
+    assert len(torn) > 0.8 * fraction * len(everything)
+    assert any("ends early" in w for w in torn.warnings)
+
+
+def test_a_torn_gzip_is_read_as_far_as_it_goes() -> None:
+    sim = gpu_training(50)
+    torn = load(sim.gz()[: len(sim.gz()) * 2 // 3])
+    assert 0 < len(torn) < len(sim.events)
+    assert any("gzip" in w for w in torn.warnings)
+
+
+def test_damage_in_the_middle_costs_only_the_damaged_events() -> None:
+    sim = cpu_training(4)
+    sim.events[3]["ts"] = {"no": "number"}
+    sim.events[5]["args"] = ["no object"]
+    trace = load(sim.json())
+    assert len(trace) == len(sim.events) - 2
+    assert any("2 events could not be read" in w for w in trace.warnings)
+
+
+def test_names_may_hold_anything() -> None:
+    sim = Simulated()
+    sim.host("PLACEHOLDER", 0, 5)
+    sim.host("<img src=x onerror=alert(1)> \"'", 9, 5)
+    raw = sim.json().replace(b"PLACEHOLDER", b"a\x01b\nc\xff\xfe")
+    trace = load(raw)
+    assert trace.names == ("a b c��", "<img src=x onerror=alert(1)> \"'")
+    assert any("unprintable" in w for w in trace.warnings)
+
+
+def test_absurd_times_are_left_out_and_told() -> None:
+    sim = cpu_training(3)
+    good = len(sim.events)
+    sim.host("aten::from_the_future", 1e300, 5)
+    sim.host("aten::eternal", 1_000, 1e300)
+    sim.host("aten::backwards", 1_100, -7)
+    trace = load(sim.json())
+    assert len(trace) == good + 1
+    assert trace.dur_us.min() == 0
+    assert sum("left out" in w or "negative" in w for w in trace.warnings) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "looks"),
+    [
+        (b"", "empty"),
+        (b"   \n", "empty"),
+        (b"hello, this is a log file\n", "plain text"),
+        (b"\x89PNG\r\n\x1a\n....", "PNG"),
+        (b"PK\x03\x04....", "zip"),
+        (b"\x80\x04\x95....", "pickle"),
+        (b"SQLite format 3\x00", "Nsight"),
+        (b"<!doctype html><p>no", "HTML"),
+        (b'{"name": 1, "cells": []}', "'cells'"),
+        (b"[1, 2, 3]", "3 items"),
+        (b'{"traceEvents": []}', "no event"),
+        (b'[{"a": 1}]', "no timed event"),
+        (b"42", "JSON int"),
+        (b'{"broken', "broken JSON"),
+        (b"\x00\x9f\x12\xff" * 50, "binary"),
+        (b"[" * 5_000, "broken JSON"),
+        (gzip.compress(b"not json"), "plain text"),
+        (b"\x1f\x8b\x08\x00broken", "gzip"),
+    ],
+)
+def test_what_is_no_trace_is_named(data: bytes, looks: str) -> None:
+    with pytest.raises(TraceError, match=looks) as error:
+        load(data)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_a_trace_error(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"nothing\.json"):
+        load(tmp_path / "nothing.json")
+
+
+def test_zstd_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("zstandard", "compression", "compression.zstd"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingError, match="pip install zstandard"):
+        load(b"\x28\xb5\x2f\xfd....")
+
+
+def test_zstd_is_unpacked_by_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The package is optional and not installed for tests: a stand-in of the same interface.
+    sim = cpu_training(2)
+
+    class Decompressor:
+        def decompressobj(self) -> Decompressor:
+            return self
+
+        def decompress(self, packed: bytes) -> bytes:
+            assert packed == b"\x28\xb5\x2f\xfdpacked"
+            return sim.json()
+
+    fake = types.ModuleType("zstandard")
+    fake.ZstdError = ValueError  # type: ignore[attr-defined]
+    fake.ZstdDecompressor = Decompressor  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "compression", None)
+    monkeypatch.setitem(sys.modules, "compression.zstd", None)
+    monkeypatch.setitem(sys.modules, "zstandard", fake)
+    assert len(load(b"\x28\xb5\x2f\xfdpacked")) == len(sim.events)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        load(cpu_training(1).json())
+        assert gc.isenabled() is enabled
+        with pytest.raises(TraceError):
+            load(b"nonsense")
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_mutated_traces_give_a_result_or_a_trace_error() -> None:
+    rng = random.Random(0)
+    bases = [
+        gpu_training(2, wait=50, item=True, restart=20, copy="HtoD (Pageable -> Device)").json(),
+        cpu_training(2, wait=100, loader=SINGLE).json("list"),
+        gpu_training(1).gz(),
+    ]
+    read = refused = 0
+    for _ in range(600):
+        data = bytearray(rng.choice(bases))
+        for _ in range(rng.randint(1, 12)):
+            at = rng.randrange(len(data)) if data else 0
+            kind = rng.randrange(4)
+            if kind == 0 and data:
+                data[at] = rng.randrange(256)
+            elif kind == 1:
+                del data[at : at + rng.randrange(1, 40)]
+            elif kind == 2:
+                data[at:at] = rng.choice([b"}", b"]", b'"', b"1e400", b"null", b"-", b"99" * 12])
+            else:
+                data = data[: max(at, 1)]
+        try:
+            split = breakdown(load(bytes(data)))
+        except TraceError:
+            refused += 1
+        else:
+            read += 1
+            for step in split.steps:
+                assert sum(step.host_ns.values()) == step.wall_ns
+    assert read > 50
+    assert refused > 5

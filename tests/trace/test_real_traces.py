@@ -1,0 +1,43 @@
+"""Traces that others recorded, where the folder PERFKIT_TRACES holds some."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perfkit.trace import breakdown, find_steps, load, operators, syncs
+from perfkit.trace.idle import idle_causes
+
+_FOLDER = os.environ.get("PERFKIT_TRACES")
+_FILES = sorted(Path(_FOLDER).glob("*.json*")) if _FOLDER else []
+
+pytestmark = pytest.mark.skipif(not _FILES, reason="PERFKIT_TRACES names no folder with traces")
+
+
+@pytest.mark.parametrize("path", _FILES, ids=lambda p: p.name)
+def test_every_step_of_every_trace_adds_up(path: Path) -> None:
+    trace = load(path)
+    split = breakdown(trace)
+    assert split.steps
+    for step in split.steps:
+        assert sum(step.host_ns.values()) == step.wall_ns
+        assert not step.device_ns or sum(step.device_ns.values()) == step.wall_ns
+    steps = find_steps(trace)
+    for causes, step in zip(idle_causes(trace, steps), split.steps, strict=False):
+        assert sum(causes.values()) == step.device_ns["idle"]
+    assert operators(trace, steps)
+    assert all(s.count > 0 and s.cost_us >= 0 for s in syncs(trace, steps))
+
+
+@pytest.mark.parametrize(("workers", "wait_ms", "idle_ms"), [(0, 45.5, 51.6), (4, 1.4, 21.0)])
+def test_resnet_with_and_without_loader_workers(
+    workers: int, wait_ms: float, idle_ms: float
+) -> None:
+    paths = [p for p in _FILES if f"resnet50_workers{workers}" in p.name]
+    if not paths:
+        pytest.skip("the ResNet-50 traces are not in the folder")
+    split = breakdown(load(paths[0]))
+    assert split.median_ms()["data wait"] == pytest.approx(wait_ms, rel=0.05)
+    assert split.device_median_ms()["idle"] == pytest.approx(idle_ms, rel=0.05)

@@ -1,0 +1,410 @@
+"""A few steps of a region are recorded, and nothing is left running, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from perfkit.errors import MeasurementError, ProfilerBusyError, UsageError
+from perfkit.trace import Category, Recorder, Recording, breakdown, find_steps, load
+from perfkit.trace.record import assert_nothing_runs
+
+
+def _trainer(optimizer: str = "SGD") -> Callable[[], None]:
+    model = nn.Linear(8, 2)
+    update = getattr(torch.optim, optimizer)(model.parameters(), lr=0.01)
+    x = torch.randn(4, 8)
+
+    def step() -> None:
+        update.zero_grad()
+        model(x).sum().backward()
+        update.step()
+
+    return step
+
+
+def _record(n: int, step: Callable[[], None] | None = None, **options: Any) -> Recording:
+    step = step or _trainer()
+    with Recorder(**options) as recorder:
+        for _ in range(n):
+            step()
+        assert_nothing_runs_if(recorder.is_done)
+    assert_nothing_runs()
+    return recorder.recording
+
+
+def assert_nothing_runs_if(done: bool) -> None:
+    """While the region runs on, only the hook that times later steps remains."""
+    if done:
+        assert not torch._C._autograd._profiler_enabled()
+
+
+@pytest.fixture(scope="module")
+def ten() -> Recording:
+    return _record(10, active_steps=3, warmup_steps=2)
+
+
+def test_the_active_steps_are_recorded_and_the_region_runs_on(ten: Recording) -> None:
+    assert (ten.n_steps_seen, ten.n_steps_profiled) == (10, 3)
+    steps = find_steps(ten.trace)
+    assert steps.names == ("ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2")
+    assert ten.cost.n_profiled == 3
+    assert ten.cost.n_unprofiled == 5  # 10 - 2 warm-up - 3 recorded
+    assert ten.warnings == ()
+
+
+def test_each_recorded_step_holds_one_of_everything(ten: Recording) -> None:
+    trace, steps = ten.trace, find_steps(ten.trace)
+    inside = steps.containing(trace.start_ns)
+    for name in ("Optimizer.step#SGD.step", "aten::addmm"):
+        rows = trace.named(lambda n, name=name: n == name)
+        assert sorted(inside[rows & (inside >= 0)]) == [0, 1, 2]
+    for step in breakdown(trace).steps:
+        assert min(step.host_ns[c] for c in ("forward", "backward", "optimizer", "other")) > 0
+
+
+def test_the_raw_trace_reads_the_same_elsewhere(ten: Recording) -> None:
+    again = load(ten.raw)
+    assert breakdown(again).steps == breakdown(ten.trace).steps
+
+
+def test_facts_that_no_trace_holds(ten: Recording) -> None:
+    (optimizer,) = ten.facts.optimizers
+    assert (optimizer.name, optimizer.n_tensors, optimizer.n_elements) == ("SGD", 2, 18)
+    assert (optimizer.dtypes, optimizer.devices) == (("float32",), ("cpu",))
+    assert ten.facts.n_threads == torch.get_num_threads()
+
+
+def test_cost_is_told_in_words(ten: Recording) -> None:
+    sentence = ten.cost.sentence()
+    assert "(n=3)" in sentence
+    assert "(n=5)" in sentence
+    assert f"{len(ten.trace):,} events" in sentence
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_region_that_ends_in_the_warm_up_is_still_the_result(n: int) -> None:
+    recording = _record(n, warmup_steps=2)
+    assert recording.n_steps_profiled == 0
+    assert any("warm-up" in w for w in recording.warnings)
+    assert breakdown(recording.trace).median_ms()["optimizer"] > 0
+
+
+def test_an_unfinished_step_is_no_step() -> None:
+    recording = _record(4, warmup_steps=2, active_steps=6)
+    assert find_steps(recording.trace).names == ("ProfilerStep#0", "ProfilerStep#1")
+    assert any("2 of 6" in w for w in recording.warnings)
+
+
+def test_without_warm_up_the_first_step_counts() -> None:
+    recording = _record(2, warmup_steps=0, active_steps=2)
+    assert len(find_steps(recording.trace)) == 2
+
+
+def test_a_region_without_optimizer_or_torch_is_one_step() -> None:
+    with Recorder() as recorder:
+        torch.randn(4).sum()
+    split = breakdown(recorder.recording.trace)
+    assert [s.name for s in split.steps] == ["whole region"]
+    with Recorder() as recorder:
+        pass
+    split = breakdown(recorder.recording.trace)
+    assert split.shares()["other"] == 1
+
+
+def test_steps_may_be_said_by_hand() -> None:
+    with Recorder(active_steps=3, warmup_steps=1) as recorder:
+        for _ in range(6):
+            torch.randn(4).sum()
+            recorder.step()
+    assert recorder.recording.n_steps_profiled == 3
+    assert len(find_steps(recorder.recording.trace)) == 3
+
+
+def test_with_two_optimizers_a_step_is_a_cycle_of_the_first() -> None:
+    first, second = _trainer("SGD"), _trainer("AdamW")
+
+    def both() -> None:
+        first()
+        second()
+
+    recording = _record(8, both, active_steps=2)
+    assert recording.n_steps_seen == 8
+    assert [o.name for o in recording.facts.optimizers] == ["SGD", "AdamW"]
+    steps = find_steps(recording.trace)
+    inside = steps.containing(recording.trace.start_ns)
+    other = recording.trace.named(lambda n: n == "Optimizer.step#AdamW.step") & (inside >= 0)
+    assert sorted(inside[other]) == [0, 1]
+
+
+def test_gradient_accumulation_is_one_step() -> None:
+    model = nn.Linear(8, 2)
+    update = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        for _ in range(4):
+            model(torch.randn(4, 8)).sum().backward()
+        update.step()
+        update.zero_grad()
+
+    recording = _record(6, step, active_steps=2)
+    steps = find_steps(recording.trace)
+    inside = steps.containing(recording.trace.start_ns)
+    linear = recording.trace.named(lambda n: n == "aten::addmm") & (inside >= 0)
+    assert sorted(inside[linear]) == [0] * 4 + [1] * 4
+
+
+def test_labels_of_the_user_around_steps_do_no_harm() -> None:
+    step = _trainer()
+    with Recorder(active_steps=2, warmup_steps=1) as recorder, record_function("epoch"):
+        for _ in range(6):
+            with record_function("train step"):
+                step()
+    trace = recorder.recording.trace
+    assert len(find_steps(trace)) == 2
+    assert trace.named(lambda n: n == "train step").sum() >= 3
+
+
+def test_a_compiled_model_has_steps_too() -> None:
+    torch._dynamo.reset()
+    model = torch.compile(nn.Linear(8, 2), backend="eager")
+    update = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        model(torch.randn(4, 8)).sum().backward()
+        update.step()
+        update.zero_grad()
+
+    assert _record(6, step, active_steps=3).n_steps_profiled == 3
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize("after", [0, 1, 4, 9])
+def test_what_the_region_raises_passes_and_what_was_seen_stays(
+    error: BaseException, after: int
+) -> None:
+    step = _trainer()
+    recorder = Recorder(active_steps=3, warmup_steps=2)
+
+    def region() -> None:
+        with recorder:
+            for _ in range(after):
+                step()
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        region()
+    assert caught.value is error
+    assert_nothing_runs()
+    assert recorder.recording.n_steps_profiled == min(max(after - 2, 0), 3)
+    assert breakdown(recorder.recording.trace).steps
+
+
+def test_ctrl_c_in_the_middle_of_an_optimizer_leaves_nothing() -> None:
+    step = _trainer()
+    recorder = Recorder()
+    calls = 0
+
+    def interrupt(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+
+    def region() -> None:
+        handle = register_optimizer_step_pre_hook(interrupt)
+        try:
+            with recorder:
+                while True:
+                    step()
+        finally:
+            handle.remove()
+
+    with pytest.raises(KeyboardInterrupt):
+        region()
+    assert_nothing_runs()
+    assert recorder.recording.n_steps_seen == 3
+
+
+@pytest.mark.parametrize("kind", ["torch.profiler", "autograd", "Recorder"])
+def test_a_busy_profiler_is_an_error_before_anything_changes(kind: str) -> None:
+    step = _trainer()
+    mine: Any = {
+        "torch.profiler": lambda: profile(activities=[ProfilerActivity.CPU]),
+        "autograd": lambda: torch.autograd.profiler.profile(use_kineto=True),
+        "Recorder": lambda: Recorder(active_steps=2, warmup_steps=0),
+    }[kind]()
+    with mine:
+        recorder = Recorder()
+        with pytest.raises(ProfilerBusyError, match="already active"):
+            recorder.start()
+        for _ in range(3):
+            step()
+    if kind == "Recorder":
+        assert mine.recording.n_steps_profiled == 2
+    else:
+        assert any("addmm" in event.key for event in mine.key_averages())
+    assert_nothing_runs()
+    assert _record(4).n_steps_seen == 4  # and the next one works
+
+
+def test_assert_nothing_runs_can_fail() -> None:
+    with Recorder(), pytest.raises(AssertionError, match=r"profiler.*1 global.*perfkit-lines"):
+        assert_nothing_runs()
+    assert_nothing_runs()
+
+
+def test_a_region_without_optimizer_is_recorded_for_a_bounded_time() -> None:
+    recorder = Recorder(max_seconds=0.2)
+    seen = 0
+    with recorder:
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            torch.ones(200, 200).sum()
+            seen += 1
+    trace = recorder.recording.trace
+    recorded = int((trace.named(lambda n: n == "aten::sum")).sum())
+    assert 0 < recorded < seen
+    assert any("no optimizer stepped" in w for w in recorder.recording.warnings)
+
+
+def test_steps_after_the_time_limit_are_still_recorded() -> None:
+    step = _trainer()
+    recorder = Recorder(max_seconds=0.2, active_steps=3)
+    with recorder:
+        end = time.monotonic() + 0.6
+        while time.monotonic() < end:
+            torch.ones(200, 200).sum()
+        for _ in range(8):
+            step()
+    assert len(find_steps(recorder.recording.trace)) == 3
+    assert recorder.recording.warnings == ()
+
+
+def test_slow_steps_are_recorded_as_far_as_the_time_goes() -> None:
+    step = _trainer()
+
+    def slow() -> None:
+        step()
+        time.sleep(0.15)
+
+    recording = _record(7, slow, max_seconds=0.2, warmup_steps=1, active_steps=6)
+    assert 1 <= recording.n_steps_profiled < 6
+    assert len(find_steps(recording.trace)) == recording.n_steps_profiled
+
+
+def test_the_time_limit_leaves_the_users_signals_alone() -> None:
+    import signal
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)
+    with Recorder(max_seconds=0.05):
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            torch.ones(10).sum()
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)) == before
+
+
+def test_training_in_another_thread_is_told() -> None:
+    step = _trainer()
+
+    def train() -> None:
+        for _ in range(5):
+            step()
+
+    recorder = Recorder()
+    with recorder:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+    assert any("another thread" in w for w in recorder.recording.warnings)
+
+
+def test_recording_in_another_thread_works() -> None:
+    found: list[Recording] = []
+    thread = threading.Thread(target=lambda: found.append(_record(6, active_steps=2)))
+    thread.start()
+    thread.join()
+    assert found[0].n_steps_profiled == 2
+
+
+def test_stop_twice_and_start_twice() -> None:
+    recorder = Recorder()
+    with pytest.raises(MeasurementError, match="no recording yet"):
+        _ = recorder.recording
+    recorder.start()
+    recorder.stop()
+    recorder.stop()
+    with pytest.raises(UsageError, match="records once"):
+        recorder.start()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"active_steps": 0},
+        {"warmup_steps": -1},
+        {"max_seconds": 0},
+        {"max_seconds": float("nan")},
+        {"max_seconds": float("inf")},
+    ],
+)
+def test_absurd_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Recorder(**options)
+
+
+def test_options_reach_the_profiler() -> None:
+    recording = _record(4, active_steps=1, stacks=True, shapes=True)
+    assert recording.trace.input_types
+    assert recording.trace.is_a(Category.PYTHON).any()
+
+
+def test_cuda_is_recorded_where_it_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    class Fake:
+        def __init__(self, *, activities: list[Any], **options: bool) -> None:
+            asked.append((activities, options))
+
+        def start(self) -> None:
+            pass
+
+        def stop(self) -> None:
+            pass
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.profiler, "profile", Fake)
+    with Recorder():
+        pass
+    (activities, options) = asked[0]
+    assert activities == [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+    assert not any(options.values())  # the cheap ones by default
+
+
+def test_the_profiler_writes_nothing_to_the_screen() -> None:
+    code = """
+import os, torch
+from perfkit.trace import Recorder
+m = torch.nn.Linear(4, 2); o = torch.optim.SGD(m.parameters(), lr=.1)
+with Recorder(active_steps=2):
+    for _ in range(6):
+        m(torch.randn(3, 4)).sum().backward(); o.step(); os.write(2, b"mine\\n")
+"""
+    env = {k: v for k, v in os.environ.items() if k != "KINETO_LOG_LEVEL"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
+    assert done.stderr == "mine\n" * 6
+    assert done.stdout == ""

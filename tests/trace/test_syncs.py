@@ -1,0 +1,71 @@
+"""A sync is a runtime call in which the host waited, told with the op that made it."""
+
+from __future__ import annotations
+
+from simulated_traces import Simulated, cpu_training
+
+from perfkit.trace import Sync, find_steps, load, syncs
+
+
+def _syncs(sim: Simulated) -> tuple[Sync, ...]:
+    trace = load(sim.json())
+    return syncs(trace, find_steps(trace))
+
+
+def test_item_is_told_with_its_op_copy_and_cost() -> None:
+    sim = Simulated()
+    for i in range(3):
+        sim.step(i, i * 1_000, 1_000)
+        sim.item(i * 1_000 + 100, 50)
+    (found,) = _syncs(sim)
+    assert found.call == "cudaMemcpyAsync"
+    assert found.op == "aten::_local_scalar_dense"
+    assert found.ops == ("aten::item", "aten::_local_scalar_dense")
+    assert found.copy == "Memcpy DtoH (Device -> Pageable)"
+    assert not found.is_transfer
+    assert (found.count, found.per_step, found.cost_us) == (3, 1, 150)
+
+
+def test_a_blocking_transfer_is_told_apart() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.copy("HtoD (Pageable -> Device)", 100, 200, 150, 100)
+    (found,) = _syncs(sim)
+    assert found.is_transfer
+    assert found.op == "aten::copy_"
+
+
+def test_the_op_is_the_enclosing_one_not_the_one_before() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.host("aten::mm", 50, 20)
+    sim.call("cudaDeviceSynchronize", 100, 100)
+    (found,) = _syncs(sim)
+    assert found.op == ""
+    assert found.ops == ()
+
+
+def test_the_costliest_stands_first_and_the_stack_is_the_ops() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 2_000)
+    sim.item(100, 50)
+    stack = "train.py(12): step;train.py(40): main"
+    sim.host("aten::nonzero", 490, 300, **{"Call stack": stack})
+    sim.call("cudaStreamSynchronize", 500, 200)
+    first, second = _syncs(sim)
+    assert (first.op, first.stack) == ("aten::nonzero", stack)
+    assert second.stack == ""
+
+
+def test_a_cpu_trace_has_no_syncs_whatever_its_ops() -> None:
+    sim = cpu_training(2)
+    sim.host("aten::item", 1_030, 20)
+    assert _syncs(sim) == ()
+
+
+def test_syncs_outside_of_the_steps_do_not_count() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 100)
+    sim.host("aten::mm", 10, 10)
+    sim.call("cudaDeviceSynchronize", 500, 100)
+    assert _syncs(sim) == ()
