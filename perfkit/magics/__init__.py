@@ -1,4 +1,4 @@
-"""``%torchprof``, ``%gpumem``: arguments → library call → display.
+"""``%torchprof``, ``%gpumem``, ``%synclint``: arguments → library call → display.
 
 Registering them imports IPython's magic machinery and nothing else: torch comes with the
 first magic that runs.
@@ -17,6 +17,7 @@ __all__ = ["register", "unregister"]
 # magic -> the module and class that hold it
 _MAGICS = {
     "gpumem": ("perfkit.magics.gpumem", "GpumemMagics"),
+    "synclint": ("perfkit.magics.synclint", "SynclintMagics"),
     "torchprof": ("perfkit.magics.torchprof", "TorchprofMagics"),
 }
 

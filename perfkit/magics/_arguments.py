@@ -75,7 +75,10 @@ def parse(magic: Any, line: str) -> argparse.Namespace:
     """
     __tracebackhide__ = True
     # not strict: an open quote in the statement is for Python to complain about
-    args: argparse.Namespace = magic.parser.parse_args(arg_split(line, strict=False))
+    try:
+        args: argparse.Namespace = magic.parser.parse_args(arg_split(line, strict=False))
+    except UsageError as error:
+        raise UsageError(f"{error}; %{magic.parser.prog}? shows the flags") from None
     if args.statement and args.statement[0] == "--":
         del args.statement[0]
     args.statement = _tail(line, len("".join("".join(args.statement).split())))

@@ -63,8 +63,8 @@ class TorchprofMagics(Magics):
         type=int,
         metavar="N",
         help="Line form: run the statement N times. By default a statement with at most one "
-        "optimizer step counts as one step and runs often enough for warm-up and steps, for at "
-        "most 20 s; any other runs once. -r 1 always runs it once.",
+        "optimizer step counts as one step and runs often enough for warm-up and steps, and three "
+        "times more without the profiler, for at most 20 s; any other runs once.",
     )
     @argument(
         "--stacks",

@@ -122,6 +122,15 @@ def test_repeat_says_how_often(kit: Notebook, repeat: int) -> None:
     assert kit.ns["calls"] == repeat
 
 
+def test_a_slow_statement_is_not_repeated_for_long(
+    kit: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfkit.magics.torchprof._REPEAT_FOR_S", -1.0)
+    shown = kit.run("%torchprof train_step()")
+    assert kit.ns["calls"] == 1
+    assert len(shown.bundles) == 1
+
+
 def test_the_value_of_a_repeated_statement_is_shown_once(kit: Notebook) -> None:
     shown = kit.run("%torchprof -q -n 2 predict()")
     assert shown.out.count("Out[") == 1
@@ -243,7 +252,7 @@ def test_a_failing_report_does_not_hide_the_users_error(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("%torchprof --speed train_step()", "unrecognized arguments: --speed"),
+        ("%torchprof --speed train_step()", "unrecognized arguments: --speed; %torchprof\\? shows"),
         ("%torchprof -n 0 train_step()", "-n 0: must be from 1 to 1000"),
         ("%torchprof -n -3 train_step()", "-n -3: must be from 1 to 1000"),
         ("%torchprof -n 1000000 train_step()", "-n 1000000: must be from 1 to 1000"),
