@@ -14,6 +14,8 @@ from perfkit._version import __version__
 from perfkit.errors import PerfkitError
 
 if TYPE_CHECKING:
+    from perfkit.advice.synclint.find import find_syncs
+    from perfkit.advice.synclint.guard import no_syncs
     from perfkit.experiment.settings import setting
     from perfkit.machine import doctor
     from perfkit.timing.compare import compare
@@ -26,7 +28,9 @@ __all__ = [
     "__version__",
     "compare",
     "doctor",
+    "find_syncs",
     "load_ipython_extension",
+    "no_syncs",
     "setting",
     "unload_ipython_extension",
     "watch",
@@ -37,6 +41,8 @@ _HOMES = {
     "Lab": "perfkit.widgets.lab",
     "compare": "perfkit.timing.compare",
     "doctor": "perfkit.machine",
+    "find_syncs": "perfkit.advice.synclint.find",
+    "no_syncs": "perfkit.advice.synclint.guard",
     "setting": "perfkit.experiment.settings",
     "watch": "perfkit.widgets.watch",
 }

@@ -10,17 +10,20 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from typing import Any
 
 # --- memory -------------------------------------------------------------------------------
 
 
 def dispatch_mode_class() -> Any:
-    """``torch.utils._python_dispatch.TorchDispatchMode`` (since torch 1.12), made cheap.
+    """``torch.utils._python_dispatch.TorchDispatchMode``, told to leave compiled code alone.
 
-    Its ``_should_skip_dynamo`` (since torch 2.6) wraps the handler so that dynamo stays out of
-    it, which imports dynamo (a second) and costs a microsecond an operator. Without it dynamo
-    still does not compile under a mode: the mode's ``ignore_compile_internals`` is False.
+    ``ignore_compile_internals`` (see :func:`modes_spare_compiled_code`): without it dynamo runs
+    the user's compiled functions uncompiled under the mode, and keeps doing so afterwards (seen
+    in torch 2.13, for functions compiled before as well). ``_should_skip_dynamo`` (since torch
+    2.6) would wrap the handler, which imports dynamo (a second) and costs a microsecond an
+    operator.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -29,7 +32,29 @@ def dispatch_mode_class() -> Any:
         def _should_skip_dynamo(cls) -> bool:
             return False
 
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
     return DispatchMode
+
+
+def modes_spare_compiled_code() -> bool:
+    """Whether ``TorchDispatchMode.ignore_compile_internals`` exists (torch 2.13 has it)."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return hasattr(TorchDispatchMode, "ignore_compile_internals")
+
+
+def without_dispatch_modes() -> AbstractContextManager[Any]:
+    """``torch.utils._python_dispatch._disable_current_modes`` (since torch 2.0).
+
+    For operators of our own, which must reach no mode of the user's.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    context: AbstractContextManager[Any] = _disable_current_modes()
+    return context
 
 
 def leave_dispatch_mode(mode: Any) -> None:
@@ -97,13 +122,20 @@ def inner_tensors(tensor: Any) -> list[Any] | None:
     if hasattr(tensor, "__tensor_flatten__"):
         names, _ = tensor.__tensor_flatten__()
         return [getattr(tensor, name) for name in names]
-    if tensor.layout is torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
-    if tensor.layout in {torch.sparse_csr, torch.sparse_bsr}:
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if tensor.layout in {torch.sparse_csc, torch.sparse_bsc}:
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    return None
+    names = _SPARSE_PARTS.get(str(tensor.layout))
+    if names is None:
+        return None
+    with without_dispatch_modes(), torch.no_grad():
+        return [getattr(tensor, name)() for name in names]
+
+
+_SPARSE_PARTS = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
 
 
 def is_fake(tensor: Any) -> bool:
@@ -281,8 +313,9 @@ def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
     Hides ``torch.autograd._engine_run_backward`` (since torch 2.3), through which
     ``Tensor.backward`` and ``torch.autograd.grad`` go.
     """
-    from torch import autograd
+    from torch import autograd as _autograd
 
+    autograd: Any = _autograd
     original: Any = autograd._engine_run_backward
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -302,8 +335,9 @@ def leave_function_mode(mode: Any) -> None:
     Hides ``_pop_mode``, ``_push_mode`` and ``_get_current_function_mode`` of
     ``torch.overrides`` (since torch 2.0).
     """
-    from torch import overrides
+    from torch import overrides as _overrides
 
+    overrides: Any = _overrides
     above = []
     top: Any
     while (top := overrides._get_current_function_mode()) not in {mode, None}:

@@ -24,6 +24,7 @@ RESULT_MIME = "application/vnd.perfkit.result+json"
 # prefix of the class's module -> the module that renders it
 _RENDERERS = {
     "perfkit.advice": "perfkit.report.profile",
+    "perfkit.advice.synclint": "perfkit.report.synclint",
     "perfkit.experiment": "perfkit.report.runs",
     "perfkit.machine": "perfkit.report.machine",
     "perfkit.memory": "perfkit.report.memory",
@@ -35,9 +36,11 @@ _RENDERERS = {
 def _renderer(obj: Any) -> Any:
     """The module that renders ``obj``, or None for a type that is not perfkit's."""
     for cls in type(obj).__mro__:
-        room = ".".join(cls.__module__.split(".")[:2])
-        if room in _RENDERERS:
-            return importlib.import_module(_RENDERERS[room])
+        parts = cls.__module__.split(".")
+        for n in (3, 2):  # a part of a room may have a renderer of its own
+            room = ".".join(parts[:n])
+            if room in _RENDERERS:
+                return importlib.import_module(_RENDERERS[room])
     return None
 
 

@@ -210,6 +210,13 @@ _ENTRIES: dict[str, Entry] = {
         slow="for i in range(n):\n    loss = loss + 1.0",
         alike="for i in range(x.shape[0]):\n    loss = loss + 1.0",
     ),
+    "prod": Entry(
+        op="backward of prod or cumprod",
+        why="the gradient has another formula if there are zeros, so the host asks for them",
+        instead="# of positive numbers\ny = x0.abs().log().sum().exp()",
+        slow="y = x.abs().prod()\ny.backward()",
+        alike="y = x.abs().sum()\ny.backward()",
+    ),
     "number": Entry(
         op="a tensor where a number is needed",
         why="the size or number is an argument of the launch, so the host waits to know it",
@@ -265,7 +272,7 @@ _ENTRIES: dict[str, Entry] = {
         op="torch.tensor([tensor, …])",
         why="it reads every element to the host and copies them back",
         instead="y = torch.stack([loss, loss * 2])",
-        slow="y = torch.tensor([loss, loss * 2])",
+        slow="d = loss.detach()\ny = torch.tensor([d, d * 2])",
         alike="y = torch.tensor([1.0, 2.0])",
     ),
     "linalg": Entry(

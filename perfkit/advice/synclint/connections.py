@@ -88,6 +88,10 @@ class Connections:
     def is_on_host(self, number: int) -> bool:
         return self._on_host[self.root(number)]
 
+    @property
+    def any_on_device(self) -> bool:
+        return any(self._on_device)
+
     def settle(self) -> None:
         """Let the one-way relations do their work, until nothing changes."""
         feeds = self._feeds

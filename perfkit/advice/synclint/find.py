@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from perfkit._display import Shown
 from perfkit.advice.synclint.catalogue import CATALOGUE, Entry
 from perfkit.advice.synclint.sites import called, place, source_line
+from perfkit.machine import Provenance, stamp
 
 if TYPE_CHECKING:
     import torch
 
-    from perfkit.advice.synclint.watch import Found
+    from perfkit.advice.synclint.watch import Found, Watch
 
 __all__ = ["Sync", "Syncs", "find_syncs", "syncs_of"]
 
@@ -60,14 +61,34 @@ class Sync(Shown):
 
 
 class Syncs(list[Sync], Shown):
-    """A list of :class:`Sync`, by file and line, that shows itself as a report."""
+    """A list of :class:`Sync`, by file and line, that shows itself as a report.
+
+    Attributes:
+        provenance: predicted, and from a run on which machine.
+        warnings: what makes the list doubtful.
+    """
+
+    def __init__(
+        self,
+        syncs: Iterable[Sync] = (),
+        *,
+        provenance: Provenance | None = None,
+        warnings: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(syncs)
+        self.provenance = provenance or stamp("predicted")
+        self.warnings = warnings
 
     def __str__(self) -> str:
         return Shown.__str__(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The list under the key ``"syncs"``, as plain JSON types."""
-        return {"syncs": [sync.to_dict() for sync in self]}
+        return {
+            "syncs": [sync.to_dict() for sync in self],
+            "warnings": list(self.warnings),
+            "provenance": self.provenance.to_dict(),
+        }
 
 
 def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None) -> Syncs:
@@ -94,15 +115,22 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
     watch = Watch(model)
     with watch:
         step()
-    return syncs_of(watch.found())
+    return syncs_of(watch)
 
 
-def syncs_of(found: Iterable[tuple[Found, int]]) -> Syncs:
+def syncs_of(watch: Watch) -> Syncs:
     """One :class:`Sync` a line, from what a watch has noted."""
     lines: dict[tuple[str, int], list[tuple[Found, int]]] = {}
-    for one, count in found:
+    for one, count in watch.found():
         lines.setdefault((one.site.file, one.site.line), []).append((one, count))
-    return Syncs(_sync(file, line, hits) for (file, line), hits in sorted(lines.items()))
+    warnings: tuple[str, ...] = ()
+    if not watch.saw_a_model:
+        warnings = (
+            "no module with parameters ran and no gradient was seen, so nothing counted as being "
+            "on the device; run the whole step, or pass model=",
+        )
+    syncs = (_sync(file, line, hits) for (file, line), hits in sorted(lines.items()))
+    return Syncs(syncs, warnings=warnings)
 
 
 def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
@@ -158,7 +186,7 @@ def _spelled(found: Found, entry: Entry) -> str:
         op = f"`{word}` of a tensor"
     elif entry is CATALOGUE["other"] and found.api:
         op = found.api
-    if not found.backward:
+    if not found.backward or entry is CATALOGUE["prod"]:
         return op
     code = source_line(found.site.file, found.site.line)
     if "backward(" in code or "autograd.grad(" in code:

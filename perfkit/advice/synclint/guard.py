@@ -58,7 +58,7 @@ class no_syncs(ContextDecorator):  # noqa: N801 - read as a statement: `with no_
         watch.__exit__(kind, error, traceback)
         if error is not None:
             return
-        syncs = syncs_of(watch.found())
+        syncs = syncs_of(watch)
         if syncs:
             raise SyncFoundError(_message(syncs), syncs)
 

@@ -25,6 +25,7 @@ __all__ = [
     "run_by_autograd",
     "site_of",
     "source_line",
+    "spelled",
 ]
 
 _GENERATED = ("<frozen ", "<eval_with_key", "<attrs generated", "<__array_function__")
@@ -181,6 +182,12 @@ def called(site: Site) -> str:
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
         return expression.func.id
     return ""
+
+
+def spelled(site: Site) -> str:
+    """The call that the line was making, without its arguments: ``x.to``; else ''."""
+    expression = _expression(site.code, site.instruction)
+    return ast.unparse(expression.func) if isinstance(expression, ast.Call) else ""
 
 
 @functools.lru_cache(maxsize=4096)

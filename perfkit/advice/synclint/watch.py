@@ -47,6 +47,11 @@ _UNITE_ALL = frozenset(
 )
 # operators whose later operands may be on the host while the first is on the device
 _FIRST_ONLY = frozenset({"aten::_ctc_loss", "aten::_ctc_loss.Tensor"})
+# packing: position of the lengths among operands and results; torch wants them on the host
+_HOST_SECOND = frozenset({"aten::_pack_padded_sequence", "aten::_pad_packed_sequence"})
+# backward formulas that look for zeros among the values; while a dispatch mode is active torch
+# takes another road there (isTensorSubclassLike in FunctionsManual.cpp), so no operator tells
+_LOOKING_BACKWARDS = ("CumprodBackward", "ProdBackward")
 _INDEXING = frozenset(
     {"aten::index.Tensor", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 )
@@ -77,6 +82,9 @@ class Watch:
         model: whose parameters, buffers and inputs are on the device. By default everything
             that has or needs a gradient, and all modules that run.
 
+    Attributes:
+        saw_cuda: whether a tensor on a real GPU came along.
+
     Raises:
         UsageError: on entry, if a watch is already active.
     """
@@ -100,6 +108,9 @@ class Watch:
         self._moving = 0
         self._reading = 0
         self._backward = 0
+        self._backward_line: Site | None = None
+        self._looked_at = -1
+        self.saw_cuda = False
         self._api = ""
         self._one_hot_is_fixed = False
         self._stack = ExitStack()
@@ -125,7 +136,7 @@ class Watch:
             if "torch._dynamo" in sys.modules:  # compiled code hides its operators from modes
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             api, ops = _ApiMode(self), _OpMode(self)
-            api.__enter__()
+            api.__enter__()  # type: ignore[no-untyped-call]
             stack.callback(_torch_compat.leave_function_mode, api)
             stack.callback(_torch_compat.around_backward(lambda: self._in_backward(api)))
             ops.__enter__()
@@ -143,12 +154,14 @@ class Watch:
     @contextmanager
     def _in_backward(self, api: _ApiMode) -> Iterator[None]:
         """A backward pass: hooks and custom functions in it are user code like any other."""
+        outer, self._backward_line = self._backward_line, site_of(sys._getframe(2))
         self._backward += 1
         try:
             with api:
                 yield
         finally:
             self._backward -= 1
+            self._backward_line = outer
 
     def _fetch(self, fetch: Callable[[], Any]) -> Any:
         """What a data loader does is on the host, whatever it does."""
@@ -177,6 +190,7 @@ class Watch:
     def _number(self, tensor: Any) -> int | None:
         number = self._links.node(tensor)
         if number is not None and tensor.is_cuda:
+            self.saw_cuda = True
             self._links.put_on_device(number)
         return number
 
@@ -202,10 +216,11 @@ class Watch:
             numbers.append(number)
         backward = False
         site = None
-        if self._backward and run_by_autograd(frame):
+        # on CUDA the engine works in a thread of its own, which has no user code on its stack
+        if self._backward and (run_by_autograd(frame) or site_of(frame) is None):
             backward = True
-            site = self._forward_line()
-        inside = None if site is not None else library_between(frame)
+            site = self._forward_line() or self._backward_line
+        inside = None if backward else library_between(frame)
         site = site or site_of(frame)
         if site is not None:
             found = Found(site, entry, "" if backward else self._api, inside, backward)
@@ -242,6 +257,11 @@ class Watch:
                 totals[found] += count
         return list(totals.items())
 
+    @property
+    def saw_a_model(self) -> bool:
+        """Whether anything at all is known to be on the device."""
+        return self._links.any_on_device
+
     def start_anew(self) -> None:
         """Forget what was noted so far, but not what is on the device."""
         self._found.clear()
@@ -258,6 +278,17 @@ class Watch:
             if hit is not None and not (self._one_hot_is_fixed and hit.entry == "number"):
                 self.hit(hit.entry, hit.needs, sys._getframe(2))
         self._relate(name, args, kwargs, result)
+        if self._backward and args:
+            self._look_backwards(args)
+
+    def _look_backwards(self, args: Sequence[Any]) -> None:
+        node = self._node()
+        if node is None or not node.name().startswith(_LOOKING_BACKWARDS):
+            return
+        number = node._sequence_nr()
+        if number != self._looked_at and isinstance(args[0], _Tensor):
+            self._looked_at = number
+            self.hit("prod", args[:1], sys._getframe(3))
 
     def _relate(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
@@ -267,6 +298,10 @@ class Watch:
             operands += args[2:3]
         elif name in _FIRST_ONLY:
             operands = [args[0]]
+        elif name in _HOST_SECOND:
+            self._put_on_host(args[1])
+            self._put_on_host(result[1])
+            operands, result = [args[0]], result[0]
         elif name == "aten::copy_":
             source, target = self._number(args[1]), self._number(args[0])
             if source is not None and target is not None and self._links.is_on_host(target):
@@ -277,7 +312,8 @@ class Watch:
         else:
             operands = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else _tensors(args)
         links, watch_gradients = self._links, self._members is None
-        large, small = [], []
+        large: list[int] = []
+        small: list[int] = []
         for tensor in operands:
             number = self._number(tensor)
             if number is None:
@@ -376,7 +412,8 @@ class Watch:
             return self.plain_call(func, "to", args, kwargs, frame)
         if is_literal_cpu(frame, target):
             return self._to_host(func, args, kwargs, frame)
-        if args[0].is_cuda and torch.device(target).type == "cpu":
+        where = target.device if isinstance(target, _Tensor) else torch.device(target)
+        if args[0].is_cuda and where.type == "cpu":
             return self._to_host(func, args, kwargs, frame)
         return self._to_device(func, args, kwargs, frame)
 

@@ -58,8 +58,7 @@ def _run(code: str) -> tuple[Syncs, set[str]]:
     with Watch() as watch:
         namespace = _namespace()
         exec(compiled, namespace)
-    found = watch.found()
-    return syncs_of(found), {entry_of(one) for one, _ in found}
+    return syncs_of(watch), {entry_of(one) for one, _ in watch.found()}
 
 
 def _entries(field: str) -> list[Any]:

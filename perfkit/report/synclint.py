@@ -1,0 +1,77 @@
+"""How a list of syncs looks, and a comparison of prediction with reality."""
+
+from __future__ import annotations
+
+from perfkit.advice.synclint.find import Sync, Syncs
+from perfkit.advice.synclint.reality import SyncCheck
+from perfkit.report._text import WIDTH, clip, wrap
+
+__all__ = ["html", "text"]
+
+_DIFFERENCES = (
+    ("only_happened", "Happened, and was not predicted"),
+    ("only_predicted", "Predicted, and did not happen here"),
+)
+
+
+def text(obj: Sync | Syncs | SyncCheck) -> str:
+    """The plain-text form, at most 96 columns wide."""
+    if isinstance(obj, Sync):
+        return "\n".join(_lines(obj))
+    lines = [sentence(obj)]
+    lines += [wrap(f"Note: {warning}", hang="      ") for warning in _warnings(obj)]
+    for sync in obj.happened if isinstance(obj, SyncCheck) else obj:
+        lines += ["", *_lines(sync)]
+    if isinstance(obj, SyncCheck):
+        for field, title in _DIFFERENCES:
+            syncs = getattr(obj, field)
+            lines += ["", f"{title}: {len(syncs)}"] if syncs else []
+            lines += [f"  {clip(f'{sync.place}: {sync.code}', WIDTH - 2)}" for sync in syncs]
+    return "\n".join([*lines, "", obj.provenance.sentence()])
+
+
+def html(obj: Sync | Syncs | SyncCheck) -> str:
+    """The HTML form."""
+    from perfkit.report._html import render
+
+    if isinstance(obj, Sync):
+        return render("synclint.html", sentence="", warnings=(), syncs=(obj,), groups=(), foot="")
+    checked = isinstance(obj, SyncCheck)
+    groups = [(title, getattr(obj, field)) for field, title in _DIFFERENCES] if checked else []
+    return render(
+        "synclint.html",
+        sentence=sentence(obj),
+        warnings=_warnings(obj),
+        syncs=obj.happened if isinstance(obj, SyncCheck) else obj,
+        groups=[(title, syncs) for title, syncs in groups if syncs],
+        foot=obj.provenance.sentence(),
+    )
+
+
+def sentence(obj: Syncs | SyncCheck) -> str:
+    """The result in one sentence."""
+    if isinstance(obj, SyncCheck):
+        return obj.sentence
+    if not obj:
+        return "No line of this code would make the host wait for a GPU."
+    n, times = len(obj), sum(sync.count for sync in obj)
+    lines = "1 line" if n == 1 else f"{n} lines"
+    often = "once" if times == 1 else f"{times} times"
+    return f"{lines} would make the host wait for a GPU, {often} in this run."
+
+
+def _warnings(obj: Syncs | SyncCheck) -> tuple[str, ...]:
+    return obj.predicted.warnings if isinstance(obj, SyncCheck) else obj.warnings
+
+
+def _lines(sync: Sync) -> list[str]:
+    times = f"  ({sync.count} times)" if sync.count > 1 else ""
+    lines = [
+        f"{sync.place}{times}",
+        f"    {clip(sync.code, WIDTH - 4)}" if sync.code else "",
+        wrap(f"{sync.op}: {sync.why}", indent="  "),
+        f"  asked for in {sync.inside}" if sync.inside else "",
+        "  instead:",
+        *(f"    {line}" for line in sync.instead.splitlines()),
+    ]
+    return [line for line in lines if line]
