@@ -12,7 +12,10 @@ byte for one version of Pillow.
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import html
+import io
 import json
 import shutil
 import tempfile
@@ -73,6 +76,15 @@ class ImageSet:
             f"<ImageSet: {len(self)} JPEG files of {width} x {height} pixels, "
             f"{len(self.classes)} classes>"
         )
+
+    def _repr_html_(self) -> str:
+        """One small picture of each class, and what the set is in words."""
+        figures = "".join(
+            f'<img alt="a {html.escape(self.classes[label])} on a noisy background" '
+            f'src="data:image/jpeg;base64,{_thumbnail(file)}" style="margin:0 6px 0 0">'
+            for file, label in list(zip(self.files, self.labels, strict=True))[: len(self.classes)]
+        )
+        return f"<div>{figures}<br>{html.escape(repr(self)[1:-1])}</div>"
 
 
 def make_images(
@@ -276,6 +288,15 @@ def _cut(random: _Random, planes: list[_Bytes], size: tuple[int, int]) -> list[A
     along = 1 if random.below(2) else -1
     pieces = (p[top : top + height, left : left + width][::down, ::along] for p in planes)
     return [_pillow().fromarray(np.ascontiguousarray(piece)) for piece in pieces]
+
+
+def _thumbnail(file: Path) -> str:
+    """A JPEG of at most 160 pixels a side, as base64."""
+    with _pillow().open(file) as picture:
+        picture.thumbnail((160, 160))
+        small = io.BytesIO()
+        picture.save(small, "JPEG", quality=75)
+    return base64.b64encode(small.getvalue()).decode()
 
 
 def _tinted(texture: Any, level: int) -> Any:

@@ -127,6 +127,7 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
         resources={"metadata": {"path": str(path.parent)}},
         store_widget_state=False,
         on_cell_start=progress.cell_starts,
+        extra_arguments=["--log-level=ERROR"],  # its warnings are of no use to the reader
     )
     start = time.perf_counter()
     try:

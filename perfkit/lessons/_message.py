@@ -1,0 +1,38 @@
+"""What a lesson says to its reader: a title, a few lines and a list, as text and as HTML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from perfkit.report import _text
+
+__all__ = ["Message"]
+
+
+@dataclass(frozen=True, repr=False)
+class Message:
+    """A title, lines and list items; its ``repr`` is the plain text, stable for tests.
+
+    Attributes:
+        title: one line.
+        lines: paragraphs under it.
+        items: list entries under those.
+    """
+
+    title: str
+    lines: tuple[str, ...] = ()
+    items: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        lines = (_text.wrap(line) for line in self.lines)
+        items = (_text.wrap(f"- {item}", hang="  ") for item in self.items)
+        return "\n".join([self.title, *lines, *items])
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        from perfkit.report._html import render
+
+        return render("lesson.html", title=self.title, lines=self.lines, items=self.items)
