@@ -1,0 +1,182 @@
+"""A callable or a recording becomes a Profile that can be shown, tabled and saved."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from simulated_traces import SINGLE, cpu_training, gpu_training
+from torch import nn
+
+from perfkit.advice import Profile, explain, profile_callable
+from perfkit.errors import UsageError
+from perfkit.trace import breakdown, load
+from perfkit.trace.record import assert_nothing_runs
+
+
+def _step() -> None:
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+
+
+@pytest.fixture(scope="module")
+def profile() -> Profile:
+    return profile_callable(_step, n=3, warmup=1)
+
+
+@pytest.fixture(scope="module")
+def from_file() -> Profile:
+    return explain(load(gpu_training(4, wait=500).json()))
+
+
+def test_a_step_is_called_until_enough_are_profiled(profile: Profile) -> None:
+    assert profile.n == 3
+    assert profile.step.n == 3
+    assert profile.cost is not None
+    assert (profile.cost.n_profiled, profile.cost.n_unprofiled) == (3, 5)
+    assert profile.provenance.kind == "measured here"
+    assert "measured here" in profile.diagnosis.sentence
+    assert_nothing_runs()
+
+
+def test_a_function_without_optimizer_is_one_step_per_call() -> None:
+    calls = 0
+
+    def forward() -> None:
+        nonlocal calls
+        calls += 1
+        torch.randn(4, 4).sum()
+
+    profile = profile_callable(forward, n=3, warmup=2)
+    assert profile.n == 3
+    assert calls == 3 + 2 + 5
+
+
+def test_a_training_loop_is_called_once() -> None:
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    calls = 0
+
+    def loop() -> None:
+        nonlocal calls
+        calls += 1
+        for _ in range(9):
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+
+    profile = profile_callable(loop, n=4, warmup=2)
+    assert (calls, profile.n) == (1, 4)
+    assert profile.cost is not None
+    assert profile.cost.n_unprofiled == 3
+
+
+def test_what_the_function_raises_passes() -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        profile_callable(broken)
+    assert_nothing_runs()
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    with pytest.raises(UsageError, match="needs a function, got int"):
+        profile_callable(3)  # type: ignore[arg-type]
+
+
+def test_a_real_loader_without_workers_is_found() -> None:
+    class Slow(torch.utils.data.Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 64
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.linalg.svd(torch.ones(60, 60))[0][0]
+
+    model = nn.Linear(60, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def epoch() -> None:
+        for x in torch.utils.data.DataLoader(Slow(), batch_size=8):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+
+    diagnosis = profile_callable(epoch, n=4).diagnosis
+    assert diagnosis.bound_by == "data"
+    assert diagnosis.findings[0].rule == "dataloader-no-workers"
+
+
+def test_a_real_healthy_step_has_no_finding() -> None:
+    model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(2048, 512)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    diagnosis = profile_callable(step, n=4).diagnosis
+    assert diagnosis.bound_by == "compute"
+    # one-thread depends on how this machine is set up
+    assert [f.rule for f in diagnosis.findings if f.rule != "one-thread"] == []
+
+
+def test_a_profile_as_plain_data(profile: Profile, from_file: Profile) -> None:
+    for each in (profile, from_file):
+        data = json.loads(json.dumps(each.to_dict()))
+        assert data["type"] == "profile"
+        for step in data["steps"]:
+            assert math.isclose(sum(step["host_us"].values()), step["wall_us"], rel_tol=1e-9)
+    assert "device_us" not in profile.to_dict()["steps"][0]
+    assert "device_us" in from_file.to_dict()["steps"][0]
+    assert from_file.to_dict()["cost"] is None
+    assert from_file.provenance.kind == "recorded"
+
+
+def test_tables(profile: Profile) -> None:
+    pytest.importorskip("pandas")
+    assert len(profile.to_dataframe()) == len(profile.operators)
+    steps = profile.to_dataframe("steps")
+    assert list(steps.columns)[:3] == ["name", "wall_us", "data wait"]
+    assert len(steps) == 3
+    for what in ("lines", "syncs", "findings"):
+        profile.to_dataframe(what)
+    with pytest.raises(UsageError, match=r"operators, steps, lines"):
+        profile.to_dataframe("kernels")
+
+
+@pytest.mark.parametrize("name", ["a.json", "b.json.gz"])
+def test_a_saved_trace_tells_the_same(profile: Profile, tmp_path: Path, name: str) -> None:
+    path = profile.save(tmp_path / name)
+    assert breakdown(load(path)).steps == profile.breakdown.steps
+
+
+def test_saved_text_and_page(profile: Profile, tmp_path: Path) -> None:
+    assert profile.diagnosis.bound_by.capitalize() in profile.save(tmp_path / "p.txt").read_text()
+    page = profile.save(tmp_path / "p.html").read_text()
+    assert page.startswith("<!DOCTYPE html>")
+    assert "http://" not in page.replace("http://www.w3.org/", "")
+    assert "https://" not in page
+
+
+def test_an_unknown_ending_is_refused(profile: Profile, from_file: Profile, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"\.json, \.json\.gz, \.html or \.txt"):
+        profile.save(tmp_path / "p.pdf")
+    with pytest.raises(UsageError, match="not recorded here"):
+        from_file.save(tmp_path / "p.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_hostile_names_are_text_in_the_page() -> None:
+    sim = cpu_training(4, wait=900, loader=SINGLE)
+    for i in range(4):
+        sim.host('<img src=x onerror="alert(1)">', 1_000 + i * 1_770 + 930, 200)
+    html = explain(load(sim.json()))._repr_html_()
+    assert "<img src=x" not in html
+    assert "&lt;img src=x" in html

@@ -1,0 +1,383 @@
+"""Every rule fires where it must, and stays silent on what is close to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import pytest
+from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_training
+
+from perfkit.advice import Diagnosis, Finding
+from perfkit.advice.case import Case
+from perfkit.advice.diagnose import BOUNDS, diagnose
+from perfkit.advice.rules import precision
+from perfkit.timing.summary import summarize
+from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
+from perfkit.trace.facts import Facts, OptimizerFacts
+from perfkit.trace.lines import NO_LINES
+
+
+def _diagnosis(
+    sim: Simulated, lines: LineSamples = NO_LINES, facts: Facts | None = None
+) -> Diagnosis:
+    trace = load(sim.json())
+    steps = find_steps(trace)
+    split = breakdown(trace, steps)
+    case = Case(trace, steps, split, lines, facts or Facts())
+    return diagnose(case, summarize(split.wall_ms), "simulated")
+
+
+def _rules(sim: Simulated, lines: LineSamples = NO_LINES, facts: Facts | None = None) -> set[str]:
+    return {f.rule for f in _diagnosis(sim, lines, facts).findings}
+
+
+def _finding(diagnosis: Diagnosis, rule: str) -> Finding:
+    return next(f for f in diagnosis.findings if f.rule == rule)
+
+
+def _adamw(**changes: object) -> Facts:
+    optimizer = OptimizerFacts("AdamW", None, True, 4, 1000, ("float32",), ("cpu",))
+    return Facts((dataclasses.replace(optimizer, **changes),), 2, 2, "highest")  # type: ignore[arg-type]
+
+
+def _line(text: str, n: int, of: int, *, waiting: bool = True, library: str = "PIL") -> Line:
+    return Line("data.py", 9, "data.py:9", "__getitem__", text, n, n / of, waiting, library)
+
+
+HEALTHY: dict[str, Callable[[], Simulated]] = {
+    "cpu": lambda: cpu_training(6),
+    "cpu, workers that keep up": lambda: cpu_training(6, wait=20),
+    "gpu": lambda: gpu_training(6, n_kernels=30, every=96),
+    "gpu, workers that keep up": lambda: gpu_training(
+        6, n_kernels=30, every=96, wait=50, loader=WORKERS
+    ),
+    "gpu, pinned copies": lambda: gpu_training(
+        6, n_kernels=30, every=96, copy="HtoD (Pinned -> Device)", copy_call=8
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_program_has_no_finding(name: str) -> None:
+    diagnosis = _diagnosis(HEALTHY[name](), facts=_adamw())
+    assert diagnosis.findings == ()
+    assert diagnosis.bound_by == "compute"
+
+
+# --- data ---------------------------------------------------------------------------------
+
+
+def test_no_loader_workers() -> None:
+    diagnosis = _diagnosis(cpu_training(6, wait=870, loader=SINGLE))
+    assert diagnosis.bound_by == "data"
+    assert diagnosis.sentence.startswith("Data-bound: 50 % of each step waits for the DataLoader")
+    assert "n=6, simulated" in diagnosis.sentence
+    finding = _finding(diagnosis, "dataloader-no-workers")
+    assert finding.gain_at_most == pytest.approx(2)
+    assert finding.formula == "at most 1 / (1 - 0.50) = 2.0×, if that time vanished"
+    assert finding.lesson == "04-dataloader"
+    assert "num_workers" in finding.what_to_do
+    assert "0.9 ms of each step (50 %)" in finding.evidence[0]
+
+
+def test_slow_loader_workers_get_other_advice() -> None:
+    assert _rules(cpu_training(6, wait=870, loader=WORKERS)) == {"dataloader-slow-workers"}
+
+
+def test_a_loader_that_a_busy_device_hides_is_no_finding() -> None:
+    # The host waits 600 µs for data while the device works through its queue.
+    sim = Simulated()
+    for i in range(4):
+        at = i * 1_000
+        sim.step(i, at, 1_000)
+        sim.kernel("aten::linear", at, at + 12, 985)
+        sim.label(SINGLE, at + 200, 600)
+    assert _rules(sim) == set()
+
+
+def test_image_decoding() -> None:
+    lines = LineSamples((_line("img = Image.open(path)", 30, 100),), 100)
+    diagnosis = _diagnosis(cpu_training(6, wait=870, loader=SINGLE), lines)
+    finding = _finding(diagnosis, "image-decode")
+    assert finding.line == "data.py:9: img = Image.open(path)"
+    assert finding.gain_at_most == pytest.approx(1 / 0.7)
+    assert [f.rule for f in diagnosis.findings] == ["dataloader-no-workers", "image-decode"]
+
+
+@pytest.mark.parametrize(
+    ("text", "library", "waiting", "fires"),
+    [
+        ("return cv2.imread(path)", "data", True, True),
+        ("return parse(path)", "data", True, False),
+        ("img = Image.open(path)", "PIL", False, False),
+    ],
+)
+def test_image_decoding_is_told_from_its_neighbours(
+    text: str, library: str, waiting: bool, fires: bool
+) -> None:
+    lines = LineSamples((_line(text, 30, 100, waiting=waiting, library=library),), 100)
+    rules = _rules(cpu_training(6, wait=870, loader=SINGLE), lines)
+    assert ("image-decode" in rules) is fires
+
+
+def test_few_samples_name_no_line() -> None:
+    lines = LineSamples((_line("img = Image.open(path)", 3, 5),), 5)
+    diagnosis = _diagnosis(cpu_training(6, wait=870, loader=SINGLE), lines)
+    assert [f.rule for f in diagnosis.findings] == ["dataloader-no-workers"]
+    assert diagnosis.findings[0].line is None
+
+
+# --- host ---------------------------------------------------------------------------------
+
+
+def test_python_outside_of_torch() -> None:
+    lines = LineSamples((_line("log(x)", 40, 80, waiting=False, library="__main__"),), 80)
+    diagnosis = _diagnosis(cpu_training(6, python=850), lines)
+    assert diagnosis.bound_by == "host"
+    assert _finding(diagnosis, "host-python").line == "data.py:9: log(x)"
+
+
+def test_python_that_a_busy_device_hides_is_no_finding() -> None:
+    sim = Simulated()
+    for i in range(4):
+        sim.step(i, i * 1_000, 1_000)
+        sim.kernel("aten::linear", i * 1_000, i * 1_000 + 12, 985)
+    assert _rules(sim) == set()
+
+
+def test_python_before_an_idle_device_is_a_finding() -> None:
+    diagnosis = _diagnosis(gpu_training(6, n_kernels=5, python=500))
+    assert diagnosis.bound_by == "host"
+    assert "host-python" in {f.rule for f in diagnosis.findings}
+
+
+def _many_ops(n: int, each: float, gap: float) -> Simulated:
+    sim = Simulated()
+    for i in range(2):
+        at = i * n * (each + gap)
+        sim.step(i, at, n * (each + gap))
+        for k in range(n):
+            sim.host("aten::sub", at + k * (each + gap), each)
+    return sim
+
+
+def test_thousands_of_tiny_operations() -> None:
+    diagnosis = _diagnosis(_many_ops(800, 5, 0.2))
+    finding = _finding(diagnosis, "tiny-ops")
+    assert "800 operations" in finding.evidence[0]
+    assert "aten::sub (800 per step)" in finding.evidence[1]
+
+
+def test_few_tiny_or_many_large_operations_are_fine() -> None:
+    assert _rules(_many_ops(100, 5, 0.2)) == set()
+    assert _rules(_many_ops(800, 50, 2)) == set()
+
+
+def test_launch_bound() -> None:
+    sim = Simulated()
+    for i in range(4):
+        sim.step(i, i * 1_000, 1_000)
+        for k in range(10):
+            at = i * 1_000 + k * 100
+            external = sim.host("aten::linear", at, 95)
+            sim.device("gemm", at + 60, 40, sim.call("cudaLaunchKernel", at + 50, 5, external))
+    diagnosis = _diagnosis(sim)
+    assert diagnosis.bound_by == "launch"
+    finding = _finding(diagnosis, "launch-bound")
+    assert "10 kernels per step" in finding.evidence[1]
+
+
+# --- transfers ----------------------------------------------------------------------------
+
+
+def test_a_sync_that_empties_the_queue() -> None:
+    diagnosis = _diagnosis(gpu_training(6, n_kernels=5, item=True, restart=200))
+    finding = _finding(diagnosis, "sync")
+    assert "1.0 syncs per step" in finding.evidence[0]
+    assert ".item()" in finding.evidence[0]
+    assert "running" in finding.what_to_do
+    assert finding.lesson == "07-sync-points"
+    assert diagnosis.bound_by == "sync"
+
+
+def test_a_sync_that_costs_nothing_is_no_finding() -> None:
+    assert "sync" not in _rules(gpu_training(6, n_kernels=30, every=96, item=True))
+
+
+def test_item_on_a_cpu_is_no_sync() -> None:
+    sim = cpu_training(6)
+    for i in range(6):
+        sim.host("aten::item", 1_000 + i * 870 + 25, 3)
+    assert _rules(sim) == set()
+
+
+def test_pageable_copies() -> None:
+    diagnosis = _diagnosis(
+        gpu_training(6, n_kernels=5, copy="HtoD (Pageable -> Device)", copy_call=300)
+    )
+    finding = _finding(diagnosis, "pageable-copy")
+    assert diagnosis.bound_by == "copy"
+    assert "1.0 blocking copies per step, 0.0 MB, 0.30 ms" in finding.evidence[0]
+    assert "pin_memory" in finding.what_to_do
+
+
+def test_pinned_copies_are_fine() -> None:
+    sim = gpu_training(6, n_kernels=5, copy="HtoD (Pinned -> Device)", copy_call=300)
+    assert "pageable-copy" not in _rules(sim)
+
+
+# --- optimizer ----------------------------------------------------------------------------
+
+
+def _update(op: str, n: int, each: float, zero: str = "", n_zero: int = 0) -> Simulated:
+    """Steps of 1000 µs that end with an update of ``n`` ops and begin with zeroing."""
+    sim = Simulated()
+    for i in range(4):
+        at = i * 1_000
+        sim.step(i, at, 1_000)
+        if zero:
+            sim.label("Optimizer.zero_grad#AdamW.zero_grad", at, n_zero * 2)
+            for k in range(n_zero):
+                sim.host(zero, at + k * 2, 1)
+        begin = at + 1_000 - n * each
+        used = n_zero * 2 if zero else 0
+        sim.host("aten::conv2d", at + used, begin - at - used)
+        sim.label("Optimizer.step#AdamW.step", begin, n * each)
+        for k in range(n):
+            sim.host(op, begin + k * each, each - 0.5)
+    return sim
+
+
+def test_an_update_in_a_loop() -> None:
+    diagnosis = _diagnosis(_update("aten::addcmul_", 100, 3), facts=_adamw(fused=None))
+    finding = _finding(diagnosis, "optimizer-loop")
+    assert (
+        "100 operations per step inside Optimizer.step for 4 parameter tensors"
+        in (finding.evidence[0])
+    )
+    assert finding.what_to_do.endswith("AdamW(model.parameters(), ..., fused=True)")
+    assert finding.gain_at_most == pytest.approx(1 / 0.7)
+
+
+@pytest.mark.parametrize("op", ["aten::_foreach_addcmul_", "aten::_fused_adamw_"])
+def test_a_fused_update_is_no_loop(op: str) -> None:
+    assert "optimizer-loop" not in _rules(_update(op, 100, 2))
+
+
+def test_a_short_loop_is_fine() -> None:
+    assert _rules(_update("aten::addcmul_", 100, 0.8)) == set()
+
+
+def test_a_large_update_that_is_fused_already() -> None:
+    diagnosis = _diagnosis(_update("aten::_fused_adamw_", 1, 400))
+    assert [f.rule for f in diagnosis.findings] == ["optimizer-share"]
+    assert diagnosis.findings[0].gain_at_most == pytest.approx(1 / (1 - 0.4 + 0.4 / 4))
+    assert _rules(_update("aten::_fused_adamw_", 1, 150)) == set()
+
+
+def test_gradients_filled_with_zeros() -> None:
+    found = _diagnosis(_update("aten::_fused_adamw_", 1, 50, "aten::zero_", 50))
+    finding = _finding(found, "zero-grad")
+    assert "50 zeroing operations per step" in finding.evidence[0]
+    assert "set_to_none=True" in finding.what_to_do
+
+
+def test_gradients_that_are_dropped_or_zeroed_quickly_are_fine() -> None:
+    assert _rules(_update("aten::_fused_adamw_", 1, 50, "aten::detach", 50)) == set()
+    assert _rules(_update("aten::_fused_adamw_", 1, 50, "aten::zero_", 10)) == set()
+
+
+# --- precision and threads ----------------------------------------------------------------
+
+
+def test_float64_on_a_cpu() -> None:
+    found = _diagnosis(cpu_training(6), facts=_adamw(dtypes=("float64",)))
+    assert _finding(found, "float64").gain_at_most == pytest.approx(1.96, abs=0.05)
+
+
+def test_float64_on_a_device_is_told_by_its_kernels() -> None:
+    sim = gpu_training(4, n_kernels=30, every=96)
+    for event in sim.events:
+        event["name"] = event["name"].replace("sgemm", "cutlass_80_tensorop_d884gemm_64x64")
+    assert "float64" in _rules(sim)
+    assert "float64" not in _rules(gpu_training(4, n_kernels=30, every=96))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "flags", "fires"),
+    [
+        ("bfloat16", {"avx2"}, True),
+        ("bfloat16", {"avx2", "avx512_bf16"}, False),
+        ("bfloat16", {"amx_bf16"}, False),
+        ("float16", {"avx512_bf16"}, True),
+        ("float32", {"avx2"}, False),
+        ("bfloat16", set(), False),  # nothing is known of this CPU
+    ],
+)
+def test_16_bits_without_instructions_for_them(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, flags: set[str], fires: bool
+) -> None:
+    monkeypatch.setattr(precision, "cpu_flags", lambda: frozenset(flags))
+    rules = _rules(cpu_training(6), facts=_adamw(dtypes=(dtype,)))
+    assert ("emulated-precision" in rules) is fires
+
+
+@pytest.mark.parametrize(
+    ("threads", "cores", "forward", "fires"),
+    [(1, 4, 300, True), (4, 4, 300, False), (1, 1, 300, False), (None, None, 300, False)],
+)
+def test_one_thread_on_many_cores(
+    threads: int | None, cores: int | None, forward: float, fires: bool
+) -> None:
+    facts = dataclasses.replace(_adamw(), n_threads=threads, n_cores=cores)
+    rules = _rules(cpu_training(6, forward=forward), facts=facts)
+    assert ("one-thread" in rules) is fires
+
+
+def test_one_thread_is_enough_for_short_operations() -> None:
+    facts = dataclasses.replace(_adamw(), n_threads=1, n_cores=4)
+    assert "one-thread" not in _rules(_many_ops(100, 5, 0.2), facts=facts)
+
+
+# --- all of them --------------------------------------------------------------------------
+
+
+def test_communication_bound() -> None:
+    sim = gpu_training(4, n_kernels=30, every=96)
+    for event in sim.events:
+        event["name"] = event["name"].replace("sgemm", "ncclDevKernel_AllReduce_Sum_f32")
+    diagnosis = _diagnosis(sim)
+    assert diagnosis.bound_by == "communication"
+    assert diagnosis.sentence.startswith("Communication-bound: 99 %")
+
+
+def test_findings_are_ranked_by_what_they_can_bring() -> None:
+    sim = cpu_training(6, wait=400, python=600, loader=SINGLE)
+    gains = [f.gain_at_most for f in _diagnosis(sim).findings]
+    assert len(gains) == 2
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_every_finding_is_complete() -> None:
+    sims = [
+        cpu_training(6, wait=870, python=500, loader=SINGLE),
+        gpu_training(6, n_kernels=5, item=True, restart=200),
+        gpu_training(6, n_kernels=5, copy="HtoD (Pageable -> Device)", copy_call=300),
+        _update("aten::addcmul_", 100, 3, "aten::zero_", 50),
+        _many_ops(800, 5, 0.2),
+    ]
+    seen = set()
+    for sim in sims:
+        diagnosis = _diagnosis(sim, facts=_adamw(fused=None))
+        assert diagnosis.bound_by in BOUNDS
+        for finding in diagnosis.findings:
+            seen.add(finding.rule)
+            assert finding.gain_at_most >= 1.05
+            assert f"{finding.gain_at_most:.1f}×" in finding.formula
+            assert finding.evidence
+            assert all(any(c.isdigit() for c in e) for e in finding.evidence)
+            compile(finding.what_to_do.replace("...", "**kwargs"), finding.rule, "exec")
+            assert finding.lesson
+            assert finding.to_dict()["rule"] == finding.rule
+    assert len(seen) >= 7
