@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from perfkit import _torch_compat
 from perfkit._display import Shown
 from perfkit.errors import UsageError
 from perfkit.machine import Provenance, stamp
@@ -29,6 +30,16 @@ _T = TypeVar("_T")
 #: Tensors alive at the end that no operator has touched are worth a word from this share of
 #: the end's total on; below it they are random-number states and the like.
 _UNSEEN_SHARE = 0.01
+
+
+_COMPILED = (
+    "torch.compile'd code exists in this process: tensors inside it cannot be seen, so where it "
+    "ran the split is partial, and on a CPU the peak too low (compare with the model uncompiled)"
+)
+_UNCOMPILED = (
+    "torch.compile'd code exists in this process: with this torch it runs uncompiled while memory "
+    "is counted, and may stay so: call torch.compiler.reset() before timing anything"
+)
 
 
 @dataclass(frozen=True)
@@ -201,7 +212,8 @@ class Accountant:
         print(accountant.result)
 
     An exception passes through unchanged; ``result`` then tells what was seen until it came.
-    Accountants may be nested.
+    Accountants may be nested. Each takes stock of all tensors of the process at both ends (20 to
+    100 ms); between them an operator costs a few microseconds more.
     """
 
     def __init__(
@@ -209,7 +221,6 @@ class Accountant:
         *,
         model: nn.Module | Iterable[nn.Module] | None = None,
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
-        scan: bool = True,
         max_steps: int | None = None,
         command: str | None = None,
         cuda: CudaRuntime | None = None,
@@ -219,8 +230,6 @@ class Accountant:
         Args:
             model: the model or models, where they are known. Others are found.
             optimizer: the optimizer or optimizers, where they are known. Others are found.
-            scan: take stock of all tensors of the process at both ends (20 to 100 ms each).
-                Without it only ``model``, ``optimizer`` and what the region touches counts.
             max_steps: stop counting after so many optimizer steps.
             command: what is run, for the provenance.
             cuda: the CUDA runtime to ask; the process's own unless a test gives another.
@@ -235,13 +244,13 @@ class Accountant:
         self._optimizers = _listed(optimizer, Optimizer, "optimizer")
         if max_steps is not None and max_steps < 1:
             raise UsageError(f"max_steps is {max_steps}; count at least 1 step")
-        self._scan = scan
         self._max_steps = max_steps
         self._command = command
         self._cuda = CudaMeter(cuda)
         self._resident = ResidentMeter()
         self._tracker: Tracker | None = None
         self._began_s = 0.0
+        self._ended_by = ""
         self._result: MemoryAccount | None = None
 
     @property
@@ -255,19 +264,23 @@ class Accountant:
             raise UsageError("the region has not ended: read `result` after the `with` block")
         return self._result
 
+    def failed(self, error: BaseException) -> None:
+        """Tell that the region's code raised, for who caught it inside the ``with`` block."""
+        self._ended_by = type(error).__name__
+
     def __enter__(self) -> Self:
         from perfkit.memory.tracker import Tracker
 
         if self._tracker is not None:
             raise UsageError("an Accountant counts one region: make a new one for the next")
-        self._tracker = Tracker(scan=self._scan, max_steps=self._max_steps)
+        self._tracker = Tracker(max_steps=self._max_steps)
         try:
             self._cuda.start()
             self._resident.start()
             self._tracker.start(
                 modules=self._models,
                 optimizers=self._optimizers,
-                on_last_step=lambda: self._close("", complete=False),
+                on_last_step=lambda: self._close(complete=False),
             )
         except BaseException:
             self._tracker.stop()
@@ -285,11 +298,13 @@ class Accountant:
     ) -> None:
         assert self._tracker is not None
         try:
-            self._close("" if kind is None else kind.__name__, complete=True)
+            if error is not None:
+                self.failed(error)
+            self._close(complete=True)
         finally:
             self._tracker.stop()
 
-    def _close(self, ended_by: str, *, complete: bool) -> None:
+    def _close(self, *, complete: bool) -> None:
         """Read the end of the region, once."""
         if self._result is not None:
             return
@@ -302,7 +317,7 @@ class Accountant:
             resident = self._resident.stop()
             uses = self._cuda.stop()
         devices, warnings = _devices(tracker, uses)
-        warnings += _doubts(tracker, ended_by)
+        warnings += _doubts(tracker, self._ended_by)
         main = devices[0]
         self._result = MemoryAccount(
             devices=devices,
@@ -310,7 +325,7 @@ class Accountant:
             n_operators=tracker.n_operators,
             n_steps=tracker.n_steps,
             seconds=seconds,
-            ended_by=ended_by,
+            ended_by=self._ended_by,
             complete=complete,
             warnings=tuple(warnings),
             provenance=stamp(
@@ -325,7 +340,6 @@ def account(
     *,
     model: nn.Module | Iterable[nn.Module] | None = None,
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
-    scan: bool = True,
 ) -> MemoryAccount:
     """Run ``step()`` once and say what it did to memory.
 
@@ -334,16 +348,15 @@ def account(
 
     Args:
         step: a function without arguments.
-        model: the model or models; found without being named where ``scan`` is on.
-        optimizer: the optimizer or optimizers; found likewise, or when they step.
-        scan: take stock of all tensors of the process at both ends.
+        model: the model or models. Naming them is optional: all that are alive are found.
+        optimizer: the optimizer or optimizers; optional likewise.
 
     Raises:
         UsageError: an argument is not what it should be. What ``step`` raises comes through.
     """
     if not callable(step):
         raise UsageError(f"step is a {type(step).__name__}; give a function without arguments")
-    with Accountant(model=model, optimizer=optimizer, scan=scan) as accountant:
+    with Accountant(model=model, optimizer=optimizer) as accountant:
         step()
     return accountant.result
 
@@ -421,10 +434,7 @@ def _devices(
 def _doubts(tracker: Tracker, ended_by: str) -> list[str]:
     doubts = []
     if tracker.compiled:
-        doubts.append(
-            "torch.compile'd code exists in this process: while memory is counted it runs "
-            "uncompiled, so these are the figures of the uncompiled code"
-        )
+        doubts.append(_COMPILED if _torch_compat.modes_spare_compiled_code() else _UNCOMPILED)
     if tracker.cuda_graphs:
         doubts.append("a CUDA graph exists in this process: what its replays do is not split")
     if tracker.n_unreadable:
@@ -435,8 +445,8 @@ def _doubts(tracker: Tracker, ended_by: str) -> list[str]:
     end_bytes = sum(ledger.totals().end_bytes for ledger in tracker.ledgers.values())
     if tracker.unseen_bytes > _UNSEEN_SHARE * max(end_bytes, 1):
         doubts.append(
-            f"{tracker.unseen_bytes} bytes of tensors alive at the end were made elsewhere "
-            "(numpy, another thread) and touched by no operator; they are not counted"
+            f"{tracker.unseen_bytes / 2**20:.3g} MiB of tensors alive at the end were made "
+            "elsewhere (numpy, another thread) and touched by no operator; they are not counted"
         )
     if tracker.cut_short:
         doubts.append("an autograd graph from before was too large to be counted in full")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfkit._display import Shown
 from perfkit.machine import Provenance, stamp
@@ -12,12 +12,15 @@ from perfkit.memory.categories import OTHER, UNDECIDED, by_name, name_of
 from perfkit.memory.cuda import AllocatorState, CudaRuntime, allocator_states
 from perfkit.memory.resident import Resident, resident_bytes
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = ["LiveTensor", "MemoryNow", "now"]
 
 
 @dataclass(frozen=True)
 class LiveTensor:
-    """One storage and the largest tensor that looks into it.
+    """One storage, and the tensor that the user's namespace reaches or the largest one in it.
 
     Attributes:
         name: how the user's namespace reaches it; None where it does not.
@@ -41,8 +44,9 @@ class LiveTensor:
 class MemoryNow(Shown):
     """The tensors that are alive now. Sizes in bytes.
 
-    Activations are what autograd graphs keep for a backward pass; inputs and temporaries cannot
-    be told from others without watching code run, and stand under other.
+    Activations are the results of autograd graphs and what these keep for a backward pass;
+    inputs and temporaries cannot be told from others without watching code run, and stand
+    under other.
 
     Attributes:
         by_device: bytes by category of each device that holds a tensor.
@@ -97,8 +101,6 @@ def now(
         limit: how many of the biggest to list.
         cuda: the CUDA runtime to ask; the process's own unless a test gives another.
     """
-    from torch import Tensor
-
     from perfkit.memory.names import names_of_storages
     from perfkit.memory.storages import storages_of
     from perfkit.memory.survey import survey
@@ -140,13 +142,10 @@ def now(
         by_device={device: by_name(parts) for device, parts in sorted(by_number.items())},
         n_storages=len(sizes),
         biggest=tuple(
-            LiveTensor(
-                name=names.get(key),
-                shape=tuple(shown[key].shape),
-                dtype=str(shown[key].dtype).removeprefix("torch."),
-                device=places[key],
+            _live_tensor(
+                *names.get(key, (None, shown[key])),
                 storage_bytes=sizes[key],
-                view_bytes=shown[key].numel() * shown[key].element_size(),
+                device=places[key],
                 category=name_of(categories[key]),
             )
             for key in biggest
@@ -155,4 +154,18 @@ def now(
         allocators=states,
         warnings=tuple(warnings),
         provenance=stamp(device=states[0].name if states else "cpu"),
+    )
+
+
+def _live_tensor(
+    name: str | None, tensor: Tensor, *, storage_bytes: int, device: str, category: str
+) -> LiveTensor:
+    return LiveTensor(
+        name=name,
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        device=device,
+        storage_bytes=storage_bytes,
+        view_bytes=tensor.numel() * tensor.element_size(),
+        category=category,
     )

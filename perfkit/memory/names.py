@@ -16,20 +16,20 @@ __all__ = ["names_of_storages"]
 MAX_ELEMENTS = 10_000
 
 
-def names_of_storages(namespace: Mapping[str, Any]) -> dict[int, str]:
-    """``id`` of a storage → the shortest way to it from this namespace.
+def names_of_storages(namespace: Mapping[str, Any]) -> dict[int, tuple[str, Tensor]]:
+    """``id`` of a storage → the shortest way to it from this namespace, and the tensor there.
 
     Variables come before what modules and optimizers hold, those before elements of lists and
     dicts, and names that begin with an underscore (IPython's ``_`` and ``_3`` hold results,
     too) after all others.
     """
     variables = sorted(namespace.items(), key=lambda item: item[0].startswith("_"))
-    names: dict[int, str] = {}
+    names: dict[int, tuple[str, Tensor]] = {}
     for kind in (_tensor, _module, _optimizer, _elements):
         for variable, value in variables:
             for name, tensor in kind(variable, value):
                 for storage in storages_of(tensor) or ():
-                    names.setdefault(id(storage), name)
+                    names.setdefault(id(storage), (name, tensor))
     return names
 
 

@@ -121,7 +121,7 @@ def survey() -> Survey:
             seen.parameters.append(tensor)
             if tensor.grad is not None:
                 seen.tensors.append((tensor.grad, GRADIENTS))
-    seen.tensors.extend((tensor, None) for tensor in plain)
+    seen.tensors.extend((t, None if t.grad_fn is None else ACTIVATIONS) for t in plain)
     _walk_graphs(plain, seen)
     return seen
 

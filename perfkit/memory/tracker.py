@@ -24,7 +24,8 @@ inputs
 activations
     made in a forward pass (by an operator that autograd records, or inside a module) and
     alive when a backward pass began; recomputed during it (checkpointing); recorded by autograd
-    and alive at the region's end; or held by an autograd graph at the region's start.
+    and alive at the region's end; or in an autograd graph (its result, or kept by it) at the
+    region's start.
 temporary
     made in the region, none of the above, and freed in it: gradients of activations,
     workspaces and intermediate results.
@@ -35,8 +36,8 @@ What it does not see: memory that an operator takes and returns inside itself (w
 convolutions), tensors of other threads until an operator of this one touches them, and what a
 replayed CUDA graph does. Backward passes are seen: on a CPU they run in the calling thread; on
 CUDA they run in one thread per device, to which autograd carries the caller's modes (part of
-``at::ThreadLocalState``). Code compiled by ``torch.compile`` falls back to eager operators
-while a dispatch mode is active, so what is counted is then the uncompiled code.
+``at::ThreadLocalState``). Of code compiled by ``torch.compile`` only what it takes and returns
+is seen; its inner tensors, and what its forward keeps for its backward, are not.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Tracker(_DispatchMode):
         n_steps: optimizer steps seen.
         n_unreadable: tensors met whose storage cannot be seen, with repetitions.
         unseen_bytes: storages alive at the end that no operator has touched since they were
-            made elsewhere; they are not counted. 0 without ``scan``.
+            made elsewhere; they are not counted.
         compiled: compiled code exists, so it may have run uncompiled here.
         cuda_graphs: a CUDA graph exists, and its replays are not seen.
         cut_short: existing autograd graphs were too large to be counted in full.
@@ -118,12 +119,10 @@ class Tracker(_DispatchMode):
     # torch would refuse flex_attention, cond and the like under a mode that is silent on them
     supports_higher_order_operators = True
 
-    def __init__(self, *, scan: bool = True, max_steps: int | None = None) -> None:
+    def __init__(self, *, max_steps: int | None = None) -> None:
         """Nothing happens before :meth:`start`.
 
         Args:
-            scan: find all tensors, modules and optimizers of the process at the start and at
-                the end (20 to 100 ms each). Without it only what the region touches counts.
             max_steps: stop counting after so many optimizer steps; the code runs on.
         """
         super().__init__()
@@ -135,7 +134,6 @@ class Tracker(_DispatchMode):
         self.compiled = False
         self.cuda_graphs = False
         self.cut_short = False
-        self._scan = scan
         self._max_steps = max_steps
         self._running = False
         self._counting = False
@@ -167,7 +165,7 @@ class Tracker(_DispatchMode):
         optimizers: Iterable[Optimizer] = (),
         on_last_step: Callable[[], None] | None = None,
     ) -> None:
-        """Take stock of what is alive and begin to count.
+        """Take stock of all tensors, modules and optimizers (20 to 100 ms) and begin to count.
 
         Args:
             modules: models that are known; their children count too.
@@ -177,8 +175,7 @@ class Tracker(_DispatchMode):
         self._thread = threading.get_ident()
         self._on_last_step = on_last_step
         self._running = self._counting = True
-        if self._scan:
-            self._take_stock(survey())
+        self._take_stock(survey())
         for module in modules:
             for child in module.modules():
                 self._label_all(module_tensors(child), before=True)
@@ -221,8 +218,7 @@ class Tracker(_DispatchMode):
             if storage is not None and storage.nbytes() != block.nbytes:
                 self._resized(storage)
         self._label_gradients()
-        if self._scan:
-            self._take_leave(survey())
+        self._take_leave(survey())
 
     def _hook(self) -> None:
         handles = (
@@ -236,7 +232,7 @@ class Tracker(_DispatchMode):
             self._after_forward, with_kwargs=True, always_call=True
         )
         self._undo.append(lambda: _torch_compat.forget_forward_hook(after))
-        self._undo.append(_torch_compat.watch_storage_resize(self._resized))
+        self._undo.append(_torch_compat.watch_storage_resize(self._grown_or_shrunk))
         # a compiled module warns about global hooks; these do not ask the user for anything
         warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
         ignored = warnings.filters[0]
@@ -339,7 +335,13 @@ class Tracker(_DispatchMode):
     def _meet(self, tensor: Tensor) -> None:
         """An argument that nobody has seen being made: it came from elsewhere."""
         for storage in self._storages(tensor):
-            if id(storage) not in self._live:
+            if id(storage) in self._live:
+                continue
+            if tensor.grad_fn is not None:  # the result of compiled code
+                block = self._admit(storage, _RECORDED)
+                if block is not None:
+                    self._pending.append(block)
+            else:
                 self._admit(storage, _ARRIVED, INPUTS if self._task < 0 else UNDECIDED)
 
     def _made_any(self, value: Any, args: tuple[Any, ...]) -> None:
@@ -439,6 +441,14 @@ class Tracker(_DispatchMode):
 
         return free
 
+    def _grown_or_shrunk(self, storage: UntypedStorage) -> None:
+        """After ``UntypedStorage.resize_``, which is no operator."""
+        if self._here():
+            if id(storage) in self._live:
+                self._resized(storage)
+            else:  # it was empty until now
+                self._admit(storage, _ARRIVED)
+
     def _resized(self, storage: UntypedStorage) -> None:
         """A storage that may have another size than when it was last seen."""
         old = self._live.get(id(storage))
@@ -497,7 +507,7 @@ class Tracker(_DispatchMode):
         # by id: a second module at the address of one that died is found at the region's end
         if id(module) not in self._modules:
             self._modules.add(id(module))
-            self._label_all(module_tensors(module), before=not self._scan)
+            self._label_all(module_tensors(module))
 
     def _after_forward(self, module: nn.Module, args: Any, *rest: Any) -> None:
         if not self._here():
@@ -546,7 +556,7 @@ class Tracker(_DispatchMode):
         # a forward that was interrupted and caught has not brought it back
         self._depth = 0
         if self._optimizers.get(id(optimizer)) != len(optimizer.param_groups):
-            self._know_optimizer(optimizer, before=not self._scan)
+            self._know_optimizer(optimizer)
         if not self._gradients_known:
             self._label_gradients()
         self._in_step = True

@@ -129,7 +129,7 @@ def _sentence(account: MemoryAccount) -> str:
     if account.ended_by:
         return f"Until {account.ended_by}: {sentence[0].lower()}{sentence[1:]}."
     if not account.complete:
-        return f"First {_steps(account.n_steps)}: {sentence[0].lower()}{sentence[1:]}."
+        return f"First {_counted(account.n_steps, 'optimizer step')}: {sentence[0].lower()}{sentence[1:]}."
     return f"{sentence}."
 
 
@@ -182,7 +182,7 @@ def _category_table(device: DeviceAccount) -> TableView:
     header = ("category", "at the peak", "share", "at the start", "at the end", "stayed behind")
     return TableView(
         title=f"{_called(device)} by category",
-        note=f"{fmt_count(device.n_allocations)} allocations",
+        note=_counted(device.n_allocations, "allocation"),
         header=header,
         rows=(*rows, total),
         align="<>>>>>",
@@ -195,14 +195,14 @@ def _signed(nbytes: int) -> str:
     return f"+{fmt_bytes(nbytes)}" if nbytes > 0 else fmt_bytes(nbytes)
 
 
-def _steps(n: int) -> str:
-    return f"{fmt_count(n)} optimizer step{'s' * (n != 1)}"
+def _counted(n: int, what: str) -> str:
+    return f"{fmt_count(n)} {what}{'s' * (n != 1)}"
 
 
 def _counted_line(account: MemoryAccount) -> str:
     return (
-        f"Seen: {fmt_count(account.n_operators)} operators that make tensors and "
-        f"{_steps(account.n_steps)} in {fmt_ms(account.seconds * 1e3)}, counting included "
+        f"Seen: {_counted(account.n_operators, 'tensor-making operator')} and "
+        f"{_counted(account.n_steps, 'optimizer step')} in {fmt_ms(account.seconds * 1e3)}, counting included "
         "(it makes short steps slower: do not take times from this run)."
     )
 
@@ -239,8 +239,9 @@ def _now_view(state: MemoryNow) -> _MemoryView:
     foot = [f"{_capital(Resident.LABEL)}: {fmt_bytes(state.resident_bytes)}."]
     if state.total_bytes:
         foot.append(
-            "Activations are what autograd graphs keep for a backward pass. Inputs and "
-            "temporaries stand under other: %%gpumem tells them apart by watching code run."
+            "Activations are results of autograd graphs and what these keep for a backward "
+            "pass. Inputs and temporaries stand under other, unless a graph keeps them: "
+            "%%gpumem tells them apart by watching code run."
         )
     foot.append(state.provenance.sentence())
     return _MemoryView(

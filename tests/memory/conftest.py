@@ -1,0 +1,25 @@
+"""Tests of memory begin without the garbage of those before them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(scope="package", autouse=True)
+def survey_only_what_is_new() -> Iterator[None]:
+    # a survey looks at every object that the collector tracks; torch's own half a million, put
+    # out of its sight, make these tests some times faster
+    assert torch.__version__
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def no_garbage() -> None:
+    gc.collect()
