@@ -1,0 +1,329 @@
+"""What watching costs a training loop with 10 ms steps: perfkit.watch beside its peers.
+
+One run, one real IPython kernel whose messages are read and dropped (no browser draws, so this is
+the kernel's share alone). Every arm is a loop that stays alive and whose clock stands still while
+others run. A round is 100 steps of every arm, in turns of 10 steps, forwards and backwards through
+the arms; each arm is compared with the bare loop of the same rounds. Ratios with 95 % intervals,
+resampled over rounds. Run it as
+
+    python tests/bench/watch_overhead.py build/bench/watch.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jupyter_client.manager import KernelManager
+
+from perfkit.machine import stamp
+from perfkit.timing.compare import ratio_interval
+
+_MARK = "perfkit-bench:"
+# 10 turns of 10 steps: a round is a second of each arm, a whole number of everybody's updates.
+_TURNS, _STEPS = 10, 10
+
+# Runs in the kernel. Each maker returns an endless iterator that yields once a step.
+_ARMS = '''
+import itertools, json, time, warnings
+import torch
+
+torch.set_num_threads(1)
+batch = torch.randn(32, 256)
+
+def make_work(goal_ms):
+    """A callable of about goal_ms of CPU work in torch."""
+    a = torch.randn(192, 192)
+    def work(n):
+        for _ in range(n):
+            torch.mm(a, a)
+    n = 8
+    while True:
+        times = []
+        for _ in range(7):
+            t = time.perf_counter(); work(n); times.append(time.perf_counter() - t)
+        took_ms = 1e3 * sorted(times)[3]
+        if took_ms >= 0.8 * goal_ms:
+            break
+        n *= 2
+    n = max(1, round(n * goal_ms / took_ms))
+    return lambda: work(n)
+
+class Clock:
+    """Runs only while its arm does, so that each arm keeps its rate of updates."""
+
+    def __init__(self):
+        self.gone_ns = 0
+        self.left_ns = time.perf_counter_ns()
+    def __call__(self):
+        return time.perf_counter_ns() - self.gone_ns
+    def leave(self):
+        self.left_ns = time.perf_counter_ns()
+    def come_back(self):
+        self.gone_ns += time.perf_counter_ns() - self.left_ns
+    def s(self):
+        return self() / 1e9
+
+work = make_work(10.0)
+sent = {}
+
+def bare(clock):
+    yield from itertools.repeat(batch)
+
+def watch(clock):
+    import perfkit
+    run = perfkit.watch(itertools.repeat(batch))
+    run._now = clock
+    sent["perfkit.watch, 2 Hz"] = lambda: run._updates
+    globals()["run"] = run
+    yield from run
+
+def label(clock, hz=10):
+    """What tqdm.notebook does: a text and a progress bar, ten times a second."""
+    import ipywidgets
+    from IPython.display import display
+    text, bar = ipywidgets.Label(), ipywidgets.IntProgress(max=100_000)
+    display(ipywidgets.HBox([text, bar]))
+    count = [0]
+    sent["label and progress bar, 10 Hz"] = lambda: count[0]
+    due = clock.s() + 1 / hz
+    began = last = clock.s()
+    for n in itertools.count(1):
+        yield batch
+        now = clock.s()
+        if now >= due:
+            text.value, bar.value = f"{n} [{now - began:.1f} s, {1e3 * (now - last):.1f} ms]", n
+            count[0] += 1
+            due = clock.s() + 1 / hz
+        last = now
+
+def plotly(clock, hz=5):
+    import plotly.graph_objects as go
+    from IPython.display import display
+    figure = go.FigureWidget([go.Scatter(name="step"), go.Scatter(name="wait")])
+    display(figure)
+    count = [0]
+    sent["plotly FigureWidget, 5 Hz"] = lambda: count[0]
+    xs, steps, waits = [], [], []
+    last = clock.s(); due = last + 1 / hz
+    for n in itertools.count(1):
+        yield batch
+        now = clock.s()
+        xs.append(n); steps.append(1e3 * (now - last)); waits.append(0.0)
+        if now >= due:
+            with figure.batch_update():
+                for trace, y in zip(figure.data, (steps, waits)):
+                    trace.x, trace.y = xs[-500:], y[-500:]
+            count[0] += 1
+            due = clock.s() + 1 / hz
+        last = clock.s()
+
+def livelossplot(clock, every=50):
+    from livelossplot import PlotLosses
+    from livelossplot.outputs import MatplotlibPlot
+    plot = PlotLosses(outputs=[MatplotlibPlot()])
+    count = [0]
+    sent["livelossplot (matplotlib inline), every 50 steps"] = lambda: count[0]
+    last = clock.s()
+    for n in itertools.count(1):
+        yield batch
+        now = clock.s()
+        if n % every == 0:
+            plot.update({"step": 1e3 * (now - last), "val_step": 0.0})
+            plot.send()
+            count[0] += 1
+        last = clock.s()
+
+makers = {
+    "bare loop": bare,
+    "perfkit.watch, 2 Hz": watch,
+    "label and progress bar, 10 Hz": label,
+    "plotly FigureWidget, 5 Hz": plotly,
+    "livelossplot (matplotlib inline), every 50 steps": livelossplot,
+}
+
+def turn(arm, steps):
+    """Wall and CPU time of some steps, in ns."""
+    clock, loop = arm
+    clock.come_back()
+    cpu, wall = time.process_time_ns(), time.perf_counter_ns()
+    for _ in zip(range(steps), loop):
+        work()
+    wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
+    clock.leave()
+    return wall, cpu
+
+arms, broken = {}, {}
+for name, make in makers.items():
+    clock = Clock()
+    try:
+        arm = clock, make(clock)
+        turn(arm, 150)  # beyond the watch's quick first updates
+        arms[name] = arm
+    except Exception as error:
+        broken[name] = f"{type(error).__name__}: {error}"
+'''
+
+_MEASURE = """
+before = {name: count() for name, count in sent.items()}
+rounds = []
+end = time.monotonic() + BUDGET_S
+while time.monotonic() < end or len(rounds) < 4:
+    sums = {name: [0, 0] for name in arms}
+    for visit in range(TURNS):
+        for name in arms if visit % 2 else reversed(arms):
+            wall, cpu = turn(arms[name], STEPS)
+            sums[name][0] += wall / (TURNS * STEPS) / 1e6
+            sums[name][1] += cpu / (TURNS * STEPS) / 1e6
+    rounds.append(sums)
+steps = TURNS * STEPS * len(rounds)
+updates = {name: (count() - before[name]) / steps * 100 for name, count in sent.items()}
+print("MARK" + json.dumps({"rounds": rounds, "updates": updates, "broken": broken,
+                           "own": {"ms_per_update": run._update_ns / 1e6 / max(run._updates, 1),
+                                   "share": run.summary.update_share}}))
+"""
+
+# The cost of a step without any update: a loop that does nothing.
+_PER_STEP = """
+import statistics
+from perfkit.timing.run import WatchedRun
+
+def loop_us(loader, n=20_000):
+    t = time.perf_counter()
+    for _ in loader:
+        pass
+    return 1e6 * (time.perf_counter() - t) / n
+
+watched, plain = [], []
+for _ in range(15):
+    plain.append(loop_us(itertools.repeat(batch, 20_000)))
+    watched.append(loop_us(WatchedRun(itertools.repeat(batch, 20_000))))
+print("MARK" + json.dumps({"per_step_us": statistics.median(watched) - statistics.median(plain),
+                           "lowest": min(watched), "highest": max(watched)}))
+"""
+
+
+def run_cell(client: Any, code: str, timeout_s: float) -> dict[str, Any]:
+    """Run a cell, drop what it displays, return what it printed behind the mark."""
+    asked = client.execute(textwrap.dedent(code).replace("MARK", _MARK))
+    found: dict[str, Any] = {}
+    printed = ""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            message = client.get_iopub_msg(timeout=max(deadline - time.monotonic(), 0.1))
+        except queue.Empty:
+            raise SystemExit(f"the kernel did not answer within {timeout_s:.0f} s") from None
+        if message["parent_header"].get("msg_id") != asked:
+            continue
+        content = message["content"]
+        if message["msg_type"] == "error":
+            raise SystemExit("\n".join(content["traceback"]))
+        if message["msg_type"] == "stream" and content["name"] == "stdout":
+            printed += content["text"]
+        if message["msg_type"] == "status" and content["execution_state"] == "idle":
+            break
+    for line in printed.splitlines():
+        if line.startswith(_MARK):
+            found = json.loads(line.removeprefix(_MARK))
+    return found
+
+
+def measure(budget_s: float) -> dict[str, Any]:
+    """Start a kernel, measure, and stop it."""
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel()
+    try:
+        client = manager.client()
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        run_cell(client, _ARMS, 90)
+        code = _MEASURE.replace("BUDGET_S", repr(budget_s))
+        code = code.replace("TURNS", str(_TURNS)).replace("STEPS", str(_STEPS))
+        seen = run_cell(client, code, 3 * budget_s + 120)
+        seen["per_step"] = run_cell(client, _PER_STEP, 60)
+        client.stop_channels()
+    finally:
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+    return seen
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("path", nargs="?", default="build/bench/watch.json", type=Path)
+    parser.add_argument("--budget-s", type=float, default=80.0, help="seconds for the rounds")
+    options = parser.parse_args()
+    seen = measure(options.budget_s)
+    rounds = seen["rounds"]
+    times = {name: np.array([r[name] for r in rounds]) for name in rounds[0]}
+    bare = times.pop("bare loop")
+    rows = []
+    for name, arm in times.items():
+        wall = ratio_interval(arm[:, :1], bare[:, :1])
+        cpu = ratio_interval(arm[:, 1:], bare[:, 1:])
+        rows.append(
+            {
+                "name": name,
+                "wall_ratio": wall.ratio, "wall_low": wall.low, "wall_high": wall.high,
+                "cpu_ratio": cpu.ratio, "cpu_low": cpu.low, "cpu_high": cpu.high,
+                "updates_per_100_steps": seen["updates"].get(name),
+            }
+        )  # fmt: skip
+    result = {
+        "what": "a step with the display over a step of the bare loop, one torch thread, "
+        "kernel without a browser",
+        "bare_step_ms": float(np.median(bare[:, 0])),
+        "rounds": len(rounds),
+        "steps_per_arm": len(rounds) * _TURNS * _STEPS,
+        "rows": rows,
+        "not_measured": seen["broken"],
+        "watch_cost_per_step_us": seen["per_step"],
+        "watch_updates": seen["own"],
+        "provenance": stamp(command="python tests/bench/watch_overhead.py").to_dict(),
+    }
+    options.path.parent.mkdir(parents=True, exist_ok=True)
+    options.path.write_text(json.dumps(result, indent=2) + "\n")
+    show(result)
+    print(f"written to {options.path}")
+
+
+def show(result: dict[str, Any]) -> None:
+    """One table."""
+
+    def percent(row: dict[str, Any], kind: str) -> str:
+        ratio, low, high = (100 * (row[f"{kind}_{k}"] - 1) for k in ("ratio", "low", "high"))
+        return f"{ratio:+6.1f} % ({low:+.1f} … {high:+.1f})"
+
+    print(
+        f"Overhead on a step of {result['bare_step_ms']:.1f} ms, {result['rounds']} rounds of "
+        f"{result['steps_per_arm'] // result['rounds']} steps an arm, 95 % intervals"
+    )
+    print(f"{'':50}{'wall time':>26}{'CPU time of the kernel':>28}{'updates/100 steps':>19}")
+    for row in result["rows"]:
+        print(
+            f"{row['name']:50}{percent(row, 'wall'):>26}{percent(row, 'cpu'):>28}"
+            f"{row['updates_per_100_steps']:19.1f}"
+        )
+    for name, reason in result["not_measured"].items():
+        print(f"{name:50} not measured: {reason}")
+    cost = result["watch_cost_per_step_us"]
+    print(
+        f"perfkit.watch without updates: {cost['per_step_us']:.1f} µs a step "
+        f"(all 15 runs {cost['lowest']:.1f} … {cost['highest']:.1f})"
+    )
+    own = result["watch_updates"]
+    print(
+        f"perfkit.watch by its own account: {own['ms_per_update']:.2f} ms an update, "
+        f"{100 * own['share']:.2f} % of the loop"
+    )
+
+
+if __name__ == "__main__":
+    main()
