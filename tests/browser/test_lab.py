@@ -152,6 +152,21 @@ def test_restarting_the_kernel_leaves_no_process(open_notebook: Callable) -> Non
     assert not psutil.pid_exists(kernel)
 
 
+def test_stop_is_heard_while_a_cell_waits_for_the_run(open_notebook: Callable) -> None:
+    long = LAB.replace("seconds=4", "seconds=50")
+    book = open_notebook([DATA, long, "result = lab.run()", "print(result.state)"], "busy")
+    page = book.page
+    page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
+    book.wait_data(".pk-lab", "d.state === 'running' && +d.points > 0")
+    page.click(".pk-stop")
+    book.wait_data(".pk-lab", "d.state === 'stopped'", timeout_s=20)
+    book.wait_for_kernel()
+    page.wait_for_function(
+        "() => jupyterapp.shell.currentWidget.content.model.toJSON().cells[3].outputs.length > 0"
+    )
+    assert book.outputs()[-1]["text"] == "stopped\n"
+
+
 LIVE = """
 import numpy as np, time
 from perfkit.widgets.live_plot import LivePlot, Series

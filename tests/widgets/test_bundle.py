@@ -1,0 +1,51 @@
+"""What the browser gets: built from the sources that are here, and calling nobody."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STATIC = ROOT / "perfkit" / "widgets" / "static"
+
+
+@pytest.fixture(scope="module")
+def hook() -> Any:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_bundle_fits_its_sources(hook: Any) -> None:
+    assert hook.is_up_to_date(ROOT), "run `python hatch_build.py`"
+
+
+def test_a_changed_source_is_noticed(hook: Any, tmp_path: Path) -> None:
+    js, static = tmp_path / "perfkit/widgets/js", tmp_path / "perfkit/widgets/static"
+    (js / "src").mkdir(parents=True)
+    static.mkdir()
+    for name in ("package.json", "package-lock.json", "src/lab.js"):
+        (js / name).write_text("{}")
+    assert not hook.is_up_to_date(tmp_path)
+    for entry in hook.ENTRIES:
+        (static / entry).write_text(f"/* perfkit sources {hook.sources_digest(tmp_path)} */")
+    assert hook.is_up_to_date(tmp_path)
+    (js / "src/lab.js").write_text("changed")
+    assert not hook.is_up_to_date(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["lab.js", "live_plot.js", "widget.css"])
+def test_the_bundle_names_no_host(name: str) -> None:
+    hosts = set(re.findall(r"(?:https?:)?//([\w-]+(?:\.[\w-]+)+)", (STATIC / name).read_text()))
+    assert hosts <= {"www.w3.org"}  # the name space of SVG, which nobody fetches
+
+
+def test_the_lock_file_names_no_registry() -> None:
+    assert "http" not in (ROOT / "perfkit/widgets/js/package-lock.json").read_text()
