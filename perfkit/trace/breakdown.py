@@ -193,7 +193,7 @@ def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     )
     marked = backward_rows(trace) & host_threads(trace, steps)[trace.thread]
     # A thread of the autograd engine does nothing else: all its ops are backward.
-    engine_threads = np.unique(trace.thread[marked & ~on_thread])
+    engine_threads = np.flatnonzero(np.bincount(trace.thread[marked & ~on_thread]))
     backward = marked | (trace.is_a(Category.OP) & np.isin(trace.thread, engine_threads))
     calls = runtime_calls(trace, steps)
     backward_parts = union(start[backward], end[backward])

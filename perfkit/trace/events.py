@@ -65,7 +65,7 @@ def host_threads(trace: Trace, steps: Steps) -> Bool:
     chosen[steps.thread] = True
     pid = trace.threads[steps.thread].pid
     same = np.array([t.pid == pid for t in trace.threads], dtype=np.bool_)
-    chosen[np.unique(trace.thread[backward_rows(trace)])] = True
+    chosen[trace.thread[backward_rows(trace)]] = True
     return chosen & same
 
 

@@ -65,7 +65,7 @@ def nesting(trace: Trace, steps: Steps) -> Nesting:
     )
     rows = np.flatnonzero(chosen)
     parent = np.full(len(rows), -1, dtype=np.int64)
-    for thread in np.unique(trace.thread[rows]):
+    for thread in np.flatnonzero(np.bincount(trace.thread[rows])):
         here = np.flatnonzero(trace.thread[rows] == thread)
         _, above = nest(trace.start_ns[rows[here]], trace.end_ns[rows[here]])
         parent[here] = np.where(above >= 0, here[np.maximum(above, 0)], -1)
