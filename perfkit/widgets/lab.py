@@ -135,6 +135,9 @@ class Lab(anywidget.AnyWidget):
         seconds: float = 12.0,
         title: str | None = None,
     ) -> None:
+        self._closed = (
+            True  # until there is something to close: a widget closes itself when dropped
+        )
         this = weakref.ref(self)
 
         def on_event(event: Event) -> None:
@@ -147,13 +150,13 @@ class Lab(anywidget.AnyWidget):
         self._flushed = 0.0
         self._label = ""
         self._seconds = seconds
-        self._closed = False
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._painter: threading.Thread | None = None
         self._session = Session(workload, settings, seconds=seconds, on_event=on_event)
         # also when the interpreter ends: no process stays behind
         self._close_session = weakref.finalize(self, self._session.close)
+        self._closed = False
         name = getattr(workload, "__name__", type(workload).__name__)
         self._values = {one.name: one.default for one in self._session.settings}
         lab_id = uuid.uuid4().hex[:12]

@@ -133,6 +133,13 @@ def test_unknown_setting_lists_those_that_exist(make: Callable[..., Lab]) -> Non
         make().run(colour="red")
 
 
+def test_a_lab_that_cannot_be_made_says_one_thing_only(capsys: Any) -> None:
+    with pytest.raises(SettingError, match="num_worker"):
+        Lab(train, ["num_worker"])
+    gc.collect()
+    assert capsys.readouterr().err == ""
+
+
 def test_points_travel_as_one_buffer_of_float32_columns(
     make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
