@@ -92,8 +92,15 @@ def png(run: RunSummary) -> bytes:
         right.set_ylim(0, 1.15 * float(curve.memory_bytes.max()) / 2**20)
         handles.append(line)
         labels.append("memory")
-    above = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
-    axes.legend(handles, labels, fontsize=8, ncols=len(labels), **above)
+    axes.legend(
+        handles,
+        labels,
+        fontsize=8,
+        ncols=len(labels),
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        frameon=False,
+    )
     file = io.BytesIO()
     figure.savefig(file, format="png")
     return file.getvalue()

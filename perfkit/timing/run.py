@@ -335,12 +335,11 @@ class WatchedRun:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         meter = self._meter
         numbers, step_ms, wait_ms = meter.since(since)
-        keep = ~np.isin(numbers, [start[0] for start in self._starts])
-        columns: list[npt.NDArray[np.float64]] = [
-            numbers[keep].astype(np.float64) + 1,
-            step_ms[keep],
-            wait_ms[keep],
-        ]
+        columns: list[npt.NDArray[np.float64]] = [numbers.astype(np.float64) + 1, step_ms, wait_ms]
+        starts = [number for number, _, _ in self._starts if number >= since]
+        if starts:
+            keep = ~np.isin(numbers, starts)
+            columns = [column[keep] for column in columns]
         if len(columns[0]) > _MOST_POINTS:
             edges = np.linspace(0, len(columns[0]), _MOST_POINTS + 1).astype(int)[:-1]
             sizes = np.diff(edges, append=len(columns[0]))

@@ -47,7 +47,7 @@ def make_work(goal_ms):
     while True:
         times = []
         for _ in range(7):
-            t = time.perf_counter(); work(n); times.append(time.perf_counter() - t)
+            t = time.thread_time(); work(n); times.append(time.thread_time() - t)
         took_ms = 1e3 * sorted(times)[3]
         if took_ms >= 0.8 * goal_ms:
             break

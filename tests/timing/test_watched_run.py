@@ -103,7 +103,7 @@ def test_slower_steps_and_bursts_and_starts_are_told(clock) -> None:
 
     run = watched(clock, bursts())
     loop(clock, run)
-    assert "steps are uneven, their mean is 11" in run.summary.sentence
+    assert "steps are uneven, their mean is 109 ms" in run.summary.sentence
     assert run.summary.wait_share == pytest.approx(0.91, abs=0.01)
 
     run = watched(clock, Loader(clock, 20, start_ms=800))
