@@ -1,0 +1,1 @@
+"""What fills the memory: bytes of tensors by category, on a CPU and on CUDA."""
