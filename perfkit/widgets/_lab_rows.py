@@ -121,9 +121,9 @@ def _ratio_cell(base: RunResult | None, run: RunResult) -> Cell:
         return _cell("–")
     interval = _unbroken(f"{fmt_ratio(compared.low)} – {fmt_ratio(compared.high)}")
     if not compared.different:
-        return _cell(fmt_ratio(compared.ratio), f"no difference seen ({interval})")
-    verdict = "faster" if compared.ratio > 1 else "slower"
-    detail = f"{verdict} ({interval})"
+        detail = f"no difference seen ({interval})"
+    else:
+        detail = f"{'faster' if compared.ratio > 1 else 'slower'} ({interval})"
     throughput = _throughput(base, run)
     if throughput is not None:
         detail += f"; per step, which is other work here: samples/s {fmt_ratio(throughput)}"

@@ -415,12 +415,10 @@ class Lab(anywidget.AnyWidget):
         words = result.message
         if result.step is not None and not words:
             words = f"{result.step.median:.3g} ms a step"
-            compared = rows_.against(rows_.baseline(runs), result)
-            if compared is not None and compared.different:
-                verdict = "faster" if compared.ratio > 1 else "slower"
-                words += f", {compared.ratio:.3g}× run {runs[0].run_id} ({verdict})"
-            elif compared is not None:
-                words += ", no difference seen"
+            base = rows_.baseline(runs)
+            if base is not None and base is not result:
+                speed = self.rows[-1]["ratio"]
+                words += f" · against run {base.run_id} {speed['text']}: {speed['detail']}"
         self._show_state(result.state, words)
         self.send_state("curves")  # for a page that is saved now
         self._picture_later(runs)

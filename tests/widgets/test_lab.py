@@ -94,7 +94,7 @@ def test_table_says_what_changed_and_the_ratio_to_run_1(make: Callable[..., Lab]
     assert first["peak"] == {"text": "300 MiB", "detail": "resident memory, with workers"}
     assert second["peak"] == {"text": "300 MiB", "detail": ""}
     assert second["step"]["detail"] == "10.1\u00a0–\u00a010.4\u00a0ms, n\u00a0=\u00a030"
-    assert "3.91× run 1 (faster)" in lab.status["line"]
+    assert "· against run 1 3.91×: faster (" in lab.status["line"]
 
 
 def test_another_batch_size_is_compared_by_samples_too(make: Callable[..., Lab]) -> None:
