@@ -160,6 +160,9 @@ def _headline(error: BaseException, tb: TracebackType | None) -> str:
         line = f"{text.splitlines()[-1]} (in a DataLoader worker)"
     elif re.search(r"DataLoader worker.*(exited unexpectedly|is killed by signal)", text):
         line = f"a DataLoader worker died: {text.splitlines()[0]}"
+    elif isinstance(error, ConnectionError | EOFError) and _in_loader(tb):
+        # it died while it handed over a batch
+        line = f"a DataLoader worker died: {name}: {text}"
     else:
         first = text.splitlines()[0] if text else ""
         line = f"{name}: {first}" if first else name
@@ -167,6 +170,11 @@ def _headline(error: BaseException, tb: TracebackType | None) -> str:
     if frames:
         line = f"{_cut(line)} (line {frames[-1].lineno} in {frames[-1].name})"
     return _cut(line)
+
+
+def _in_loader(tb: TracebackType | None) -> bool:
+    places = (Path(frame.filename).parts[-3:] for frame in traceback.extract_tb(tb))
+    return ("utils", "data", "dataloader.py") in places
 
 
 def _is_memory(error: BaseException | None) -> bool:

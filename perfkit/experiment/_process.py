@@ -39,6 +39,8 @@ _PRELOAD = (
     "cloudpickle",
     "perfkit.experiment.worker",
 )
+# A program for one run loads what this run needs, and only that.
+_PRELOAD_FOR_ONE = ("perfkit.experiment.worker",)
 # Slow to import and harmless before a fork; loaded ahead where the kernel uses them already.
 _PRELOAD_IF_USED = ("torchvision", "PIL.Image")
 _READ_BYTES = 1 << 20
@@ -234,7 +236,11 @@ class ForkedChild:
 class Server:
     """The prepared process, seen from the kernel. Starting it returns at once."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str] | None = None,
+        preload: tuple[str, ...] = _PRELOAD,
+    ) -> None:
         self._lock = threading.Lock()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         self._connection, theirs = socket.socketpair()
@@ -242,7 +248,7 @@ class Server:
         options = {
             "fd": theirs.fileno(),
             "kernel_pid": os.getpid(),
-            "preload": [*_PRELOAD, *used],
+            "preload": [*preload, *used],
         }
         try:
             self._process = subprocess.Popen(
@@ -489,7 +495,7 @@ def new_child(environment: Mapping[str, str]) -> Child:
         if not can_prepare():
             return SpawnedChild(environment)
         if environment:
-            return ForkedChild(Server(environment), own_server=True)
+            return ForkedChild(Server(environment, _PRELOAD_FOR_ONE), own_server=True)
         return shared.child()
     except OSError as error:
         raise MissingError(

@@ -10,9 +10,10 @@
 The guard is the child's parent and collects its orphans (``PR_SET_CHILD_SUBREAPER``). It
 watches the kernel and the child through pid file descriptors; when either is gone, also by
 ``kill -9``, it kills whatever is left below it, in the child's process group and out of it.
-The child has ``PR_SET_PDEATHSIG`` as a second belt, for the case that the guard is killed. The
-server itself ends with the kernel. ``PR_SET_PDEATHSIG`` would not do for the server: it fires
-when the *thread* that started the process ends.
+The child has ``PR_SET_PDEATHSIG`` as a second belt, for the case that the guard is killed; the
+server then collects what the guard would have. The server itself ends with the kernel.
+``PR_SET_PDEATHSIG`` would not do for the server: it fires when the *thread* that started the
+process ends.
 
 Signals to a run go through the guard: as the parent it knows whether the child's number still
 means the child.
@@ -76,6 +77,12 @@ class Alive:
             return False
         return False
 
+    def close(self) -> None:
+        """Stop watching."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
 
 def main() -> None:
     """Serve until the kernel is gone or closes the connection; arguments come as JSON."""
@@ -90,24 +97,56 @@ def main() -> None:
             # what is missing is told by the run that needs it
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards that ended are not kept as zombies
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     gc.collect()
     gc.freeze()  # children share these pages as long as nobody writes to them
     connection.sendall(b"R")
+    guards: dict[int, Alive] = {}
     while True:
-        _wait([connection.fileno(), kernel.fd])
+        _wait([connection.fileno(), kernel.fd, *(guard.fd for guard in guards.values())])
         if kernel.gone():
             os._exit(0)
+        _sweep(guards)
         if not select.select([connection], [], [], 0)[0]:
             continue
         request, fds, _flags, _address = socket.recv_fds(connection, 1, _N_FDS)
         if not request:
             os._exit(0)
-        if os.fork() == 0:
+        guard_pid = os.fork()
+        if guard_pid == 0:
             connection.close()
+            for guard in guards.values():
+                guard.close()
             _guard(options["kernel_pid"], *fds)
+        guards[guard_pid] = Alive(guard_pid)
         for fd in fds:
             os.close(fd)
+
+
+def _sweep(guards: dict[int, Alive]) -> None:
+    """Forget the guards that have ended; kill what one that was killed has left."""
+    ended = [pid for pid in guards if _ended(pid)]
+    for pid in ended:
+        guards.pop(pid).close()
+    deadline = time.monotonic() + _REAP_WITHIN_S
+    while ended and time.monotonic() < deadline:
+        for pid in ended:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        orphans = [pid for pid in _children() if pid not in guards and pid not in ended]
+        if not orphans:
+            return
+        _kill_all(orphans)
+
+
+def _kill_all(orphans: list[int]) -> None:
+    for pid in orphans:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    time.sleep(0.005)
+    for pid in orphans:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 @contextlib.contextmanager
@@ -142,7 +181,6 @@ def _wait(fds: list[int | None], limit_s: float | None = None) -> list[int]:
 def _guard(kernel_pid: int, commands: int, events: int, output: int, control_fd: int) -> None:
     """Own one child from its fork until nothing is left of it; never returns."""
     try:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         _prctl(_PR_SET_NAME, b"perfkit-guard")
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -155,8 +193,7 @@ def _guard(kernel_pid: int, commands: int, events: int, output: int, control_fd:
         pid = os.fork()
         if pid == 0:
             control.close()
-            if kernel.fd is not None:
-                os.close(kernel.fd)
+            kernel.close()
             _child(guard_pid, commands, events, output)
         with contextlib.suppress(OSError):  # the child does the same; whoever is first
             os.setpgid(pid, pid)
@@ -218,7 +255,7 @@ def _end(pid: int) -> int:
             for orphan in _children():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(orphan, signal.SIGKILL)
-            time.sleep(0.005)
+            time.sleep(0.002)
     return status
 
 

@@ -57,10 +57,11 @@ def pack(workload: Callable[..., Any]) -> bytes:
     Raises:
         WorkloadNotPortableError: something that it refers to cannot travel; names it.
     """
-    error = _failure(workload)
-    if error is None:
+    try:
         packed: bytes = cloudpickle.dumps(workload)
         return packed
+    except Exception as raised:  # __reduce__ and __getstate__ of user classes raise anything
+        error = raised
     path, culprit = _culprit(workload)
     name = getattr(workload, "__name__", type(workload).__name__)
     where = " → ".join(path) or "it"
@@ -89,7 +90,7 @@ def _failure(value: Any) -> Exception | None:
     """Why it cannot be pickled, or None."""
     try:
         cloudpickle.dump(value, io.BytesIO())
-    except Exception as error:  # __reduce__ and __getstate__ of user classes raise anything
+    except Exception as error:
         return error
     return None
 
