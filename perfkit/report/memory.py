@@ -129,7 +129,8 @@ def _sentence(account: MemoryAccount) -> str:
     if account.ended_by:
         return f"Until {account.ended_by}: {sentence[0].lower()}{sentence[1:]}."
     if not account.complete:
-        return f"First {_counted(account.n_steps, 'optimizer step')}: {sentence[0].lower()}{sentence[1:]}."
+        steps = _counted(account.n_steps, "optimizer step")
+        return f"First {steps}: {sentence[0].lower()}{sentence[1:]}."
     return f"{sentence}."
 
 
@@ -202,8 +203,8 @@ def _counted(n: int, what: str) -> str:
 def _counted_line(account: MemoryAccount) -> str:
     return (
         f"Seen: {_counted(account.n_operators, 'tensor-making operator')} and "
-        f"{_counted(account.n_steps, 'optimizer step')} in {fmt_ms(account.seconds * 1e3)}, counting included "
-        "(it makes short steps slower: do not take times from this run)."
+        f"{_counted(account.n_steps, 'optimizer step')} in {fmt_ms(account.seconds * 1e3)}, "
+        "counting included (it makes short steps slower: do not take times from this run)."
     )
 
 
