@@ -402,6 +402,8 @@ class Recorder:
             self._state = "done"
             return
         before, self._state = self._state, "done"
+        if self._sampler is not None:
+            self._sampler.pause()  # stopping the profiler is no line of the user's
         began_s = time.perf_counter()
         try:
             if before != "paused":

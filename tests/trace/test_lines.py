@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import sys
 import threading
 import time
 
@@ -162,3 +163,23 @@ def test_by_line_merges_the_libraries_that_a_line_called() -> None:
 
     merged = LineSamples((line("PIL", 4), line("torch", 3)), 10).by_line()
     assert [(x.n_samples, x.share) for x in merged] == [(7, 0.7)]
+
+
+def test_a_loop_that_holds_the_lock_is_seen_and_the_switch_interval_is_put_back() -> None:
+    before = sys.getswitchinterval()
+    sampler = Sampler(threading.get_ident())
+    sampler.start()
+    sampler.resume(forget=True)
+    assert sys.getswitchinterval() < before
+    end_s = time.perf_counter() + 1.0
+    while time.perf_counter() < end_s:
+        total = 0
+        for i in range(60_000):
+            total += i  # holds the lock for some ms …
+        time.sleep(0.0001)  # … and here it is released
+    sampler.pause()
+    assert sys.getswitchinterval() == before
+    sampler.close()
+    assert sys.getswitchinterval() == before
+    seen = [x.text for x in sampler.result().by_line()]
+    assert any("total" in text or "range" in text for text in seen)
