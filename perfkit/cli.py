@@ -1,8 +1,9 @@
-"""``perfkit doctor · lab · tour``: the commands, each a few lines over the library."""
+"""``perfkit doctor · lab · tour · synclint``: the commands, each a few lines over the library."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -84,6 +85,18 @@ def _parser() -> argparse.ArgumentParser:
     tour.add_argument("lesson", nargs="*", default=["00"], help="e.g. 00 (the default)")
     tour.add_argument("--out", type=Path, default=Path("build", "tour"), help="default: build/tour")
     tour.set_defaults(run=_tour)
+
+    synclint = commands.add_parser(
+        "synclint",
+        help="list the lines of a training script that would make a GPU wait; needs no GPU",
+        description="Runs the script for a few optimizer steps and stops it then.",
+    )
+    synclint.add_argument("--json", action="store_true", help="print JSON instead of text")
+    synclint.add_argument("--steps", type=int, default=2, metavar="N", help="default: 2")
+    synclint.add_argument("--strict", action="store_true", help="exit with 1 if a line is found")
+    synclint.add_argument("script", help="the script, as you would give it to python")
+    synclint.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, after --")
+    synclint.set_defaults(run=_synclint)
     return parser
 
 
@@ -109,6 +122,18 @@ def _tour(arguments: argparse.Namespace) -> int:
     tour(arguments.lesson, arguments.out, _say)
     print(f"summary: {arguments.out / 'summary.json'}")
     return 0
+
+
+def _synclint(arguments: argparse.Namespace) -> int:
+    from perfkit.advice.synclint.script import run_script
+
+    argv = arguments.args[1:] if arguments.args[:1] == ["--"] else arguments.args
+    # with --json the script's own words go elsewhere: standard output is one JSON object
+    with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
+        result = run_script(arguments.script, argv, steps=arguments.steps)
+    found = result.to_dict()
+    print(json.dumps(found, indent=1) if arguments.json else result)
+    return int(arguments.strict and bool(found["syncs"]))
 
 
 def _say(line: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import sys
 import threading
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -133,8 +134,12 @@ class Watch:
             stack.callback(handle.remove)
             stack.callback(_torch_compat.watch_loader_iterators(self._fetch))
             stack.enter_context(_explicit_waits(self))
+            stack.enter_context(self._unwatched_display())
             if "torch._dynamo" in sys.modules:  # compiled code hides its operators from modes
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
+                stack.enter_context(warnings.catch_warnings())
+                # it warns of our own hook, which may well fire twice
+                warnings.filterwarnings("ignore", message="Using `torch.compile.*global hooks")
             api, ops = _ApiMode(self), _OpMode(self)
             api.__enter__()  # type: ignore[no-untyped-call]
             stack.callback(_torch_compat.leave_function_mode, api)
@@ -162,6 +167,24 @@ class Watch:
         finally:
             self._backward -= 1
             self._backward_line = outer
+
+    @contextmanager
+    def _unwatched_display(self) -> Iterator[None]:
+        """A shell that shows the last value of a cell reads it, but the user's code did not."""
+        original = sys.displayhook
+
+        def display(value: object) -> None:
+            self._paused += 1
+            try:
+                original(value)
+            finally:
+                self._paused -= 1
+
+        sys.displayhook = display
+        try:
+            yield
+        finally:
+            sys.displayhook = original
 
     def _fetch(self, fetch: Callable[[], Any]) -> Any:
         """What a data loader does is on the host, whatever it does."""

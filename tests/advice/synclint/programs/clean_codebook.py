@@ -1,3 +1,4 @@
+# ruff: noqa: N812
 """Vector quantisation: nearest code, straight-through gradient, usage by one-hot and mean."""
 
 import torch

@@ -1,3 +1,4 @@
+# ruff: noqa: B905
 """The loss of a denoising diffusion model, with an average of its weights."""
 
 import copy

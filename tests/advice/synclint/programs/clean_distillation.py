@@ -1,3 +1,4 @@
+# ruff: noqa: N812
 """A student learns from a teacher, with soft labels, smoothing, and mixed samples."""
 
 import random

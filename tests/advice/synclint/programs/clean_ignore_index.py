@@ -1,3 +1,4 @@
+# ruff: noqa: N812
 """The labelled pixels only, by ignore_index and weights."""
 
 import torch

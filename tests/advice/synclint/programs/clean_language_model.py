@@ -1,3 +1,4 @@
+# ruff: noqa: N812
 """A small causal language model: shapes decide, never values."""
 
 import torch

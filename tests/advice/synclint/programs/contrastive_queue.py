@@ -1,3 +1,4 @@
+# ruff: noqa: B905, N812
 """Contrastive learning with a queue of keys whose position is kept in a buffer."""
 
 import torch

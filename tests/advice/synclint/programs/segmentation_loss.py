@@ -1,3 +1,4 @@
+# ruff: noqa: N812
 """A loss over the labelled pixels only, written as one first writes it."""
 
 import torch

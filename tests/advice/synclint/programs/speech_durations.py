@@ -1,3 +1,4 @@
+# ruff: noqa: B905
 """Text to speech: each sound is repeated as long as it is predicted to last."""
 
 import torch
