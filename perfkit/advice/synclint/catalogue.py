@@ -317,7 +317,17 @@ _ENTRIES: dict[str, Entry] = {
         instead="# lengths come from the host: leave them there\n"
         "y = F.ctc_loss(paths, labels, [6, 6], [2, 2])",
         slow="y = F.ctc_loss(paths, labels, lengths, label_lengths)",
-        alike="y = F.ctc_loss(paths, labels, (6, 6), (2, 2))",
+        alike="n = torch.tensor([2, 2])\n"
+        "y = F.ctc_loss(paths, labels, torch.tensor([6, 6]), n).backward()",
+    ),
+    "max_norm": Entry(
+        op="embedding with max_norm",
+        why="before each look-up it renormalises the rows that occur: the host waits to learn how "
+        "many there are",
+        instead="# normalise what was looked up\n"
+        "rows = F.embedding(target, x0.repeat(2, 1))\ny = rows / rows.norm(dim=1, keepdim=True)",
+        slow="y = F.embedding(target, x0.repeat(2, 1), max_norm=1.0)",
+        alike="y = F.embedding(target, x0.repeat(2, 1))",
     ),
     "synchronize": Entry(
         op="torch.cuda.synchronize",

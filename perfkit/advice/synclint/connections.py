@@ -27,8 +27,10 @@ class Connections:
         self._feeds: list[tuple[int, int]] = []
 
     def node(self, tensor: Any) -> int | None:
-        """The number of the tensor's storage; None for a tensor without one (sparse, opaque)."""
+        """The number of the tensor's storage (of a sparse one's values); None if it has none."""
         try:
+            if tensor.is_sparse:
+                tensor = tensor._values()
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
             return None

@@ -24,7 +24,9 @@ _ASKED_BY = {
     "torch/distributions/": "distribution",
     "torch/nn/utils/clip_grad.py": "clip_grad",
 }
+_READS = frozenset({"bool", "float", "int", "item", "number"})
 _INDEXING_CALLS = frozenset({"__getitem__", "__setitem__"})
+_ITS_BACKWARD = "its backward"
 _COMPARING = frozenset({"max", "min", "sorted"})
 
 
@@ -139,7 +141,9 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
     ops: list[str] = []
     for one, _ in hits:
         entry = CATALOGUE[entry_of(one)]
-        op = "its backward" if one.backward and ops else _spelled(one, entry)
+        op = _spelled(one, entry)
+        if one.backward and ops and op.startswith(_ITS_BACKWARD):
+            op = _ITS_BACKWARD
         if op not in ops:
             ops.append(op)
         entries.append(entry)
@@ -159,7 +163,7 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
 
 def entry_of(found: Found) -> str:
     """The entry of the catalogue, by what was called and who asked for the value."""
-    if found.inside is not None:
+    if found.inside is not None and found.entry in _READS:
         file = found.inside[0].replace("\\", "/")
         for part, entry in _ASKED_BY.items():
             if part in file:
@@ -191,7 +195,7 @@ def _spelled(found: Found, entry: Entry) -> str:
     code = source_line(found.site.file, found.site.line)
     if "backward(" in code or "autograd.grad(" in code:
         return f"{op}, somewhere in this backward pass"
-    return f"its backward ({op})"
+    return f"{_ITS_BACKWARD} ({op})"
 
 
 def _keyword(found: Found) -> str:

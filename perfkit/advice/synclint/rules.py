@@ -98,14 +98,10 @@ def _normal(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
     return Hit("normal", args[1:2])
 
 
-def _ctc(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
-    return Hit("ctc", args[2:3])
-
-
 _RULES: Mapping[str, Rule | None] = {
     "aten::_coalesce": _always("to_sparse"),
-    "aten::_ctc_loss": None,  # lengths as Python numbers
-    "aten::_ctc_loss.Tensor": _ctc,
+    "aten::_ctc_loss": None,  # seen where it is called: only lengths on the device wait
+    "aten::_ctc_loss.Tensor": None,
     "aten::_index_put_impl_": _index_put,
     "aten::_linalg_check_errors": _always("linalg"),
     "aten::_linalg_eigh": _always("linalg"),
@@ -119,6 +115,7 @@ _RULES: Mapping[str, Rule | None] = {
     "aten::allclose": _always("allclose"),
     "aten::argwhere": _always("nonzero"),
     "aten::bincount": _always("bincount"),
+    "aten::embedding_renorm_": _always("max_norm"),
     "aten::equal": _always("equal"),
     "aten::histc": _histc,
     "aten::index.Tensor": _index,

@@ -47,7 +47,9 @@ _UNITE_ALL = frozenset(
     {"aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"}
 )
 # operators whose later operands may be on the host while the first is on the device
-_FIRST_ONLY = frozenset({"aten::_ctc_loss", "aten::_ctc_loss.Tensor"})
+_FIRST_ONLY = frozenset(
+    {"aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor", "aten::embedding_renorm_"}
+)
 # packing: position of the lengths among operands and results; torch wants them on the host
 _HOST_SECOND = frozenset({"aten::_pack_padded_sequence", "aten::_pad_packed_sequence"})
 # backward formulas that look for zeros among the values; while a dispatch mode is active torch
@@ -424,6 +426,20 @@ class Watch:
         finally:
             self._one_hot_is_fixed = False
 
+    def _ctc(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        # it moves the lengths to where it needs them, which on a CPU cannot be told from a meeting
+        before = self._sequence()
+        result = self._move(func, args, kwargs)
+        self.remember_line(before, self._sequence(), frame)
+        values = (*args, *kwargs.values())
+        number, scores = self._number(result), self._number(values[0])
+        if number is not None and scores is not None:
+            self._links.join(scores, number)
+        lengths = kwargs.get("input_lengths", args[2] if len(args) > 2 else None)
+        if isinstance(lengths, _Tensor):
+            self.hit("ctc", [lengths], frame)
+        return result
+
     def _cpu(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         return self._to_host(func, args, kwargs, frame)
 
@@ -521,6 +537,7 @@ _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]
     "as_tensor": Watch._as_tensor,
     "asarray": Watch._as_tensor,
     "cpu": Watch._cpu,
+    "ctc_loss": Watch._ctc,
     "new_tensor": Watch._tensor,
     "one_hot": Watch._one_hot,
     "tensor": Watch._tensor,

@@ -271,6 +271,27 @@ def test_the_line_is_the_users_and_the_library_is_named(net: nn.Module) -> None:
     assert "validate_args=False" in sync.instead
 
 
+def test_sampling_from_a_normal_waits_even_unchecked(net: nn.Module) -> None:
+    def step() -> None:
+        torch.distributions.Normal(net(torch.randn(4, 3)), 1.0, validate_args=False).sample()
+
+    (sync,) = find_syncs(step)
+    assert sync.op == "torch.normal with a tensor for std"
+
+
+def test_sparse_gradients_wait_in_their_optimizer() -> None:
+    table = nn.Embedding(10, 4, sparse=True)
+    optimizer = torch.optim.SparseAdam(list(table.parameters()))
+
+    def step() -> None:
+        table(torch.tensor([1, 2, 2])).sum().backward()
+        optimizer.step()
+
+    (sync,) = find_syncs(step)
+    assert sync.code == "optimizer.step()"
+    assert sync.op == "to_sparse, coalesce"
+
+
 def test_hooks_and_custom_backwards_are_user_code(net: nn.Module) -> None:
     def look(grad: torch.Tensor) -> None:
         grad.tolist()
