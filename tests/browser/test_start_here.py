@@ -1,0 +1,56 @@
+"""Lesson 00 as a newcomer meets it: run it, read the verdict, flip two toggles, see the ratio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+LESSON = Path(__file__).resolve().parents[2] / "notebooks" / "00-start-here.ipynb"
+
+
+def test_lesson_00(open_notebook: Callable) -> None:
+    book = open_notebook(LESSON, "00-start-here")
+    page = book.page
+    page.set_viewport_size({"width": 1200, "height": 1700})
+    # the lesson's own cells take about a minute; the runs of lab.run() are among them
+    page.set_default_timeout(280_000)
+    book.run_all()
+    page.set_default_timeout(60_000)
+
+    # %%torchprof says in words what bounds the step, and shows where the time goes
+    report = page.locator(".pk-report").first
+    report.scroll_into_view_if_needed()
+    assert "Data-bound" in report.inner_text()
+    assert report.locator("[role=img]").first.get_attribute("aria-label")
+    book.screenshot("lesson-00-torchprof-light", ".pk-report")
+    book.theme("dark")
+    report.scroll_into_view_if_needed()
+    book.screenshot("lesson-00-torchprof-dark", ".pk-report")
+    book.theme("light")
+
+    # two toggles of the Lab: each starts a run whose points arrive and whose ratio is shown
+    lab = page.locator(".pk-lab")
+    lab.scroll_into_view_if_needed()
+    runs = int(lab.get_attribute("data-runs") or 0)
+    assert runs == 2  # those of lab.run()
+    page.locator("[data-setting=num_workers] :is(select, input)").first.scroll_into_view_if_needed()
+    page.select_option("[data-setting=num_workers] select", index=2)
+    book.wait_data(".pk-lab", f"d.run === '{runs + 1}' && +d.points > 0")
+    seen = int(lab.get_attribute("data-points") or 0)
+    book.wait_data(".pk-lab", f"+d.points > {seen} || d.state === 'done'")
+    book.wait_data(".pk-lab", f"d.run === '{runs + 1}' && d.state === 'done'", timeout_s=60)
+    page.select_option("[data-setting=batch_size] select", index=1)
+    book.wait_data(".pk-lab", f"d.run === '{runs + 2}' && +d.points > 0")
+    book.wait_data(".pk-lab", f"d.run === '{runs + 2}' && d.state === 'done'", timeout_s=60)
+    assert "×" in page.locator(f".pk-runs tr[data-run='{runs + 1}'] .pk-ratio").inner_text()
+    assert "×" in page.locator(f".pk-runs tr[data-run='{runs + 2}'] .pk-ratio").inner_text()
+    assert page.locator(".pk-errors").inner_text() == ""
+    book.screenshot("lesson-00-lab-light", ".pk-lab")
+    book.theme("dark")
+    lab.scroll_into_view_if_needed()
+    book.screenshot("lesson-00-lab-dark", ".pk-lab")
+    book.theme("light")

@@ -1,0 +1,94 @@
+"""Which private names of torch are missing here: each function behind which one hides is used."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+import pytest
+import torch
+
+from perfkit import _torch_compat as compat
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("torch._C", "_current_graph_task_id"),
+        ("torch._C", "_current_autograd_node"),
+        ("torch._C._autograd", "_get_sequence_nr"),
+        ("torch._C._autograd", "_profiler_enabled"),
+        ("torch.autograd", "_engine_run_backward"),
+        ("torch.autograd.profiler", "_is_profiler_enabled"),
+        ("torch.autograd.Variable._execution_engine", "queue_callback"),
+        ("torch.nn.modules.module", "_global_forward_hooks"),
+        ("torch.nn.modules.module", "_global_forward_pre_hooks"),
+        ("torch.optim.optimizer", "_global_optimizer_post_hooks"),
+        ("torch.optim.optimizer", "_global_optimizer_pre_hooks"),
+        ("torch.utils._python_dispatch", "TorchDispatchMode"),
+        ("torch.utils._python_dispatch", "_disable_current_modes"),
+        ("torch.utils._python_dispatch", "_get_current_dispatch_mode"),
+        ("torch.utils._python_dispatch", "_pop_mode"),
+        ("torch.utils._python_dispatch", "_push_mode"),
+        ("torch.utils.data.dataloader", "_BaseDataLoaderIter"),
+    ],
+)
+def test_torch_has_the_private_name(module: str, name: str) -> None:
+    try:
+        here = importlib.import_module(module)
+    except ModuleNotFoundError:  # a class, or a module that only exists in memory
+        here = functools.reduce(getattr, module.split(".")[1:], torch)
+    assert hasattr(here, name), f"torch {torch.__version__} has no {module}.{name}"
+
+
+def test_saved_tensors_of_a_node_are_found() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = torch.full((3,), 2.0)
+    found = compat.saved_tensors((x * y).grad_fn)
+    assert any(t.data_ptr() == y.data_ptr() for t in found)
+
+
+def test_what_an_operator_does_to_storages() -> None:
+    aten = torch.ops.aten
+    assert compat.makes_storage(aten.view.default) == 0
+    assert compat.makes_storage(aten.add.Tensor) == 1
+    assert compat.makes_storage(aten.resize_.default) == 2
+    assert compat.makes_storage(aten.add.out) == 2
+
+
+def test_graph_task_id_tells_a_backward_pass() -> None:
+    read = compat.graph_task_id_reader()
+    inside: list[int] = []
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda grad: inside.append(read()))
+    (x * 2).sum().backward()
+    assert read() == -1
+    assert inside[0] != -1
+
+
+def test_a_mode_is_left_even_under_a_foreign_one() -> None:
+    ours, theirs = compat.dispatch_mode_class()(), compat.dispatch_mode_class()()
+    ours.__enter__()
+    theirs.__enter__()
+    compat.leave_dispatch_mode(ours)
+    assert torch._C._len_torch_dispatch_stack() == 1
+    theirs.__exit__(None, None, None)
+
+
+def test_loader_fetches_are_seen_until_stopped() -> None:
+    seen = []
+
+    def around(fetch):
+        seen.append(1)
+        return fetch()
+
+    loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2)
+    stop = compat.watch_loader_iterators(around)
+    try:
+        assert len(list(loader)) == 2
+    finally:
+        stop()
+    n = len(seen)
+    assert n >= 3  # the start, two batches, the end
+    list(loader)
+    assert len(seen) == n
