@@ -143,10 +143,11 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
         entry = CATALOGUE[entry_of(one)]
         op = _spelled(one, entry)
         if one.backward and ops and op.startswith(_ITS_BACKWARD):
-            op = _ITS_BACKWARD
+            op = _ITS_BACKWARD  # goes away with what is written forward
+        else:
+            entries.append(entry)
         if op not in ops:
             ops.append(op)
-        entries.append(entry)
     inside = next((f"{one.inside[0]}:{one.inside[1]}" for one, _ in hits if one.inside), "")
     return Sync(
         file=file,
