@@ -3,23 +3,28 @@
 Schema of :class:`Trace` (all columns have the same length, sorted by start, then by
 descending duration, so that an enclosing event stands before what it encloses):
 
-=============== ======= ==========================================================
-column          dtype   meaning
-=============== ======= ==========================================================
-``start_us``    float64 start in µs after ``origin_us``
-``dur_us``      float64 duration in µs, never negative
-``name_id``     int32   index into ``names``
-``category``    uint8   a :class:`Category`
-``thread``      int32   index into ``threads``
-``correlation`` int64   joins a runtime call to its device activity; -1 where absent
-``external_id`` int64   the op a runtime call or device activity belongs to; -1 absent
-``sequence``    int64   joins a forward op to its backward; -1 where absent
-``stream``      int32   device stream; -1 where absent
-``device``      int32   device index; -1 where absent
-``n_bytes``     int64   bytes of a copy; -1 where absent
-``stack_id``    int32   index into ``stacks`` (source lines, innermost last); -1 absent
-``types_id``    int32   index into ``input_types`` (recorded shapes only); -1 absent
-=============== ======= ==========================================================
+================= ======= ========================================================
+column            dtype   meaning
+================= ======= ========================================================
+``start_us``      float64 start in µs after ``origin_us``
+``dur_us``        float64 duration in µs, never negative
+``name_id``       int32   index into ``names``
+``category``      uint8   a :class:`Category`
+``thread``        int32   index into ``threads``
+``correlation``   int64   joins a runtime call to its device activity; -1 where absent
+``external_id``   int64   the op a runtime call or device activity belongs to; -1 absent
+``sequence``      int64   joins a forward op to its backward; -1 where absent
+``stream``        int32   device stream; -1 where absent
+``device``        int32   device index; -1 where absent
+``n_bytes``       int64   bytes of a copy; -1 where absent
+``stack_id``      int32   index into ``stacks`` (source lines, innermost last); -1 absent
+``types_id``      int32   index into ``input_types`` (recorded shapes only); -1 absent
+``dims_id``       int32   index into ``input_dims`` (recorded shapes only); -1 absent
+``concrete_id``   int32   index into ``concrete_inputs``, of convolutions and attention only
+``occupancy``     float32 estimated achieved occupancy of a kernel, 0 … 1; NaN where absent
+``blocks_per_sm`` float32 thread blocks of a kernel over multiprocessors; NaN where absent
+``collective_id`` int32   index into ``collectives``; -1 where absent
+================= ======= ========================================================
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 UInt8 = npt.NDArray[np.uint8]
+Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
@@ -70,6 +76,55 @@ class Thread:
     process: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What a trace says about a collective; empty strings and -1 where it says nothing.
+
+    Attributes:
+        name: e.g. ``allreduce``.
+        dtype: type of its elements, e.g. ``BFloat16``.
+        n_in: elements that this rank puts in.
+        n_out: elements that it gets out.
+        group_size: ranks that take part.
+        ranks: which, as text.
+    """
+
+    name: str
+    dtype: str = ""
+    n_in: int = -1
+    n_out: int = -1
+    group_size: int = -1
+    ranks: str = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class MemoryEvents:
+    """The ``[memory]`` instants of a trace, sorted by time; all columns have one length.
+
+    Attributes:
+        at_ns: int64 ns after the trace's origin.
+        n_bytes: int64 bytes, negative where memory was given back.
+        address: int64; -1 where the trace does not say.
+        allocated: int64 bytes allocated on that device afterwards; -1 likewise.
+        reserved: int64 bytes reserved there afterwards; -1 likewise.
+        on_device: whether it is memory of a device rather than of the host.
+        device: int32 device index; -1 on the host.
+        thread: int32 index into the trace's ``threads``.
+    """
+
+    at_ns: Int64
+    n_bytes: Int64
+    address: Int64
+    allocated: Int64
+    reserved: Int64
+    on_device: Bool
+    device: Int32
+    thread: Int32
+
+    def __len__(self) -> int:
+        return len(self.at_ns)
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """A Kineto trace, just recorded or from a file; the schema stands in this module's head."""
@@ -91,6 +146,15 @@ class Trace:
     stacks: tuple[str, ...]
     types_id: Int32
     input_types: tuple[str, ...]
+    dims_id: Int32
+    input_dims: tuple[str, ...]
+    concrete_id: Int32
+    concrete_inputs: tuple[str, ...]
+    occupancy: Float32
+    blocks_per_sm: Float32
+    collective_id: Int32
+    collectives: tuple[Collective, ...]
+    memory: MemoryEvents
     origin_us: float
     metadata: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""

@@ -15,62 +15,23 @@ from __future__ import annotations
 
 import gc
 import itertools
-import math
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from perfkit.errors import MissingError, TraceError
-from perfkit.trace.columns import Category, Thread, Trace
-
-_Loose = int | float | str | None
-
-
-class _Args(
-    msgspec.Struct,
-    gc=False,
-    rename={
-        "external": "External id",
-        "external_old": "external id",
-        "sequence": "Sequence number",
-        "stack": "Call stack",
-        "types": "Input type",
-        "n_bytes": "bytes",
-    },
-):
-    external: _Loose = None
-    external_old: _Loose = None
-    correlation: _Loose = None
-    sequence: _Loose = None
-    stream: _Loose = None
-    device: _Loose = None
-    n_bytes: _Loose = None
-    stack: _Loose = None
-    types: Any = None
-    name: _Loose = None  # of metadata events: what the process or thread is called
-    labels: _Loose = None
-
-
-class _Event(msgspec.Struct, gc=False):
-    ph: str = ""
-    name: str = ""
-    cat: str = ""
-    ts: float = math.nan
-    dur: float = 0.0
-    pid: int | str = -1
-    tid: int | str = -1
-    args: _Args | None = None
+from perfkit.trace._gather import Event, Gathered
+from perfkit.trace.columns import Trace
 
 
 class _File(msgspec.Struct):
-    traceEvents: list[_Event]  # noqa: N815  # the format's name
+    traceEvents: list[Event]  # noqa: N815  # the format's name
     schemaVersion: Any = None  # noqa: N815
     deviceProperties: Any = None  # noqa: N815
     distributedInfo: Any = None  # noqa: N815
@@ -81,34 +42,9 @@ class _File(msgspec.Struct):
 
 
 _METADATA = _File.__struct_fields__[1:]
-_LIST = msgspec.json.Decoder(list[_Event], strict=False)
+_LIST = msgspec.json.Decoder(list[Event], strict=False)
 _OBJECT = msgspec.json.Decoder(_File, strict=False)
-_EVENT = msgspec.json.Decoder(_Event, strict=False)
-
-_CATEGORIES = {
-    "cpu_op": Category.OP,
-    "operator": Category.OP,
-    "user_annotation": Category.ANNOTATION,
-    "python_function": Category.PYTHON,
-    "cuda_runtime": Category.RUNTIME,
-    "cuda_driver": Category.RUNTIME,
-    "runtime": Category.RUNTIME,
-    "xpu_runtime": Category.RUNTIME,
-    "mtia_runtime": Category.RUNTIME,
-    "privateuse1_runtime": Category.RUNTIME,
-    "privateuse1_driver": Category.RUNTIME,
-    "kernel": Category.KERNEL,
-    "concurrent_kernel": Category.KERNEL,
-    "gpu_memcpy": Category.MEMCPY,
-    "memcpy": Category.MEMCPY,
-    "gpu_memset": Category.MEMSET,
-    "memset": Category.MEMSET,
-    "gpu_user_annotation": Category.DEVICE_ANNOTATION,
-    "cuda_sync": Category.DEVICE_SYNC,
-    "overhead": Category.OVERHEAD,
-}
-# Traces before 2022 call labels "Operator" too; these names are labels in every year.
-_LABELS = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.")
+_EVENT = msgspec.json.Decoder(Event, strict=False)
 
 # What a file that is no trace may be instead: its first bytes, and what to call it.
 _LOOKS = (
@@ -129,8 +65,14 @@ _LOOKS = (
 )
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
-# ns kept exactly in int64 and in float64: a day each side of the first event, 100 days at most.
-_LONGEST_US = 100 * 86_400 * 1e6
+# A large file is decoded in pieces of this size, so that the events of a piece are still in the
+# processor's cache when their columns are read off: twice as fast as decoding it whole (0.45 s
+# instead of 0.94 for 250,000 events), and the memory for the decoded events does not grow.
+_PIECE_BYTES = 1 << 18
+# Where one event ends and the next begins. In valid JSON this stands outside of any string, as
+# the quote would end one; inside a nested list the pieces do not decode, and we read it whole.
+_BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts)"\s*:)')
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Trace:
@@ -163,9 +105,15 @@ def _parse(data: bytes, source: str) -> Trace:
     warnings: list[str] = []
     data = _unpack(data, source, warnings)
     with _gc_paused():
-        events, metadata = _decode(data, source, warnings)
+        gathered = Gathered()
+        metadata = _decode_in_pieces(data, gathered, warnings)
+        if metadata is None:
+            gathered = Gathered()
+            events, metadata = _decode(data, source, warnings)
+            gathered.add(events)
+            del events
         del data
-        return _to_columns(events, metadata, source, warnings)
+        return gathered.trace(metadata, source, warnings)
 
 
 @contextmanager
@@ -241,15 +189,74 @@ def _unzstd(data: bytes, source: str) -> bytes:
         raise TraceError(f"{source} is no readable zstd file: {error}") from error
 
 
-def _decode(data: bytes, source: str, warnings: list[str]) -> tuple[list[_Event], dict[str, Any]]:
+def _decode_in_pieces(
+    data: bytes, gathered: Gathered, warnings: list[str]
+) -> dict[str, Any] | None:
+    """Decode a large file piece by piece; None where it must be read whole.
+
+    Returns:
+        The metadata beside the list of events.
+    """
+    if len(data) < 2 * _PIECE_BYTES:
+        return None
+    head: dict[str, Any] = {}
+    at = len(data[:64]) - len(data[:64].lstrip()) + 1
+    is_list = data[at - 1 : at] == b"["
+    if not is_list:
+        found = _START.search(data)
+        if not found:
+            return None
+        at = found.end()
+        try:
+            head = _decode_strict(data[:at] + b"]}")[1]
+        except _BROKEN:
+            return None
+    dropped, replaced, n_read = 0, False, 0
+    view = memoryview(data)
+    while cut := _BETWEEN.search(data, at + _PIECE_BYTES):
+        piece = b"".join((b"[", view[at : cut.start() + 1], b"]"))
+        at = cut.end()
+        try:
+            events = _LIST.decode(piece)
+        except _BROKEN:
+            events, lost, complete = _salvage(_cleaned(piece))
+            if not complete:
+                return None
+            dropped, replaced = dropped + lost, True
+        gathered.add(events)
+        n_read += len(events)
+    last = b"".join((b"[" if is_list else b'{"traceEvents":[', view[at:]))
+    complete = True
+    try:
+        events, tail = _decode_strict(last)
+    except _BROKEN:
+        last = _cleaned(last)
+        try:
+            events, tail = _decode_strict(last)
+            replaced = True
+        except _BROKEN:
+            (events, lost, complete), tail = _salvage(last), {}
+            dropped += lost
+    gathered.add(events)
+    n_read += len(events)
+    if replaced and not dropped:
+        warnings.append("unprintable characters in names were replaced")
+    if dropped:
+        warnings.append(f"{dropped:,} events could not be read and were left out")
+    if not complete:
+        warnings.append(f"the trace ends early: read as far as it goes ({n_read:,} events)")
+    return {**head, **tail}
+
+
+def _decode(data: bytes, source: str, warnings: list[str]) -> tuple[list[Event], dict[str, Any]]:
     try:
         return _decode_strict(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _BROKEN:
         pass
     clean = _cleaned(data)
     try:
         events, metadata = _decode_strict(clean)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _BROKEN:
         pass
     else:
         warnings.append("unprintable characters in names were replaced")
@@ -264,7 +271,7 @@ def _decode(data: bytes, source: str, warnings: list[str]) -> tuple[list[_Event]
     return events, {}
 
 
-def _decode_strict(data: bytes) -> tuple[list[_Event], dict[str, Any]]:
+def _decode_strict(data: bytes) -> tuple[list[Event], dict[str, Any]]:
     if data[:64].lstrip()[:1] == b"[":
         return _LIST.decode(data), {}
     file = _OBJECT.decode(data)
@@ -283,7 +290,7 @@ _START = re.compile(rb'"traceEvents"\s*:\s*\[')
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]|"', re.DOTALL)
 
 
-def _salvage(data: bytes) -> tuple[list[_Event], int, bool]:
+def _salvage(data: bytes) -> tuple[list[Event], int, bool]:
     """Event by event, for what the fast road refused: torn files, events with odd types.
 
     Returns:
@@ -297,7 +304,7 @@ def _salvage(data: bytes) -> tuple[list[_Event], int, bool]:
         if data[begin : begin + 1] != b"[":
             return [], 0, False
         begin += 1
-    events: list[_Event] = []
+    events: list[Event] = []
     dropped, depth, opened = 0, 0, begin
     for token in _TOKEN.finditer(data, begin):
         char = data[token.start()]
@@ -312,7 +319,7 @@ def _salvage(data: bytes) -> tuple[list[_Event], int, bool]:
             if depth == 0:
                 try:
                     events.append(_EVENT.decode(data[opened : token.end()]))
-                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                except _BROKEN:
                     dropped += 1
         elif token.end() - token.start() == 1:
             break
@@ -328,7 +335,7 @@ def _what_it_looks_like(data: bytes) -> str:
         return "an empty file"
     try:
         value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _BROKEN:
         sample = text[:4096]
         if text[:1] in b"{[":
             return "broken JSON without a single readable event"
@@ -340,143 +347,3 @@ def _what_it_looks_like(data: bytes) -> str:
     if isinstance(value, list):
         return f"a JSON list of {len(value):,} items that are no trace events"
     return f"a JSON {type(value).__name__}"
-
-
-def _int_column(values: list[Any], dtype: Any) -> Any:
-    """Integers from what the trace holds: None, "0x0" and other oddities become -1."""
-    try:
-        return np.array([-1 if v is None else v for v in values], dtype=dtype)
-    except (TypeError, ValueError, OverflowError):
-        return np.array([_as_int(v, dtype) for v in values], dtype=dtype)
-
-
-def _as_int(value: Any, dtype: Any) -> int:
-    try:
-        number = int(value, 0) if isinstance(value, str) else int(value)
-    except (TypeError, ValueError, OverflowError):
-        return -1
-    limits = np.iinfo(dtype)
-    return number if limits.min <= number <= limits.max else -1
-
-
-def _interned(values: Iterable[Any]) -> tuple[Any, list[int]]:
-    """Distinct values in order of appearance, and for each item the index of its value."""
-    ids: dict[Any, int] = {}
-    column = [ids.setdefault(v, len(ids)) for v in values]
-    return tuple(ids), column
-
-
-def _as_id(value: int | str) -> int | str:
-    """Older traces write thread ids as strings; the same thread must be one thread."""
-    if isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 19:
-        return int(value)
-    return value
-
-
-def _to_columns(
-    events: list[_Event], metadata: dict[str, Any], source: str, warnings: list[str]
-) -> Trace:
-    named = _thread_names(events)
-    n_read = len(events)
-    events = [e for e in events if e.ph == "X"]
-    if not events:
-        raise TraceError(
-            f"{source} is no trace: its {n_read:,} items hold no timed event (ph 'X')"
-            if n_read
-            else f"{source} is an empty trace: it holds no event"
-        )
-    start = np.array([e.ts for e in events], dtype=np.float64)
-    dur = np.array([e.dur for e in events], dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        middle = float(np.median(start[np.isfinite(start)])) if np.isfinite(start).any() else 0.0
-        usable = (np.abs(start - middle) < _LONGEST_US) & (np.abs(dur) < _LONGEST_US)
-    if not usable.all():
-        warnings.append(f"{int((~usable).sum()):,} events without a usable time were left out")
-        if not usable.any():
-            raise TraceError(f"{source} is no usable trace: none of its events has a usable time")
-        events = list(itertools.compress(events, usable))
-        start, dur = start[usable], dur[usable]
-    negative = dur < 0
-    if negative.any():
-        warnings.append(f"{int(negative.sum()):,} negative durations were read as 0")
-        dur = np.maximum(dur, 0.0)
-    origin = float(start.min())
-    start -= origin
-
-    names, name_id = _interned([e.name for e in events])
-    cats, cat_id = _interned([e.cat for e in events])
-    places, place_id = _interned([(e.pid, e.tid) for e in events])
-    category = np.array([_CATEGORIES.get(c.lower(), Category.OTHER) for c in cats], np.uint8)[
-        np.array(cat_id, dtype=np.int64)
-    ]
-    label = np.array([n.startswith(_LABELS) for n in names], np.bool_)[
-        np.array(name_id, dtype=np.int64)
-    ]
-    category[label & (category == Category.OP)] = Category.ANNOTATION
-    thread_keys, thread_of_place = _interned([(_as_id(p), _as_id(t)) for p, t in places])
-    processes, thread_labels = named
-    threads = tuple(
-        Thread(p, t, thread_labels.get((p, t), ""), processes.get(p, "")) for p, t in thread_keys
-    )
-
-    nothing = _Args()
-    args = [e.args or nothing for e in events]
-    external = [a.external if a.external is not None else a.external_old for a in args]
-    stacks, stack_id = _interned([a.stack if isinstance(a.stack, str) else "" for a in args])
-    types, types_id = _interned([_types_text(a.types) for a in args])
-    columns = {
-        "start_us": start,
-        "dur_us": dur,
-        "name_id": np.array(name_id, dtype=np.int32),
-        "category": category,
-        "thread": np.array(thread_of_place, dtype=np.int32)[np.array(place_id, dtype=np.int64)],
-        "correlation": _int_column([a.correlation for a in args], np.int64),
-        "external_id": _int_column(external, np.int64),
-        "sequence": _int_column([a.sequence for a in args], np.int64),
-        "stream": _int_column([a.stream for a in args], np.int32),
-        "device": _int_column([a.device for a in args], np.int32),
-        "n_bytes": _int_column([a.n_bytes for a in args], np.int64),
-        "stack_id": _blank_is_absent(stacks, stack_id),
-        "types_id": _blank_is_absent(types, types_id),
-    }
-    order = np.lexsort((-dur, start))
-    return Trace(
-        **{name: column[order] for name, column in columns.items()},
-        names=names,
-        threads=threads,
-        stacks=stacks,
-        input_types=types,
-        origin_us=origin,
-        metadata=metadata,
-        source=source,
-        warnings=tuple(warnings),
-    )
-
-
-def _types_text(types: Any) -> str:
-    return "" if types is None else ",".join(map(str, types)) if isinstance(types, list) else ""
-
-
-def _blank_is_absent(values: tuple[str, ...], ids: list[int]) -> Any:
-    column = np.array(ids, dtype=np.int32)
-    if "" in values:
-        column[column == values.index("")] = -1
-    return column
-
-
-def _thread_names(
-    events: list[_Event],
-) -> tuple[dict[int | str, str], dict[tuple[int | str, int | str], str]]:
-    processes: dict[int | str, str] = {}
-    threads: dict[tuple[int | str, int | str], str] = {}
-    for e in events:
-        if e.ph != "M" or e.args is None:
-            continue
-        pid = _as_id(e.pid)
-        if e.name == "process_name" and e.args.name is not None:
-            processes[pid] = str(e.args.name)
-        elif e.name == "process_labels" and e.args.labels:
-            processes[pid] = f"{processes.get(pid, '')} ({e.args.labels})".strip()
-        elif e.name == "thread_name" and e.args.name is not None:
-            threads[(pid, _as_id(e.tid))] = str(e.args.name)
-    return processes, threads
