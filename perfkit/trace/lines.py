@@ -17,34 +17,22 @@ from __future__ import annotations
 
 import linecache
 import os
-import re
 import sys
-import sysconfig
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+
+from perfkit._user_code import cell_names, is_user_code, where
 
 SAMPLES_PER_S = 100.0
 _SWITCH_S = 0.0005  # see the bias above
 _TOO_FEW = 20
 _LOOK_EVERY_S = 0.25  # at deadline and memory
 _JOIN_S = 2.0  # the thread may be waiting for a place in the interpreter's queue of calls
-
-_INSTALLED = tuple(
-    {
-        os.path.normcase(path) + os.sep
-        for key in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_paths().get(key))
-    }
-)
-_PERFKIT = os.path.normcase(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep  # noqa: PTH100, PTH120  # once per frame seen
-# Code that has no file: IPython's cells and the prompt are the user's, the rest is generated.
-_USERS_CELLS = re.compile(r"^<(ipython-input-|stdin>|cell )")
 
 
 @dataclass(frozen=True)
@@ -238,12 +226,12 @@ class Sampler:
         merged: Counter[tuple[str, int, str, bool, str]] = Counter()
         for (code, line, in_data_wait, library), count in seen:
             merged[(code.co_filename, line, code.co_name, in_data_wait, library)] += count
-        cells = _cell_names()
+        cells = cell_names()
         lines = tuple(
             Line(
                 file=file,
                 line=number,
-                where=_where(file, number, cells),
+                where=where(file, number, cells),
                 function=function,
                 text=linecache.getline(file, number).strip(),
                 n_samples=count,
@@ -270,24 +258,6 @@ def resident_bytes() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-_is_user_file: dict[str, bool] = {}
-
-
-def is_user_code(filename: str) -> bool:
-    """Whether code of this file name is the user's own."""
-    known = _is_user_file.get(filename)
-    if known is None:
-        path = os.path.normcase(filename)
-        if filename.startswith("<"):
-            known = _USERS_CELLS.match(filename) is not None
-        elif f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
-            known = False
-        else:
-            known = not path.startswith((*_INSTALLED, _PERFKIT))
-        _is_user_file[filename] = known
-    return known
-
-
 def _innermost_user_line(leaf: FrameType) -> _Key | None:
     """The innermost line of user code on the stack, and whether a DataLoader called it."""
     found: tuple[CodeType, int] | None = None
@@ -306,22 +276,3 @@ def _innermost_user_line(leaf: FrameType) -> _Key | None:
         return None
     library = str(leaf.f_globals.get("__name__", "")).partition(".")[0]
     return found[0], found[1] or 0, in_data_wait, library
-
-
-def _cell_names() -> Mapping[str, Any]:
-    """File names of notebook cells → their execution count, if IPython runs here."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    names = getattr(getattr(shell, "compile", None), "_filename_map", None)
-    return names if isinstance(names, dict) else {}
-
-
-def _where(file: str, line: int, cells: Mapping[str, Any]) -> str:
-    if file in cells:
-        return f"cell [{cells[file]}], line {line}"
-    old_style = re.match(r"<ipython-input-(\d+)-", file)
-    if old_style:
-        return f"cell [{old_style[1]}], line {line}"
-    if "ipykernel_" in file:
-        return f"cell, line {line}"
-    return f"{os.path.basename(file)}:{line}"  # noqa: PTH119  # names such as <stdin> are no paths
