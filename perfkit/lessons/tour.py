@@ -126,6 +126,7 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         store_widget_state=False,
+        coalesce_streams=True,
         on_cell_start=progress.cell_starts,
         extra_arguments=["--log-level=ERROR"],  # its warnings are of no use to the reader
     )
