@@ -11,6 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
+# Each takes the path of its JSON file. big_trace.py is no benchmark: it makes a trace for others.
+BENCHES := $(filter-out %/big_trace.py,$(sort $(wildcard tests/bench/*.py)))
 CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
 .DEFAULT_GOAL := help
@@ -48,9 +50,9 @@ tour: install  ## run the first lesson without a browser; results in build/tour
 
 bench: install  ## ratios against named peers; results in build/bench
 	@mkdir -p build/bench
-	@set -e; for script in tests/bench/bench_*.py; do \
+	@set -e; for script in $(BENCHES); do \
 		echo "== $$script"; \
-		$(BIN)/python $$script --out build/bench/$$(basename $$script .py | sed 's/^bench_//').json; \
+		$(BIN)/python $$script build/bench/$$(basename $$script .py).json; \
 	done
 
 clean:  ## remove what was built, measured and cached, and the generated images
