@@ -63,9 +63,13 @@ class Provenance(Shown):
 
     def sentence(self) -> str:
         """One line for under a figure: kind, device, machine, torch, time."""
-        where = self.machine if self.device == "cpu" else f"{self.device}, {self.machine}"
+        # of a trace by somebody else little is known: what is missing is left out
+        device = "" if self.device == "cpu" and self.machine else self.device
         torch = self.versions.get("torch")
-        parts = [where, f"torch {torch}" if torch else "no torch", self._minute()]
+        software = f"torch {torch}" if torch else "no torch" if self.versions else ""
+        parts = [p for p in (device, self.machine, software, self._minute()) if p]
+        if not parts:
+            return self.kind
         lead = "recorded on" if self.kind == "recorded" else f"{self.kind}:"
         return f"{lead} {', '.join(parts)}"
 
@@ -86,7 +90,7 @@ class Provenance(Shown):
             raise UsageError(f"this is no provenance: {error}") from None
 
     def _minute(self) -> str:
-        return self.when_utc[:16].replace("T", " ") + " UTC"
+        return self.when_utc[:16].replace("T", " ") + " UTC" if self.when_utc else ""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,12 @@ def test_a_sentence_names_kind_machine_torch_and_time() -> None:
     )
 
 
+def test_what_is_not_known_of_a_recording_is_left_out() -> None:
+    unknown = machine.Provenance("recorded", "", "Tesla V100", {}, "")
+    assert unknown.sentence() == "recorded on Tesla V100"
+    assert machine.Provenance("recorded", "", "", {}, "").sentence() == "recorded"
+
+
 def test_provenance_with_a_missing_field_is_refused() -> None:
     with pytest.raises(UsageError, match="no provenance"):
         machine.Provenance.from_dict({"kind": "recorded"})

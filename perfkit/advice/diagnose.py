@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, percent
+from perfkit.advice.findings import Finding, duration, interval, percent
 from perfkit.advice.rules import RULES
 from perfkit.timing.summary import Summary
 
@@ -50,7 +50,7 @@ def diagnose(case: Case, step: Summary, provenance: str) -> Diagnosis:
         provenance: where the figures come from: ``measured here``, ``recorded`` …
     """
     bound_by, share = _bound(case)
-    found = [f for rule in RULES for f in rule(case) if f.gain_at_most >= _LEAST_GAIN]
+    found = [f for rule in RULES for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
     found.sort(key=lambda f: (-f.gain_at_most, f.rule))
     what = _sentence(bound_by, share, case)
     return Diagnosis(bound_by, f"{what} ({_step_words(step)}, {provenance}).", tuple(found))
@@ -107,5 +107,5 @@ def _sentence(bound_by: str, share: float, case: Case) -> str:
 
 def _step_words(step: Summary) -> str:
     if step.n == 1:
-        return f"one step of {step.median:,.1f} ms"
-    return f"median step {step.median:,.1f} ms [{step.low:,.1f}, {step.high:,.1f}], n={step.n}"
+        return f"one step of {duration(step.median)}"
+    return f"median step {interval(step.median, step.low, step.high)}, n={step.n}"

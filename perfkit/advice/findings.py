@@ -19,6 +19,7 @@ class Finding:
         formula: how the bound was found, with its numbers.
         lesson: id of the lesson that teaches it, e.g. ``04-dataloader``.
         line: the source line it concerns, e.g. ``train.py:12: img = Image.open(path)``.
+        always: told however little it brings: it costs nothing, or it averts a failure.
     """
 
     rule: str
@@ -29,6 +30,7 @@ class Finding:
     formula: str
     lesson: str | None = None
     line: str | None = None
+    always: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
@@ -49,18 +51,55 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
+def duration(ms: float, *, like_ms: float | None = None) -> str:
+    """A time in the unit that reads best: ``73 µs``, ``152.5 ms``, ``43.4 s``."""
+    return f"{_in_unit(ms, like_ms)} {_unit(ms if like_ms is None else like_ms)[0]}"
+
+
+def interval(median_ms: float, low_ms: float, high_ms: float) -> str:
+    """A median with its interval, all in the unit of the median."""
+    low, high = (_in_unit(x, median_ms) for x in (low_ms, high_ms))
+    return f"{duration(median_ms)} [{low}, {high}]"
+
+
+def _unit(ms: float) -> tuple[str, float]:
+    if abs(ms) >= 10_000:
+        return "s", 1e-3
+    return ("ms", 1.0) if abs(ms) >= 0.1 or ms == 0 else ("µs", 1e3)
+
+
+def _in_unit(ms: float, like_ms: float | None) -> str:
+    value = ms * _unit(ms if like_ms is None else like_ms)[1]
+    # One decimal is what a step time can carry; below 1 it would say too little.
+    return f"{value:,.1f}" if abs(value) >= 1 or value == 0 else f"{value:.2g}"
+
+
+def gain_words(gain: float) -> str:
+    """A bound in words: ``at most 1.4×``; no more digits than it can carry."""
+    if gain < 1.005:
+        return "no gain in time"
+    return f"at most {_times(gain)}×"
+
+
+def _times(gain: float) -> str:
+    return f"{gain:.1f}" if gain < 9.95 else f"{gain:,.0f}" if gain < 1000 else "1,000"
+
+
 def amdahl(share: float, *, speedup: float | None = None) -> tuple[float, str]:
     """Bound of the gain if ``share`` of the step went away, and the formula in words.
 
     Amdahl 1967: a part that takes the share p of the time and becomes s times as fast makes
     the whole 1 / (1 - p + p / s) times as fast; without ``speedup`` the part vanishes.
+    A part of more than 99.9 % counts as 99.9 %: what is left of such a step is not known
+    better than that.
     """
-    share = min(max(share, 0.0), 1.0)
+    share = min(max(share, 0.0), 0.999)
     rest = 1.0 - share if speedup is None else 1.0 - share + share / speedup
-    gain = 1.0 / max(rest, 0.01)
+    gain = 1.0 / rest
+    part = f"{share:.2f}" if share < 0.95 else f"{share:.3f}"
     if speedup is None:
-        return gain, f"at most 1 / (1 - {share:.2f}) = {gain:.1f}×, if that time vanished"
+        return gain, f"at most 1 / (1 - {part}) = {_times(gain)}×, if that time vanished"
     return gain, (
-        f"at most 1 / (1 - {share:.2f} + {share:.2f} / {speedup:g}) = {gain:.1f}×, "
+        f"at most 1 / (1 - {part} + {part} / {speedup:g}) = {_times(gain)}×, "
         f"if that part became {speedup:g} times as fast"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from perfkit.advice.diagnose import Diagnosis, diagnose
 from perfkit.errors import UsageError
 from perfkit.machine import Provenance, stamp
 from perfkit.timing.summary import Summary, summarize
+from perfkit.trace._printable import printable
 from perfkit.trace.breakdown import Breakdown, breakdown
 from perfkit.trace.columns import Trace
 from perfkit.trace.cost import Cost
@@ -26,6 +28,10 @@ from perfkit.trace.syncs import Sync
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Kineto's first traces are of 2020. A clock outside of these years is no date (some count from
+# the machine's start).
+_KINETO_FROM_S, _KINETO_UNTIL_S = 1_577_836_800, 4_102_444_800
 
 # Enough for a median to set the profiler's cost against; at most as long as the profiling took.
 _UNPROFILED_CALLS = 5
@@ -198,20 +204,29 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
 
 
 def _recorded(trace: Trace) -> Provenance:
-    """What a trace file says of where it was recorded: its device, no more."""
+    """What a trace file says of where and when it was recorded; what it does not say is left out."""
     devices = trace.metadata.get("deviceProperties")
     names = (
         [d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str)]
-        if (isinstance(devices, list))
+        if isinstance(devices, list)
         else []
     )
     return Provenance(
         kind="recorded",
-        machine="unknown machine",
-        device=names[0] if names else ("unknown GPU" if trace.has_device else "cpu"),
+        machine="",
+        device=printable(names[0], 80) if names else ("a GPU" if trace.has_device else "a CPU"),
         versions={},
-        when_utc="",
+        when_utc=_recorded_when(trace),
     )
+
+
+def _recorded_when(trace: Trace) -> str:
+    """When the first event happened: times count from 1970, since 2024 with a base apart."""
+    base_ns = trace.metadata.get("baseTimeNanoseconds")
+    at_us = trace.origin_us + (base_ns / 1e3 if isinstance(base_ns, int | float) else 0.0)
+    if not _KINETO_FROM_S <= at_us / 1e6 <= _KINETO_UNTIL_S:
+        return ""
+    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="seconds")
 
 
 def profile_callable(
@@ -261,16 +276,19 @@ def profile_callable(
 
 
 def _call(fn: Callable[[], object], recorder: Recorder) -> None:
-    fn()
+    _call_once(fn, recorder)
     if recorder.n_steps_seen > 1:
         return
-    by_hand = recorder.n_steps_seen == 0
-    if by_hand:
-        recorder.step()
     left = _UNPROFILED_CALLS
     while left:
         if recorder.is_done:
             left -= 1
-        fn()
-        if by_hand:
-            recorder.step()
+        _call_once(fn, recorder)
+
+
+def _call_once(fn: Callable[[], object], recorder: Recorder) -> None:
+    """One call; it is itself the step where no optimizer stepped in it (as with accumulation)."""
+    n_before = recorder.n_steps_seen
+    fn()
+    if recorder.n_steps_seen == n_before:
+        recorder.step()

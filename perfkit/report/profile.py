@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfkit.advice.findings import Finding
+from perfkit.advice.findings import Finding, gain_words
 from perfkit.advice.profile import Profile
 from perfkit.report._bar import Segment, bar, text_bar
 from perfkit.report._text import (
@@ -104,8 +104,7 @@ def _view(p: Profile) -> ProfileView:
 def _finding_view(f: Finding) -> FindingView:
     return FindingView(
         title=f.title,
-        # a bound: no more digits than its formula has
-        gain=f"at most {f.gain_at_most:.1f}×",
+        gain=gain_words(f.gain_at_most),
         evidence=tuple(f.evidence),
         what_to_do=f.what_to_do.strip("\n"),
         formula=f.formula,

@@ -39,6 +39,7 @@ class _File(msgspec.Struct):
     record_shapes: Any = None
     profile_memory: Any = None
     with_stack: Any = None
+    baseTimeNanoseconds: Any = None  # noqa: N815
 
 
 _METADATA = _File.__struct_fields__[1:]

@@ -32,6 +32,8 @@ class Sync:
         cost_us: host time in them, in µs, all steps together.
         n_steps: number of steps these figures are of.
         stack: recorded Python stack of the op, innermost line first; empty without stacks.
+        at_def: whether the lines in ``stack`` are those of the functions' ``def`` (what Kineto
+            records of Python functions since 2022) rather than of the calls.
     """
 
     call: str
@@ -43,6 +45,7 @@ class Sync:
     cost_us: float
     n_steps: int
     stack: str
+    at_def: bool = False
 
     @property
     def per_step(self) -> float:
@@ -54,21 +57,26 @@ def syncs(trace: Trace, steps: Steps) -> tuple[Sync, ...]:
     """The syncs inside the steps, the costliest first."""
     calls = runtime_calls(trace, steps)
     wanted = (calls.is_sync | calls.is_copy) & (steps.containing(trace.start_ns[calls.rows]) >= 0)
-    groups: dict[tuple[str, tuple[str, ...], str, bool, str], list[int]] = defaultdict(
+    groups: dict[tuple[str, tuple[str, ...], str, bool, str, bool], list[int]] = defaultdict(
         lambda: [0, 0]
     )
+    is_python = trace.category == Category.PYTHON
     enclosing = _enclosing(trace, calls.rows[wanted])
     for row, device_row, is_sync in zip(
         calls.rows[wanted], calls.device_row[wanted], calls.is_sync[wanted], strict=True
     ):
-        around = enclosing[int(row)]
+        around = [i for i in enclosing[int(row)] if not is_python[i]]
+        functions = [i for i in enclosing[int(row)] if is_python[i]]
         names = tuple(trace.names[trace.name_id[i]] for i in around)
         stack = next(
             (trace.stacks[trace.stack_id[i]] for i in reversed(around) if trace.stack_id[i] >= 0),
             "",
         )
+        at_def = not stack and bool(functions)
+        if at_def:
+            stack = ";".join(trace.names[trace.name_id[i]] for i in reversed(functions))
         copy = trace.names[trace.name_id[device_row]] if device_row >= 0 else ""
-        group = groups[trace.names[trace.name_id[row]], names, copy, not is_sync, stack]
+        group = groups[trace.names[trace.name_id[row]], names, copy, not is_sync, stack, at_def]
         group[0] += 1
         group[1] += int(trace.end_ns[row] - trace.start_ns[row])
     found = [
@@ -82,8 +90,9 @@ def syncs(trace: Trace, steps: Steps) -> tuple[Sync, ...]:
             cost_us=cost_ns / 1e3,
             n_steps=len(steps),
             stack=stack,
+            at_def=at_def,
         )
-        for (call, names, copy, is_transfer, stack), (count, cost_ns) in groups.items()
+        for (call, names, copy, is_transfer, stack, at_def), (count, cost_ns) in groups.items()
     ]
     return tuple(sorted(found, key=lambda s: -s.cost_us))
 
@@ -91,9 +100,9 @@ def syncs(trace: Trace, steps: Steps) -> tuple[Sync, ...]:
 def _enclosing(
     trace: Trace, calls: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> dict[int, tuple[int, ...]]:
-    """For each runtime row: rows of the ops and labels around it, outermost first."""
+    """For each runtime row: rows of the ops, labels and functions around it, outermost first."""
     result: dict[int, tuple[int, ...]] = {}
-    around = trace.is_a(Category.OP, Category.ANNOTATION)
+    around = trace.is_a(Category.OP, Category.ANNOTATION, Category.PYTHON)
     around &= ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
     is_call = np.zeros(len(trace), dtype=np.bool_)
     is_call[calls] = True

@@ -11,6 +11,7 @@ from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_train
 from perfkit.advice import Diagnosis, Finding
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import BOUNDS, diagnose
+from perfkit.advice.findings import duration, gain_words, interval
 from perfkit.advice.rules import precision
 from perfkit.timing.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
@@ -374,10 +375,27 @@ def test_every_finding_is_complete() -> None:
         for finding in diagnosis.findings:
             seen.add(finding.rule)
             assert finding.gain_at_most >= 1.05
-            assert f"{finding.gain_at_most:.1f}×" in finding.formula
+            assert gain_words(finding.gain_at_most).removeprefix("at most ") in finding.formula
             assert finding.evidence
             assert all(any(c.isdigit() for c in e) for e in finding.evidence)
             compile(finding.what_to_do.replace("...", "**kwargs"), finding.rule, "exec")
             assert finding.lesson
             assert finding.to_dict()["rule"] == finding.rule
     assert len(seen) >= 7
+
+
+# --- in words -----------------------------------------------------------------------------
+
+
+def test_times_are_told_in_the_unit_that_reads_best() -> None:
+    assert duration(152.49) == "152.5 ms"
+    assert duration(43_425.4) == "43.4 s"
+    assert duration(0.0731) == "73.1 µs"
+    assert interval(4.67, 0.049, 9.29) == "4.7 ms [0.049, 9.3]"
+    assert interval(43_425.4, 41_000, 45_000) == "43.4 s [41.0, 45.0]"
+
+
+def test_a_bound_has_no_more_digits_than_it_can_carry() -> None:
+    assert gain_words(1.42) == "at most 1.4×"
+    assert gain_words(26.3) == "at most 26×"
+    assert gain_words(1.0) == "no gain in time"
