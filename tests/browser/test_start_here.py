@@ -11,6 +11,8 @@ pytestmark = pytest.mark.browser
 
 LESSON = Path(__file__).resolve().parents[2] / "notebooks" / "00-start-here.ipynb"
 
+PROFILE = ".jp-OutputArea-output .pk-report:has-text('Data-bound')"
+
 
 def test_lesson_00(open_notebook: Callable) -> None:
     book = open_notebook(LESSON, "00-start-here")
@@ -22,14 +24,13 @@ def test_lesson_00(open_notebook: Callable) -> None:
     page.set_default_timeout(60_000)
 
     # %%torchprof says in words what bounds the step, and shows where the time goes
-    report = page.locator(".pk-report").first
+    report = page.locator(PROFILE).first
     report.scroll_into_view_if_needed()
-    assert "Data-bound" in report.inner_text()
     assert report.locator("[role=img]").first.get_attribute("aria-label")
-    book.screenshot("lesson-00-torchprof-light", ".pk-report")
+    book.screenshot("lesson-00-torchprof-light", PROFILE)
     book.theme("dark")
     report.scroll_into_view_if_needed()
-    book.screenshot("lesson-00-torchprof-dark", ".pk-report")
+    book.screenshot("lesson-00-torchprof-dark", PROFILE)
     book.theme("light")
 
     # two toggles of the Lab: each starts a run whose points arrive and whose ratio is shown
@@ -37,13 +38,15 @@ def test_lesson_00(open_notebook: Callable) -> None:
     lab.scroll_into_view_if_needed()
     runs = int(lab.get_attribute("data-runs") or 0)
     assert runs == 2  # those of lab.run()
-    page.locator("[data-setting=num_workers] :is(select, input)").first.scroll_into_view_if_needed()
-    page.select_option("[data-setting=num_workers] select", index=2)
+    workers = page.locator("[data-setting=num_workers] input")
+    workers.scroll_into_view_if_needed()
+    workers.focus()
+    page.keyboard.press("ArrowRight")
     book.wait_data(".pk-lab", f"d.run === '{runs + 1}' && +d.points > 0")
     seen = int(lab.get_attribute("data-points") or 0)
     book.wait_data(".pk-lab", f"+d.points > {seen} || d.state === 'done'")
     book.wait_data(".pk-lab", f"d.run === '{runs + 1}' && d.state === 'done'", timeout_s=60)
-    page.select_option("[data-setting=batch_size] select", index=1)
+    page.locator("[data-setting=decode] select").select_option(index=0)
     book.wait_data(".pk-lab", f"d.run === '{runs + 2}' && +d.points > 0")
     book.wait_data(".pk-lab", f"d.run === '{runs + 2}' && d.state === 'done'", timeout_s=60)
     assert "×" in page.locator(f".pk-runs tr[data-run='{runs + 1}'] .pk-ratio").inner_text()

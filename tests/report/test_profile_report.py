@@ -139,7 +139,7 @@ def test_html_is_well_formed_enough_to_nest_in_a_page(profile: Profile) -> None:
 
 def test_every_table_can_be_scrolled_and_unfolded_by_keyboard(profile: Profile) -> None:
     shown = report.html(profile)
-    assert shown.count("<table>") == shown.count('class="pk-scroll" tabindex="0" role="region"')
+    assert shown.count("<table>") == shown.count('class="pk-wide" tabindex="0" role="region"')
     assert shown.count("<details") == shown.count("<summary>")
 
 
