@@ -32,15 +32,10 @@ from perfkit.experiment import _frames, _server
 #: What a child or its process tells: a message, printed bytes, or its exit code.
 News = tuple[str, Any]
 
-_PRELOAD = (
-    "torch",
-    "torch._dynamo",
-    "torch.utils.data",
-    "cloudpickle",
-    "perfkit.experiment.worker",
-)
-# A program for one run loads what this run needs, and only that.
-_PRELOAD_FOR_ONE = ("perfkit.experiment.worker",)
+# In this order: after the first a run can begin, after the second it begins at once (building
+# an optimizer imports torch._dynamo, which takes a second).
+_NEEDED = ("torch.utils.data", "cloudpickle", "perfkit.experiment.worker")
+_PRELOAD = (_NEEDED, ("torch._dynamo",))
 # Slow to import and harmless before a fork; loaded ahead where the kernel uses them already.
 _PRELOAD_IF_USED = ("torchvision", "PIL.Image")
 _READ_BYTES = 1 << 20
@@ -239,7 +234,7 @@ class Server:
     def __init__(
         self,
         environment: Mapping[str, str] | None = None,
-        preload: tuple[str, ...] = _PRELOAD,
+        preload: tuple[tuple[str, ...], ...] = _PRELOAD,
     ) -> None:
         self._lock = threading.Lock()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
@@ -248,7 +243,7 @@ class Server:
         options = {
             "fd": theirs.fileno(),
             "kernel_pid": os.getpid(),
-            "preload": [*preload, *used],
+            "preload": [*preload, used],
         }
         try:
             self._process = subprocess.Popen(
@@ -495,7 +490,7 @@ def new_child(environment: Mapping[str, str]) -> Child:
         if not can_prepare():
             return SpawnedChild(environment)
         if environment:
-            return ForkedChild(Server(environment, _PRELOAD_FOR_ONE), own_server=True)
+            return ForkedChild(Server(environment, (_NEEDED,)), own_server=True)
         return shared.child()
     except OSError as error:
         raise MissingError(

@@ -47,6 +47,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 _N_FDS = 4
 # How often to look where a pid file descriptor cannot be had (kernel < 5.3, seccomp).
 _LOOK_EVERY_S = 0.2
+# A toggle that is flipped in a running Lab stops its run and starts the next within this time.
+_IDLE_S = 1.0
 # Killing takes milliseconds; a process that sits in the kernel's own code may take longer.
 _REAP_WITHIN_S = 4.0
 
@@ -92,22 +94,27 @@ def main() -> None:
     kernel = Alive(options["kernel_pid"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _prctl(_PR_SET_NAME, b"perfkit-server")
-    with _ends_with(kernel):
-        for name in options["preload"]:
-            # what is missing is told by the run that needs it
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    gc.collect()
-    gc.freeze()  # children share these pages as long as nobody writes to them
-    connection.sendall(b"R")
     guards: dict[int, Alive] = {}
+    loading: list[list[str]] = options["preload"]
+    _load(loading.pop(0), kernel)  # no run can do without
+    if not loading:
+        connection.sendall(b"R")
+    served = False
     while True:
-        _wait([connection.fileno(), kernel.fd, *(guard.fd for guard in guards.values())])
+        # a run that could not wait is not disturbed by imports beside it, and neither is the next
+        # one that follows it closely
+        patience_s = _IDLE_S if served else 0.0
+        if loading and not guards and not _wait([connection.fileno(), kernel.fd], patience_s):
+            _load(loading.pop(0), kernel)
+            if not loading:
+                connection.sendall(b"R")
+        else:
+            _wait([connection.fileno(), kernel.fd, *(guard.fd for guard in guards.values())])
         if kernel.gone():
             os._exit(0)
         _sweep(guards)
-        if not select.select([connection], [], [], 0)[0]:
+        if not _wait([connection.fileno()], 0.0):
             continue
         request, fds, _flags, _address = socket.recv_fds(connection, 1, _N_FDS)
         if not request:
@@ -118,6 +125,7 @@ def main() -> None:
             for guard in guards.values():
                 guard.close()
             _guard(options["kernel_pid"], *fds)
+        served = True
         guards[guard_pid] = Alive(guard_pid)
         for fd in fds:
             os.close(fd)
@@ -147,6 +155,16 @@ def _kill_all(orphans: list[int]) -> None:
     for pid in orphans:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
+
+
+def _load(names: list[str], kernel: Alive) -> None:
+    with _ends_with(kernel):
+        for name in names:
+            # what is missing is told by the run that needs it
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # children share these pages as long as nobody writes to them
 
 
 @contextlib.contextmanager
@@ -279,7 +297,6 @@ def _child(guard_pid: int, commands: int, events: int, output: int) -> None:
         if os.getppid() != guard_pid:  # it died before the line above
             os._exit(1)
         _prctl(_PR_SET_NAME, b"perfkit-run")
-        gc.unfreeze()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         empty = os.open(os.devnull, os.O_RDONLY)
         os.dup2(empty, 0)
