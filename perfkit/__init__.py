@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from perfkit.advice.synclint.guard import no_syncs
     from perfkit.experiment.settings import setting
     from perfkit.machine import doctor
+    from perfkit.memory.account import account
     from perfkit.timing.compare import compare
     from perfkit.widgets.lab import Lab
+    from perfkit.widgets.timeline import Timeline
     from perfkit.widgets.watch import watch
 
 __all__ = [
     "Lab",
     "PerfkitError",
+    "Timeline",
     "__version__",
+    "account",
     "compare",
     "doctor",
     "find_syncs",
@@ -39,6 +43,8 @@ __all__ = [
 # name -> module that defines it; resolved on first use so that the import stays light
 _HOMES = {
     "Lab": "perfkit.widgets.lab",
+    "Timeline": "perfkit.widgets.timeline",
+    "account": "perfkit.memory.account",
     "compare": "perfkit.timing.compare",
     "doctor": "perfkit.machine",
     "find_syncs": "perfkit.advice.synclint.find",
