@@ -1,4 +1,4 @@
-"""``perfkit doctor · lab · tour · synclint``: the commands, each a few lines over the library."""
+"""``perfkit doctor · lab · tour · trace · synclint``: thin commands over the library."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfkit import _trace_command
 from perfkit._version import __version__
 from perfkit.errors import PerfkitError, UsageError
 
@@ -85,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     tour.add_argument("lesson", nargs="*", default=["00"], help="e.g. 00 (the default)")
     tour.add_argument("--out", type=Path, default=Path("build", "tour"), help="default: build/tour")
     tour.set_defaults(run=_tour)
+
+    _trace_command.add(commands)
 
     synclint = commands.add_parser(
         "synclint",

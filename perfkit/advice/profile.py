@@ -204,7 +204,7 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
 
 
 def _recorded(trace: Trace) -> Provenance:
-    """What a trace file says of where and when it was recorded; what it does not say is left out."""
+    """Where and when a trace file says it was recorded; what it does not say is left out."""
     devices = trace.metadata.get("deviceProperties")
     names = (
         [d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str)]
@@ -214,7 +214,7 @@ def _recorded(trace: Trace) -> Provenance:
     return Provenance(
         kind="recorded",
         machine="",
-        device=printable(names[0], 80) if names else ("a GPU" if trace.has_device else "a CPU"),
+        device=printable(names[0], 80) if names else ("a GPU" if trace.has_device else "cpu"),
         versions={},
         when_utc=_recorded_when(trace),
     )

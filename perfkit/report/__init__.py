@@ -25,6 +25,7 @@ RESULT_MIME = "application/vnd.perfkit.result+json"
 _RENDERERS = {
     "perfkit.advice": "perfkit.report.profile",
     "perfkit.advice.synclint": "perfkit.report.synclint",
+    "perfkit.advice.trace_report": "perfkit.report.trace_report",
     "perfkit.experiment": "perfkit.report.runs",
     "perfkit.machine": "perfkit.report.machine",
     "perfkit.memory": "perfkit.report.memory",

@@ -1,0 +1,133 @@
+"""``perfkit trace FILE…``: the command's arguments, progress and output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from perfkit.errors import MissingError, TraceError, UsageError
+
+# Most files are read before this; only those that are not need to say what is going on.
+_SILENT_S = 2.0
+
+_EPILOG = """\
+Several FILEs are the ranks of one run. Reads .json, .json.gz and .zst traces of torch.profiler
+(Kineto) from 2021 to today, of CUDA, ROCm and CPU runs.
+
+--json prints one object (schema perfkit.trace/1; keys are only ever added; times in us):
+  schema, perfkit           "perfkit.trace/1", version that wrote it
+  file, rank, n_events      the trace; its rank or null; timed events in it
+  bound_by, sentence        data, host, launch, sync, copy, compute or communication; in words
+  how_found, step_ms        how steps were found; their length (median, low, high, n)
+  shares, device_shares     class -> share of all steps' time; they add up to 1
+  steps[]                   name, wall_us, host_us {class: us} and, with a device, device_us
+                            {class: us}; each adds up to wall_us
+  findings[]                rule, sentence, evidence[], what_to_do, gain_at_most (1.4: at most
+                            1.4 times as fast), formula, lesson, line; largest bound first
+  syncs[]                   op, file, line (null without stacks), line_is (call, def or null),
+                            count, cost_us, call, copy, is_transfer; all steps together
+  operators[]               name, count, self_us, total_us, device_us, n_launches, share
+  provenance, warnings[]    where and when recorded; what is doubtful
+  ranks[]                   several FILEs only: the same keys for each; those above are then of
+                            the rank that the others wait for
+  diff                      --diff only: what came, went and grew from OTHER to FILE
+
+Names of users and hosts, environment dumps and tokens are taken out of JSON and HTML;
+--no-scrub leaves them in.
+
+Exit code: 0 done, 2 a file that cannot be read or is no trace (one line on stderr).
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to ``perfkit``'s parser."""
+    parser = commands.add_parser(
+        "trace",
+        help="explain traces that torch.profiler recorded, one file or one per rank",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a trace; several are ranks")
+    parser.add_argument("--diff", metavar="OTHER", help="a trace to compare FILE with")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write a self-contained page")
+    parser.add_argument(
+        "--scrub",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="take out what is private from JSON and HTML (default)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain the files; 0, or 2 where one cannot be read."""
+    from perfkit.advice.trace_report import trace_report
+
+    try:
+        with Progress() as progress:
+            report = trace_report(arguments.files, diff=arguments.diff, progress=progress)
+    except (TraceError, MissingError) as error:
+        print(f"perfkit: {error}", file=sys.stderr)
+        return 2
+    if arguments.html is not None:
+        _write(arguments.html, report)
+    if arguments.json:
+        print(json.dumps(report.to_dict(), indent=1, allow_nan=False))
+    else:
+        print(report)
+    return 0
+
+
+def _write(target: Path, report: Any) -> None:
+    from perfkit.report.trace_report import page
+
+    try:
+        target.write_text(page(report), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+
+
+class Progress:
+    """Says on stderr what is being done, once it takes over two seconds; a context manager."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._said = ""
+        self._began_s = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="perfkit-progress", daemon=True)
+
+    def __call__(self, what: str) -> None:
+        self._what = what
+        if time.monotonic() - self._began_s > _SILENT_S:
+            self._say()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        if not self._over.wait(_SILENT_S):
+            self._say()
+
+    def _say(self) -> None:
+        what = self._what
+        if what and what != self._said:
+            self._said = what
+            print(f"perfkit: {what} …", file=sys.stderr, flush=True)

@@ -1,0 +1,207 @@
+"""``perfkit trace FILE…``: explain traces that somebody recorded, one file or one per rank.
+
+The JSON of ``perfkit trace --json`` (and of :meth:`TraceReport.to_dict`) is one object. Its
+``schema`` is ``perfkit.trace/1``: within version 1 keys are only added, never renamed or removed,
+and units stay. Times are µs unless a key ends in ``_ms``; nothing is NaN.
+
+===================  =======================================================================
+key                  meaning
+===================  =======================================================================
+``schema``           ``"perfkit.trace/1"``
+``perfkit``          version of perfkit that wrote it
+``file``             the trace
+``rank``             rank of the process as the trace says it; null where it does not
+``n_events``         timed events in the file
+``how_found``        how the steps were found, in words
+``bound_by``         data, host, launch, sync, copy, compute or communication
+``sentence``         the same in words, with its numbers
+``step_ms``          summary of the steps' lengths: median, low, high, n …
+``shares``           host class → share of all steps' time; they add up to 1
+``device_shares``    device class → share; empty without a device
+``steps[]``          ``name``, ``wall_us``, ``host_us`` (class → µs: data wait, forward, backward,
+                     optimizer, sync, copy, other) and, where there is a device, ``device_us``
+                     (compute, communication, copy, idle); each adds up to ``wall_us``
+``findings[]``       ``rule``, ``sentence``, ``evidence``, ``what_to_do``, ``gain_at_most`` (1.4: at
+                     most 1.4 times as fast; 1.0: no gain in time), ``formula``, ``lesson``,
+                     ``line``; the largest bound first
+``syncs[]``          host-device syncs and blocking transfers inside the steps, all steps
+                     together: ``op``, ``file``, ``line`` (null without recorded stacks),
+                     ``line_is`` (``call``, or ``def`` where only the function's first line was
+                     recorded; null), ``count``, ``cost_us``, ``call``, ``copy``, ``is_transfer``
+``operators[]``      ``name``, ``count``, ``self_us``, ``total_us``, ``device_us``, ``n_launches``,
+                     ``share``; all steps together, by self time
+``provenance``       where and when it was recorded, as far as the trace says
+``warnings[]``       what is doubtful, in words
+``ranks[]``          several files only: all keys above but the first two, for each file. The
+                     keys above are then those of the file that ``file`` names: the rank that
+                     waits least for the others, or without communication the slowest
+===================  =======================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from perfkit._display import Shown
+from perfkit._host import usable_cpus
+from perfkit._version import __version__
+from perfkit.advice.profile import Profile, explain
+from perfkit.advice.where import user_place
+from perfkit.errors import UsageError
+from perfkit.trace.columns import Trace
+from perfkit.trace.load import load
+from perfkit.trace.syncs import Sync
+
+SCHEMA = "perfkit.trace/1"
+
+# Starting a process takes about a second: reading less than this here is faster.
+_WORTH_A_PROCESS_BYTES = 32 * 2**20
+# A trace takes several times its file's size while it is read: a few at a time.
+_MOST_AT_ONCE = 4
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class TraceReport(Shown):
+    """One trace explained, or one per rank.
+
+    Attributes:
+        file: the trace that ``profile`` explains.
+        profile: the explanation; of several ranks, of the one that holds the others up.
+        ranks: several files only: for each what :func:`describe` says, by rank, then name.
+        other: with ``diff``: the file compared with.
+        diff: the comparison of ``file`` with ``other``; None where none was asked for.
+    """
+
+    file: str
+    profile: Profile
+    ranks: tuple[dict[str, Any], ...] = ()
+    other: str = ""
+    diff: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object described in this module's head."""
+        return {
+            "schema": SCHEMA,
+            "perfkit": __version__,
+            **describe(self.file, self.profile),
+            **({"ranks": list(self.ranks)} if self.ranks else {}),
+        }
+
+
+def describe(file: str, profile: Profile) -> dict[str, Any]:
+    """One trace as plain JSON types."""
+    whole = profile.to_dict()
+    kept = (
+        "how_found", "bound_by", "sentence", "step_ms", "shares", "device_shares", "steps",
+        "findings",
+    )  # fmt: skip
+    return {
+        "file": file,
+        "rank": rank_of(profile.trace),
+        "n_events": len(profile.trace),
+        **{key: whole[key] for key in kept},
+        "syncs": [_sync(s) for s in profile.syncs],
+        "operators": [asdict(o) for o in profile.operators],
+        "provenance": whole["provenance"],
+        "warnings": whole["warnings"],
+    }
+
+
+def rank_of(trace: Trace) -> int | None:
+    """The rank of the process, as the trace says it."""
+    info = trace.metadata.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
+    return rank if isinstance(rank, int) else None
+
+
+def _sync(sync: Sync) -> dict[str, Any]:
+    place = user_place(sync.stack)
+    return {
+        "op": sync.op,
+        "file": None if place is None else place.file,
+        "line": None if place is None else place.line,
+        "line_is": None if place is None else "def" if sync.at_def else "call",
+        "count": sync.count,
+        "cost_us": sync.cost_us,
+        "call": sync.call,
+        "copy": sync.copy,
+        "is_transfer": sync.is_transfer,
+    }
+
+
+def trace_report(
+    files: Sequence[str | os.PathLike[str]],
+    *,
+    diff: str | os.PathLike[str] | None = None,
+    progress: Progress = lambda what: None,
+) -> TraceReport:
+    """Read and explain traces.
+
+    Args:
+        files: one trace, or one per rank of the same run.
+        diff: another trace to compare the first one with.
+        progress: told in a few words what is being done, before it is done.
+
+    Raises:
+        UsageError: no file, or ``diff`` with several.
+        TraceError: a file cannot be read or is no trace.
+    """
+    paths = [os.fspath(f) for f in files]
+    if not paths:
+        raise UsageError("no trace to explain: give the path of a .json[.gz] trace")
+    if diff is not None and len(paths) > 1:
+        raise UsageError("--diff compares two traces: give one file beside it")
+    if len(paths) == 1:
+        return TraceReport(paths[0], _explained(paths[0], progress))
+    ranks = _all_ranks(paths, progress)
+    chosen = min(ranks, key=_waits_for_others)
+    profile = _explained(chosen["file"], progress)
+    return TraceReport(chosen["file"], profile, tuple(ranks))
+
+
+def _explained(path: str, progress: Progress) -> Profile:
+    progress(f"reading {path} ({_size(path)})")
+    trace = load(path)
+    progress(f"explaining {len(trace):,} events of {path}")
+    return explain(trace)
+
+
+def _all_ranks(paths: list[str], progress: Progress) -> list[dict[str, Any]]:
+    """What each file says, by rank; in parallel where that pays, a few at a time."""
+    n_bytes = sum(Path(p).stat().st_size for p in paths if Path(p).exists())
+    n_workers = min(len(paths), usable_cpus(), _MOST_AT_ONCE)
+    if n_workers < 2 or n_bytes < _WORTH_A_PROCESS_BYTES:
+        found = []
+        for number, path in enumerate(paths, 1):
+            progress(f"reading {path}, {number} of {len(paths)}")
+            found.append(_described(path))
+    else:
+        progress(f"reading {len(paths)} traces, {n_workers} at a time")
+        with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn")) as pool:
+            found = list(pool.map(_described, paths))
+    return sorted(found, key=lambda d: (d["rank"] is None, d["rank"] or 0, d["file"]))
+
+
+def _described(path: str) -> dict[str, Any]:
+    return describe(path, explain(load(path)))
+
+
+def _waits_for_others(described: dict[str, Any]) -> tuple[float, float]:
+    """The rank that comes last to a collective waits least in it; the others wait for it."""
+    talk = described["device_shares"].get("communication", 0.0)
+    return talk, -described["step_ms"]["median"]
+
+
+def _size(path: str) -> str:
+    try:
+        return f"{Path(path).stat().st_size / 1e6:,.1f} MB"
+    except OSError:
+        return "size unknown"

@@ -1,0 +1,91 @@
+"""A trace report as text and as an HTML page: the profile, and the ranks before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from perfkit.advice.trace_report import TraceReport
+from perfkit.report import profile as _profile
+from perfkit.report._text import fmt_ms, fmt_share, table, wrap
+
+__all__ = ["html", "page", "text"]
+
+_RANKS_HEADER = ("rank", "file", "bound by", "step", "compute", "communication", "idle")
+# A table of a hundred ranks says no more than its ends.
+_MOST_RANKS = 16
+
+
+def text(obj: Any) -> str:
+    """Plain text of a TraceReport, at most 96 columns wide; ``repr`` of others."""
+    if not isinstance(obj, TraceReport):
+        return repr(obj)
+    blocks = [wrap(_head(obj))]
+    if obj.ranks:
+        blocks.append(table(_RANKS_HEADER, _ranks(obj), align="><<>>>>"))
+        blocks.append(wrap(_chosen(obj)))
+    return "\n\n".join([*blocks, _profile.text(obj.profile)])
+
+
+def html(obj: Any) -> str:
+    """HTML of a TraceReport: self-contained, escaped, without scripts."""
+    from perfkit.report._html import render_string
+
+    if not isinstance(obj, TraceReport):
+        return render_string("<pre>{{ shown }}</pre>", shown=repr(obj))
+    lead = render_string(
+        "<p>{{ head }}</p>"
+        "{% if rows %}<table><thead><tr>{% for h in header %}<th scope=col>{{ h }}</th>{% endfor %}"
+        "</tr></thead><tbody>{% for row in rows %}<tr>{% for cell in row %}<td>{{ cell }}</td>"
+        "{% endfor %}</tr>{% endfor %}</tbody></table><p>{{ chosen }}</p>{% endif %}",
+        head=_head(obj),
+        header=_RANKS_HEADER,
+        rows=_ranks(obj),
+        chosen=_chosen(obj) if obj.ranks else "",
+    )
+    return f'<div class="pk-report">{lead}</div>\n{_profile.html(obj.profile)}'
+
+
+def page(obj: TraceReport) -> str:
+    """The same as a whole page, for a file of its own."""
+    from perfkit.report._html import render_string
+
+    title = render_string("{{ name }}", name=f"perfkit trace: {Path(obj.file).name}")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title></head><body>\n{html(obj)}\n</body></html>\n"
+    )
+
+
+def _head(report: TraceReport) -> str:
+    name = Path(report.file).name
+    if not report.ranks:
+        return f"{name}: {len(report.profile.trace):,} events"
+    return f"{len(report.ranks)} ranks: {name} and {len(report.ranks) - 1} more"
+
+
+def _chosen(report: TraceReport) -> str:
+    name = Path(report.file).name
+    waits = "communication" in report.profile.breakdown.device_shares()
+    why = "it waits least for the others" if waits else "the slowest of them"
+    return f"Below: {name} ({why})."
+
+
+def _ranks(report: TraceReport) -> list[tuple[str, ...]]:
+    rows = []
+    shown = report.ranks
+    if len(shown) > _MOST_RANKS:
+        shown = (*shown[: _MOST_RANKS // 2], *shown[-_MOST_RANKS // 2 :])
+    for rank in shown:
+        device = rank["device_shares"]
+        rows.append(
+            (
+                "–" if rank["rank"] is None else str(rank["rank"]),
+                Path(rank["file"]).name,
+                rank["bound_by"],
+                fmt_ms(rank["step_ms"]["median"]),
+                *(fmt_share(device.get(c)) for c in ("compute", "communication", "idle")),
+            )
+        )
+    return rows

@@ -1,0 +1,202 @@
+"""``perfkit trace``, as somebody types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_traces import SINGLE, Simulated, cpu_training, gpu_training
+
+from perfkit import _trace_command, cli
+from perfkit.advice.diagnose import BOUNDS
+
+_FOLDER = os.environ.get("PERFKIT_TRACES")
+_REAL = sorted(Path(_FOLDER).glob("*.json*")) if _FOLDER else []
+
+
+def _file(folder: Path, sim: Simulated, name: str = "trace.json", **metadata: Any) -> str:
+    whole = json.loads(sim.json()) | metadata
+    path = folder / name
+    path.write_text(json.dumps(whole), encoding="utf-8")
+    return str(path)
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert cli.main(["trace", "--json", *arguments]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def _check(found: dict[str, Any]) -> None:
+    assert found["bound_by"] in BOUNDS
+    assert found["steps"]
+    for step in found["steps"]:
+        assert sum(step["host_us"].values()) == pytest.approx(step["wall_us"])
+        if "device_us" in step:
+            assert sum(step["device_us"].values()) == pytest.approx(step["wall_us"])
+    gains = [f["gain_at_most"] for f in found["findings"]]
+    assert gains == sorted(gains, reverse=True)
+    for finding in found["findings"]:
+        assert finding["rule"]
+        assert finding["sentence"]
+        assert finding["gain_at_most"] >= 1
+    for sync in found["syncs"]:
+        assert {"op", "file", "line", "count", "cost_us"} <= set(sync)
+
+
+def test_text_says_what_bounds_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = _file(tmp_path, cpu_training(6, wait=870, loader=SINGLE))
+    assert cli.main(["trace", path]) == 0
+    said = capsys.readouterr()
+    assert "Data-bound: 50 % of each step waits for the DataLoader" in said.out
+    assert "num_workers" in said.out
+    assert said.err == ""
+
+
+def test_json_has_the_documented_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = _json(capsys, _file(tmp_path, gpu_training(6, n_kernels=5, item=True, restart=200)))
+    _check(found)
+    assert found["schema"] == "perfkit.trace/1"
+    assert found["bound_by"] == "sync"
+    assert found["rank"] is None
+    assert "device_us" in found["steps"][0]
+    assert found["syncs"][0]["op"] == "aten::_local_scalar_dense"
+    assert found["syncs"][0]["count"] == 6
+    assert found["syncs"][0]["line"] is None
+    for key in found:
+        assert key in _trace_command._EPILOG, f"{key} is not in `perfkit trace --help`"
+
+
+def test_a_trace_of_a_cpu_has_no_device_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = _json(capsys, _file(tmp_path, cpu_training(3)))
+    _check(found)
+    assert "device_us" not in found["steps"][0]
+
+
+@pytest.mark.parametrize("as_functions", [False, True])
+def test_a_sync_names_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_functions: bool
+) -> None:
+    sim = gpu_training(2, n_kernels=5, item=True, restart=200)
+    if as_functions:
+        for step in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+            sim.host("train.py(40): step", step["ts"], step["dur"] - 1, "python_function")
+            sim.host("torch/x.py(7): f", step["ts"] + 1, step["dur"] - 3, "python_function")
+    else:
+        for event in sim.events:
+            if event["name"] == "aten::_local_scalar_dense":
+                event["args"]["Call stack"] = (
+                    "/u/lib/python3.12/site-packages/torch/x.py(7): f;train.py(43): step"
+                )
+    sync = _json(capsys, _file(tmp_path, sim))["syncs"][0]
+    assert sync["file"] == "train.py"
+    assert sync["line"] == (40 if as_functions else 43)
+    assert sync["line_is"] == ("def" if as_functions else "call")
+
+
+def test_several_files_are_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    late, early = gpu_training(4, n_kernels=20), gpu_training(4, n_kernels=20)
+    for sim, talks in ((late, 2), (early, 8)):
+        kernels = [e for e in sim.events if e["cat"] == "kernel"]
+        for i, event in enumerate(kernels):
+            if i % 20 >= 20 - talks:
+                event["name"] = "ncclDevKernel_AllReduce_Sum_f32"
+    paths = [
+        _file(tmp_path, early, "b.json", distributedInfo={"rank": 1}),
+        _file(tmp_path, late, "a.json", distributedInfo={"rank": 0}),
+    ]
+    found = _json(capsys, *paths)
+    _check(found)
+    assert [r["rank"] for r in found["ranks"]] == [0, 1]
+    for rank in found["ranks"]:
+        _check(rank)
+    # rank 0 waits least in collectives: it comes last, the other waits for it
+    assert found["rank"] == 0
+    assert cli.main(["trace", *paths]) == 0
+    assert "2 ranks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "an empty file"),
+        (b"hello", "plain text"),
+        (b"\x89PNG\r\n", "a PNG picture"),
+        (b'{"a": 1}', "no 'traceEvents'"),
+        (b'{"traceEvents": []}', "empty trace"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, says: str
+) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    assert cli.main(["trace", str(path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert says in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_no_such_file_a_folder_and_wrong_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _file(tmp_path, cpu_training(2))
+    for arguments in (
+        [str(tmp_path / "none.json")],
+        [str(tmp_path)],
+        [path, path, "--diff", path],
+        [path, "--html", str(tmp_path / "no" / "where.html")],
+    ):
+        assert cli.main(["trace", *arguments]) == 2
+        said = capsys.readouterr()
+        assert said.err.startswith("perfkit: ")
+        assert said.err.count("\n") == 1
+
+
+def test_html_is_one_page_and_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sim = cpu_training(3)
+    evil = '<img src=x onerror="alert(1)">'
+    sim.host(evil, 1_100, 200)
+    target = tmp_path / "out.html"
+    assert cli.main(["trace", _file(tmp_path, sim, "<b>.json"), "--html", str(target)]) == 0
+    page = target.read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "<img" not in page
+    assert "<b>.json" not in page
+    assert "&lt;img src=x" in page
+    assert "<script" not in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    capsys.readouterr()
+
+
+def test_progress_is_told_only_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with _trace_command.Progress() as progress:
+        progress("reading a.json (3.0 MB)")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(_trace_command, "_SILENT_S", 0.01)
+    with _trace_command.Progress() as progress:
+        progress("reading a.json (3.0 MB)")
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "perfkit: reading a.json (3.0 MB) …\n"
+
+
+@pytest.mark.skipif(not _REAL, reason="PERFKIT_TRACES names no folder with traces")
+@pytest.mark.parametrize("path", _REAL, ids=lambda p: p.name)
+def test_traces_by_others(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = _json(capsys, str(path))
+    _check(found)
+    if "resnet50_workers0" in path.name:
+        assert found["bound_by"] == "data"
+        assert "dataloader-no-workers" in {f["rule"] for f in found["findings"]}
+    if "resnet50_workers4" in path.name:
+        assert found["bound_by"] != "data"
+        assert not any(f["rule"].startswith("dataloader") for f in found["findings"])
