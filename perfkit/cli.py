@@ -85,6 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     tour.add_argument("lesson", nargs="*", default=["00"], help="e.g. 00 (the default)")
     tour.add_argument("--out", type=Path, default=Path("build", "tour"), help="default: build/tour")
+    tour.add_argument(
+        "--save", action="store_true", help="write the outputs back into the notebooks"
+    )
     tour.set_defaults(run=_tour)
 
     _trace_command.add(commands)
@@ -122,7 +125,7 @@ def _lab(arguments: argparse.Namespace) -> int:
 def _tour(arguments: argparse.Namespace) -> int:
     from perfkit.lessons.tour import tour
 
-    tour(arguments.lesson, arguments.out, _say)
+    tour(arguments.lesson, arguments.out, _say, save=arguments.save)
     print(f"summary: {arguments.out / 'summary.json'}")
     return 0
 

@@ -49,11 +49,13 @@ def notebooks_folder() -> Path:
 
 
 def lesson_path(name: str) -> Path:
-    """The notebook of a lesson, given as ``"00"``, ``"00-start-here"`` or its file name.
+    """The notebook of a lesson, given as ``"00"``, ``"00-start-here"``, or a path to any notebook.
 
     Raises:
         MissingError: there is no such lesson, or no lessons at all.
     """
+    if name.endswith(".ipynb") and Path(name).is_file():
+        return Path(name).resolve()
     folder = notebooks_folder()
     stem = name.removesuffix(".ipynb")
     found = [p for p in lessons() if p.stem == stem or p.stem.split("-")[0] == stem]

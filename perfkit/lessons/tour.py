@@ -44,6 +44,7 @@ class LessonRun:
         profiles: the text of each profile that it displayed.
         comparisons: the numbers of each comparison that it displayed, first the lesson's own.
         page: the executed notebook as HTML.
+        notebook: the executed notebook itself, an ``nbformat`` node.
     """
 
     lesson: str
@@ -51,6 +52,7 @@ class LessonRun:
     profiles: tuple[str, ...]
     comparisons: tuple[dict[str, Any], ...]
     page: str = field(repr=False)
+    notebook: Any = field(repr=False, compare=False, default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of ``lessons[]`` in ``summary.json``; ratio and interval may be None."""
@@ -64,7 +66,7 @@ class LessonRun:
         }
 
 
-def tour(names: Sequence[str], out: Path, say: Say) -> list[LessonRun]:
+def tour(names: Sequence[str], out: Path, say: Say, *, save: bool = False) -> list[LessonRun]:
     """Run lessons, tell what they found, and write a page for each and ``summary.json``.
 
     What the lessons before a failing one gave is written all the same.
@@ -73,6 +75,7 @@ def tour(names: Sequence[str], out: Path, say: Say) -> list[LessonRun]:
         names: lessons as :func:`perfkit.lessons._places.lesson_path` takes them.
         out: folder for the pages and the summary; made where it is missing.
         say: takes each line to print.
+        save: also write the outputs back into the notebooks, for who maintains the course.
 
     Raises:
         LessonFailedError: a cell raised, took too long, or took its kernel with it.
@@ -87,6 +90,8 @@ def tour(names: Sequence[str], out: Path, say: Say) -> list[LessonRun]:
             run = run_lesson(path, say)
             runs.append(run)
             (out / f"{run.lesson}.html").write_text(run.page, encoding="utf-8")
+            if save:
+                _save(run.notebook, path)
             for profile in run.profiles:
                 say("\n" + profile)
             for comparison in run.comparisons:
@@ -155,6 +160,7 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
         profiles=tuple(_texts(notebook, "profile")),
         comparisons=tuple(_numbers(notebook, "comparison")),
         page=html_page(notebook, title=_title(notebook, path.stem)),
+        notebook=notebook,
     )
 
 
@@ -198,6 +204,23 @@ def _texts(notebook: Any, kind: str) -> list[str]:
 
 def _numbers(notebook: Any, kind: str) -> list[dict[str, Any]]:
     return [dict(data[RESULT_MIME]) for data in _results(notebook, kind)]
+
+
+def _save(notebook: Any, path: Path) -> None:
+    """Write outputs without what a reader cannot use or what differs for no reason.
+
+    A widget without its kernel is an error message on the page; a picture or text stands beside
+    it. The version of Python in the metadata says nothing.
+    """
+    import nbformat
+
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            for part in (output.get("data", {}), output.get("metadata", {})):
+                part.pop("application/vnd.jupyter.widget-view+json", None)
+        cell.metadata.pop("execution", None)
+    notebook.metadata["language_info"] = {"name": "python"}
+    nbformat.write(notebook, path)
 
 
 def _title(notebook: Any, default: str) -> str:

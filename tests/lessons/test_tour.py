@@ -129,3 +129,17 @@ def test_an_unknown_lesson_is_told_with_those_there_are(clone: Path) -> None:
     with pytest.raises(MissingError, match=r"'99'.*00-start-here"):
         tour(["99"], clone / "out", lambda _: None)
     assert not (clone / "out").exists()
+
+
+def test_outputs_are_saved_when_asked_for_and_widgets_are_not(clone: Path) -> None:
+    view = "'application/vnd.jupyter.widget-view+json': {}"
+    widget = f"display({{{view}, 'text/plain': 'w'}}, raw=True)"
+    path = _lesson(clone, "from IPython.display import display", widget, "6 * 7")
+    before = path.read_bytes()
+    tour(["00"], clone / "out", lambda _: None)
+    assert path.read_bytes() == before
+    tour([str(path)], clone / "out", lambda _: None, save=True)
+    saved = nbformat.read(path, as_version=4)
+    assert saved.cells[2].outputs[0].data == {"text/plain": "w"}
+    assert saved.cells[3].outputs[0].data == {"text/plain": "42"}
+    assert saved.metadata["language_info"] == {"name": "python"}
