@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from perfkit import _torch_compat
@@ -14,7 +15,16 @@ from perfkit.errors import UsageError
 from perfkit.machine import Provenance, stamp
 from perfkit.memory.categories import CATEGORIES, OTHER, by_name
 from perfkit.memory.cuda import AllocatorUse, CudaMeter, CudaRuntime
-from perfkit.memory.ledger import Totals
+from perfkit.memory.curve import NO_CURVE, Curve, curve_of
+from perfkit.memory.ledger import Ledger
+from perfkit.memory.places import (
+    FunctionLine,
+    LineMemory,
+    ModuleMemory,
+    by_line,
+    by_module,
+    function_lines,
+)
 from perfkit.memory.resident import Resident, ResidentMeter
 
 if TYPE_CHECKING:
@@ -56,6 +66,10 @@ class DeviceAccount:
             total exactly. How a category is decided stands in :mod:`perfkit.memory.tracker`.
         n_allocations: storages made by operators in the region.
         allocator: the CUDA allocator's counters; None on a CPU.
+        by_module, by_line: the peak by module and by source line, most bytes first; each adds
+            up to the peak exactly.
+        curve: bytes held by tensors over the region.
+        function_lines: the lines of the functions that were watched.
     """
 
     device: str
@@ -67,6 +81,10 @@ class DeviceAccount:
     at_end_bytes: Mapping[str, int]
     n_allocations: int
     allocator: AllocatorUse | None = None
+    by_module: tuple[ModuleMemory, ...] = ()
+    by_line: tuple[LineMemory, ...] = ()
+    curve: Curve = NO_CURVE
+    function_lines: tuple[FunctionLine, ...] = ()
 
     @property
     def left_behind_bytes(self) -> int:
@@ -91,6 +109,10 @@ class DeviceAccount:
             "at_end_bytes": dict(self.at_end_bytes),
             "n_allocations": self.n_allocations,
             "allocator": self.allocator.to_dict() if self.allocator else None,
+            "by_module": [module.to_dict() for module in self.by_module],
+            "by_line": [line.to_dict() for line in self.by_line],
+            "curve": self.curve.to_dict(),
+            "function_lines": [line.to_dict() for line in self.function_lines],
         }
 
 
@@ -164,6 +186,26 @@ class MemoryAccount(Shown):
         return self.devices[0].at_end_bytes
 
     @property
+    def by_module(self) -> tuple[ModuleMemory, ...]:
+        """The peak by module, most bytes first; adds up to ``peak_bytes``."""
+        return self.devices[0].by_module
+
+    @property
+    def by_line(self) -> tuple[LineMemory, ...]:
+        """The peak by the source line that made it, most bytes first; adds up likewise."""
+        return self.devices[0].by_line
+
+    @property
+    def curve(self) -> Curve:
+        """Bytes held by tensors over the region, with the peak marked."""
+        return self.devices[0].curve
+
+    @property
+    def function_lines(self) -> tuple[FunctionLine, ...]:
+        """The lines of the functions that were watched, in the order of the source."""
+        return self.devices[0].function_lines
+
+    @property
     def reserved_bytes(self) -> int | None:
         """CUDA: reserved by the allocator at the end; None on a CPU."""
         allocator = self.devices[0].allocator
@@ -222,6 +264,8 @@ class Accountant:
         model: nn.Module | Iterable[nn.Module] | None = None,
         optimizer: Optimizer | Iterable[Optimizer] | None = None,
         max_steps: int | None = None,
+        names: Mapping[str, nn.Module] | None = None,
+        watch: Iterable[Callable[..., Any]] = (),
         command: str | None = None,
         cuda: CudaRuntime | None = None,
     ) -> None:
@@ -231,11 +275,14 @@ class Accountant:
             model: the model or models, where they are known. Others are found.
             optimizer: the optimizer or optimizers, where they are known. Others are found.
             max_steps: stop counting after so many optimizer steps.
+            names: modules by the names under which the user knows them.
+            watch: functions of the user's, to tell the memory of each of their lines.
             command: what is run, for the provenance.
             cuda: the CUDA runtime to ask; the process's own unless a test gives another.
 
         Raises:
-            UsageError: ``model``, ``optimizer`` or ``max_steps`` is not what it should be.
+            UsageError: ``model``, ``optimizer``, ``max_steps`` or ``watch`` is not what it should
+                be.
         """
         from torch import nn
         from torch.optim import Optimizer
@@ -245,6 +292,8 @@ class Accountant:
         if max_steps is not None and max_steps < 1:
             raise UsageError(f"max_steps is {max_steps}; count at least 1 step")
         self._max_steps = max_steps
+        self._names = dict(names or {})
+        self._watch = tuple(_code_of(function) for function in watch)
         self._command = command
         self._cuda = CudaMeter(cuda)
         self._resident = ResidentMeter()
@@ -273,13 +322,14 @@ class Accountant:
 
         if self._tracker is not None:
             raise UsageError("an Accountant counts one region: make a new one for the next")
-        self._tracker = Tracker(max_steps=self._max_steps)
+        self._tracker = Tracker(max_steps=self._max_steps, watch=self._watch)
         try:
             self._cuda.start()
             self._resident.start()
             self._tracker.start(
                 modules=self._models,
                 optimizers=self._optimizers,
+                names=self._names,
                 on_last_step=lambda: self._close(complete=False),
             )
         except BaseException:
@@ -361,6 +411,21 @@ def account(
     return accountant.result
 
 
+def _code_of(function: Any) -> CodeType:
+    from torch import nn
+
+    if isinstance(function, nn.Module):
+        function = type(function).forward
+    try:
+        plain: Any = inspect.unwrap(function)
+        code = getattr(getattr(plain, "__func__", plain), "__code__", None)
+    except ValueError:
+        code = None
+    if not isinstance(code, CodeType):
+        raise UsageError(f"{function!r} has no lines to watch; give a function written in Python")
+    return code
+
+
 def _listed(value: Any, kind: type[_T], name: str) -> tuple[_T, ...]:
     if value is None:
         return ()
@@ -388,7 +453,7 @@ def _devices(
     by_device = {f"cuda:{use.device}": use for use in uses}
     for device in sorted({*books, *by_device, "cpu"}):
         ledger = books.get(device)
-        totals = ledger.totals() if ledger else Totals(0, 0, 0, {}, {}, {})
+        totals = (ledger or Ledger()).totals()
         n_allocations = ledger.n_allocations if ledger else 0
         use = by_device.get(device)
         sums: tuple[int, ...]
@@ -425,6 +490,10 @@ def _devices(
                 at_end_bytes=parts[2],
                 n_allocations=n_allocations,
                 allocator=use,
+                by_module=by_module(totals, sums[1] - tensors[1]),
+                by_line=by_line(totals, sums[1] - tensors[1]),
+                curve=curve_of(totals),
+                function_lines=function_lines(totals),
             )
         )
     found.sort(key=lambda d: (d.device == "cpu", -d.peak_bytes))

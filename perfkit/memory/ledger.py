@@ -9,16 +9,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfkit.memory.categories import OTHER, TEMPORARY, UNDECIDED
 
-__all__ = ["Block", "Ledger", "Totals"]
+__all__ = ["Block", "Ledger", "Place", "Point", "Stay", "Totals", "Watched"]
 
 #: Entries after which the book is folded into its highest peak so far. A training step writes
 #: some hundred; 200 000 entries take about 30 MB.
 FOLD_AT = 200_000
+
+#: Points of a curve, at most; they are joined in pairs, the higher of the two staying.
+MAX_POINTS = 400
+
+#: A line of code: its file's name, its number, its function. Without a file, the function says
+#: in brackets why there is no line.
+Place = tuple[str, int, str]
 
 
 class Block(weakref.ref[Any]):
@@ -31,23 +38,72 @@ class Block(weakref.ref[Any]):
         category: a number of :mod:`perfkit.memory.categories`; ``UNDECIDED`` until labelled.
         alive: not yet freed.
         ledger: the book it stands in.
+        line: the innermost line of user code that it was made in.
+        watched: the line of a function that is watched, through which it was made, or None.
+        owner: path of the module that it was made in or belongs to; in brackets where there is
+            none.
     """
 
-    __slots__ = ("alive", "category", "key", "ledger", "nbytes", "phase")
+    __slots__ = (
+        "alive", "category", "key", "ledger", "line", "nbytes", "owner", "phase", "watched",
+    )  # fmt: skip
 
     alive: bool
     category: int
     key: int
     ledger: Ledger
+    line: Place
     nbytes: int
+    owner: str
     phase: int
+    watched: Place | None
+
+
+@dataclass(frozen=True)
+class Point:
+    """The highest moment in a stretch of the book.
+
+    Attributes:
+        index: number of the allocation or free, counted from the region's start.
+        total_bytes: held at that moment.
+        by_category: the same by category number.
+        phase: where the latest block was made.
+    """
+
+    index: int
+    total_bytes: int
+    by_category: dict[int, int]
+    phase: int
+
+
+@dataclass(frozen=True)
+class Stay:
+    """What is common to some blocks alive at one moment: bytes by category, and how many."""
+
+    by_category: dict[int, int]
+    n_blocks: int
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum over the categories."""
+        return sum(self.by_category.values())
+
+
+@dataclass
+class Watched:
+    """A line of a watched function, in bytes: all made, the device's highest total meanwhile."""
+
+    made_bytes: int = 0
+    highest_bytes: int = 0
+    n_made: int = 0
 
 
 @dataclass(frozen=True)
 class Totals:
     """Bytes by category number at the region's start, at its peak and at its end.
 
-    Each ``at_…`` adds up to its total exactly.
+    Each ``at_…`` adds up to its total exactly, and so do ``by_owner`` and ``by_line``, which
+    tell of the peak. ``curve`` runs from the start to the end; one point of it is the peak.
     """
 
     start_bytes: int
@@ -56,6 +112,13 @@ class Totals:
     at_start: dict[int, int]
     at_peak: dict[int, int]
     at_end: dict[int, int]
+    by_owner: dict[str, Stay] = field(default_factory=dict)
+    by_line: dict[Place, Stay] = field(default_factory=dict)
+    curve: tuple[Point, ...] = ()
+    n_events: int = 0
+    watched: dict[Place, Watched] = field(default_factory=dict)
+    watched_at_peak: dict[Place, int] = field(default_factory=dict)
+    watched_at_end: dict[Place, int] = field(default_factory=dict)
 
 
 class Ledger:
@@ -74,6 +137,11 @@ class Ledger:
         self._peak: list[Block] = []
         self._peak_bytes = 0
         self.n_allocations = 0
+        self._curve: list[Point] = []
+        self._stretch = 1
+        self._n_folded = 0
+        self._phase = BEFORE
+        self._watched: dict[Place, Watched] = {}
 
     def add_before(self, block: Block) -> None:
         """A block that existed before the region began, whenever it is noticed."""
@@ -100,6 +168,7 @@ class Ledger:
         n = len(self._log)
         entries = self._log[:n]
         del self._log[:n]
+        self._draw(entries)
         total, highest, at = self._base_bytes, self._peak_bytes, -1
         for index, entry in enumerate(entries):
             if type(entry) is tuple:
@@ -118,7 +187,18 @@ class Ledger:
         """Evaluate the book under the labels that the blocks have now."""
         self.fold()
         end = list(self._base.values())
+        peak = self._peak
         return Totals(
+            by_owner=_stays(peak, "owner"),
+            by_line=_stays(peak, "line"),
+            curve=(
+                *(self._curve or [Point(0, self._base_bytes, _by_category(end), BEFORE)]),
+                Point(self._n_folded, self._base_bytes, _by_category(end), self._phase),
+            ),
+            n_events=self._n_folded,
+            watched=dict(self._watched),
+            watched_at_peak=_sums(peak),
+            watched_at_end=_sums(b for b in end if b.phase != BEFORE),
             start_bytes=sum(b.nbytes for b in self._start),
             peak_bytes=self._peak_bytes,
             end_bytes=self._base_bytes,
@@ -126,6 +206,58 @@ class Ledger:
             at_peak=_by_category(self._peak),
             at_end=_by_category(end),
         )
+
+    def _draw(self, entries: list[Any]) -> None:
+        """Continue the curve over these entries, each stretch shown by its highest moment."""
+        now = _by_category(self._base.values())
+        total = self._base_bytes
+        self._curve = self._curve or [Point(0, total, dict(now), BEFORE)]
+        best: Point | None = None
+        for index, entry in enumerate(entries, start=self._n_folded + 1):
+            if type(entry) is tuple:
+                block, sign = entry[0], -1
+            else:
+                block, sign = entry, 1
+                self._phase = block.phase
+            total += sign * block.nbytes
+            category = _shown_category(block)
+            now[category] = now.get(category, 0) + sign * block.nbytes
+            place = block.watched
+            if place is not None and sign > 0:
+                line = self._watched.setdefault(place, Watched())
+                line.made_bytes += block.nbytes
+                line.n_made += 1
+                line.highest_bytes = max(line.highest_bytes, total)
+            if best is None or total > best.total_bytes:
+                best = Point(index, total, dict(now), self._phase)
+            if index % self._stretch == 0 or index == self._n_folded + len(entries):
+                self._curve.append(best)
+                best = None
+                if len(self._curve) > MAX_POINTS:
+                    self._curve = _halved(self._curve)
+                    self._stretch *= 2
+        self._n_folded += len(entries)
+
+
+def _halved(points: list[Point]) -> list[Point]:
+    """The first point, then the higher of each pair."""
+    pairs = (points[i : i + 2] for i in range(1, len(points), 2))
+    return [points[0], *(max(pair, key=lambda p: p.total_bytes) for pair in pairs)]
+
+
+def _stays(blocks: Iterable[Block], attribute: str) -> dict[Any, Stay]:
+    groups: dict[Any, list[Block]] = {}
+    for block in blocks:
+        groups.setdefault(getattr(block, attribute), []).append(block)
+    return {key: Stay(_by_category(group), len(group)) for key, group in groups.items()}
+
+
+def _sums(blocks: Iterable[Block]) -> dict[Place, int]:
+    found: dict[Place, int] = {}
+    for block in blocks:
+        if block.watched is not None:
+            found[block.watched] = found.get(block.watched, 0) + block.nbytes
+    return found
 
 
 def _replay(living: dict[int, Block], entries: Iterable[Any]) -> None:
@@ -140,12 +272,16 @@ def _replay(living: dict[int, Block], entries: Iterable[Any]) -> None:
 def _by_category(blocks: Iterable[Block]) -> dict[int, int]:
     found: dict[int, int] = {}
     for block in blocks:
-        category = block.category
-        if category == UNDECIDED:
-            # what lasted beyond the region, or was there before it, is not temporary
-            category = OTHER if block.alive or block.phase == BEFORE else TEMPORARY
+        category = _shown_category(block)
         found[category] = found.get(category, 0) + block.nbytes
     return found
+
+
+def _shown_category(block: Block) -> int:
+    if block.category != UNDECIDED:
+        return block.category
+    # what lasted beyond the region, or was there before it, is not temporary
+    return OTHER if block.alive or block.phase == BEFORE else TEMPORARY
 
 
 #: The phase of blocks that existed before the region began.

@@ -23,7 +23,7 @@ from perfkit.memory.categories import (
     PARAMETERS,
 )
 
-__all__ = ["Survey", "module_tensors", "optimizer_tensors", "survey"]
+__all__ = ["Survey", "module_tensors", "optimizer_tensors", "survey", "tensors_in"]
 
 #: Nodes of autograd graphs that are looked at, at most: a graph that grew over an epoch (the
 #: leak of `losses.append(loss)`) has millions, and the walk costs some microseconds a node.
@@ -39,6 +39,7 @@ class Survey:
     Attributes:
         tensors: each with a category number, or None where nothing says what it is for. The
             same storage may come several times, through views.
+        modules: every module that is alive.
         parameters: the tensors whose ``.grad`` is a gradient.
         compiled: code compiled by ``torch.compile`` exists in this process.
         cuda_graphs: a CUDA graph exists in this process.
@@ -46,6 +47,7 @@ class Survey:
     """
 
     tensors: list[tuple[Tensor, int | None]] = field(default_factory=list)
+    modules: list[nn.Module] = field(default_factory=list)
     parameters: list[Tensor] = field(default_factory=list)
     compiled: bool = False
     cuda_graphs: bool = False
@@ -71,20 +73,20 @@ def optimizer_tensors(optimizer: Optimizer) -> Iterator[Labelled]:
             yield parameter, PARAMETERS
     state = getattr(optimizer, "state", {})
     for value in list(state.values()):
-        for tensor in _tensors_in(value):
+        for tensor in tensors_in(value):
             yield tensor, OPTIMIZER_STATE
 
 
-def _tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
+def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
     """Tensors in nested dicts, lists and tuples (LBFGS keeps lists of them)."""
     if isinstance(value, Tensor):
         yield value
     elif depth and isinstance(value, dict):
         for item in list(value.values()):
-            yield from _tensors_in(item, depth - 1)
+            yield from tensors_in(item, depth - 1)
     elif depth and isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors_in(item, depth - 1)
+            yield from tensors_in(item, depth - 1)
 
 
 def survey() -> Survey:
@@ -105,6 +107,7 @@ def survey() -> Survey:
         if issubclass(kind, compiled):
             seen.compiled = True
         if issubclass(kind, nn.Module):
+            seen.modules.append(obj)
             seen.tensors.extend(module_tensors(obj))
         elif issubclass(kind, Optimizer):
             seen.tensors.extend(optimizer_tensors(obj))

@@ -42,10 +42,12 @@ is seen; its inner tensors, and what its forward keeps for its backward, are not
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -61,6 +63,7 @@ from torch.optim.optimizer import (
 )
 
 from perfkit import _torch_compat
+from perfkit._user_code import is_user_code
 from perfkit.memory.categories import (
     ACTIVATIONS,
     GRADIENTS,
@@ -68,9 +71,10 @@ from perfkit.memory.categories import (
     PARAMETERS,
     UNDECIDED,
 )
-from perfkit.memory.ledger import BEFORE, Block, Ledger
+from perfkit.memory.ledger import BEFORE, Block, Ledger, Place
+from perfkit.memory.paths import module_paths
 from perfkit.memory.storages import storages_of
-from perfkit.memory.survey import Survey, module_tensors, optimizer_tensors, survey
+from perfkit.memory.survey import Survey, module_tensors, optimizer_tensors, survey, tensors_in
 
 if TYPE_CHECKING:
 
@@ -83,12 +87,39 @@ if TYPE_CHECKING:
 else:
     _DispatchMode = _torch_compat.dispatch_mode_class()
 
-__all__ = ["Tracker"]
+__all__ = ["PHASES", "Tracker"]
 
 # Phases: where a block was made. BEFORE is 0, in ledger.py.
 _ARRIVED, _DATA, _NO_GRAD, _MODULE, _RECORDED, _BACKWARD, _RECOMPUTED, _OPTIMIZER = range(1, 9)
 _MAY_BE_INPUT = frozenset({BEFORE, _ARRIVED, _DATA, _NO_GRAD})
 _FORWARD = frozenset({_DATA, _MODULE, _RECORDED})
+
+# What stands for a module, and for a line, where there is none.
+_NO_MODULE = {
+    BEFORE: "(there before)",
+    _ARRIVED: "(made elsewhere)",
+    _BACKWARD: "(backward pass)",
+    _OPTIMIZER: "(optimizer step)",
+}
+_OUTSIDE = "(outside of modules)"
+_NO_LINE: dict[int, Place] = {
+    BEFORE: ("", 0, "(there before)"),
+    _ARRIVED: ("", 0, "(made elsewhere)"),
+}
+_NO_USER_LINE: Place = ("", 0, "(no user code on the stack)")
+
+#: Phases by the name under which a curve shows them.
+PHASES = {
+    BEFORE: "before",
+    _ARRIVED: "forward",
+    _DATA: "forward",
+    _NO_GRAD: "no grad",
+    _MODULE: "forward",
+    _RECORDED: "forward",
+    _BACKWARD: "backward",
+    _RECOMPUTED: "backward",
+    _OPTIMIZER: "optimizer",
+}
 
 # Kinds of argument and result types.
 _NO_TENSOR, _PLAIN, _SEQUENCE, _ODD = range(4)
@@ -119,11 +150,12 @@ class Tracker(_DispatchMode):
     # torch would refuse flex_attention, cond and the like under a mode that is silent on them
     supports_higher_order_operators = True
 
-    def __init__(self, *, max_steps: int | None = None) -> None:
+    def __init__(self, *, max_steps: int | None = None, watch: Iterable[CodeType] = ()) -> None:
         """Nothing happens before :meth:`start`.
 
         Args:
             max_steps: stop counting after so many optimizer steps; the code runs on.
+            watch: functions by whose lines is counted, too; the whole stack is then looked at.
         """
         super().__init__()
         self.ledgers: dict[torch.device, Ledger] = {}
@@ -147,8 +179,16 @@ class Tracker(_DispatchMode):
         self._functions: list[Any] = []  # keeps the ids of _makes valid
         self._task_id = _torch_compat.graph_task_id_reader()
         self._task = -1
-        self._depth = 0
+        self._stack: list[int] = []
         self._modules: set[int] = set()
+        self._paths: dict[int, str] = {}
+        self._path_of_parameter: dict[int, str] = {}
+        self._roots: dict[int, str] = {}
+        self._known_optimizers: list[weakref.ref[Optimizer]] = []
+        self._watch = {id(code): code for code in watch}
+        # instruction -> line; the code objects are kept, so that their ids stay valid
+        self._places: dict[tuple[int, int], Place] = {}
+        self._codes: dict[int, CodeType] = {}
         self._parameters: dict[int, weakref.ref[Tensor]] = {}
         self._optimizers: dict[int, int] = {}
         self._in_step = False
@@ -163,6 +203,7 @@ class Tracker(_DispatchMode):
         *,
         modules: Iterable[nn.Module] = (),
         optimizers: Iterable[Optimizer] = (),
+        names: Mapping[str, nn.Module] | None = None,
         on_last_step: Callable[[], None] | None = None,
     ) -> None:
         """Take stock of all tensors, modules and optimizers (20 to 100 ms) and begin to count.
@@ -170,11 +211,13 @@ class Tracker(_DispatchMode):
         Args:
             modules: models that are known; their children count too.
             optimizers: optimizers that are known.
+            names: modules by the names under which the user knows them.
             on_last_step: called once counting has ended because of ``max_steps``.
         """
         self._thread = threading.get_ident()
         self._on_last_step = on_last_step
         self._running = self._counting = True
+        self._roots = {id(module): name for name, module in (names or {}).items()}
         self._take_stock(survey())
         for module in modules:
             for child in module.modules():
@@ -217,8 +260,14 @@ class Tracker(_DispatchMode):
             storage = block()
             if storage is not None and storage.nbytes() != block.nbytes:
                 self._resized(storage)
+        seen = survey()
+        self._know_paths(seen.modules)
         self._label_gradients()
-        self._take_leave(survey())
+        for ref in self._known_optimizers:
+            optimizer = ref()
+            if optimizer is not None:
+                self._own_state(optimizer)
+        self._take_leave(seen)
 
     def _hook(self) -> None:
         handles = (
@@ -227,7 +276,7 @@ class Tracker(_DispatchMode):
             register_optimizer_step_post_hook(self._after_step),
         )
         self._undo.extend(handle.remove for handle in handles)
-        # always_call: the depth must come back when a forward raises
+        # always_call: the stack must come back when a forward raises
         after = register_module_forward_hook(
             self._after_forward, with_kwargs=True, always_call=True
         )
@@ -247,6 +296,7 @@ class Tracker(_DispatchMode):
             self._label(tensor, UNDECIDED if category is None else category, before=True)
         for parameter in seen.parameters:
             self._know_parameter(parameter)
+        self._know_paths(seen.modules)
         self._remember(seen)
 
     def _take_leave(self, seen: Survey) -> None:
@@ -375,13 +425,16 @@ class Tracker(_DispatchMode):
             phase = _OPTIMIZER
         elif grad and self._any_requires_grad(args):
             phase = _RECORDED
-        elif self._depth:
+        elif self._stack:
             phase = _MODULE
         else:
             phase = _DATA if grad else _NO_GRAD
         block = self._admit(storage, phase, category)
         if block is None:
             return
+        self._place(block)
+        if self._stack:
+            block.owner = self._paths.get(self._stack[-1], _OUTSIDE)
         if phase in _FORWARD:
             self._pending.append(block)
             if len(self._pending) > _PENDING_AT_MOST:
@@ -421,12 +474,40 @@ class Tracker(_DispatchMode):
         block.category = category
         block.alive = True
         block.ledger = ledger
+        block.line = _NO_LINE.get(phase, _NO_USER_LINE)
+        block.watched = None
+        block.owner = _NO_MODULE.get(phase, _OUTSIDE)
         self._live[block.key] = block
         if phase == BEFORE:
             ledger.add_before(block)
         else:
             ledger.add(block)
         return block
+
+    def _place(self, block: Block) -> None:
+        """The innermost line of user code, and of a watched function, that is running now."""
+        frame = sys._getframe(2)
+        found = False
+        while frame is not None:
+            code = frame.f_code
+            if not found and is_user_code(code.co_filename):
+                block.line = self._line(frame)
+                found = True
+                if not self._watch:
+                    return
+            if found and id(code) in self._watch:
+                block.watched = self._line(frame)
+                return
+            frame = frame.f_back  # type: ignore[assignment]
+
+    def _line(self, frame: FrameType) -> Place:
+        code = frame.f_code
+        key = (id(code), frame.f_lasti)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = (code.co_filename, frame.f_lineno or 0, code.co_qualname)
+            self._codes[id(code)] = code
+        return place
 
     def _make_finaliser(self) -> Callable[[weakref.ref[Any]], None]:
         live = self._live
@@ -458,7 +539,9 @@ class Tracker(_DispatchMode):
         old.alive = False
         old.ledger.remove(old)
         # not BEFORE: the new size is an event of this region
-        self._admit(storage, old.phase or _ARRIVED, old.category)
+        new = self._admit(storage, old.phase or _ARRIVED, old.category)
+        if new is not None:
+            new.line, new.watched, new.owner = old.line, old.watched, old.owner
 
     # --- labels -------------------------------------------------------------------------
 
@@ -476,6 +559,31 @@ class Tracker(_DispatchMode):
             if category == PARAMETERS:
                 self._know_parameter(tensor)
 
+    def _own(self, tensor: Tensor, path: str) -> None:
+        for storage in self._storages(tensor):
+            block = self._live.get(id(storage))
+            if block is not None:
+                block.owner = path
+
+    def _own_state(self, optimizer: Optimizer) -> None:
+        for parameter, value in list(optimizer.state.items()):
+            path = self._path_of_parameter.get(id(parameter))
+            if path is not None:
+                for tensor in tensors_in(value):
+                    self._own(tensor, path)
+
+    def _know_paths(self, modules: Iterable[nn.Module]) -> None:
+        """Name these modules, and say that what they hold is theirs."""
+        modules = [module for module in modules if id(module) not in self._paths]
+        for module, path in module_paths(modules, self._roots):
+            if id(module) in self._paths:
+                continue
+            self._paths[id(module)] = path
+            for tensor, category in module_tensors(module):
+                self._own(tensor, path)
+                if category == PARAMETERS:
+                    self._path_of_parameter.setdefault(id(tensor), path)
+
     def _know_parameter(self, parameter: Tensor) -> None:
         known = self._parameters.get(id(parameter))
         if known is None or known() is not parameter:
@@ -484,6 +592,9 @@ class Tracker(_DispatchMode):
 
     def _know_optimizer(self, optimizer: Optimizer, *, before: bool = False) -> None:
         self._label_all(optimizer_tensors(optimizer), before=before)
+        self._own_state(optimizer)
+        if id(optimizer) not in self._optimizers:
+            self._known_optimizers.append(weakref.ref(optimizer))
         self._optimizers[id(optimizer)] = len(optimizer.param_groups)
 
     def _label_gradients(self, *, before: bool = False) -> None:
@@ -492,6 +603,9 @@ class Tracker(_DispatchMode):
             # of a tensor that is no leaf, .grad is a warning and never a gradient
             if parameter is not None and parameter.is_leaf and parameter.grad is not None:
                 self._label(parameter.grad, GRADIENTS, before=before)
+                path = self._path_of_parameter.get(id(parameter))
+                if path is not None:
+                    self._own(parameter.grad, path)
         self._gradients_known = True
 
     # --- forward, backward, optimizer ---------------------------------------------------
@@ -503,17 +617,20 @@ class Tracker(_DispatchMode):
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if not self._here():
             return
-        self._depth += 1
         # by id: a second module at the address of one that died is found at the region's end
         if id(module) not in self._modules:
             self._modules.add(id(module))
             self._label_all(module_tensors(module))
+            if id(module) not in self._paths:
+                self._know_paths(module.modules())
+        self._stack.append(id(module))
 
     def _after_forward(self, module: nn.Module, args: Any, *rest: Any) -> None:
         if not self._here():
             return
-        self._depth = max(self._depth - 1, 0)
-        if self._depth == 0:
+        if self._stack:
+            self._stack.pop()
+        if not self._stack:
             self._label_inputs(args)
             # (kwargs, output); torch leaves the kwargs out when the forward has raised
             if len(rest) == 2:
@@ -553,8 +670,8 @@ class Tracker(_DispatchMode):
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._here():
             return
-        # a forward that was interrupted and caught has not brought it back
-        self._depth = 0
+        # a forward that was interrupted and caught has not emptied it
+        self._stack.clear()
         if self._optimizers.get(id(optimizer)) != len(optimizer.param_groups):
             self._know_optimizer(optimizer)
         if not self._gradients_known:
@@ -567,6 +684,7 @@ class Tracker(_DispatchMode):
         self._in_step = False
         if any(block.alive for block in self._step_made):
             self._label_all(optimizer_tensors(optimizer))
+            self._own_state(optimizer)
         self._step_made.clear()
         self.n_steps += 1
         if self.n_steps == self._max_steps:
