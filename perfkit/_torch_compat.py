@@ -263,8 +263,10 @@ def n_optimizer_step_hooks() -> int:
 # --- experiment ---------------------------------------------------------------------------
 
 
-def watch_loader_iterators(around: Callable[[Callable[[], Any]], Any]) -> Callable[[], None]:
-    """Have every fetch of a DataLoader go through ``around(fetch)``; returns how to stop.
+def watch_loader_iterators(
+    around: Callable[[Callable[[], Any], bool], Any],
+) -> Callable[[], None]:
+    """Have every fetch of a DataLoader go through ``around(fetch, is_batch)``; returns how to stop.
 
     A fetch is a batch (``__next__``) or the start of an iterator, which starts its workers.
     Hides ``torch.utils.data.dataloader._BaseDataLoaderIter`` (since torch 1.2).
@@ -276,10 +278,10 @@ def watch_loader_iterators(around: Callable[[Callable[[], Any]], Any]) -> Callab
     original_next, original_iter = iterator.__next__, loader.__iter__
 
     def __next__(self: Any) -> Any:  # noqa: N807 - takes the place of the method
-        return around(lambda: original_next(self))
+        return around(lambda: original_next(self), True)
 
     def __iter__(self: Any) -> Any:  # noqa: N807
-        return around(lambda: original_iter(self))
+        return around(lambda: original_iter(self), False)
 
     def stop() -> None:
         iterator.__next__, loader.__iter__ = original_next, original_iter

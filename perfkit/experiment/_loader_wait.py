@@ -42,7 +42,7 @@ class LoaderWait:
         self.wait_s, self.samples = 0.0, None
         return taken
 
-    def _around(self, fetch: Callable[[], Any]) -> Any:
+    def _around(self, fetch: Callable[[], Any], is_batch: bool) -> Any:
         if threading.get_ident() != self._thread or self._depth:
             return fetch()  # another thread, or a loader inside a data set: counted outside
         self._depth += 1
@@ -50,14 +50,14 @@ class LoaderWait:
         if self.first_asked_s is None:
             self.first_asked_s = began_s
         try:
-            batch = fetch()
+            fetched = fetch()
         finally:
             self._depth -= 1
             self.wait_s += max(self._clock() - began_s, 0.0)
-        n = batch_size(batch)
+        n = batch_size(fetched) if is_batch else None
         if n is not None:
             self.samples = (self.samples or 0) + n
-        return batch
+        return fetched
 
 
 def batch_size(batch: Any, depth: int = 4) -> int | None:

@@ -43,7 +43,7 @@ _OUTPUT_BYTES = 64 * 1024
 _LOOK_EVERY_S = 0.5
 
 # Runs of this process that are going on now: they disturb each other.
-_going_on: set[int] = set()
+_going_on: set[Run] = set()
 _going_on_lock = threading.Lock()
 
 
@@ -142,8 +142,9 @@ class Run:
         self._began_s = time.perf_counter()
         self._oom_kills = _failure.oom_kill_count()
         with _going_on_lock:
-            self._overlapped = bool(_going_on)
-            _going_on.add(id(self))
+            for other in _going_on:
+                other._overlapped = self._overlapped = True
+            _going_on.add(self)
         code = 0
         try:
             self._emit(RunStarted(self.plan.run_id, dict(self.plan.values), self.plan.notes))
@@ -161,8 +162,7 @@ class Run:
             if self._child is not None:
                 self._child.close()
             with _going_on_lock:
-                _going_on.discard(id(self))
-                self._overlapped |= bool(_going_on)
+                _going_on.discard(self)
             result = self.result = self._made(code)
             self.state = result.state
             self._ended(result)

@@ -54,7 +54,11 @@ def text(obj: Any) -> str:
     view = _view(_listed(obj))
     blocks = [wrap(view.sentence)]
     if len(view.rows) > 1:
-        blocks.append(table(view.header, view.rows, align=view.align))
+        # the settings stand below the figures: beside them they would be cut off
+        rows = [(row[0], *row[2:]) for row in view.rows]
+        header = (view.header[0], *view.header[2:])
+        blocks.append(table(header, rows, align=view.align[0] + view.align[2:]))
+        blocks += [wrap(f"run {row[0]}: {row[1]}", indent="  ", hang="    ") for row in view.rows]
     blocks += [wrap(f"Note: {warning}", indent="  ", hang="    ") for warning in view.warnings]
     for title, body in view.details:
         blocks += [f"  {title}:", *(f"    {line}" for line in body.splitlines())]
@@ -158,7 +162,7 @@ def _view(runs: list[RunResult]) -> _View:
     foot = []
     kinds = dict.fromkeys(run.peak_kind for run in runs if run.peak_bytes is not None)
     if kinds:
-        foot.append(f"peak: {'; '.join(kinds)}")
+        foot.append("; ".join(kinds))
     if base is not None and len(runs) > 1:
         foot.append(f"speed: median step of run {base.run_id} ÷ the run's; {ONE_AFTER_THE_OTHER}")
         if len({run.values.get("batch_size") for run in runs}) > 1:
