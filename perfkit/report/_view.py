@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfkit.report._bar import Segment
+from perfkit.report.strip import Strip
 
 __all__ = ["FindingView", "LaneView", "ProfileView", "TableView"]
 
@@ -61,6 +62,7 @@ class ProfileView:
     step_line: str
     warnings: tuple[str, ...]
     lanes: tuple[LaneView, ...]
+    strip: Strip | None
     findings: tuple[FindingView, ...]
     more_findings: tuple[FindingView, ...]
     tables: tuple[TableView, ...]

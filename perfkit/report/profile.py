@@ -11,6 +11,7 @@ from typing import Any
 
 from perfkit.advice.findings import Finding, gain_words
 from perfkit.advice.profile import Profile
+from perfkit.report import strip as step_strip
 from perfkit.report._bar import Segment, bar, text_bar
 from perfkit.report._text import (
     fmt_count,
@@ -75,7 +76,9 @@ def html(obj: Any) -> str:
         return render_string("<pre>{{ shown }}</pre>", shown=repr(obj))
     # bar() escapes what it is given: its result is markup
     lanes = [Markup(bar(lane.title, lane.segments)) for lane in view.lanes]
-    return render("profile.html", view=view, lanes=lanes)
+    # so does svg()
+    strip = Markup(step_strip.svg(view.strip, inline=True))
+    return render("profile.html", view=view, lanes=lanes, strip=strip)
 
 
 # ---- what is said ------------------------------------------------------------------------
@@ -89,6 +92,7 @@ def _view(p: Profile) -> ProfileView:
         step_line=_step_line(p.breakdown, how=p.cost is None),
         warnings=tuple(dict.fromkeys((*p.warnings, *p.step.warnings))),
         lanes=_lanes(p.breakdown),
+        strip=step_strip.strip_of(p.trace),
         findings=findings[:_MAIN_FINDINGS],
         more_findings=findings[_MAIN_FINDINGS:],
         tables=(
@@ -195,6 +199,7 @@ def _breakdown_view(b: Breakdown) -> ProfileView:
         step_line=_step_line(b),
         warnings=b.warnings,
         lanes=_lanes(b),
+        strip=None,
         findings=(),
         more_findings=(),
         tables=_steps_tables(b),
@@ -269,6 +274,8 @@ def _steps_table(title: str, b: Breakdown, parts_ns: Sequence[Mapping[str, int]]
 def _as_text(view: ProfileView) -> str:
     blocks = ["\n".join(_head(view))]
     blocks += [f"{lane.title}\n{text_bar('class', lane.segments)}" for lane in view.lanes]
+    if view.strip is not None:
+        blocks.append(step_strip.text(view.strip))
     if view.findings:
         shown = [_finding_text(i, f) for i, f in enumerate(view.findings, 1)]
         blocks.append("What to do\n\n" + "\n\n".join(shown))

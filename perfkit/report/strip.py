@@ -200,8 +200,13 @@ _PATTERNS = {
 }
 
 
-def svg(strip: Strip | None) -> str:
-    """The strip as an SVG element, at most a box per pixel and lane; empty without a strip."""
+def svg(strip: Strip | None, *, inline: bool = False) -> str:
+    """The strip as an SVG element, at most a box per pixel and lane; empty without a strip.
+
+    Args:
+        strip: what to draw.
+        inline: for use inside an HTML page, which knows SVG without its name space.
+    """
     if strip is None:
         return ""
     key = "pk" + hashlib.sha256(repr(strip).encode()).hexdigest()[:10]  # ids are page-wide
@@ -209,8 +214,9 @@ def svg(strip: Strip | None) -> str:
     axis = 24 + _GAP - 14 + len(strip.lanes) * (_BAR + _GAP) - _GAP + 6
     legend = axis + 38
     height = legend + 18 * (n_rows + 1) + 2
+    space = "" if inline else ' xmlns="http://www.w3.org/2000/svg"'
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="{key}" width="{WIDTH}" height="{height}" '
+        f'<svg{space} class="{key}" width="{WIDTH}" height="{height}" '
         f'role="img" aria-labelledby="{key}t {key}d" style="max-width:100%">',
         f'<title id="{key}t">Step strip: {html.escape(strip.title)}</title>',
         f'<desc id="{key}d">{html.escape(strip.words)}</desc>',

@@ -364,7 +364,7 @@ function createView(model, el) {
     });
   }
   const paint = guard(() => {
-    theme ??= readTheme(root);
+    if (!theme?.bg) theme = readTheme(root); // empty until the page has the element and its style
     scroll = Math.min(scroll, bottom());
     const boxes = bestAnswer();
     Object.assign(state, { theme, lanes, boxes, view, scroll, kinds, steps, selected, query });

@@ -174,12 +174,6 @@ function drawBoxes(context, { x, y, width, height, theme, lanes, boxes, kinds, q
         context.fillStyle = patterns[pattern];
         context.fillRect(a, top + 1, b - a - gap, ROW - 2);
       }
-      if (!merged && matches[boxes.name[i]]) {
-        context.strokeStyle = theme.fg;
-        context.lineWidth = 2;
-        context.strokeRect(a, top + 2, Math.max(b - a - gap, 2), ROW - 4);
-        context.lineWidth = 1;
-      }
       if (b - a >= 24) {
         const name = merged ? `${boxes.count[i].toLocaleString("en")} events` : boxes.names[boxes.name[i]];
         const text = clip(name, b - a);
@@ -189,6 +183,10 @@ function drawBoxes(context, { x, y, width, height, theme, lanes, boxes, kinds, q
         }
         context.fillStyle = merged && boxes.fill[i] < 160 ? theme.fg : ink;
         context.fillText(text, a + 4, top + ROW / 2);
+      }
+      if (!merged && matches[boxes.name[i]]) {
+        context.fillStyle = theme.fg; // found by the search: underlined
+        context.fillRect(a, top + ROW - 3, Math.max(b - a - gap, 1), 3);
       }
     }
   }
