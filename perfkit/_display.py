@@ -22,6 +22,12 @@ class Shown:
 
     __slots__ = ()
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # IPython takes the first class that has a __repr__ or a _repr_pretty_ of its own, and
+        # every dataclass has a generated __repr__: without this it would be the plain text.
+        cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
+
     def __str__(self) -> str:
         return str(_report().text(self))
 

@@ -78,8 +78,8 @@ def test_a_mode_is_left_even_under_a_foreign_one() -> None:
 def test_loader_fetches_are_seen_until_stopped() -> None:
     seen = []
 
-    def around(fetch):
-        seen.append(1)
+    def around(fetch, is_batch):
+        seen.append(is_batch)
         return fetch()
 
     loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2)

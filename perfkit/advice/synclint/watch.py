@@ -188,7 +188,7 @@ class Watch:
         finally:
             sys.displayhook = original
 
-    def _fetch(self, fetch: Callable[[], Any]) -> Any:
+    def _fetch(self, fetch: Callable[[], Any], is_batch: bool) -> Any:
         """What a data loader does is on the host, whatever it does."""
         self._paused += 1
         try:
