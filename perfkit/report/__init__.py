@@ -31,6 +31,18 @@ _RENDERERS = {
     "perfkit.memory": "perfkit.report.memory",
     "perfkit.timing": "perfkit.report.timing",
     "perfkit.trace": "perfkit.report.profile",
+    "perfkit.trace.communication": "perfkit.report.trace_answers",
+    "perfkit.trace.copies": "perfkit.report.trace_answers",
+    "perfkit.trace.critical_path": "perfkit.report.trace_answers",
+    "perfkit.trace.diff": "perfkit.report.trace_answers",
+    "perfkit.trace.flops": "perfkit.report.trace_answers",
+    "perfkit.trace.idle": "perfkit.report.trace_answers",
+    "perfkit.trace.kernels": "perfkit.report.trace_answers",
+    "perfkit.trace.memory_curve": "perfkit.report.trace_answers",
+    "perfkit.trace.modules": "perfkit.report.trace_answers",
+    "perfkit.trace.queue": "perfkit.report.trace_answers",
+    "perfkit.trace.ranks": "perfkit.report.trace_answers",
+    "perfkit.trace.sequences": "perfkit.report.trace_answers",
 }
 
 

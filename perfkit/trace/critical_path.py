@@ -93,6 +93,7 @@ class CriticalPath(Shown):
         by_class_us: class → µs, adding up to ``wall_us``.
         bound_by: data, host, launch, sync, copy, compute or communication: of what the most of
             the path is.
+        bounds_us: the same for all of them: what bounds → µs of the path, the most first.
         parts: the path in order of time.
         top: activities of the device on the path: name → µs, the longest first.
         warnings: what is doubtful.
@@ -102,14 +103,10 @@ class CriticalPath(Shown):
     wall_us: float
     by_class_us: Mapping[str, float]
     bound_by: str
+    bounds_us: Mapping[str, float]
     parts: tuple[PathPart, ...]
     top: Mapping[str, float]
     warnings: tuple[str, ...] = ()
-
-    @property
-    def bounds_us(self) -> dict[str, float]:
-        """What bounds the step → µs of the path, the most first."""
-        return _bounds(self.by_class_us, on_device=bool(self.top))
 
 
 def critical_path(
@@ -143,6 +140,7 @@ def critical_path(
         wall_us=(end - begin) / 1e3,
         by_class_us=by_class,
         bound_by=next(iter(bounds)),
+        bounds_us=bounds,
         parts=tuple(reversed(walk.parts)),
         top=top,
         warnings=together(steps.warnings, walk.doubts),
