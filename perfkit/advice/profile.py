@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfkit._display import Shown, _report
+from perfkit._printable import printable
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import Diagnosis, diagnose
 from perfkit.errors import UsageError
 from perfkit.machine import Provenance, stamp
 from perfkit.timing.summary import Summary, summarize
-from perfkit.trace._printable import printable
 from perfkit.trace.breakdown import Breakdown, breakdown
 from perfkit.trace.columns import Trace
 from perfkit.trace.cost import Cost

@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from perfkit._printable import printable
 from perfkit.report import _text
 
 __all__ = ["environment", "render", "render_string"]
@@ -30,6 +31,7 @@ def environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -42,6 +44,12 @@ def environment() -> jinja2.Environment:
     )
     env.globals["style"] = _style()
     return env
+
+
+def _printable(value: Any) -> Any:
+    """No control character of a name reaches the page, nor a mark that turns the text around."""
+    plain = isinstance(value, str) and not isinstance(value, Markup)
+    return printable(value, lines=True) if plain else value
 
 
 @functools.cache

@@ -10,6 +10,8 @@ import math
 import textwrap
 from collections.abc import Sequence
 
+from perfkit._printable import printable
+
 __all__ = [
     "WIDTH",
     "clip",
@@ -104,14 +106,19 @@ def fmt_count(n: float | None) -> str:
 
 def clip(value: str, width: int) -> str:
     """``value`` on one line of at most ``width`` columns, its tail cut with an ellipsis."""
-    line = " ".join(value.split())
+    line = _one_line(value)
     return line if len(line) <= width else line[: max(width - 1, 0)] + "…"
+
+
+def _one_line(value: str) -> str:
+    """White space is one space, and nothing is left that a terminal would obey."""
+    return printable(" ".join(value.split()))
 
 
 def wrap(value: str, *, width: int = WIDTH, indent: str = "", hang: str | None = None) -> str:
     """A paragraph broken at ``width`` columns; ``hang`` indents the lines after the first."""
     return textwrap.fill(
-        " ".join(value.split()),
+        _one_line(value),
         width=width,
         initial_indent=indent,
         subsequent_indent=indent if hang is None else hang,
@@ -140,7 +147,7 @@ def table(
         indent: what stands before every line.
     """
     align = align or "<" + ">" * (len(header) - 1)
-    cells = [[" ".join(str(cell).split()) for cell in row] for row in (header, *rows)]
+    cells = [[_one_line(str(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     too_much = len(indent) + sum(widths) + 2 * (len(widths) - 1) - width
     if too_much > 0:

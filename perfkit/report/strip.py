@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfkit._printable import printable
 from perfkit.errors import UsageError
 from perfkit.report._text import fmt_ms, fmt_share, table
-from perfkit.trace._printable import printable
 from perfkit.trace.breakdown import DEVICE_CLASSES, HOST_CLASSES, device_layers, host_layers
 from perfkit.trace.columns import Int64, Trace
 from perfkit.trace.idle import IDLE_CAUSES, idle_causes

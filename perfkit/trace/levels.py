@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from perfkit.trace._printable import printable
+from perfkit._printable import printable
 from perfkit.trace.columns import (
     DEVICE_CATEGORIES,
     Bool,

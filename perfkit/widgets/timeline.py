@@ -13,8 +13,8 @@ import anywidget
 import numpy as np
 import traitlets
 
+from perfkit._printable import printable
 from perfkit.errors import UsageError
-from perfkit.trace._printable import printable
 from perfkit.trace.columns import Category, Trace
 from perfkit.trace.levels import KINDS, Boxes, Levels
 from perfkit.trace.load import load
