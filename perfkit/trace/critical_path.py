@@ -266,8 +266,11 @@ class _Walk:
             if before < 0:
                 return -1, now
             return before, self._add("kernel gap", "", int(self._ends[before]), now)
-        returned = min(int(trace.end_ns[launch]), now)
-        if before >= 0 and int(self._ends[before]) >= returned:
+        # A call that returned after the activity began (a blocking copy) had submitted it earlier.
+        ready = int(trace.end_ns[launch])
+        if ready > int(trace.start_ns[row]):
+            ready = int(trace.start_ns[launch])
+        if before >= 0 and int(self._ends[before]) >= ready:
             return before, self._add("kernel gap", "", int(self._ends[before]), now)
         called = min(int(trace.start_ns[launch]), now)
         return -1, self._add("launch delay", "", called, now)

@@ -1,0 +1,67 @@
+"""Collectives: time, bytes, bus bandwidth, and what computing hides."""
+
+from __future__ import annotations
+
+import pytest
+from simulated_traces import Simulated, cpu_training
+
+from perfkit.trace import communication, load
+from perfkit.trace.communication import bus_factor
+
+
+def test_bytes_bandwidth_and_overlap() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.device("gemm", 0, 100, 1)
+    sim.device(
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 50, 200, 2,
+        **{
+            "Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 1_000_000,
+            "Out msg nelems": 1_000_000, "Group size": 4, "Process Group Ranks": "[0, 1, 2, 3]",
+        },
+    )  # fmt: skip
+    found = communication(load(sim.json()))
+    (one,) = found.collectives
+    assert (one.name, one.dtype, one.message_bytes, one.group_size) == (
+        "allreduce", "BFloat16", 2_000_000, 4,
+    )  # fmt: skip
+    assert (one.total_us, one.overlapped_us, one.exposed_us) == (200, 50, 150)
+    assert one.bus_gb_per_s == pytest.approx(2_000_000 / 200e-6 / 1e9 * 1.5)
+    assert found.overlapped_share == pytest.approx(0.25)
+    assert found.exposed_share == pytest.approx(0.15)
+
+
+def test_collectives_at_the_same_time_count_once() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for i in range(2):
+        sim.device("ncclDevKernel_AllGather", 100, 100, i)
+    found = communication(load(sim.json()))
+    assert found.busy_us == 100
+    assert found.collectives[0].count == 2
+    assert found.collectives[0].message_bytes is None
+    assert any("how large" in w for w in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "factor"),
+    [
+        ("allreduce", 2, 1.0),
+        ("all_reduce", 8, 1.75),
+        ("_allgather_base", 4, 0.75),
+        ("reduce_scatter", 4, 0.75),
+        ("all_to_all", 4, 0.75),
+        ("broadcast", 4, 1.0),
+        ("barrier", 4, None),
+        ("allreduce", 0, None),
+    ],
+)
+def test_factors_of_nccl_tests(name: str, n: int, factor: float | None) -> None:
+    assert bus_factor(name, n) == factor
+
+
+def test_without_collectives_there_is_no_answer() -> None:
+    found = communication(load(cpu_training(2).json()))
+    assert found.collectives == ()
+    assert found.overlapped_share == 0
+    assert "not recorded" in str(found)

@@ -1,0 +1,53 @@
+"""Kernel sequences that come again: candidates for fusion."""
+
+from __future__ import annotations
+
+from simulated_traces import Simulated, cpu_training
+
+from perfkit.trace import load, sequences
+
+_ADD, _MUL, _NORM = "elementwise_kernel<add>", "elementwise_kernel<mul>", "layer_norm_kernel"
+
+
+def _row(names: list[str], steps: int = 2, repeats: int = 3, dur: float = 10) -> Simulated:
+    """Every step: ``repeats`` times these kernels, 2 µs apart, each followed by a gemm."""
+    sim = Simulated()
+    for i in range(steps):
+        sim.step(i, i * 10_000, 10_000)
+        at = i * 10_000 + 10.0
+        for _ in range(repeats):
+            for name in (*names, "nvjet_gemm"):
+                sim.device(name, at, dur, len(sim.events) + 1)
+                at += dur + 2
+    return sim
+
+
+def test_a_sequence_is_found_with_what_fusing_could_save() -> None:
+    found = sequences(load(_row([_ADD, _MUL, _NORM]).json()))
+    best = found.sequences[0]
+    assert best.names == (_ADD, _MUL, _NORM)
+    assert best.count == 6
+    assert best.busy_us == 6 * 30
+    assert best.gaps_us == 6 * 4
+    assert best.saved_at_most_us == 6 * (20 + 4)
+    assert all("gemm" not in name for s in found.sequences for name in s.names)
+
+
+def test_parts_of_a_longer_sequence_are_not_told_again() -> None:
+    assert len(sequences(load(_row([_ADD, _MUL, _NORM]).json())).sequences) == 1
+
+
+def test_one_kernel_in_a_row_counts_without_overlap() -> None:
+    found = sequences(load(_row([_ADD] * 6, repeats=2).json()))
+    pairs = [s for s in found.sequences if len(s.names) == 6]
+    assert pairs[0].count == 4
+
+
+def test_once_a_step_is_no_pattern() -> None:
+    assert sequences(load(_row([_ADD, _MUL], repeats=1).json())).sequences == ()
+
+
+def test_without_a_device_there_is_no_answer() -> None:
+    found = sequences(load(cpu_training(2).json()))
+    assert found.sequences == ()
+    assert any("no kernel" in w for w in found.warnings)
