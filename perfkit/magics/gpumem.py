@@ -38,6 +38,14 @@ class GpumemMagics(Magics):
         metavar="N",
         help="Count the first N optimizer steps only; the code then runs on uncounted.",
     )
+    @argument(
+        "-f",
+        "--function",
+        metavar="FUNC",
+        action="append",
+        default=[],
+        help="Also show the memory of each line of this function or module (may be repeated).",
+    )
     @_arguments.output_arguments
     @no_var_expand
     @needs_local_scope
@@ -59,6 +67,8 @@ class GpumemMagics(Magics):
         if cell is None and not args.statement:
             if args.steps is not None:
                 raise UsageError("-n counts steps of a run: give a statement, or use %%gpumem")
+            if args.function:
+                raise UsageError("-f watches a run: give a statement, or use %%gpumem")
             self._show_now(args, local_ns)
             return
         if cell is not None and args.statement:
@@ -91,8 +101,16 @@ class GpumemMagics(Magics):
         code = compile_user_code(self.shell, source, header=header, local_ns=local_ns)
         command = f"%gpumem {line}" if cell is None else header
         error: BaseException | None = None
+        namespace = {**self.shell.user_ns, **(local_ns or {})}
+        watch = [self._function(name, namespace) for name in args.function]
         with _arguments.one_line_errors():
-            accountant = Accountant(max_steps=args.steps, command=command)
+            accountant = Accountant(
+                max_steps=args.steps,
+                names=_modules(namespace),
+                watch=watch,
+                command=command,
+            )
+        del namespace, watch
         with accountant:
             error = code.run()
             if error is not None:
@@ -102,6 +120,18 @@ class GpumemMagics(Magics):
         finally:
             if error is not None:
                 raise error
+
+    def _function(self, name: str, namespace: dict[str, Any]) -> Any:
+        """What ``-f`` names: a variable and its attributes, nothing that would run code."""
+        first, *rest = name.split(".")
+        if first not in namespace:
+            raise UsageError(f"-f {name}: there is no {first!r} here; define it first")
+        value = namespace[first]
+        for attribute in rest:
+            if not hasattr(value, attribute):
+                raise UsageError(f"-f {name}: {type(value).__name__} has no {attribute!r}")
+            value = getattr(value, attribute)
+        return value
 
     def _give(self, args: argparse.Namespace, result: MemoryAccount | MemoryNow, kind: str) -> None:
         __tracebackhide__ = True
@@ -121,3 +151,14 @@ class GpumemMagics(Magics):
             _arguments.write_atomically(
                 args.data, lambda path: path.write_text(f"{data}\n", encoding="utf-8")
             )
+
+
+def _modules(namespace: dict[str, Any]) -> dict[str, Any]:
+    """Modules by the user's names for them, IPython's own (``_``, ``_3``) left out."""
+    from torch import nn
+
+    return {
+        name: value
+        for name, value in namespace.items()
+        if not name.startswith("_") and isinstance(value, nn.Module)
+    }

@@ -486,7 +486,7 @@ class Tracker(_DispatchMode):
 
     def _place(self, block: Block) -> None:
         """The innermost line of user code, and of a watched function, that is running now."""
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)
         found = False
         while frame is not None:
             code = frame.f_code
@@ -495,10 +495,11 @@ class Tracker(_DispatchMode):
                 found = True
                 if not self._watch:
                     return
-            if found and id(code) in self._watch:
+            if self._watch and id(code) in self._watch:
                 block.watched = self._line(frame)
-                return
-            frame = frame.f_back  # type: ignore[assignment]
+                if found:
+                    return
+            frame = frame.f_back
 
     def _line(self, frame: FrameType) -> Place:
         code = frame.f_code

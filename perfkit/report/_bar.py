@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from perfkit.report._text import fmt_share, table
 
-__all__ = ["Segment", "bar", "describe", "text_bar"]
+__all__ = ["Segment", "bar", "colour_of", "describe", "text_bar"]
 
 # name -> (colour, ink on it with a contrast of at least 4.5:1, pattern of report.css)
 _LOOK = {
@@ -48,6 +48,11 @@ class Segment:
     value: float
     shown: str
     look: str = ""
+
+
+def colour_of(look: str) -> str:
+    """The colour of one name of the palette, as CSS."""
+    return _LOOK[look][0]
 
 
 def _shares(segments: Sequence[Segment]) -> list[float]:

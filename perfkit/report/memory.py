@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfkit.memory.account import DeviceAccount, MemoryAccount
 from perfkit.memory.categories import CATEGORIES
 from perfkit.memory.cuda import AllocatorState, AllocatorUse
+from perfkit.memory.curve import Curve
 from perfkit.memory.live import LiveTensor, MemoryNow
 from perfkit.memory.resident import Resident
 from perfkit.report._bar import Segment, bar, describe
+from perfkit.report._curve import curve_words, stacked_curve
 from perfkit.report._text import (
     WIDTH,
     fmt_bytes,
@@ -37,6 +39,10 @@ _LOOKS = {
 }
 
 
+#: Rows of a table by line or module.
+_ROWS = 12
+
+
 @dataclass(frozen=True)
 class _MemoryView:
     """Everything that a memory report says, in order; one view behind both forms."""
@@ -46,6 +52,7 @@ class _MemoryView:
     lanes: tuple[LaneView, ...]
     tables: tuple[TableView, ...]
     foot: tuple[str, ...]
+    curves: tuple[tuple[str, Curve], ...] = ()
 
 
 def text(obj: MemoryAccount | MemoryNow) -> str:
@@ -54,6 +61,7 @@ def text(obj: MemoryAccount | MemoryNow) -> str:
     blocks = [wrap(view.sentence)]
     blocks += [wrap(f"Note: {warning}", hang="      ") for warning in view.warnings]
     blocks += [wrap(describe(lane.title, lane.segments), hang="    ") for lane in view.lanes]
+    blocks += [wrap(curve_words(title, curve), hang="    ") for title, curve in view.curves]
     for t in view.tables:
         if t.rows:
             title = f"{t.title} ({t.note})" if t.note else t.title
@@ -71,7 +79,8 @@ def html(obj: MemoryAccount | MemoryNow) -> str:
     view = _view(obj)
     # made by a template that escapes what it is given
     lanes = [Markup(bar(lane.title, lane.segments)) for lane in view.lanes]
-    return render("memory.html", view=view, lanes=lanes)
+    curves = [Markup(stacked_curve(title, curve, _LOOKS)) for title, curve in view.curves]
+    return render("memory.html", view=view, lanes=lanes, curves=curves)
 
 
 def _view(obj: MemoryAccount | MemoryNow) -> _MemoryView:
@@ -102,8 +111,15 @@ def _account_view(account: MemoryAccount) -> _MemoryView:
             for d in devices
             if d.peak_bytes
         ),
-        tables=() if quiet else tuple(_category_table(d) for d in devices),
+        tables=() if quiet else tuple(t for d in devices for t in _tables(d)),
         foot=tuple(foot),
+        curves=()
+        if quiet
+        else tuple(
+            (f"{_called(d)} over the region, held by tensors", d.curve)
+            for d in devices
+            if d.curve.n_events
+        ),
     )
 
 
@@ -124,7 +140,7 @@ def _sentence(account: MemoryAccount) -> str:
         )
     if main.peak_bytes:
         name, nbytes = max(main.at_peak_bytes.items(), key=lambda item: item[1])
-        peak += f", {fmt_share(nbytes / main.peak_bytes)} {name}"
+        peak += f", {fmt_share(nbytes / main.peak_bytes)} {name}{_most_of(main, name)}"
     sentence = f"{peak}; {_left(main.left_behind_bytes)}"
     if account.ended_by:
         return f"Until {account.ended_by}: {sentence[0].lower()}{sentence[1:]}."
@@ -132,6 +148,21 @@ def _sentence(account: MemoryAccount) -> str:
         steps = _counted(account.n_steps, "optimizer step")
         return f"First {steps}: {sentence[0].lower()}{sentence[1:]}."
     return f"{sentence}."
+
+
+def _most_of(device: DeviceAccount, category: str) -> str:
+    """The part of the model that has most of a category, if one part does."""
+    parts: dict[str, int] = {}
+    for module in device.by_module:
+        if not module.path.startswith("("):
+            part = ".".join(module.path.split(".")[:2])
+            parts[part] = parts.get(part, 0) + module.by_category[category]
+    total = device.at_peak_bytes[category]
+    if len(parts) < 2 or not total:
+        return ""
+    path, nbytes = max(parts.items(), key=lambda item: item[1])
+    # less than a third of them is no answer to "where"
+    return f" ({fmt_share(nbytes / total)} of them in {path})" if 3 * nbytes > total else ""
 
 
 def _left(nbytes: int) -> str:
@@ -190,6 +221,81 @@ def _category_table(device: DeviceAccount) -> TableView:
         code="......",
         open=True,
     )
+
+
+def _tables(device: DeviceAccount) -> list[TableView]:
+    return [
+        _category_table(device),
+        *([_function_table(device)] if device.function_lines else []),
+        _line_table(device),
+        _module_table(device),
+    ]
+
+
+def _function_table(device: DeviceAccount) -> TableView:
+    return TableView(
+        title=f"{_called(device)} by line of what is watched",
+        note="with all that a line calls",
+        header=("line", "code", "total then", "made", "at the peak", "stayed", "tensors"),
+        rows=tuple(
+            (
+                str(x.line),
+                x.text,
+                fmt_bytes(x.highest_bytes),
+                fmt_bytes(x.made_bytes),
+                fmt_bytes(x.at_peak_bytes),
+                fmt_bytes(x.at_end_bytes),
+                fmt_count(x.n_made),
+            )
+            for x in device.function_lines
+        ),
+        align="><>>>>>",
+        code=".c.....",
+        open=True,
+    )
+
+
+def _line_table(device: DeviceAccount) -> TableView:
+    entries = [(x.where, x.text, x.nbytes, x.by_category) for x in device.by_line if x.nbytes]
+    return TableView(
+        title=f"{_called(device)} at the peak, by the line that made it",
+        note="the innermost line of your code",
+        header=("where", "code", "at the peak", "share", "mostly"),
+        rows=tuple(
+            (name, text, fmt_bytes(n), fmt_share(n / device.peak_bytes), kind)
+            for name, text, n, kind in _top(entries)
+        ),
+        align="<<>><",
+        code=".c...",
+        open=True,
+    )
+
+
+def _module_table(device: DeviceAccount) -> TableView:
+    entries = [(m.path, "", m.nbytes, m.by_category) for m in device.by_module if m.nbytes]
+    return TableView(
+        title=f"{_called(device)} at the peak, by module",
+        note="without its children; gradients and optimizer state with their parameter",
+        header=("module", "at the peak", "share", "mostly"),
+        rows=tuple(
+            (name, fmt_bytes(n), fmt_share(n / device.peak_bytes), kind)
+            for name, _, n, kind in _top(entries)
+        ),
+        align="<>><",
+        code="....",
+    )
+
+
+def _top(
+    entries: Sequence[tuple[str, str, int, Mapping[str, int]]],
+) -> Iterator[tuple[str, str, int, str]]:
+    """The largest, and the rest in one row: the shares still add up."""
+    shown = entries if len(entries) <= _ROWS + 1 else entries[:_ROWS]
+    for name, code, nbytes, parts in shown:
+        yield name, code, nbytes, max(parts, key=lambda key: parts[key])
+    rest = entries[len(shown) :]
+    if rest:
+        yield f"{len(rest)} more", "", sum(entry[2] for entry in rest), ""
 
 
 def _signed(nbytes: int) -> str:

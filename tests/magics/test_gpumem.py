@@ -189,3 +189,37 @@ def test_the_help_names_the_flags(kit: Notebook) -> None:
     doc = kit.shell.find_line_magic("gpumem").__doc__
     for flag in ("-n", "-o", "-q", "-T", "-D"):
         assert flag in doc
+
+
+def test_lines_of_a_function_can_be_watched(kit: Notebook) -> None:
+    shown = kit.run("%gpumem -o seen -f step -f model step()")
+    assert shown.error is None
+    lines = [line.text for line in kit.ns["seen"].function_lines]
+    assert "loss = model(x).sum()" in lines
+    assert "loss.backward()" in lines
+    for text in (shown.bundles[0]["text/plain"], shown.bundles[0]["text/html"]):
+        assert "by line of what is watched" in text
+    # modules are called by the user's names
+    assert any(m.path.startswith("model.") for m in kit.ns["seen"].by_module)
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("%gpumem -f nothing step()", "no 'nothing' here"),
+        ("%gpumem -f model.nothing step()", "Sequential has no 'nothing'"),
+        ("%gpumem -f len step()", "'len' here"),
+        ("%gpumem -f x step()", "no lines to watch"),
+        ("%gpumem -f step", "give a statement"),
+    ],
+)
+def test_what_cannot_be_watched_is_said(kit: Notebook, cell: str, says: str) -> None:
+    error = kit.run(cell).error
+    assert isinstance(error, UsageError)
+    assert says in str(error)
+
+
+def test_the_curve_has_words(kit: Notebook) -> None:
+    page = kit.run("%gpumem step()").bundles[0]["text/html"]
+    assert "<svg" in page
+    assert 'aria-label="CPU tensors over the region' in page

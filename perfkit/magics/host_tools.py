@@ -1,0 +1,75 @@
+"""``%lprun`` for host time, ``%memit`` and ``%mprun`` for host RAM, from their own packages.
+
+line_profiler and memory_profiler stay what they are: these magics import them at the first
+call, hand the line on, and say what to do where they cannot run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+__all__ = ["HostToolsMagics"]
+
+
+@magics_class
+class HostToolsMagics(Magics):
+    """Magics of other packages, loaded when they are first used."""
+
+    @no_var_expand
+    @line_magic
+    def lprun(self, line: str = "") -> Any:
+        """Time per line of Python functions, by line_profiler: ``%lprun -f func statement``.
+
+        For the host's time. What a GPU does meanwhile is not in it: see ``%%torchprof``.
+        All options: ``%lprun?`` after the first use, or line_profiler's documentation.
+        """
+        return self._theirs("line_profiler.ipython_extension", "LineProfilerMagics").lprun(line)
+
+    @no_var_expand
+    @line_cell_magic
+    def memit(self, line: str = "", cell: str | None = None) -> Any:
+        """Peak resident set of a statement or cell, by memory_profiler: ``%memit statement``.
+
+        For the host's RAM as a whole. What tensors hold, and on a GPU, says ``%gpumem``.
+        """
+        return self._theirs("memory_profiler", "MemoryProfilerMagics").memit(line, cell)
+
+    @no_var_expand
+    @line_magic
+    def mprun(self, line: str = "") -> Any:
+        """Resident set per line of a function in a file: ``%mprun -f func statement``.
+
+        By memory_profiler, which cannot see functions that are defined in a notebook;
+        ``%gpumem -f func statement`` can, and counts tensors.
+        """
+        __tracebackhide__ = True
+        theirs = self._theirs("memory_profiler", "MemoryProfilerMagics")
+        try:
+            return theirs.mprun(line)
+        except ModuleNotFoundError as error:
+            # memory_profiler 0.61 needs it, Python 3.12 and newer lack it
+            if error.name != "distutils":
+                raise
+            raise UsageError(
+                "%mprun: memory_profiler needs distutils, which this Python no longer has; "
+                "`%pip install setuptools` brings it back, or use `%gpumem -f func statement`"
+            ) from error
+
+    def _theirs(self, package: str, magics: str) -> Any:
+        __tracebackhide__ = True
+        import importlib
+
+        try:
+            module: ModuleType = importlib.import_module(package)
+            return getattr(module, magics)(self.shell)
+        except ImportError as error:
+            name = package.partition(".")[0]
+            raise UsageError(
+                f"{name} cannot be imported here ({error}): `%pip install {name}` installs it"
+            ) from error
