@@ -243,6 +243,15 @@ class Timeline(anywidget.AnyWidget):
         result = []
         if trace.types_id[event] >= 0:
             result.append(("input types", trace.input_types[trace.types_id[event]]))
+        if trace.dims_id[event] >= 0:
+            result.append(("input shapes", trace.input_dims[trace.dims_id[event]]))
+        if trace.collective_id[event] >= 0:
+            c = trace.collectives[trace.collective_id[event]]
+            of = f" of {c.n_in:,} × {c.dtype}" if c.n_in >= 0 else ""
+            among = f" among {c.group_size} ranks" if c.group_size >= 0 else ""
+            result.append(("collective", f"{c.name}{of}{among}"))
+        if not math.isnan(trace.occupancy[event]):
+            result.append(("estimated occupancy", f"{float(trace.occupancy[event]):.0%}"))
         if trace.n_bytes[event] >= 0:
             result.append(("bytes", f"{int(trace.n_bytes[event]):,}"))
         for name in ("stream", "device", "correlation"):
