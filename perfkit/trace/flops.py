@@ -170,6 +170,8 @@ def _busy_ns(trace: Trace, inside: Nesting, owner: Int64, on_device: bool) -> In
     if not on_device:
         return dur[inside.rows]
     busy = np.zeros(len(inside.rows), dtype=np.int64)
+    if not len(inside.rows):
+        return busy
     device = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
     launch = launch_rows(trace, device)
     place = np.full(len(trace) + 1, -1, dtype=np.int64)

@@ -213,6 +213,8 @@ def _costs(trace: Trace, steps: Steps, within: Nesting | None) -> tuple[Int64, I
     np.add.at(of_ops, inside.parent_op[child], dur[inside.rows[child]])
     self_ns = np.maximum(dur[inside.rows] - of_ops, 0)
     device_ns = np.zeros(len(inside.rows), dtype=np.int64)
+    if not len(inside.rows):
+        return inside.rows, self_ns, device_ns
     device = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
     launch = launch_rows(trace, device)
     place = np.full(len(trace) + 1, -1, dtype=np.int64)

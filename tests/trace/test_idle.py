@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulated_traces import Simulated, cpu_training, gpu_training
 
-from perfkit.trace import breakdown, find_steps, load
+from perfkit.trace import breakdown, find_steps, idle, load
 from perfkit.trace.idle import idle_causes
 
 
@@ -61,3 +61,47 @@ def test_other_work_of_the_host() -> None:
 def test_blocking_transfers() -> None:
     found = _idle(gpu_training(3, copy="HtoD (Pageable -> Device)", copy_call=300))
     assert found["copy"] == pytest.approx(295, abs=5)
+
+
+def test_the_answer_adds_up_and_shows_itself() -> None:
+    trace = load(gpu_training(3, wait=400, python=100).json())
+    found = idle(trace)
+    split = breakdown(trace)
+    for step, causes in zip(split.steps, found.steps, strict=True):
+        assert sum(causes.values()) == step.device_ns["idle"]
+    assert sum(found.shares().values()) == pytest.approx(split.device_shares()["idle"], abs=1e-9)
+    assert found.median_ms["data"] == pytest.approx(0.4)
+    assert "waiting for data" in str(found)
+    assert idle(load(cpu_training(2).json())).total_us == {}
+
+
+def test_queued_gaps_beside_a_collective_are_communication() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for i, (name, start, dur) in enumerate(
+        [("gemm", 100, 100), ("ncclDevKernel_AllReduce", 210, 90), ("gemm", 330, 100),
+         ("gemm", 440, 100)]
+    ):  # fmt: skip
+        sim.kernel("aten::mm", i * 12, start, dur, name=name)
+    found = _idle(sim, 0)
+    assert found["communication"] == 10 + 30
+    assert found["kernels"] == 10
+
+
+def test_a_collective_of_the_host_is_communication() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.kernel("aten::mm", 0, 10, 90)
+    sim.label("gloo:all_reduce", 200, 300)
+    assert _idle(sim, 0)["communication"] == 300
+
+
+def test_without_correlation_only_short_gaps_count_as_queued() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.host("aten::mm", 0, 1_000)
+    sim.device("gemm", 0, 100, -1)
+    sim.device("gemm", 102, 100, -1)
+    sim.device("gemm", 210, 790, -1)
+    assert _idle(sim, 0) == {"kernels": 2, "launch": 8}
+    assert any("correlation" in w for w in idle(load(sim.json())).warnings)
