@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from perfkit.errors import MissingError, TraceError, UsageError
+from perfkit.errors import MissingError, TraceError
 
 # Most files are read before this; only those that are not need to say what is going on.
 _SILENT_S = 2.0
@@ -77,21 +77,25 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"perfkit: {error}", file=sys.stderr)
         return 2
     if arguments.html is not None:
-        _write(arguments.html, report)
+        _write(arguments.html, report, arguments.scrub)
     if arguments.json:
-        print(json.dumps(report.to_dict(), indent=1, allow_nan=False))
+        said = report.to_dict()
+        if arguments.scrub:
+            from perfkit.trace.scrub import scrub
+
+            said = scrub(said)
+        print(json.dumps(said, indent=1, allow_nan=False))
     else:
         print(report)
     return 0
 
 
-def _write(target: Path, report: Any) -> None:
+def _write(target: Path, report: Any, scrub: bool) -> None:
     from perfkit.report.trace_report import page
+    from perfkit.trace.export import write_atomically
 
-    try:
-        target.write_text(page(report), encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {target}: {error.strerror or error}") from error
+    made = page(report, scrub=scrub)
+    write_atomically(target, lambda part: part.write_text(made, encoding="utf-8"))
 
 
 class Progress:

@@ -127,11 +127,16 @@ class Profile(Shown):
 
         return pd.DataFrame(tables[what]())
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, scrub: bool = True) -> Path:
         """Write the profile; the ending says as what.
 
         ``.json`` and ``.json.gz``: the trace, for Perfetto, TensorBoard or
         ``perfkit.trace.load``. ``.html``: the report, self-contained. ``.txt``: the text.
+
+        Args:
+            path: where to.
+            scrub: leave names of users and hosts, environment dumps and tokens out of the HTML;
+                ``perfkit.trace.export`` does the same for a trace.
 
         Raises:
             UsageError: another ending, or a trace that was not recorded here.
@@ -147,7 +152,8 @@ class Profile(Shown):
                 gzip.compress(self.raw, compresslevel=6) if name.endswith(".gz") else self.raw
             )
         elif name.endswith((".html", ".htm")):
-            target.write_text(_page(str(_report().html(self))), encoding="utf-8")
+            page = _report().whole_page(self, title="perfkit profile", scrub=scrub)
+            target.write_text(page, encoding="utf-8")
         elif name.endswith(".txt"):
             target.write_text(str(self) + "\n", encoding="utf-8")
         else:
@@ -158,14 +164,6 @@ class Profile(Shown):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return dict(_report().mime_bundle(self, "profile"))
-
-
-def _page(body: str) -> str:
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>perfkit profile</title></head><body>\n{body}\n</body></html>\n"
-    )
 
 
 def explain(recording: Recording | Trace, *, provenance: Provenance | None = None) -> Profile:

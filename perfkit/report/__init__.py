@@ -15,7 +15,7 @@ import html as _stdlib_html
 import importlib
 from typing import Any
 
-__all__ = ["RESULT_MIME", "html", "mime_bundle", "text"]
+__all__ = ["RESULT_MIME", "html", "mime_bundle", "text", "whole_page"]
 
 #: The type under which a notebook keeps the numbers of a result, as JSON, beside its picture.
 #: ``perfkit tour`` reads findings and ratios from there.
@@ -71,6 +71,13 @@ def html(obj: Any) -> str:
     if module is None:
         return f"<pre>{_stdlib_html.escape(repr(obj))}</pre>"
     return str(module.html(obj))
+
+
+def whole_page(obj: Any, *, title: str = "perfkit report", scrub: bool = True) -> str:
+    """The HTML form as a page of its own, without what is private: see ``perfkit.report.page``."""
+    from perfkit.report.page import page
+
+    return page(obj, title=title, scrub=scrub)
 
 
 def mime_bundle(obj: Any, kind: str) -> dict[str, Any]:

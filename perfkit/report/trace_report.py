@@ -46,16 +46,11 @@ def html(obj: Any) -> str:
     return f'<div class="pk-report">{lead}</div>\n{_profile.html(obj.profile)}'
 
 
-def page(obj: TraceReport) -> str:
-    """The same as a whole page, for a file of its own."""
-    from perfkit.report._html import render_string
+def page(obj: TraceReport, *, scrub: bool = True) -> str:
+    """The same as a whole page, for a file of its own, without what is private."""
+    from perfkit.report.page import page as whole
 
-    title = render_string("{{ name }}", name=f"perfkit trace: {Path(obj.file).name}")
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title></head><body>\n{html(obj)}\n</body></html>\n"
-    )
+    return whole(obj, title=f"perfkit trace: {Path(obj.file).name}", scrub=scrub)
 
 
 def _head(report: TraceReport) -> str:

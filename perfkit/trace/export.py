@@ -206,7 +206,7 @@ def _events(trace: Trace) -> Iterator[dict[str, Any]]:
             if ids[i] >= 0:
                 args[key] = values[ids[i]]
         if occupancy[i] == occupancy[i]:  # not NaN: it was recorded
-            args["est. achieved occupancy %"] = round(100 * occupancy[i], 4)
+            args["est. achieved occupancy %"] = occupancy[i]
         if blocks[i] == blocks[i]:
             args["blocks per SM"] = blocks[i]
         if of_collective[i] >= 0:

@@ -251,7 +251,7 @@ class Timeline(anywidget.AnyWidget):
             among = f" among {c.group_size} ranks" if c.group_size >= 0 else ""
             result.append(("collective", f"{c.name}{of}{among}"))
         if not math.isnan(trace.occupancy[event]):
-            result.append(("estimated occupancy", f"{float(trace.occupancy[event]):.0%}"))
+            result.append(("estimated occupancy", f"{float(trace.occupancy[event]):.0f} %"))
         if trace.n_bytes[event] >= 0:
             result.append(("bytes", f"{int(trace.n_bytes[event]):,}"))
         for name in ("stream", "device", "correlation"):
