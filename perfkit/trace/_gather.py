@@ -196,7 +196,7 @@ class Gathered:
         take("types_id", _raws([a.types for a in args], types))
         take("dims_id", _raws([a.dims for a in args], dims))
         take("stack_id", _raws([a.stack for a in args], stacks))
-        take("occupancy", _floats([a.occupancy for a in args]))
+        take("occupancy_percent", _floats([a.occupancy for a in args]))
         take("blocks_per_sm", _floats([a.blocks_per_sm for a in args]))
         self._add_rare(args, name_id)
 

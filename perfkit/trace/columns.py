@@ -17,11 +17,11 @@ column            dtype   meaning
 ``stream``        int32   device stream; -1 where absent
 ``device``        int32   device index; -1 where absent
 ``n_bytes``       int64   bytes of a copy; -1 where absent
-``stack_id``      int32   index into ``stacks`` (source lines, innermost last); -1 absent
+``stack_id``      int32   index into ``stacks`` (source lines, innermost first); -1 absent
 ``types_id``      int32   index into ``input_types`` (recorded shapes only); -1 absent
 ``dims_id``       int32   index into ``input_dims`` (recorded shapes only); -1 absent
 ``concrete_id``   int32   index into ``concrete_inputs``, of convolutions and attention only
-``occupancy``     float32 estimated achieved occupancy of a kernel, 0 … 1; NaN where absent
+``occupancy_percent`` float32 estimated achieved occupancy of a kernel; NaN where absent
 ``blocks_per_sm`` float32 thread blocks of a kernel over multiprocessors; NaN where absent
 ``collective_id`` int32   index into ``collectives``; -1 where absent
 ================= ======= ========================================================
@@ -150,7 +150,7 @@ class Trace:
     input_dims: tuple[str, ...]
     concrete_id: Int32
     concrete_inputs: tuple[str, ...]
-    occupancy: Float32
+    occupancy_percent: Float32
     blocks_per_sm: Float32
     collective_id: Int32
     collectives: tuple[Collective, ...]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import gzip
+import importlib
 import json
 import random
 import sys
 import types
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -281,3 +283,92 @@ def test_mutated_traces_give_a_result_or_a_trace_error() -> None:
                 assert sum(step.host_ns.values()) == step.wall_ns
     assert read > 50
     assert refused > 5
+
+
+# ---- large files, which are read in pieces -----------------------------------------------
+
+
+def _same(a: Trace, b: Trace) -> None:
+    assert a.names == b.names
+    assert a.threads == b.threads
+    assert a.metadata == b.metadata
+    for column in fields(Trace):
+        x, y = getattr(a, column.name), getattr(b, column.name)
+        if isinstance(x, np.ndarray):
+            np.testing.assert_array_equal(x, y, err_msg=column.name)
+
+
+@pytest.mark.parametrize("form", ["object", "indented", "list", "gzip"])
+@pytest.mark.parametrize("piece", [1, 200, 5_000])
+def test_in_pieces_reads_the_same_as_whole(
+    form: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = gpu_training(4, wait=50, item=True, restart=20, copy="HtoD (Pageable -> Device)")
+    sim.host('a name with }, {"ph": "X" in it', 1_020, 5, **{"Input Dims": [[1, 2], []]})
+    data = {
+        "object": sim.json(),
+        "indented": json.dumps(json.loads(sim.json()), indent=2).encode(),
+        "list": sim.json("list"),
+        "gzip": sim.gz(),
+    }[form]
+    whole = load(data)
+    reader = importlib.import_module("perfkit.trace.load")
+    monkeypatch.setattr(reader, "_PIECE_BYTES", piece)
+    monkeypatch.setattr(reader, "_decode", None)  # the road for whole files is not taken
+    _same(load(data), whole)
+
+
+def test_in_pieces_damage_and_torn_ends_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = gpu_training(20)
+    whole = load(sim.json())
+    monkeypatch.setattr(importlib.import_module("perfkit.trace.load"), "_PIECE_BYTES", 500)
+    torn = load(sim.json()[:-700])
+    assert 0 < len(torn) < len(whole)
+    assert any("ends early" in w for w in torn.warnings)
+    sim.events[3]["ts"] = {"no": "number"}
+    damaged = load(sim.json())
+    assert len(damaged) == len(whole) - 1
+    assert any("1 events could not be read" in w for w in damaged.warnings)
+    named = load(sim.json().replace(b"aten::linear", b"aten::\x01linear"))
+    assert "aten:: linear" in named.names
+
+
+def test_in_pieces_a_list_inside_an_event_is_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where a cut falls into a nested list, the file is read whole.
+    sim = cpu_training(3)
+    nested = [{"ph": "X", "ts": 1, "dur": 2, "name": "inner", "cat": "kernel"}] * 40
+    sim.host("outer", 1_010, 5, nested=nested)
+    whole = load(sim.json())
+    monkeypatch.setattr(importlib.import_module("perfkit.trace.load"), "_PIECE_BYTES", 100)
+    _same(load(sim.json()), whole)
+    assert "inner" not in whole.names
+
+
+def test_shapes_occupancy_collectives_and_memory_are_columns() -> None:
+    sim = Simulated()
+    dims = {"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}
+    sim.host("aten::mm", 0, 5, **dims, **{"Concrete Inputs": ["", "1"]})
+    sim.host("aten::conv2d", 10, 5, **dims, **{"Concrete Inputs": ["", "1"]})
+    said = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 9, "Group size": 2}
+    sim.device("nccl", 20, 5, 1, **said, **{"est. achieved occupancy %": 25, "blocks per SM": 0.5})
+    sim.events.append(
+        {"ph": "i", "name": "[memory]", "pid": HOST, "tid": HOST, "ts": 3,
+         "args": {"Bytes": -64, "Addr": 7, "Device Type": 1, "Device Id": 1,
+                  "Total Allocated": 10, "Total Reserved": 20}}
+    )  # fmt: skip
+    trace = load(sim.json())
+    assert [trace.input_dims[i] for i in trace.dims_id[:2]] == ["[[2,3],[]]"] * 2
+    assert trace.input_types == ("float,Scalar",)
+    assert trace.concrete_id.tolist() == [-1, 0, -1]  # kept where FLOPs need them
+    assert trace.occupancy_percent[2] == 25
+    assert np.isnan(trace.occupancy_percent[0])
+    assert trace.blocks_per_sm[2] == 0.5
+    what = trace.collectives[trace.collective_id[2]]
+    assert (what.name, what.dtype, what.n_in, what.n_out, what.group_size) == (
+        "allreduce", "Float", 9, -1, 2,
+    )  # fmt: skip
+    m = trace.memory
+    assert (m.at_ns[0], m.n_bytes[0], m.address[0], m.allocated[0], m.reserved[0]) == (
+        3_000, -64, 7, 10, 20,
+    )  # fmt: skip
+    assert (bool(m.on_device[0]), m.device[0], trace.threads[m.thread[0]].tid) == (True, 1, HOST)

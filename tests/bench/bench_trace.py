@@ -1,0 +1,263 @@
+"""Reading and explaining a trace of a million events, beside what else can.
+
+    python tests/bench/bench_trace.py --out build/bench/trace.json [--events 1000000] [--quick]
+
+Every measurement runs in a process of its own, several times, taking turns; the least time of
+each counts (other load on the machine only ever adds), the median stands beside it. The file is
+read once before, so that it comes from memory for everybody.
+
+* **perfkit**: file → columns → breakdown, idle causes, syncs;
+* **msgspec alone**: the same file decoded by msgspec into structs of the same fields, and into
+  plain dicts: what the fastest decoder needs before a question is even asked;
+* **growth**: perfkit on 0.25, 1 and 4 million events; the exponent is the slope of log time over
+  log events, 1 is linear;
+* **HolisticTraceAnalysis** and **the TensorBoard plugin's loader** on the same file, where the
+  environment names a Python that has them: ``HTA_PYTHON``, ``TB_PLUGIN_PYTHON`` (their pins do not
+  go with perfkit's: make an environment for each and ``pip install HolisticTraceAnalysis``,
+  ``pip install torch-tb-profiler``). Each is asked for the least that compares: load, and
+  HTA's own breakdowns by time and idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from big_trace import write
+
+from perfkit.machine import stamp
+
+AT_MOST_TIMES_MSGSPEC = 2.0
+AT_MOST_PEAK_GB = 1.2
+AT_MOST_OF_HTA = 0.1
+
+_MEASURE = """
+import json, resource, sys, time
+path = sys.argv[1]
+{setup}
+begin = time.perf_counter()
+cpu = time.process_time()
+{run}
+took = time.perf_counter() - begin
+cpu = time.process_time() - cpu
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+peak *= 1 if sys.platform == "darwin" else 1024
+result = {{"s": took, "cpu_s": cpu, "peak_bytes": peak, "said": said}}
+print("\\nperfkit-bench:" + json.dumps(result))
+"""
+
+_PERFKIT = (
+    """
+from perfkit.trace import breakdown, find_steps, idle, load, syncs
+""",
+    """
+trace = load(path)
+loaded = time.perf_counter() - begin
+steps = find_steps(trace)
+split = breakdown(trace, steps)
+why = idle(trace, steps)
+waits = syncs(trace, steps)
+said = {"events": len(trace), "steps": len(steps), "load_s": loaded, "shares": split.shares()}
+""",
+)
+_STRUCTS = (
+    """
+import gc, msgspec
+import importlib
+_File = importlib.import_module("perfkit.trace.load")._File
+decoder = msgspec.json.Decoder(_File, strict=False)
+gc.disable()
+""",
+    """
+with open(path, "rb") as file:
+    data = file.read()
+said = {"events": len(decoder.decode(data).traceEvents)}
+""",
+)
+_DICTS = (
+    """
+import gc, msgspec
+gc.disable()
+""",
+    """
+with open(path, "rb") as file:
+    data = file.read()
+said = {"events": len(msgspec.json.decode(data)["traceEvents"])}
+""",
+)
+_HTA = (
+    """
+import logging, os
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+""",
+    """
+analysis = TraceAnalysis(trace_files={0: path})
+loaded = time.perf_counter() - begin
+times = analysis.get_temporal_breakdown(visualize=False)
+idle = analysis.get_idle_time_breakdown(visualize=False)
+said = {"load_s": loaded, "rows": len(times)}
+""",
+)
+_TB_PLUGIN = (
+    """
+import logging, os
+logging.disable(logging.CRITICAL)
+from torch_tb_profiler import io
+from torch_tb_profiler.profiler import RunLoader
+from torch_tb_profiler.profiler.data import RunProfileData
+import torch_tb_profiler.consts as consts
+""",
+    """
+from pathlib import Path
+profile = RunProfileData.parse("worker", None, path, os.path.dirname(path))
+profile.process()
+said = {"steps": len(profile.steps_names)}
+""",
+)
+
+
+def _measure(python: str, what: tuple[str, str], path: Path) -> dict[str, Any]:
+    program = _MEASURE.format(setup=what[0], run=what[1])
+    done = subprocess.run(
+        [python, "-c", program, str(path)], capture_output=True, text=True, check=False
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith("perfkit-bench:"):
+            return dict(json.loads(line.removeprefix("perfkit-bench:")))
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return {"failed": last[:300]}
+
+
+def _repeat(
+    arms: dict[str, tuple[str, tuple[str, str]]], path: Path, rounds: int
+) -> dict[str, dict[str, Any]]:
+    """Every arm once per round, so that whatever else the machine does hits all of them."""
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in arms}
+    for _ in range(rounds):
+        for name, (python, what) in arms.items():
+            if not runs[name] or "failed" not in runs[name][-1]:
+                runs[name].append(_measure(python, what, path))
+    return {name: _summary(results) for name, results in runs.items()}
+
+
+def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
+    failed = [r["failed"] for r in results if "failed" in r]
+    if failed:
+        return {"failed": failed[0]}
+    return {
+        "least_s": min(r["s"] for r in results),
+        "median_s": statistics.median(r["s"] for r in results),
+        "least_cpu_s": min(r["cpu_s"] for r in results),
+        "peak_bytes": max(r["peak_bytes"] for r in results),
+        "n": len(results),
+        "said": results[-1]["said"],
+    }
+
+
+def _exponent(points: list[tuple[int, float]]) -> float:
+    """Slope of log time over log events by least squares."""
+    xs, ys = [math.log(n) for n, _ in points], [math.log(s) for _, s in points]
+    x, y = statistics.fmean(xs), statistics.fmean(ys)
+    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum(
+        (a - x) ** 2 for a in xs
+    )
+
+
+def _line(name: str, r: dict[str, Any]) -> str:
+    if "failed" in r:
+        return f"{name:32} failed: {r['failed']}"
+    return (
+        f"{name:32} {r['least_s']:7.2f} s (median {r['median_s']:.2f}, processor "
+        f"{r['least_cpu_s']:.2f}), peak {r['peak_bytes'] / 1e9:.2f} GB"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="no growth, no slow peers")
+    args = parser.parse_args()
+    report: dict[str, Any] = {"provenance": stamp(command=" ".join(sys.argv)).to_dict()}
+    with tempfile.TemporaryDirectory(prefix="perfkit-bench-") as folder:
+        path = Path(folder) / "trace.json"
+        n = write(path, args.events)
+        size = path.stat().st_size
+        print(f"simulated trace: {n:,} events, {size / 1e6:.0f} MB")
+        begin = time.perf_counter()
+        path.read_bytes()
+        print(f"reading the bytes alone: {time.perf_counter() - begin:.2f} s")
+        here = sys.executable
+        arms = {
+            "perfkit": (here, _PERFKIT),
+            "msgspec alone, into structs": (here, _STRUCTS),
+            "msgspec alone, into dicts": (here, _DICTS),
+        }
+        results = _repeat(arms, path, args.rounds)
+        peers = {
+            "HolisticTraceAnalysis": ("HTA_PYTHON", _HTA),
+            "TensorBoard plugin's loader": ("TB_PLUGIN_PYTHON", _TB_PLUGIN),
+        }
+        for name, (variable, what) in peers.items():
+            python = os.environ.get(variable)
+            if python and not args.quick:
+                results |= _repeat({name: (python, what)}, path, 1)
+            else:
+                results[name] = {"failed": f"not installed (set {variable})"}
+        points = []
+        if not args.quick:
+            for factor in (0.25, 1, 4):
+                grown = Path(folder) / "grown.json"
+                count = write(grown, int(args.events * factor))
+                one = _repeat({"perfkit": (here, _PERFKIT)}, grown, 3)["perfkit"]
+                if "failed" not in one:
+                    points.append((count, one["least_cpu_s"]))
+                    results[f"perfkit, {count:,} events"] = one
+                grown.unlink()
+    for name, r in results.items():
+        print(_line(name, r))
+    ours = results["perfkit"]
+    checks: dict[str, dict[str, Any]] = {}
+    if "failed" not in ours:
+        for kind in ("structs", "dicts"):
+            other = results[f"msgspec alone, into {kind}"]
+            if "failed" not in other:
+                checks[f"time over msgspec into {kind}"] = {
+                    "value": ours["least_s"] / other["least_s"],
+                    "at_most": AT_MOST_TIMES_MSGSPEC,
+                }
+        checks["peak memory in GB"] = {
+            "value": ours["peak_bytes"] / 1e9,
+            "at_most": AT_MOST_PEAK_GB * n / 1e6,
+        }
+        hta = results["HolisticTraceAnalysis"]
+        if "failed" not in hta:
+            checks["time over HTA"] = {
+                "value": ours["least_s"] / hta["least_s"],
+                "at_most": AT_MOST_OF_HTA,
+            }
+    if len(points) > 1:
+        checks["exponent of growth"] = {"value": _exponent(points), "at_most": 1.1}
+    for name, check in checks.items():
+        check["ok"] = check["value"] <= check["at_most"]
+        verdict = "ok" if check["ok"] else "MISSED"
+        print(f"{name}: {check['value']:.2f} (at most {check['at_most']:g}) {verdict}")
+    report |= {"events": n, "bytes": size, "results": results, "checks": checks}
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return int("failed" in ours or not all(c["ok"] for c in checks.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
