@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from perfkit.experiment.settings import setting
     from perfkit.machine import doctor
     from perfkit.memory.account import account
+    from perfkit.memory.fit import will_it_fit
     from perfkit.timing.compare import compare
     from perfkit.widgets.lab import Lab
     from perfkit.widgets.timeline import Timeline
@@ -38,6 +39,7 @@ __all__ = [
     "setting",
     "unload_ipython_extension",
     "watch",
+    "will_it_fit",
 ]
 
 # name -> module that defines it; resolved on first use so that the import stays light
@@ -51,6 +53,7 @@ _HOMES = {
     "no_syncs": "perfkit.advice.synclint.guard",
     "setting": "perfkit.experiment.settings",
     "watch": "perfkit.widgets.watch",
+    "will_it_fit": "perfkit.memory.fit",
 }
 
 

@@ -144,6 +144,30 @@ def is_fake(tensor: Any) -> bool:
     return fake is not None and isinstance(tensor, fake.FakeTensor)
 
 
+def fake_mode() -> Any:
+    """A ``torch._subclasses.fake_tensor.FakeTensorMode`` (since torch 2.0).
+
+    ``allow_non_fake_inputs`` lets a model's plain constants take part.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake_copy(mode: Any, obj: Any) -> Any:
+    """A deep copy of ``obj`` whose tensors are fake ones of ``mode``.
+
+    Hides ``torch._subclasses.fake_tensor.FakeCopyMode`` (since torch 2.0): ``Module.to`` fails
+    under a FakeTensorMode.
+    """
+    import copy
+
+    from torch._subclasses.fake_tensor import FakeCopyMode
+
+    with FakeCopyMode(mode):
+        return copy.deepcopy(obj)
+
+
 def saved_tensors(node: Any) -> list[Any]:
     """The tensors that a node of the autograd graph keeps for its backward.
 

@@ -218,8 +218,9 @@ class Tracker(_DispatchMode):
         self._on_last_step = on_last_step
         self._running = self._counting = True
         self._roots = {id(module): name for name, module in (names or {}).items()}
-        self._take_stock(survey())
+        self._take_stock(self._survey())
         for module in modules:
+            self._know_paths(module.modules())
             for child in module.modules():
                 self._label_all(module_tensors(child), before=True)
         for optimizer in optimizers:
@@ -260,7 +261,7 @@ class Tracker(_DispatchMode):
             storage = block()
             if storage is not None and storage.nbytes() != block.nbytes:
                 self._resized(storage)
-        seen = survey()
+        seen = self._survey()
         self._know_paths(seen.modules)
         self._label_gradients()
         for ref in self._known_optimizers:
@@ -291,6 +292,15 @@ class Tracker(_DispatchMode):
         while self._undo:
             self._undo.pop()()
 
+    def _survey(self) -> Survey:
+        return survey()
+
+    def _find(self, tensor: Tensor) -> tuple[UntypedStorage, ...] | None:
+        return storages_of(tensor)
+
+    def _book(self, device: torch.device) -> Ledger | None:
+        return None if device.type == "meta" else Ledger()
+
     def _take_stock(self, seen: Survey) -> None:
         for tensor, category in seen.tensors:
             self._label(tensor, UNDECIDED if category is None else category, before=True)
@@ -302,7 +312,7 @@ class Tracker(_DispatchMode):
     def _take_leave(self, seen: Survey) -> None:
         unseen: dict[int, int] = {}
         for tensor, category in seen.tensors:
-            for storage in storages_of(tensor) or ():
+            for storage in self._find(tensor) or ():
                 block = self._live.get(id(storage))
                 if block is None:
                     unseen[id(storage)] = storage.nbytes()
@@ -407,7 +417,7 @@ class Tracker(_DispatchMode):
                     self._resized(storage)
 
     def _storages(self, tensor: Tensor) -> tuple[UntypedStorage, ...]:
-        found = storages_of(tensor)
+        found = self._find(tensor)
         if found is None:
             self.n_unreadable += 1
             return ()
@@ -464,9 +474,10 @@ class Tracker(_DispatchMode):
         device = storage.device
         ledger = self.ledgers.get(device)
         if ledger is None:
-            if device.type == "meta":
+            ledger = self._book(device)
+            if ledger is None:
                 return None
-            ledger = self.ledgers[device] = Ledger()
+            self.ledgers[device] = ledger
         block = Block(storage, self._free)
         block.key = id(storage)
         block.nbytes = nbytes

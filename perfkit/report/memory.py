@@ -9,6 +9,7 @@ from perfkit.memory.account import DeviceAccount, MemoryAccount
 from perfkit.memory.categories import CATEGORIES
 from perfkit.memory.cuda import AllocatorState, AllocatorUse
 from perfkit.memory.curve import Curve
+from perfkit.memory.fit import Fit, GpuFit
 from perfkit.memory.live import LiveTensor, MemoryNow
 from perfkit.memory.resident import Resident
 from perfkit.report._bar import Segment, bar, describe
@@ -55,7 +56,11 @@ class _MemoryView:
     curves: tuple[tuple[str, Curve], ...] = ()
 
 
-def text(obj: MemoryAccount | MemoryNow) -> str:
+#: What this module can show.
+Memory = MemoryAccount | MemoryNow | Fit
+
+
+def text(obj: Memory) -> str:
     """The plain-text form, at most 100 columns wide."""
     view = _view(obj)
     blocks = [wrap(view.sentence)]
@@ -70,7 +75,7 @@ def text(obj: MemoryAccount | MemoryNow) -> str:
     return "\n\n".join(blocks)
 
 
-def html(obj: MemoryAccount | MemoryNow) -> str:
+def html(obj: Memory) -> str:
     """The HTML form."""
     from markupsafe import Markup
 
@@ -83,8 +88,10 @@ def html(obj: MemoryAccount | MemoryNow) -> str:
     return render("memory.html", view=view, lanes=lanes, curves=curves)
 
 
-def _view(obj: MemoryAccount | MemoryNow) -> _MemoryView:
-    return _account_view(obj) if isinstance(obj, MemoryAccount) else _now_view(obj)
+def _view(obj: Memory) -> _MemoryView:
+    if isinstance(obj, MemoryAccount):
+        return _account_view(obj)
+    return _fit_view(obj) if isinstance(obj, Fit) else _now_view(obj)
 
 
 # --- the account of a region --------------------------------------------------------------
@@ -438,3 +445,78 @@ def _shape(t: LiveTensor) -> str:
 
 def _capital(words: str) -> str:
     return words[0].upper() + words[1:]
+
+
+# --- will it fit ---------------------------------------------------------------------------
+
+
+def _fit_view(fit: Fit) -> _MemoryView:
+    foot = [f"Predicted on fake tensors, no step was run: {fit.margin_reason}."]
+    if fit.per_sample_bytes is not None:
+        foot.append(f"One more sample near this batch: {fmt_bytes(fit.per_sample_bytes)}.")
+    foot.append(
+        f"{_counted(fit.n_evaluations, 'batch size')} tried in {fmt_ms(fit.seconds * 1e3)}; "
+        f"precision {fit.precision}, {'with' if fit.checkpointing else 'no'} checkpointing."
+    )
+    foot.append(fit.provenance.sentence())
+    peak = DeviceAccount(
+        device="predicted",
+        start_bytes=0,
+        peak_bytes=fit.peak_bytes,
+        end_bytes=0,
+        at_start_bytes=dict.fromkeys(CATEGORIES, 0),
+        at_peak_bytes=fit.at_peak_bytes,
+        at_end_bytes=dict.fromkeys(CATEGORIES, 0),
+        n_allocations=0,
+        by_module=fit.by_module,
+        by_line=fit.by_line,
+    )
+    title = f"at the predicted peak, {fmt_bytes(fit.peak_bytes)}"
+    return _MemoryView(
+        sentence=_fit_sentence(fit),
+        warnings=fit.warnings,
+        lanes=(LaneView(title, _segments(fit.at_peak_bytes)),) if fit.peak_bytes else (),
+        tables=(_gpu_table(fit), _line_table(peak), _module_table(peak)) if fit.peak_bytes else (),
+        foot=tuple(foot),
+    )
+
+
+def _fit_sentence(fit: Fit) -> str:
+    what = "The batch" if fit.batch is None else f"A batch of {fmt_count(fit.batch)}"
+    sentence = (
+        f"{what} needs {fmt_bytes(fit.peak_bytes)} (predicted), "
+        f"{fmt_bytes(fit.with_margin_bytes)} with the margin"
+    )
+    fitting = [gpu for gpu in fit.gpus if gpu.fits]
+    if not fit.gpus:
+        return f"{sentence}."
+    if not fitting:
+        return f"{sentence}: it fits on none of these GPUs."
+    smallest = min(fitting, key=lambda gpu: gpu.gb)
+    return f"{sentence}: it fits from {smallest.gb:g} GB on."
+
+
+def _gpu_table(fit: Fit) -> TableView:
+    return TableView(
+        title="GPUs",
+        note="predicted; sizes as sold, in 10^9 bytes",
+        header=("GPU", "this batch", "largest batch", "peak there"),
+        rows=tuple(
+            (
+                f"{gpu.gb:g} GB",
+                "fits" if gpu.fits else "does not fit",
+                _largest(gpu),
+                fmt_bytes(gpu.largest_peak_bytes),
+            )
+            for gpu in fit.gpus
+        ),
+        align="><>>",
+        code="....",
+        open=True,
+    )
+
+
+def _largest(gpu: GpuFit) -> str:
+    if gpu.largest_batch is None:
+        return "–"
+    return fmt_count(gpu.largest_batch) if gpu.exact else f"≥ {fmt_count(gpu.largest_batch)}"

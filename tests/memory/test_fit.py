@@ -1,0 +1,223 @@
+"""Will it fit: against the real step on the CPU, and what each option does to the peak."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from perfkit.errors import UsageError
+from perfkit.memory import fit as fit_module
+from perfkit.memory.account import account
+from perfkit.memory.fit import will_it_fit
+
+
+def _cnn() -> nn.Module:
+    blocks = [
+        nn.Sequential(nn.Conv2d(c, 24, 3, padding=1), nn.BatchNorm2d(24), nn.ReLU())
+        for c in (3, 24, 24)
+    ]
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 10))
+
+
+def _transformer() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(48, 4, 96, batch_first=True, dropout=0.0)
+    return nn.Sequential(
+        nn.Flatten(2), nn.Linear(1024, 48), layer, nn.Flatten(), nn.Linear(144, 10)
+    )
+
+
+def _batch(n: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(n, 3, 32, 32), torch.zeros(n, dtype=torch.long)
+
+
+@pytest.mark.parametrize("make", [_cnn, _transformer])
+@pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+def test_it_agrees_with_a_real_step(make: Callable[[], nn.Module], kind: str) -> None:
+    model = make()
+    before = [p.clone() for p in model.parameters()]
+    predicted = will_it_fit(model, _batch, batch=8, optimizer=kind, loss=cross_entropy, gpus_gb=())
+    # the model was not touched
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
+    # on CUDA torch takes the foreach way by itself, which the prediction assumes
+    optimizer = getattr(torch.optim, kind)(model.parameters(), lr=1e-3, foreach=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        images, labels = _batch(8)
+        cross_entropy(model(images), labels).backward()
+        optimizer.step()
+
+    step()
+    del before
+    real = account(step, model=model)
+    foreign = real.start_bytes - sum(
+        t.nbytes for t in (*model.parameters(), *model.buffers())
+    )  # other tests' leftovers, and the optimizer's own
+    state = sum(
+        t.nbytes for s in optimizer.state.values() for t in s.values() if isinstance(t, Tensor)
+    )
+    gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
+    foreign -= state + gradients
+    assert real.peak_bytes - foreign == pytest.approx(predicted.peak_bytes, rel=0.01)
+
+
+def test_the_largest_batch_fits_and_the_next_does_not() -> None:
+    model = _cnn()
+    fit = will_it_fit(model, _batch, batch=4, loss=cross_entropy, gpus_gb=(2, 4))
+    assert 0 < fit.gpus[0].largest_batch < fit.gpus[1].largest_batch  # type: ignore[operator]
+    for gpu in fit.gpus:
+        assert gpu.fits
+        assert gpu.exact
+        n = gpu.largest_batch
+        assert n is not None
+        for batch, fits in ((n, True), (n + 1, False)):
+            again = will_it_fit(model, _batch, batch=batch, loss=cross_entropy, gpus_gb=())
+            assert (again.with_margin_bytes <= gpu.gb * 1e9) is fits
+    assert fit.per_sample_bytes == pytest.approx(4 * 24 * 1024 * 9, rel=0.2)
+
+
+def test_nothing_fits_where_the_margin_alone_is_too_much() -> None:
+    fit = will_it_fit(_cnn(), _batch, batch=2, gpus_gb=(0.5,))
+    assert fit.gpus[0].largest_batch == 0
+    assert not fit.gpus[0].fits
+    assert "fits on none" in str(fit)
+
+
+def test_a_peak_that_is_no_straight_line_is_bisected() -> None:
+    peaks = {1: 10**8}
+
+    def peak(n: int) -> int:
+        peaks.setdefault(n, 10**8 if n < 777 else 10**10)
+        return peaks[n]
+
+    low, high = fit_module._largest(2 * 10**9, peaks, peak)
+    assert low < 777 <= (high or 0)
+
+
+def test_a_batch_that_costs_nothing_has_no_largest() -> None:
+    peaks = {1: 1000}
+
+    def peak(n: int) -> int:
+        peaks.setdefault(n, 1000)
+        return peaks[n]
+
+    low, high = fit_module._largest(2 * 10**9, peaks, peak)
+    assert high is None
+    assert low > 1
+
+
+def test_options_lower_the_peak() -> None:
+    def peak(**options: Any) -> int:
+        fit = will_it_fit(_cnn(), _batch, batch=16, loss=cross_entropy, gpus_gb=(), **options)
+        return fit.peak_bytes
+
+    plain = peak()
+    assert peak(checkpointing=True) < 0.8 * plain
+    assert peak(checkpointing=["0", "1"]) < plain
+    assert peak(precision="bfloat16") < 0.6 * plain
+    assert peak(precision="amp") < plain
+    assert peak(optimizer=None) <= plain
+
+
+def test_parameters_gradients_and_state_are_exact() -> None:
+    model = nn.Linear(1000, 1000)  # its optimizer step is the peak
+    nbytes = sum(p.nbytes for p in model.parameters())
+    fit = will_it_fit(model, lambda n: torch.randn(n, 1000), batch=1, gpus_gb=())
+    assert fit.at_peak_bytes["parameters"] == fit.at_peak_bytes["gradients"] == nbytes
+    assert fit.at_peak_bytes["optimizer state"] == 2 * nbytes + 2 * 4
+    assert sum(m.nbytes for m in fit.by_module) == fit.peak_bytes
+    assert sum(x.nbytes for x in fit.by_line) == fit.peak_bytes
+
+
+def test_a_model_larger_than_this_machine_is_made_by_a_function() -> None:
+    fit = will_it_fit(lambda: nn.Linear(200_000, 100_000), lambda n: torch.randn(n, 200_000))
+    assert fit.at_peak_bytes["parameters"] == (200_000 + 1) * 100_000 * 4
+    assert not fit.gpus[-1].fits
+
+
+def test_dicts_outputs_with_a_loss_and_fixed_batches() -> None:
+    class Out:
+        def __init__(self, loss: Tensor) -> None:
+            self.loss = loss
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor, scale: float) -> Out:
+            return Out((self.layer(x) * scale).sum())
+
+    fit = will_it_fit(Net(), lambda: {"x": torch.randn(4, 8), "scale": 2.0}, optimizer="SGD")
+    assert fit.batch is None
+    assert fit.per_sample_bytes is None
+    assert all(gpu.largest_batch is None for gpu in fit.gpus)
+    assert "The batch needs" in str(fit)
+
+
+def test_an_optimizers_class_and_settings_are_taken() -> None:
+    model = nn.Linear(100, 100)
+    own = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    fit = will_it_fit(model, lambda n: torch.randn(n, 100), optimizer=own, batch=1, gpus_gb=())
+    state = fit.at_peak_bytes["optimizer state"]
+    assert state == sum(p.nbytes for p in model.parameters())
+    assert not own.state
+
+
+class _Valued(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layer(x)
+        return y[y > 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"precision": "float8"}, "precision"),
+        ({"batch": 0}, "batch is 0"),
+        ({"optimizer": "Nadamm"}, "torch.optim has no"),
+        ({"optimizer": lambda p: 3}, "optimizer gave a int"),
+        ({"checkpointing": "nowhere"}, "no module of the model"),
+        ({"loss": lambda out, *rest: out}, "not one number"),
+        ({"model": _Valued()}, "depends on the values"),
+        ({"model": lambda: 3}, "must make a module"),
+        ({"make_batch": lambda n: torch.randn(n, 4, device="meta")}, "on meta"),
+        ({"make_batch": 3}, "function of the batch size"),
+    ],
+)
+def test_what_cannot_be_predicted_is_said(options: dict[str, Any], says: str) -> None:
+    given: dict[str, Any] = {
+        "model": nn.Linear(4, 4),
+        "make_batch": lambda n: torch.randn(n, 4),
+        **options,
+    }
+    with pytest.raises(UsageError, match=says):
+        will_it_fit(**given)
+
+
+def test_it_is_told_and_labelled_as_predicted() -> None:
+    fit = will_it_fit(_cnn(), _batch, batch=4, loss=cross_entropy, gpus_gb=(2, 16))
+    words, page = str(fit), fit._repr_html_()
+    for said in (
+        "predicted",
+        "margin",
+        "16 GB",
+        f"{fit.gpus[0].largest_batch:,}".replace(",", " "),
+    ):
+        assert said in words
+        assert said in page
+    assert fit.provenance.kind == "predicted"
+    assert all(len(line) <= 100 for line in words.splitlines())
+    data = json.loads(json.dumps(fit.to_dict()))
+    assert data["gpus"][0]["largest_batch"] == fit.gpus[0].largest_batch
