@@ -1,4 +1,4 @@
-"""The report of ``%%torchprof`` in JupyterLab: what its style sheet and the widgets' must not break."""
+"""The report of ``%%torchprof`` in JupyterLab, beside a widget: neither style breaks the other."""
 
 from __future__ import annotations
 
