@@ -117,6 +117,7 @@ _CATEGORIES = {
     "cuda_sync": Category.DEVICE_SYNC,
     "overhead": Category.OVERHEAD,
 }
+_KERNEL_CATEGORIES = [name for name, kind in _CATEGORIES.items() if kind == Category.KERNEL]
 # Traces before 2022 call labels "Operator" too; these names are labels in every year.
 _LABELS = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.")
 
@@ -181,7 +182,7 @@ class Gathered:
         take("start_us", np.fromiter([e.ts for e in events], np.float64, n))
         take("dur_us", np.fromiter([e.dur for e in events], np.float64, n))
         name_id = take("name_id", np.fromiter([names[e.name] for e in events], np.int32, n))
-        take("cat", np.fromiter([cats[e.cat] for e in events], np.int32, n))
+        cat = take("cat", np.fromiter([cats[e.cat] for e in events], np.int32, n))
         take("pid", np.fromiter([pids[e.pid] for e in events], np.int32, n))
         take("tid", np.fromiter([tids[e.tid] for e in events], np.int32, n))
         external = [a.external for a in args]
@@ -196,13 +197,24 @@ class Gathered:
         take("types_id", _raws([a.types for a in args], types))
         take("dims_id", _raws([a.dims for a in args], dims))
         take("stack_id", _raws([a.stack for a in args], stacks))
-        take("occupancy_percent", _floats([a.occupancy for a in args]))
-        take("blocks_per_sm", _floats([a.blocks_per_sm for a in args]))
+        self._add_kernels(args, cat)
         self._add_rare(args, name_id)
 
     def _take(self, name: str, column: Any) -> Any:
         self._pieces[name].append(column)
         return column
+
+    def _add_kernels(self, args: list[Args], cat: Any) -> None:
+        """Columns that only kernels have."""
+        n = len(args)
+        occupancy = self._take("occupancy", np.full(n, np.nan, np.float32))
+        blocks = self._take("blocks_per_sm", np.full(n, np.nan, np.float32))
+        kernel = [c.lower() in _KERNEL_CATEGORIES for c in self._cats]
+        rows = np.flatnonzero(np.array(kernel)[cat])
+        if len(rows):
+            mine = [args[i] for i in rows.tolist()]
+            occupancy[rows] = _floats([a.occupancy for a in mine])
+            blocks[rows] = _floats([a.blocks_per_sm for a in mine])
 
     def _add_rare(self, args: list[Args], name_id: Any) -> None:
         """Columns of which nearly every row is empty."""

@@ -21,7 +21,7 @@ column            dtype   meaning
 ``types_id``      int32   index into ``input_types`` (recorded shapes only); -1 absent
 ``dims_id``       int32   index into ``input_dims`` (recorded shapes only); -1 absent
 ``concrete_id``   int32   index into ``concrete_inputs``, of convolutions and attention only
-``occupancy_percent`` float32 estimated achieved occupancy of a kernel; NaN where absent
+``occupancy``     float32 estimated achieved occupancy of a kernel in %; NaN where absent
 ``blocks_per_sm`` float32 thread blocks of a kernel over multiprocessors; NaN where absent
 ``collective_id`` int32   index into ``collectives``; -1 where absent
 ================= ======= ========================================================
@@ -150,7 +150,7 @@ class Trace:
     input_dims: tuple[str, ...]
     concrete_id: Int32
     concrete_inputs: tuple[str, ...]
-    occupancy_percent: Float32
+    occupancy: Float32
     blocks_per_sm: Float32
     collective_id: Int32
     collectives: tuple[Collective, ...]

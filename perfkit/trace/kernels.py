@@ -195,7 +195,7 @@ def kernels(trace: Trace, steps: Steps | None = None) -> Kernels:
     ids, group = np.unique(trace.name_id[rows], return_inverse=True)
     n = len(ids)
     total, count = sum_by(group, dur, n), np.bincount(group, minlength=n)
-    occupancy = _weighted(trace.occupancy_percent[rows] / 100, dur, group, n)
+    occupancy = _weighted(trace.occupancy[rows] / 100, dur, group, n)
     blocks = _weighted(trace.blocks_per_sm[rows], dur, group, n)
     all_ns = int(total.sum())
     found = []
@@ -221,7 +221,7 @@ def kernels(trace: Trace, steps: Steps | None = None) -> Kernels:
     eligible = [k for k in found if k.family in TENSOR_FAMILIES]
     eligible_us = sum(k.total_us for k in eligible)
     small = dur < SMALL_KERNEL_US * 1e3
-    everything = _weighted(trace.occupancy_percent[rows] / 100, dur, np.zeros(len(rows), np.int64), 1)
+    everything = _weighted(trace.occupancy[rows] / 100, dur, np.zeros(len(rows), np.int64), 1)
     return Kernels(
         kernels=tuple(found),
         family_us=dict(sorted(by_family.items(), key=lambda item: -item[1])),

@@ -360,8 +360,8 @@ def test_shapes_occupancy_collectives_and_memory_are_columns() -> None:
     assert [trace.input_dims[i] for i in trace.dims_id[:2]] == ["[[2,3],[]]"] * 2
     assert trace.input_types == ("float,Scalar",)
     assert trace.concrete_id.tolist() == [-1, 0, -1]  # kept where FLOPs need them
-    assert trace.occupancy_percent[2] == 25
-    assert np.isnan(trace.occupancy_percent[0])
+    assert trace.occupancy[2] == 25
+    assert np.isnan(trace.occupancy[0])
     assert trace.blocks_per_sm[2] == 0.5
     what = trace.collectives[trace.collective_id[2]]
     assert (what.name, what.dtype, what.n_in, what.n_out, what.group_size) == (
