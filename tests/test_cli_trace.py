@@ -172,7 +172,7 @@ def test_html_is_one_page_and_escaped(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "<b>.json" not in page
     assert "&lt;img src=x" in page
     assert "<script" not in page
-    assert "http" not in page.replace("http://www.w3.org", "")
+    assert "://" not in page
     capsys.readouterr()
 
 

@@ -32,17 +32,17 @@ _PER_CHARACTER = (
     6.7  # px of a 12 px system font, on average; labels with too little room are left out
 )
 
-# name -> (label, colour, ink, pattern, letter). The palette is Okabe and Ito's; what waits is
-# patterned, what idles is a low bar: nothing is told by colour alone.
+# name -> (label, colour, ink, pattern, letter). The palette is Okabe and Ito's, used as in the bars
+# of the breakdown; what idles is a low, patterned bar: nothing is told by colour alone.
 _LOOKS = {
-    "data wait": ("data wait", "#E69F00", "#000", "dots", "d"),
+    "data wait": ("data wait", "#E69F00", "#000", "", "d"),
     "forward": ("forward", "#56B4E9", "#000", "", "f"),
     "backward": ("backward", "#0072B2", "#fff", "", "b"),
     "optimizer": ("optimizer", "#009E73", "#000", "", "o"),
     "sync": ("sync", "#D55E00", "#000", "stripes", "s"),
-    "copy": ("copy", "#F0E442", "#000", "", "c"),
-    "other": ("other", "#A5ABB3", "#000", "", "."),
-    "compute": ("compute", "#4C9ED9", "#000", "", "#"),
+    "copy": ("copy", "#F0E442", "#000", "dots", "c"),
+    "other": ("other", "#A5ABB3", "#000", "cross", "."),
+    "compute": ("compute", "#0072B2", "#fff", "", "#"),
     "communication": ("communication", "#CC79A7", "#000", "stripes", "%"),
     "idle: data": ("idle: data", "#E69F00", "#000", "dots", "d"),
     "idle: copy": ("idle: copy", "#F0E442", "#000", "stripes", "c"),

@@ -299,7 +299,8 @@ def scrub(value: T) -> T:
 
 
 def _pattern(names: set[str], around: str) -> re.Pattern[str] | None:
-    telling = sorted(n for n in names if len(n) >= 3 and n.lower() not in _ANYBODY)
+    telling = [n for n in names if len(n) >= 3 and n.lower() not in _ANYBODY]
+    telling.sort(key=lambda n: (-len(n), n))  # the longest that fits
     if not telling:
         return None
     return re.compile(around.format("|".join(map(re.escape, telling))))

@@ -5,13 +5,13 @@ import { HEAD, ROW, RULER } from "./lanes.js";
 // One look per kind, in the order of KINDS in perfkit/trace/levels.py: the palette of the report
 // (Okabe and Ito), dark ink on light fill; waiting and talking are told by pattern too.
 const LOOKS = {
-  "data wait": ["#E69F00", "#000", "dots"],
+  "data wait": ["#E69F00", "#000"],
   forward: ["#56B4E9", "#000"],
   backward: ["#0072B2", "#fff"],
   optimizer: ["#009E73", "#000"],
   sync: ["#D55E00", "#000", "stripes"],
-  copy: ["#F0E442", "#000"],
-  compute: ["#4C9ED9", "#000"],
+  copy: ["#F0E442", "#000", "dots"],
+  compute: ["#0072B2", "#fff"],
   communication: ["#CC79A7", "#000", "stripes"],
   runtime: ["#B9BFC7", "#000"],
   label: ["#E3E6EA", "#000", "line"],

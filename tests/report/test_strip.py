@@ -1,0 +1,158 @@
+"""The step strip: adds up, stays small, is well-formed XML, says in words what it shows."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from perfkit import report
+from perfkit.advice.profile import explain
+from perfkit.errors import UsageError
+from perfkit.report import strip
+from perfkit.trace.breakdown import breakdown
+from perfkit.trace.idle import idle_causes
+from perfkit.trace.load import load
+from perfkit.trace.steps import find_steps
+from tests.simulated_traces import Simulated, cpu_training, gpu_training
+
+HOSTILE = "ProfilerStep#1 <img src=x onerror=alert(1)> \"quoted\" 'too' \x07\x00\u202e]]>"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def gpu() -> strip.Strip:
+    made = strip.strip_of(load(gpu_training(5, wait=700, n_kernels=20).json()))
+    assert made is not None
+    return made
+
+
+def test_totals_are_those_of_the_breakdown() -> None:
+    trace = load(gpu_training(5, wait=700, n_kernels=20, launch_ahead=False).json())
+    made = strip.strip_of(trace)
+    assert made is not None
+    steps = find_steps(trace)
+    typical = breakdown(trace, steps).typical
+    assert made.step == typical.name
+    host, device = made.lanes
+    assert host.totals_ns == typical.host_ns
+    assert sum(device.totals_ns.values()) == made.wall_ns == typical.wall_ns
+    causes = idle_causes(trace, steps)[steps.names.index(made.step)]
+    shown = {k.removeprefix("idle: "): v for k, v in device.totals_ns.items() if "idle" in k}
+    assert shown == causes
+    assert device.totals_ns["compute"] == typical.device_ns["compute"]
+
+
+def test_parts_cover_the_step_without_gaps(gpu: strip.Strip) -> None:
+    for lane in gpu.lanes:
+        assert lane.parts[0].start == 0
+        assert lane.parts[-1].end == 1
+        for one, other in zip(lane.parts, lane.parts[1:], strict=False):
+            assert one.end == other.start
+            assert one.name != other.name
+
+
+def test_device_idle_is_told_by_its_cause(gpu: strip.Strip) -> None:
+    device = gpu.lanes[1]
+    assert device.totals_ns["idle: data"] == pytest.approx(700_000, rel=0.05)
+    assert device.parts[0].name == "idle: data"
+    assert "idle, the host waits for data 0.7" in gpu.words
+
+
+def test_boxes_below_a_pixel_are_merged() -> None:
+    sim = Simulated()
+    for i in range(20_000):
+        sim.host("aten::a", 1000 + 5 * i, 2)
+    sim.step(0, 1000, 100_000)
+    made = strip.strip_of(load(sim.json()))
+    assert made is not None
+    assert len(made.lanes[0].parts) <= strip.WIDTH
+    assert made.lanes[0].totals_ns["forward"] == 40_000_000  # every ns is still counted
+    assert len(strip.svg(made)) < 250_000
+
+
+def test_svg_is_well_formed_and_stands_alone(gpu: strip.Strip) -> None:
+    svg = strip.svg(gpu)
+    root = ElementTree.fromstring(svg)
+    assert root.tag == f"{SVG}svg"
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    assert not tags & {"script", "foreignObject", "image", "use", "a", "animate"}
+    assert not re.search(r"href|@import|url\((?!#)|\bon\w+=", svg)
+    assert "prefers-color-scheme:dark" in svg
+    title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+    assert title is not None
+    assert desc is not None
+    assert desc.text == gpu.words
+    assert root.get("aria-labelledby") == f"{title.get('id')} {desc.get('id')}"
+
+
+def test_hostile_step_names_are_text() -> None:
+    sim = cpu_training(1)
+    sim.events[-1]["name"] = HOSTILE
+    made = strip.strip_of(load(sim.json()))
+    svg = strip.svg(made)
+    root = ElementTree.fromstring(svg)
+    assert "<img" not in svg
+    assert any("<img src=x" in (element.text or "") for element in root.iter())
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", svg + strip.text(made))
+
+
+def test_ids_differ_between_strips_and_not_between_calls(gpu: strip.Strip) -> None:
+    other = strip.strip_of(load(cpu_training(2).json()))
+    ids = [set(re.findall(r'id="([^"]+)"', strip.svg(x))) for x in (gpu, other)]
+    assert not ids[0] & ids[1]
+    assert strip.svg(gpu) == strip.svg(gpu)
+
+
+def test_text_has_a_letter_for_each_column(gpu: strip.Strip) -> None:
+    shown = strip.text(gpu, width=50)
+    lines = re.findall(r"\|(.*)\|", shown)
+    assert [len(line) for line in lines] == [50, 50]
+    assert lines[0].startswith("dddd")
+    assert max(map(len, shown.splitlines())) <= 96
+
+
+def test_labels_stand_only_where_they_fit(gpu: strip.Strip) -> None:
+    inner = re.findall(r'class="in"[^>]*? width="([\d.]+)%"', strip.svg(gpu))
+    assert inner
+    assert all(float(width) / 100 * strip.WIDTH > 40 for width in inner)
+
+
+def test_a_trace_without_any_length_has_no_strip() -> None:
+    sim = Simulated()
+    sim.host("aten::a", 10, 0)
+    assert strip.strip_of(load(sim.json())) is None
+    assert strip.svg(None) == strip.text(None) == ""
+
+
+def test_no_bins() -> None:
+    with pytest.raises(UsageError, match="at least one bin"):
+        strip.strip_of(load(cpu_training(1).json()), bins=0)
+
+
+def test_the_profile_report_holds_it_above_the_tables() -> None:
+    profile = explain(load(gpu_training(3).json()))
+    html, text = report.html(profile), report.text(profile)
+    assert html.index("<svg") < html.index("Top operators")
+    assert 'xmlns="' not in html
+    assert text.index("  Device |") < text.index("Top operators")
+
+
+def test_page_is_whole_scrubbed_and_calls_nobody(tmp_path: Path) -> None:
+    from perfkit.report.page import page, save
+
+    sim = gpu_training(3)
+    sim.host("/home/alice/train.py(3): <img src=x onerror=1>", 1_100, 900)
+    profile = explain(load(sim.json()))
+    shown = page(profile, title="of </title><b>alice@node7</b>")
+    assert "alice" not in shown
+    assert "/home/[user]/train.py" in shown
+    assert "</title><b>" not in shown
+    assert shown.count("</title>") == 2  # the page's and the strip's
+    assert not re.search(r"<script|<img|https?:|<link|@import|url\((?!#)", shown)
+    assert "alice" in page(profile, scrub=False)
+    assert save(profile, tmp_path / "report.html").read_text() == page(profile)
+    assert profile.save(tmp_path / "other.html").read_text().count("alice") == 0
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["other.html", "report.html"]
