@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from perfkit.trace.breakdown import HOST_CLASSES, Breakdown
-from perfkit.trace.columns import Bool, Category, Trace
-from perfkit.trace.events import host_threads
+from perfkit.trace.breakdown import HOST_CLASSES, Breakdown, device_layers
+from perfkit.trace.columns import Bool, Category, Int64, Trace
+from perfkit.trace.events import host_threads, is_communication, join_device, runtime_calls
 from perfkit.trace.facts import Facts
 from perfkit.trace.idle import IDLE_CAUSES, idle_causes
-from perfkit.trace.intervals import Intervals, union
+from perfkit.trace.intervals import EMPTY, Intervals, paint, union
 from perfkit.trace.lines import NO_LINES, LineSamples
 from perfkit.trace.operators import Nesting, Operator, nesting, operators
 from perfkit.trace.steps import Steps
 from perfkit.trace.syncs import Sync, syncs
+
+# Dynamo's own labels around all that compiling is, forward and (lazily) backward.
+_COMPILES = re.compile(r"^(entire_(frame|backward)_compile|_compile\.compile_inner)\b")
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,12 +104,11 @@ class Case:
 
     def rows(self, *categories: Category, named: Callable[[str], object]) -> Bool:
         """Rows on the steps' host threads that begin inside a step and are named so."""
-        return (
-            self.trace.is_a(*categories)
-            & self._inside
-            & host_threads(self.trace, self.steps)[self.trace.thread]
-            & self.trace.named(named)
-        )
+        return self.trace.is_a(*categories) & self._here & self.trace.named(named)
+
+    @cached_property
+    def _here(self) -> Bool:
+        return self._inside & host_threads(self.trace, self.steps)[self.trace.thread]
 
     @cached_property
     def _inside(self) -> Bool:
@@ -113,6 +117,159 @@ class Case:
     def span(self, rows: Bool) -> Intervals:
         """The time that these rows cover."""
         return union(self.trace.start_ns[rows], self.trace.end_ns[rows])
+
+    def lost_in(self, parts: Intervals) -> float:
+        """The share of the steps that these intervals cost: covered on a CPU; with a device, only
+        what it idled meanwhile.
+        """
+        if not len(parts):
+            return 0.0
+        cells = paint(self.steps.start_ns, self.steps.end_ns, [parts], self._device)
+        return float(cells[:, 0, -1].sum()) / 1e3 / self.wall_us
+
+    @cached_property
+    def _device(self) -> list[Intervals]:
+        return device_layers(self.trace)[0] if self.on_device else []
+
+    def share_of(self, parts: Intervals) -> float:
+        """The share of the steps that these intervals cover on the host."""
+        if not len(parts):
+            return 0.0
+        cells = paint(self.steps.start_ns, self.steps.end_ns, [parts])
+        return float(cells[:, 0, 0].sum()) / 1e3 / self.wall_us
+
+    @cached_property
+    def compiling(self) -> Intervals:
+        """The time inside the steps in which ``torch.compile`` compiles."""
+        return self.span(self.rows(Category.ANNOTATION, Category.OP, named=_COMPILES.match))
+
+    @cached_property
+    def start_up(self) -> tuple[Intervals, tuple[tuple[str, float], ...]]:
+        """First calls that take long because they are the first, and (op, ms) of the longest.
+
+        The first allocation makes the CUDA context, the first convolution loads cuDNN and tries
+        its algorithms, the first call of any kernel may load it: seconds that no later step has.
+        Such a call takes over 1 ms and a twentieth of all steps, by itself (without what it
+        called or waited for); later calls of the same op take less than a tenth of that, and
+        where there is none it is an allocation.
+        """
+        trace, inside = self.trace, self.nesting
+        if not self.on_device or not len(inside.rows):
+            return EMPTY, ()
+        rows = inside.rows
+        dur = (trace.end_ns - trace.start_ns)[rows]
+        calls = runtime_calls(trace, self.steps).rows
+        counted = trace.is_a(Category.OP)[rows] | np.isin(rows, calls)
+        of_others = np.zeros(len(rows), dtype=np.int64)
+        within = counted & (inside.parent_op >= 0)
+        np.add.at(of_others, inside.parent_op[within], dur[within])
+        own = dur - of_others
+        least_ns = max(1e6, 0.05 * self.wall_us * 1e3)
+        name = trace.name_id[rows]
+        is_op = trace.is_a(Category.OP)[rows]
+        chosen = []
+        for at in np.flatnonzero(is_op & (own > least_ns)).tolist():
+            same = np.flatnonzero(is_op & (name == name[at]))
+            later = same[same > at]
+            if later[:1].size:
+                is_first = own[later].max() < 0.1 * own[at] or (
+                    len(later) > 2 and np.median(own[later]) < 0.01 * own[at]
+                )
+            else:
+                is_first = same[0] == at and trace.names[name[at]].startswith("aten::empty")
+            if is_first:
+                chosen.append(at)
+        longest = sorted(chosen, key=lambda at: -own[at])
+        told = tuple((trace.names[name[at]], float(own[at]) / 1e6) for at in longest[:3])
+        return union(trace.start_ns[rows[chosen]], trace.end_ns[rows[chosen]]), told
+
+    @cached_property
+    def next_op(self) -> Int64:
+        """For each op in ``nesting.rows``: position of the next op on its level; -1 where none."""
+        inside = self.nesting
+        ops = np.flatnonzero(self.trace.category[inside.rows] == Category.OP)
+        thread = self.trace.thread[inside.rows[ops]]
+        # positions are in order of time: a stable sort keeps it within each level
+        order = np.lexsort((inside.parent_op[ops], thread, inside.step[ops]))
+        here, after = ops[order[:-1]], ops[order[1:]]
+        same = (
+            (inside.parent_op[here] == inside.parent_op[after])
+            & (inside.step[here] == inside.step[after])
+            & (self.trace.thread[inside.rows[here]] == self.trace.thread[inside.rows[after]])
+        )
+        result = np.full(len(inside.rows), -1, dtype=np.int64)
+        result[here[same]] = after[same]
+        return result
+
+    @cached_property
+    def launched(self) -> Int64:
+        """For each position in ``nesting.rows``: row of the device activity it launched, or -1."""
+        return join_device(self.trace, self.nesting.rows)
+
+    def launched_by(self, positions: Bool) -> Int64:
+        """Rows of the device activity that these ops, or ops inside of them, launched."""
+        trace, rows = self.trace, self.nesting.rows
+        found = []
+        for thread in np.unique(trace.thread[rows[positions]]):
+            here = trace.thread[rows] == thread
+            calls = rows[positions & here]
+            inside = union(trace.start_ns[calls], trace.end_ns[calls])
+            launched = here & (self.launched >= 0)
+            launched[launched] = inside.covers(trace.start_ns[rows[launched]])
+            found.append(self.launched[launched])
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+    def launched_within(self, position: int) -> Int64:
+        """As :meth:`launched_by`, for one op; quick enough to ask for each of thousands."""
+        row = self.nesting.rows[position]
+        at, start = self._launches
+        first = np.searchsorted(start, self.trace.start_ns[row], side="left")
+        last = np.searchsorted(start, self.trace.end_ns[row], side="left")
+        here = at[first:last]
+        same = self.trace.thread[self.nesting.rows[here]] == self.trace.thread[row]
+        launched: Int64 = self.launched[here[same]]
+        return launched
+
+    @cached_property
+    def _launches(self) -> tuple[Int64, Int64]:
+        at = np.flatnonzero(self.launched >= 0)
+        return at, self.trace.start_ns[self.nesting.rows[at]]
+
+    def device_share(self, rows: Int64) -> float:
+        """Share of the steps in which one of these device activities runs."""
+        parts = union(self.trace.start_ns[rows], self.trace.end_ns[rows])
+        cells = paint(self.steps.start_ns, self.steps.end_ns, [parts])
+        return float(cells[:, 0, 0].sum()) / 1e3 / self.wall_us
+
+    @cached_property
+    def kernels(self) -> Int64:
+        """Rows of the kernels that begin inside a step, without communication."""
+        kernels = self.trace.is_a(Category.KERNEL) & self._inside
+        return np.flatnonzero(kernels & ~self.trace.named(is_communication))
+
+    @property
+    def busy_share(self) -> float:
+        """Share of the steps in which the device works; 0 without one."""
+        return 1.0 - self.breakdown.device_shares()["idle"] if self.on_device else 0.0
+
+    @cached_property
+    def gpu(self) -> Mapping[str, Any]:
+        """What the trace says of its first device: name, totalGlobalMem, computeMajor …"""
+        devices = self.trace.metadata.get("deviceProperties")
+        first = devices[0] if isinstance(devices, list) and devices else {}
+        return first if isinstance(first, dict) else {}
+
+    @property
+    def nvidia_major(self) -> int:
+        """Major compute capability of an NVIDIA GPU; 0 for any other or an unknown one."""
+        major, warp = self.gpu.get("computeMajor"), self.gpu.get("warpSize")
+        is_amd = "amd" in str(self.gpu.get("name", "")).lower() or warp == 64
+        return major if isinstance(major, int) and not is_amd else 0
+
+    def is_named(self, *names: str) -> Bool:
+        """Which positions in ``nesting.rows`` have one of these names."""
+        ids = [i for i, name in enumerate(self.trace.names) if name in names]
+        return np.isin(self.trace.name_id[self.nesting.rows], ids)
 
     def labels(self, prefix: str) -> Intervals:
         """The time that labels (or, in old traces, ops) with this prefix cover, inside steps."""

@@ -57,12 +57,18 @@ def diagnose(case: Case, step: Summary, provenance: str) -> Diagnosis:
 
 
 def _bound(case: Case) -> tuple[str, float]:
-    losses = {"data": case.lost_to("data wait"), "host": case.lost_to("other")}
+    compiling = case.lost_in(case.compiling)
+    losses = {"data": case.lost_to("data wait"), "host": case.lost_to("other") + compiling}
     if case.on_device:
+        starting = case.lost_in(case.start_up[0])
+        losses["host"] += starting
         losses |= {
             "sync": case.idle["sync"],
             "copy": case.idle["copy"],
-            "launch": case.idle["launch"],
+            "launch": case.idle["launch"] - compiling - starting,
+            # what is left of it computes and communicates at once: that costs nothing
+            "communication": case.breakdown.device_shares()["communication"]
+            + case.idle.get("communication", 0.0),
         }
     worst = max(losses, key=lambda b: losses[b])
     if losses[worst] >= _BOUND_FROM:
@@ -71,13 +77,19 @@ def _bound(case: Case) -> tuple[str, float]:
         shares = case.shares
         return "compute", shares["forward"] + shares["backward"] + shares["optimizer"]
     device = case.breakdown.device_shares()
-    work = {k: device[k] for k in ("compute", "communication", "copy")}
+    work = {k: device[k] for k in ("compute", "copy")}
     busiest = max(work, key=lambda k: work[k])
     return busiest, work[busiest]
 
 
 def _sentence(bound_by: str, share: float, case: Case) -> str:
     part = percent(share)
+    if bound_by == "host":
+        compiling, starting = case.share_of(case.compiling), case.share_of(case.start_up[0])
+        if compiling > share / 2:
+            return f"Host-bound: {percent(compiling)} of the profiled time torch.compile compiles"
+        if starting > share / 2:
+            return f"Host-bound: {percent(starting)} of the profiled time is start-up, not training"
     if not case.on_device:
         return {
             "data": f"Data-bound: {part} of each step waits for the DataLoader",
@@ -101,7 +113,9 @@ def _sentence(bound_by: str, share: float, case: Case) -> str:
             f"Copy-bound: for {part} of each step transfers between host and device hold it up"
         ),
         "compute": f"Compute-bound: the device computes for {part} of each step",
-        "communication": f"Communication-bound: {part} of each step is spent between ranks",
+        "communication": (
+            f"Communication-bound: for {part} of each step ranks exchange data and do nothing else"
+        ),
     }[bound_by]
 
 

@@ -35,11 +35,16 @@ key                  meaning
 ``ranks[]``          several files only: all keys above but the first two, for each file. The
                      keys above are then those of the file that ``file`` names: the rank that
                      waits least for the others, or without communication the slowest
+``diff``             with ``--diff OTHER`` only, from OTHER (before) to FILE (after):
+                     ``before_step_ms``, ``after_step_ms``, ``ratio``, ``host_ms`` and
+                     ``device_ms`` (class → [before, after] per step), ``changes[]`` of ops and
+                     kernels (``kind``, ``name``, ``status``: new, gone, grew, shrank or same …)
 ===================  =======================================================================
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -55,6 +60,8 @@ from perfkit.advice.profile import Profile, explain
 from perfkit.advice.where import user_place
 from perfkit.errors import UsageError
 from perfkit.trace.columns import Trace
+from perfkit.trace.diff import Diff
+from perfkit.trace.diff import diff as compare_traces
 from perfkit.trace.load import load
 from perfkit.trace.syncs import Sync
 
@@ -84,7 +91,7 @@ class TraceReport(Shown):
     profile: Profile
     ranks: tuple[dict[str, Any], ...] = ()
     other: str = ""
-    diff: Any = None
+    diff: Diff | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object described in this module's head."""
@@ -93,6 +100,7 @@ class TraceReport(Shown):
             "perfkit": __version__,
             **describe(self.file, self.profile),
             **({"ranks": list(self.ranks)} if self.ranks else {}),
+            **({"diff": _diff(self.diff)} if self.diff is not None else {}),
         }
 
 
@@ -112,6 +120,19 @@ def describe(file: str, profile: Profile) -> dict[str, Any]:
         "operators": [asdict(o) for o in profile.operators],
         "provenance": whole["provenance"],
         "warnings": whole["warnings"],
+    }
+
+
+def _diff(changed: Diff) -> dict[str, Any]:
+    return {
+        "other": changed.names[0],
+        "before_step_ms": changed.before_step_ms,
+        "after_step_ms": changed.after_step_ms,
+        "ratio": changed.ratio if math.isfinite(changed.ratio) else None,
+        "host_ms": {k: list(v) for k, v in changed.host_ms.items()},
+        "device_ms": {k: list(v) for k, v in changed.device_ms.items()},
+        "changes": [asdict(c) for c in changed.changes],
+        "warnings": list(changed.warnings),
     }
 
 
@@ -160,7 +181,13 @@ def trace_report(
     if diff is not None and len(paths) > 1:
         raise UsageError("--diff compares two traces: give one file beside it")
     if len(paths) == 1:
-        return TraceReport(paths[0], _explained(paths[0], progress))
+        profile = _explained(paths[0], progress)
+        if diff is None:
+            return TraceReport(paths[0], profile)
+        other = os.fspath(diff)
+        progress(f"comparing with {other} ({_size(other)})")
+        changed = compare_traces(load(other), profile.trace)
+        return TraceReport(paths[0], profile, other=other, diff=changed)
     ranks = _all_ranks(paths, progress)
     chosen = min(ranks, key=_waits_for_others)
     profile = _explained(chosen["file"], progress)

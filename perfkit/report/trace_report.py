@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from perfkit import report
 from perfkit.advice.trace_report import TraceReport
 from perfkit.report import profile as _profile
 from perfkit.report._text import fmt_ms, fmt_share, table, wrap
@@ -24,7 +25,10 @@ def text(obj: Any) -> str:
     if obj.ranks:
         blocks.append(table(_RANKS_HEADER, _ranks(obj), align="><<>>>>"))
         blocks.append(wrap(_chosen(obj)))
-    return "\n\n".join([*blocks, _profile.text(obj.profile)])
+    blocks.append(_profile.text(obj.profile))
+    if obj.diff is not None:
+        blocks.append(f"{_compared(obj)}\n\n{report.text(obj.diff)}")
+    return "\n\n".join(blocks)
 
 
 def html(obj: Any) -> str:
@@ -43,7 +47,10 @@ def html(obj: Any) -> str:
         rows=_ranks(obj),
         chosen=_chosen(obj) if obj.ranks else "",
     )
-    return f'<div class="pk-report">{lead}</div>\n{_profile.html(obj.profile)}'
+    parts = [f'<div class="pk-report">{lead}</div>', _profile.html(obj.profile)]
+    if obj.diff is not None:
+        parts += [render_string("<h2>{{ what }}</h2>", what=_compared(obj)), report.html(obj.diff)]
+    return "\n".join(parts)
 
 
 def page(obj: TraceReport, *, scrub: bool = True) -> str:
@@ -53,23 +60,27 @@ def page(obj: TraceReport, *, scrub: bool = True) -> str:
     return whole(obj, title=f"perfkit trace: {Path(obj.file).name}", scrub=scrub)
 
 
-def _head(report: TraceReport) -> str:
-    name = Path(report.file).name
-    if not report.ranks:
-        return f"{name}: {len(report.profile.trace):,} events"
-    return f"{len(report.ranks)} ranks: {name} and {len(report.ranks) - 1} more"
+def _head(of: TraceReport) -> str:
+    name = Path(of.file).name
+    if not of.ranks:
+        return f"{name}: {len(of.profile.trace):,} events"
+    return f"{len(of.ranks)} ranks: {name} and {len(of.ranks) - 1} more"
 
 
-def _chosen(report: TraceReport) -> str:
-    name = Path(report.file).name
-    waits = "communication" in report.profile.breakdown.device_shares()
+def _compared(of: TraceReport) -> str:
+    return f"From {Path(of.other).name} (before) to {Path(of.file).name} (after)"
+
+
+def _chosen(of: TraceReport) -> str:
+    name = Path(of.file).name
+    waits = "communication" in of.profile.breakdown.device_shares()
     why = "it waits least for the others" if waits else "the slowest of them"
     return f"Below: {name} ({why})."
 
 
-def _ranks(report: TraceReport) -> list[tuple[str, ...]]:
+def _ranks(of: TraceReport) -> list[tuple[str, ...]]:
     rows = []
-    shown = report.ranks
+    shown = of.ranks
     if len(shown) > _MOST_RANKS:
         shown = (*shown[: _MOST_RANKS // 2], *shown[-_MOST_RANKS // 2 :])
     for rank in shown:

@@ -39,12 +39,14 @@ class Facts:
         n_threads: torch's threads in one op.
         n_cores: cores that this process may use.
         matmul_precision: ``torch.get_float32_matmul_precision()``.
+        gc_pauses_ms: how long each of Python's garbage collections in the profiled steps took.
     """
 
     optimizers: tuple[OptimizerFacts, ...] = ()
     n_threads: int | None = None
     n_cores: int | None = None
     matmul_precision: str | None = None
+    gc_pauses_ms: tuple[float, ...] = ()
 
 
 def optimizer_facts(optimizer: Any) -> OptimizerFacts:

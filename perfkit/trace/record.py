@@ -38,6 +38,7 @@ from perfkit.trace.cost import Cost
 from perfkit.trace.facts import Facts, OptimizerFacts, optimizer_facts
 from perfkit.trace.lines import LineSamples, Sampler
 from perfkit.trace.load import load
+from perfkit.trace.pauses import GcPauses
 
 ACTIVE_STEPS = 6
 WARMUP_STEPS = 2
@@ -142,6 +143,7 @@ class Recorder:
         self._profile: Any = None
         self._hook: Any = None
         self._sampler: Sampler | None = None
+        self._gc: GcPauses | None = None
         self._mark: Any = None
         self._thread_id = 0
         self._in_main_thread = False
@@ -215,6 +217,8 @@ class Recorder:
                 memory_limit_bytes=_MEMORY_BYTES,
             )
             self._sampler.start()
+            self._gc = GcPauses(self._thread_id)
+            self._gc.start()
             self._hook = register_optimizer_step_post_hook(self._optimizer_stepped)
             if self.warmup_steps == 0:
                 self._activate()
@@ -330,6 +334,8 @@ class Recorder:
         assert self._sampler is not None
         self._sampler.resume(forget=True)
         self._sampler.set_deadline(time.monotonic() + self._max_seconds)
+        assert self._gc is not None
+        self._gc.forget()
 
     # --- the time limit ---------------------------------------------------------------------
 
@@ -402,6 +408,8 @@ class Recorder:
             self._state = "done"
             return
         before, self._state = self._state, "done"
+        if self._gc is not None:
+            self._gc.stop()
         if self._sampler is not None:
             self._sampler.pause()  # stopping the profiler is no line of the user's
         began_s = time.perf_counter()
@@ -482,6 +490,7 @@ class Recorder:
             n_threads=torch.get_num_threads(),
             n_cores=usable_cpus(),
             matmul_precision=torch.get_float32_matmul_precision(),
+            gc_pauses_ms=() if self._gc is None else self._gc.pauses_ms,
         )
 
 

@@ -350,7 +350,7 @@ def test_communication_bound() -> None:
         event["name"] = event["name"].replace("sgemm", "ncclDevKernel_AllReduce_Sum_f32")
     diagnosis = _diagnosis(sim)
     assert diagnosis.bound_by == "communication"
-    assert diagnosis.sentence.startswith("Communication-bound: 99 %")
+    assert diagnosis.sentence.startswith("Communication-bound: for 100 %")
 
 
 def test_findings_are_ranked_by_what_they_can_bring() -> None:

@@ -6,22 +6,53 @@ from collections.abc import Callable, Iterable
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding
-from perfkit.advice.rules import data, host, optimizer, precision, transfers
+from perfkit.advice.rules import (
+    compiling,
+    data,
+    device,
+    extras,
+    host,
+    loops,
+    memory,
+    optimizer,
+    precision,
+    ranks,
+    shapes,
+    transfers,
+)
 
 Rule = Callable[[Case], Iterable[Finding]]
 
 RULES: tuple[Rule, ...] = (
     data.dataloader,
     data.decoding,
+    host.start_up,
     host.python,
     host.tiny_ops,
     host.launch_bound,
+    compiling.recompiles,
+    compiling.graph_breaks,
+    extras.validation,
+    extras.logging,
+    extras.garbage_collection,
+    loops.indexing,
+    loops.made_on_the_host,
     transfers.sync,
     transfers.pageable_copy,
+    device.tensor_cores,
+    device.small_grids,
+    device.kernel_gaps,
+    memory.nearly_full,
+    memory.allocations,
     optimizer.single_tensor,
     optimizer.zero_grad,
     optimizer.large_update,
     precision.float64,
     precision.emulated_precision,
     precision.one_thread,
+    shapes.conv_bias,
+    shapes.alignment,
+    ranks.data_parallel,
+    ranks.slow_backend,
+    ranks.communication,
 )

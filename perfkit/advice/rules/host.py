@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, percent
-from perfkit.trace.columns import DEVICE_CATEGORIES, Category
+from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.trace.lines import Line
 
 # Python between the ops of a healthy step of some ms takes up to a tenth of it.
@@ -105,30 +104,56 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
 
 def launch_bound(case: Case) -> Iterator[Finding]:
     """On a device: it runs its kernels faster than the host can launch them."""
-    if not case.on_device or case.idle["launch"] < _LEAST_SHARE:
+    # Start-up is no matter of launching, and compiling is none either: they have their own words.
+    lost = case.idle["launch"] - case.lost_in(case.start_up[0]) - case.lost_in(case.compiling)
+    if not case.on_device or lost < _LEAST_SHARE:
         return
-    trace = case.trace
-    kernels = trace.is_a(Category.KERNEL) & (case.steps.containing(trace.start_ns) >= 0)
-    n = int(kernels.sum())
-    median_us = float(np.median(trace.dur_us[kernels])) if n else 0.0
-    gain, formula = amdahl(case.idle["launch"])
-    busy = trace.is_a(*DEVICE_CATEGORIES).any()
+    rows = case.kernels
+    median_us = float(np.median(case.trace.dur_us[rows])) if len(rows) else 0.0
+    is_compiled = len(case.labels("Torch-Compiled Region")) > 0
+    gain, formula = amdahl(lost)
     yield Finding(
         rule="launch-bound",
         title="The device waits for the host to launch kernels",
         evidence=(
-            f"the device idles for {percent(case.idle['launch'])} of each step while the host runs "
-            "operators",
-            f"{n / case.n_steps:,.0f} kernels per step, half of them shorter than "
+            f"the device idles for {percent(lost)} of each step while the host runs operators",
+            f"{len(rows) / case.n_steps:,.0f} kernels per step, half of them shorter than "
             f"{median_us:,.1f} µs",
-        )
-        if busy
-        else (),
+        ),
         what_to_do=(
-            'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs\n'
-            "# or larger batches: the same launches carry more work"
+            'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
+            + ("\n" if is_compiled else ": one launch for many kernels\n")
+            + "# or larger batches: the same launches carry more work"
         ),
         gain_at_most=gain,
         formula=formula,
         lesson="10-compile",
+    )
+
+
+def start_up(case: Case) -> Iterator[Finding]:
+    """The profiled steps are the first ones: contexts, libraries and kernels are being loaded."""
+    parts, longest = case.start_up
+    share = case.share_of(parts)
+    if share < _LEAST_SHARE:
+        return
+    calls = ", ".join(f"{name} {duration(ms)}" for name, ms in longest)
+    gain, formula = amdahl(share)
+    yield Finding(
+        rule="start-up",
+        title="These are first steps: much of their time is start-up that later steps lack",
+        evidence=(
+            f"first calls take {percent(share)} of the profiled time: {calls}",
+            "the first allocation makes the device's context, the first call of a library loads it",
+        ),
+        what_to_do=(
+            "schedule = torch.profiler.schedule(wait=1, warmup=4, active=3)\n"
+            "with torch.profiler.profile(schedule=schedule) as profiler:\n"
+            "    for batch in loader:\n"
+            "        train_step(batch)\n"
+            "        profiler.step()"
+        ),
+        gain_at_most=gain,
+        formula=f"later steps: {formula}",
+        lesson="01-measure",
     )

@@ -1,0 +1,109 @@
+"""``torch.compile``: compiling inside the profiled steps, and breaks in the graph."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, amdahl, duration, percent
+from perfkit.trace.columns import Category
+from perfkit.trace.intervals import Intervals, union
+
+_LEAST_SHARE = 0.05
+_REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d+)/(?P<attempt>\d+)")
+
+
+def recompiles(case: Case) -> Iterator[Finding]:
+    """Something is compiled inside the steps: shapes or values that change, or no warm-up."""
+    parts = case.compiling
+    share = case.share_of(parts)
+    if share < _LEAST_SHARE:
+        return
+    attempts = _attempts(case)
+    again = max(attempts.values(), default=0)
+    in_steps = len(set(case.steps.containing(parts.start).tolist()))
+    evidence = [
+        f"{len(parts)} compilations in {in_steps} of {case.n_steps} steps take "
+        f"{duration(parts.total_ns / 1e6)}, {percent(share)} of all profiled time"
+    ]
+    if again:
+        evidence.append(f"one region was compiled {again + 1} times: its inputs keep changing")
+    gain, formula = amdahl(share)
+    yield Finding(
+        rule="recompiles",
+        title=(
+            "torch.compile compiles again and again"
+            if again or in_steps > 1
+            else "torch.compile compiles inside the profiled steps"
+        ),
+        evidence=tuple(evidence),
+        what_to_do=(
+            "model = torch.compile(model, dynamic=True)  # one graph for all sizes\n"
+            "torch._dynamo.mark_dynamic(x, 0)  # or say which dimension varies\n"
+            "# TORCH_LOGS=recompiles python train.py  tells why; drop_last=True keeps batches equal"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="10-compile",
+    )
+
+
+def _attempts(case: Case) -> dict[int, int]:
+    """Compiled region → how often it was compiled again, as the names tell."""
+    found: dict[int, int] = {}
+    for name in case.trace.names:
+        match = _REGION.match(name)
+        if match:
+            frame = int(match["frame"])
+            found[frame] = max(found.get(frame, 0), int(match["attempt"]))
+    return found
+
+
+def graph_breaks(case: Case) -> Iterator[Finding]:
+    """Several compiled regions in a step with Python between them."""
+    trace = case.trace
+    rows = np.flatnonzero(case.rows(Category.OP, Category.ANNOTATION, named=_REGION.match))
+    if len(rows) < 2:
+        return
+    frames = {
+        i: int(m["frame"]) for i, name in enumerate(trace.names) if (m := _REGION.match(name))
+    }
+    frame = np.array([frames[i] for i in trace.name_id[rows].tolist()])
+    step = case.steps.containing(trace.start_ns[rows])
+    # From the end of one region to the start of the next one in the same step. The backward pass
+    # has no regions of its own: between two regions lies forward code that was not compiled.
+    between = (step[1:] == step[:-1]) & (frame[1:] != frame[:-1])
+    gaps = union(trace.end_ns[rows[:-1]][between], trace.start_ns[rows[1:]][between])
+    lost = case.lost_in(_without(gaps, case.compiling))
+    if lost < _LEAST_SHARE:
+        return
+    gain, formula = amdahl(lost)
+    yield Finding(
+        rule="graph-breaks",
+        title="The compiled model is in pieces: between them Python runs uncompiled code",
+        evidence=(
+            f"{len(rows) / case.n_steps:,.1f} compiled regions per step, of {len(set(frame))} "
+            "different pieces of code",
+            f"what runs between them costs {percent(lost)} of each step",
+        ),
+        what_to_do=(
+            "model = torch.compile(model, fullgraph=True)  # an error at the first break\n"
+            "# TORCH_LOGS=graph_breaks python train.py  lists them: print, .item(), NumPy …"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="10-compile",
+    )
+
+
+def _without(parts: Intervals, holes: Intervals) -> Intervals:
+    """``parts`` where none of ``holes`` is."""
+    if not len(parts) or not len(holes):
+        return parts
+    edges = np.unique(np.concatenate([parts.start, parts.end, holes.start, holes.end]))
+    left, right = edges[:-1], edges[1:]
+    keep = parts.covers(left) & ~holes.covers(left)
+    return union(left[keep], right[keep])

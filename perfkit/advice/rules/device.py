@@ -1,0 +1,145 @@
+"""The device works, but slowly: no tensor cores, few blocks, gaps between kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.trace.columns import Int64
+from perfkit.trace.kernels import TENSOR_FAMILIES, family, uses_tensor_cores
+
+_LEAST_SHARE = 0.1
+# Where the device idles for more than half of the step, faster kernels would only idle longer.
+_BUSY = 0.5
+# Data sheets, dense, tensor cores over plain float32: V100 125 / 15.7 TFLOP/s in float16,
+# A100 156 / 19.5 in TF32, H100 495 / 67. None gives more than eight times.
+_TENSOR_SPEEDUP = 8
+# Kernels that only prepare a convolution (offsets, layouts) do no arithmetic.
+_PREPARES = re.compile(r"computeOffsets|nchwToNhwc|nhwcToNchw|scalePackedTensor", re.IGNORECASE)
+_FLOAT64 = re.compile(r"<double|dgemm|_f64|double,")
+
+
+def tensor_cores(case: Case) -> Iterator[Finding]:
+    """Matrix products and convolutions in float32 on a GPU with tensor cores."""
+    major = case.nvidia_major
+    if major < 7 or case.busy_share < _BUSY:
+        return
+    rows = case.kernels
+    plain = rows[case.trace.name_table(_could_use_tensor_cores)[case.trace.name_id[rows]]]
+    share = case.device_share(plain)
+    if share < _LEAST_SHARE:
+        return
+    gain, formula = amdahl(share, speedup=_TENSOR_SPEEDUP)
+    evidence = (
+        f"matrix products and convolutions outside of tensor cores run for {percent(share)} of "
+        f"each step, most of it in {_longest(case, plain)}",
+        f"{case.gpu.get('name', 'this GPU')} (compute capability {major}."
+        f"{case.gpu.get('computeMinor', 'x')}) has tensor cores",
+    )
+    if major >= 8:
+        yield Finding(
+            rule="tf32-off",
+            title="Matrix products run in full float32: TF32 is off",
+            evidence=evidence,
+            what_to_do=(
+                'torch.set_float32_matmul_precision("high")  # TF32: 10 bits of mantissa\n'
+                "torch.backends.cudnn.allow_tf32 = True  # for convolutions: the default\n"
+                '# or bfloat16: with torch.autocast("cuda", dtype=torch.bfloat16): ...'
+            ),
+            gain_at_most=gain,
+            formula=formula,
+            lesson="09-precision",
+        )
+    else:
+        yield Finding(
+            rule="tensor-cores-unused",
+            title="The tensor cores are not used: matrix products run in float32",
+            evidence=evidence,
+            what_to_do=(
+                'scaler = torch.amp.GradScaler("cuda")\n'
+                'with torch.autocast("cuda", dtype=torch.float16):\n'
+                "    loss = loss_fn(model(x), y)\n"
+                "scaler.scale(loss).backward()\n"
+                "scaler.step(optimizer)\n"
+                "scaler.update()"
+            ),
+            gain_at_most=gain,
+            formula=formula,
+            lesson="09-precision",
+        )
+
+
+def _could_use_tensor_cores(name: str) -> bool:
+    return (
+        family(name) in TENSOR_FAMILIES
+        and not uses_tensor_cores(name)
+        and not _PREPARES.search(name)
+        and not _FLOAT64.search(name)
+    )
+
+
+def _longest(case: Case, rows: Int64) -> str:
+    times = np.bincount(case.trace.name_id[rows], weights=case.trace.dur_us[rows])
+    name = case.trace.names[int(times.argmax())]
+    return name.split("(")[0].split("<")[0][:60]
+
+
+def small_grids(case: Case) -> Iterator[Finding]:
+    """Kernels with fewer blocks than the GPU has multiprocessors: it is busy, but mostly empty."""
+    if case.busy_share < _BUSY:
+        return
+    trace, rows = case.trace, case.kernels
+    blocks = trace.blocks_per_sm[rows]
+    small = rows[np.nan_to_num(blocks, nan=1.0) < 1.0]
+    if not len(small):
+        return
+    # The part of the multiprocessors that has no block, for as long as the kernel runs.
+    unused_us = float(((1.0 - trace.blocks_per_sm[small]) * trace.dur_us[small]).sum())
+    share = min(unused_us / case.wall_us, case.device_share(small))
+    if share < _LEAST_SHARE:
+        return
+    gain, formula = amdahl(share)
+    yield Finding(
+        rule="small-kernels",
+        title="Kernels are too small for this GPU: most of its multiprocessors have no work",
+        evidence=(
+            f"kernels with fewer blocks than multiprocessors run for "
+            f"{percent(case.device_share(small))} of each step, the longest of them "
+            f"{_longest(case, small)}",
+            f"idle multiprocessors in them amount to {percent(share)} of each step",
+        ),
+        what_to_do=(
+            "loader = DataLoader(dataset, batch_size=2 * batch_size, ...)  # more work per kernel\n"
+            "model = torch.compile(model)  # fewer, larger kernels"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="12-batch-and-accumulate",
+    )
+
+
+def kernel_gaps(case: Case) -> Iterator[Finding]:
+    """The next kernel waits in the queue, and yet the device idles between two."""
+    lost = case.idle["kernels"]
+    if lost < _LEAST_SHARE:
+        return
+    n = len(case.kernels) / case.n_steps
+    gain, formula = amdahl(lost)
+    yield Finding(
+        rule="kernel-gaps",
+        title="The device pauses between kernels that are queued already",
+        evidence=(
+            f"these gaps take {percent(lost)} of each step, between {n:,.0f} kernels per step",
+        ),
+        what_to_do=(
+            "model = torch.compile(model)  # fused kernels: fewer gaps\n"
+            'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs: shorter gaps'
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="10-compile",
+    )

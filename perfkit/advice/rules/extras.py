@@ -1,0 +1,161 @@
+"""What does not belong into every step: validation, logging, saving, garbage collection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, amdahl, duration, percent
+from perfkit.trace.columns import Category, Int64
+from perfkit.trace.intervals import Intervals, union
+
+_LEAST_SHARE = 0.05
+# A teacher network or a metric may run without gradients in every step; from here on it is
+# worth asking whether it must.
+_LEAST_VALIDATION = 0.15
+_LEAST_SAMPLES = 5
+_HEAVY = (
+    "aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::addmm", "aten::conv1d",
+    "aten::conv2d", "aten::conv3d", "aten::scaled_dot_product_attention", "aten::lstm",
+    "aten::gru",
+)  # fmt: skip
+# Source lines that log, save or draw.
+_LOGS = re.compile(
+    r"\b(print|(?:self\.)?log(?:ger|ging)?(?:\.\w+)?|tqdm\.write|set_postfix|add_scalars?|add_image|"
+    r"add_histogram|wandb\.\w+|mlflow\.\w+|torch\.save|np\.save|json\.dump|pickle\.dump|savefig|"
+    r"plt\.\w+|to_csv|writer\.\w+)\s*\("
+)
+_LOGGING_LIBRARIES = frozenset(
+    {"logging", "tqdm", "matplotlib", "wandb", "mlflow", "tensorboard", "tensorboardX", "neptune"}
+)
+# The same as functions in a trace with stacks: ``path(line): function``.
+_LOGGING_FRAME = re.compile(
+    r"(^|/)(logging/__init__|tqdm/|matplotlib/|wandb/|mlflow/|tensorboard/|tensorboardX/|"
+    r"torch/utils/tensorboard/)|torch/serialization\.py\(\d+\): save|"
+    r"json/__init__\.py\(\d+\): dump|"
+    r"<built-in function print>|built-in method (?:save|dump) "
+)
+
+
+def validation(case: Case) -> Iterator[Finding]:
+    """A forward pass without gradients inside a training step."""
+    trace, inside = case.trace, case.nesting
+    # Autograd numbers what it records; without a single number nothing is known.
+    if not (trace.sequence >= 0).any() or not case.shares["backward"]:
+        return
+    heavy = inside.rows[case.is_named(*_HEAVY) & (trace.sequence[inside.rows] < 0)]
+    on_main = heavy[(trace.thread[heavy] == case.steps.thread)]
+    for label in ("enumerate(DataLoader)", "Optimizer.", "autograd::"):
+        on_main = on_main[~case.labels(label).covers(trace.start_ns[on_main])]
+    # What is called by an op with gradients is part of that op.
+    graded = inside.rows[(trace.sequence[inside.rows] >= 0)]
+    graded = graded[trace.is_a(Category.OP)[graded] & (trace.thread[graded] == case.steps.thread)]
+    around = union(trace.start_ns[graded], trace.end_ns[graded])
+    on_main = on_main[~around.covers(trace.start_ns[on_main])]
+    if not len(on_main):
+        return
+    # From the first to the last of them, with what lies between, where nothing has gradients.
+    parts = _stretches(case, np.sort(on_main), np.sort(trace.start_ns[graded]))
+    share = case.share_of(parts)
+    if share < _LEAST_VALIDATION:
+        return
+    gain, formula = amdahl(share)
+    yield Finding(
+        rule="validation-in-step",
+        title="A forward pass without gradients runs inside the training steps",
+        evidence=(
+            f"{len(on_main) / case.n_steps:,.1f} layers per step run without gradients "
+            f"(validation, a metric, a second network?) and take {percent(share)} of it",
+        ),
+        what_to_do=(
+            "if step % 500 == 0:  # or once per epoch\n"
+            "    model.eval()\n"
+            "    with torch.inference_mode():\n"
+            "        validate(model, validation_loader)\n"
+            "    model.train()"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="18-capstone",
+    )
+
+
+def _stretches(case: Case, rows: Int64, graded: Int64) -> Intervals:
+    """From the first to the last of ``rows`` between which no op with gradients starts."""
+    trace = case.trace
+    start, end = trace.start_ns[rows], trace.end_ns[rows]
+    step = case.steps.containing(start)
+    before = np.searchsorted(graded, start)
+    joined = (step[1:] == step[:-1]) & (before[1:] == before[:-1])
+    first = np.r_[True, ~joined]
+    last = np.r_[~joined, True]
+    return union(start[first], np.maximum.accumulate(end)[last])
+
+
+def logging(case: Case) -> Iterator[Finding]:
+    """Printing, logging, saving or drawing in every step."""
+    lines = [
+        x
+        for x in case.lines.lines
+        if not x.in_data_wait and (x.library in _LOGGING_LIBRARIES or _LOGS.search(x.text))
+    ]
+    n_samples = sum(x.n_samples for x in lines)
+    share, where = 0.0, None
+    if n_samples >= _LEAST_SAMPLES:
+        share = min(sum(x.share for x in lines), case.lost_to("other") + case.lost_to("forward"))
+        top = max(lines, key=lambda x: x.n_samples)
+        where = f"{top.where}: {top.text}" if top.text else top.where
+        evidence = f"{n_samples} of {case.lines.n_samples} line samples log, print, save or draw"
+    else:
+        calls = case.rows(Category.PYTHON, named=_LOGGING_FRAME.search)
+        if not calls.any():
+            return
+        share = case.lost_in(case.span(calls))
+        n_steps = len(set(case.steps.containing(case.trace.start_ns[calls]).tolist()))
+        evidence = f"in {n_steps} of {case.n_steps} steps something is logged, saved or drawn"
+    if share < _LEAST_SHARE:
+        return
+    gain, formula = amdahl(share)
+    yield Finding(
+        rule="logging-in-step",
+        title="Logging, saving or drawing takes time in the training loop",
+        evidence=(f"{evidence}: {percent(share)} of the time",),
+        what_to_do=(
+            "total += loss.detach()\n"
+            "if step % 50 == 0:\n"
+            '    logger.info("loss %.3f", total.item() / 50)  # every fiftieth step'
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="18-capstone",
+        line=where,
+    )
+
+
+def garbage_collection(case: Case) -> Iterator[Finding]:
+    """Python's garbage collector stops the step (known of recordings made here)."""
+    pauses = case.facts.gc_pauses_ms
+    share = sum(pauses) * 1e3 / case.wall_us
+    if not pauses or share < _LEAST_SHARE:
+        return
+    gain, formula = amdahl(share)
+    yield Finding(
+        rule="gc-pauses",
+        title="Python's garbage collector stops the training step",
+        evidence=(
+            f"{len(pauses)} collections in {case.n_steps} steps took {duration(sum(pauses))} "
+            f"({percent(share)}), the longest {duration(max(pauses))}",
+        ),
+        what_to_do=(
+            "import gc\n"
+            "gc.collect()\n"
+            "gc.freeze()  # what exists by now lives as long as the program\n"
+            "gc.disable()  # and collect by hand, say between epochs"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="18-capstone",
+    )

@@ -1,0 +1,155 @@
+"""Python loops over a tensor's elements, and tensors made on the wrong side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.trace.columns import Category, Int64
+from perfkit.trace.events import is_data_wait
+from perfkit.trace.intervals import union
+
+_LEAST_SHARE = 0.05
+# As torch.profiler's pattern: ten repetitions of the same ops from one select to the next.
+_LEAST_REPEATS = 10
+_LONGEST_BODY = 64
+_MAKES = frozenset(
+    {
+        "aten::zeros", "aten::ones", "aten::full", "aten::rand", "aten::randn", "aten::arange",
+        "aten::eye", "aten::linspace", "aten::zeros_like", "aten::ones_like", "aten::rand_like",
+        "aten::randn_like", "aten::randint", "aten::randperm", "aten::tril", "aten::triu",
+    }
+)  # fmt: skip
+
+
+def indexing(case: Case) -> Iterator[Finding]:
+    """A loop that takes a tensor apart, element by element: ``for i in …: t[i] …``."""
+    trace, inside = case.trace, case.nesting
+    is_select = case.is_named("aten::select") & ~_loading(case)
+    if is_select.sum() < _LEAST_REPEATS:
+        return
+    runs = _runs(case, np.flatnonzero(is_select))
+    if not runs:
+        return
+    starts = np.array([trace.start_ns[inside.rows[first]] for first, _, _ in runs])
+    ends = np.array([trace.end_ns[inside.rows[last]] for _, last, _ in runs])
+    lost = case.lost_in(union(starts, ends))
+    if lost < _LEAST_SHARE:
+        return
+    n_repeats = sum(n for _, _, n in runs)
+    body = _body(case, runs[0][0])
+    gain, formula = amdahl(lost)
+    yield Finding(
+        rule="loop-indexing",
+        title="A Python loop takes a tensor apart element by element",
+        evidence=(
+            f"{n_repeats / case.n_steps:,.0f} times per step the same operations follow an index: "
+            f"{', '.join(body[:5])}{' …' if len(body) > 5 else ''}",
+            f"these loops cost {percent(lost)} of each step",
+        ),
+        what_to_do=(
+            "y = x * weight  # not: for i in range(len(x)): y[i] = x[i] * weight\n"
+            "total = x[index].sum()  # not: for i in index: total += x[i]\n"
+            "rows = x.unbind()  # where a loop must be: take it apart once"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="08-custom-loss",
+    )
+
+
+def _loading(case: Case) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Positions inside the DataLoader: how it puts a batch together is its own affair."""
+    trace = case.trace
+    parts = case.span(case.rows(Category.ANNOTATION, Category.OP, named=is_data_wait))
+    return parts.covers(trace.start_ns[case.nesting.rows])
+
+
+def _runs(case: Case, selects: Int64) -> list[tuple[int, int, int]]:
+    """Runs of equal bodies, each as (first position, last position, repetitions).
+
+    A body is a select and the ops after it on its level, up to the next select.
+    """
+    names: list[int] = case.trace.name_id[case.nesting.rows].tolist()
+    next_op: list[int] = case.next_op.tolist()
+    is_select = set(selects.tolist())
+    runs: list[tuple[int, int, int]] = []
+    seen: set[int] = set()
+    for first in selects.tolist():
+        if first in seen:
+            continue
+        body: list[int] | None = None
+        at, last, n = first, first, 0
+        while at in is_select:
+            seen.add(at)
+            ops: list[int] = []
+            end, after = at, next_op[at]
+            while after >= 0 and after not in is_select and len(ops) < _LONGEST_BODY:
+                ops.append(names[after])
+                end, after = after, next_op[after]
+            body = ops if body is None else body
+            if ops == body:
+                last, n, at = end, n + 1, after
+                continue
+            # the last repetition runs on into whatever follows the loop
+            if ops[: len(body)] == body:
+                n += 1
+            break
+        if n >= _LEAST_REPEATS:
+            runs.append((first, last, n))
+    return runs
+
+
+def _body(case: Case, first: int) -> list[str]:
+    names, rows = case.trace.names, case.nesting.rows
+    found = [names[case.trace.name_id[rows[first]]]]
+    at = int(case.next_op[first])
+    while at >= 0 and names[case.trace.name_id[rows[at]]] != "aten::select" and len(found) < 8:
+        found.append(names[case.trace.name_id[rows[at]]])
+        at = int(case.next_op[at])
+    return found
+
+
+def made_on_the_host(case: Case) -> Iterator[Finding]:
+    """A tensor is filled on the host and then copied: ``torch.zeros(n).to(device)``."""
+    if not case.on_device:
+        return
+    trace, rows = case.trace, case.nesting.rows
+    ids = [i for i, name in enumerate(trace.names) if name in _MAKES]
+    made = np.flatnonzero(np.isin(trace.name_id[rows], ids) & (case.next_op >= 0) & ~_loading(case))
+    if not len(made):
+        return
+    moved = case.next_op[made]
+    is_move = case.is_named("aten::to", "aten::_to_copy", "aten::copy_")[moved]
+    made, moved = made[is_move], moved[is_move]
+    to_device = trace.name_table(lambda n: "HtoD" in n)
+    pairs = []
+    for a, b in zip(made.tolist(), moved.tolist(), strict=True):
+        copies = case.launched_within(b)
+        made_here = len(case.launched_within(a)) == 0
+        if made_here and to_device[trace.name_id[copies]].any():
+            pairs.append((a, b))
+    if not pairs:
+        return
+    starts = np.array([trace.start_ns[rows[a]] for a, _ in pairs])
+    ends = np.array([trace.end_ns[rows[b]] for _, b in pairs])
+    lost = case.lost_in(union(starts, ends))
+    name = trace.names[trace.name_id[rows[pairs[0][0]]]].removeprefix("aten::")
+    gain, formula = amdahl(lost)
+    yield Finding(
+        rule="made-on-host",
+        title="Tensors are filled on the host and then copied to the device",
+        evidence=(
+            f"{len(pairs) / case.n_steps:,.1f} times per step, first with torch.{name}",
+            f"the device idles meanwhile for {percent(lost)} of each step",
+        ),
+        what_to_do=(
+            "noise = torch.randn(shape, device=device)  # not: torch.randn(shape).to(device)"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="06-host-to-device",
+    )

@@ -1,0 +1,85 @@
+"""The device's memory: nearly full, or given back and asked for again in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.trace.columns import Category
+
+# What PyTorch does not see (context, cuBLAS and cuDNN workspaces, NCCL) takes 0.5 to 2 GB: on a
+# 40 GB card, a twentieth. TensorBoard's plugin warns from 0.8 on; beyond 0.9 a longer batch fails.
+_NEARLY_FULL = 0.9
+_LEAST_SHARE = 0.05
+_ALLOCATES = (
+    "cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cuMemCreate", "cuMemRelease", "cuMemMap",
+    "cuMemUnmap",
+)  # fmt: skip
+
+
+def nearly_full(case: Case) -> Iterator[Finding]:
+    """The allocator has reserved nearly all of the device's memory (recorded memory only)."""
+    total = case.gpu.get("totalGlobalMem")
+    memory = case.trace.memory
+    on_device = memory.on_device & (memory.reserved > 0)
+    if not isinstance(total, int | float) or total <= 0 or not on_device.any():
+        return
+    reserved = int(memory.reserved[on_device].max())
+    allocated = int(memory.allocated[on_device].max())
+    if reserved < _NEARLY_FULL * total:
+        return
+    yield Finding(
+        rule="memory-nearly-full",
+        title="The device's memory is nearly full: a slightly larger batch will fail",
+        evidence=(
+            f"{reserved / 2**30:,.1f} of {total / 2**30:,.1f} GiB reserved "
+            f"({percent(reserved / total)}), {allocated / 2**30:,.1f} GiB of it in use at the peak",
+        ),
+        what_to_do=(
+            "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # recompute\n"
+            'with torch.autocast("cuda", dtype=torch.bfloat16):  # half-size activations\n'
+            "    loss = loss_fn(model(x), target)\n"
+            "# or a smaller batch with accumulated gradients"
+        ),
+        gain_at_most=1.0,
+        formula="no gain in time: it averts an out-of-memory error",
+        lesson="11-memory-anatomy",
+        always=True,
+    )
+
+
+def allocations(case: Case) -> Iterator[Finding]:
+    """The driver is asked for memory inside the step; it waits for the device to give it back."""
+    if not case.on_device:
+        return
+    calls = case.rows(
+        Category.RUNTIME, named=lambda n: n.startswith(_ALLOCATES) and "Host" not in n
+    )
+    if not calls.any():
+        return
+    parts = case.span(calls)
+    lost = case.lost_in(parts)
+    n_calls = int(calls.sum()) / case.n_steps
+    host = parts.total_ns / 1e3 / case.wall_us
+    if lost < _LEAST_SHARE or n_calls < 1 or len(case.start_up[0]):
+        return  # in the first steps the cache is being filled
+    gain, formula = amdahl(lost)
+    yield Finding(
+        rule="device-allocations",
+        title="Memory is taken from and given back to the driver inside the step",
+        evidence=(
+            f"{n_calls:,.1f} calls of cudaMalloc, cudaFree and the like per step, "
+            f"{percent(host)} of its time; PyTorch's cache should make them unnecessary after the "
+            "first steps",
+            f"the device idles meanwhile for {percent(lost)} of each step",
+        ),
+        what_to_do=(
+            "# before the first import of torch, for inputs of varying length:\n"
+            'os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"\n'
+            "# and no torch.cuda.empty_cache() inside the loop"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="13-allocator",
+    )

@@ -1,0 +1,136 @@
+"""What only recorded shapes tell: biases that do nothing, matrices that do not fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, amdahl, percent
+
+_CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
+_HALVES = ("c10::Half", "c10::BFloat16")
+_LEAST_SHARE = 0.05
+# NVIDIA's guide for deep-learning performance: without multiples of 8 (16 bytes), matrix
+# products of 16-bit numbers reach between a quarter and nearly all of the aligned speed.
+_ALIGNED_SPEEDUP = 4
+
+
+def _dims(case: Case, position: int) -> list[Any]:
+    index = int(case.trace.dims_id[case.nesting.rows[position]])
+    if index < 0:
+        return []
+    dims = msgspec.json.decode(case.trace.input_dims[index])
+    return dims if isinstance(dims, list) else []
+
+
+def _sizes(dims: list[Any], index: int) -> list[int]:
+    """The shape of one input; empty where it is no tensor."""
+    shape = dims[index] if index < len(dims) else []
+    return shape if isinstance(shape, list) and all(isinstance(n, int) for n in shape) else []
+
+
+def conv_bias(case: Case) -> Iterator[Finding]:
+    """A convolution's bias right before batch norm, which subtracts it again."""
+    if not case.trace.input_dims:
+        return
+    convolutions = np.flatnonzero(case.is_named(*_CONVOLUTIONS) & (case.next_op >= 0))
+    is_norm = case.is_named("aten::batch_norm")
+    found = []
+    for at in convolutions[is_norm[case.next_op[convolutions]]].tolist():
+        dims = _dims(case, at)
+        if _sizes(dims, 2):
+            found.append((at, dims))
+    if not found:
+        return
+    share = _bias_share(case, found)
+    gain, formula = amdahl(share)
+    if gain < 1.005:
+        gain, formula = 1.0, f"{percent(share)} of the step: the bias is cheap here, but useless"
+    yield Finding(
+        rule="conv-bias-before-batch-norm",
+        title="Convolutions have a bias that the batch norm after them subtracts again",
+        evidence=(
+            f"{len(found) / case.n_steps:,.0f} such convolutions per step, the first with weights "
+            f"of shape {_sizes(found[0][1], 1)}",
+        ),
+        what_to_do=(
+            "torch.nn.Sequential(\n"
+            "    torch.nn.Conv2d(c_in, c_out, 3, bias=False),\n"
+            "    torch.nn.BatchNorm2d(c_out),\n"
+            ")"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="10-compile",
+        always=True,
+    )
+
+
+def _bias_share(case: Case, found: list[tuple[int, list[Any]]]) -> float:
+    """Share of the step that adding the biases, and summing up their gradients, takes."""
+    if case.on_device:
+        # cuDNN adds the bias in a kernel of its own; the gradient's sum reads as much again.
+        trace, inside = case.trace, case.nesting
+        of_a_convolution = case.is_named("aten::_convolution")
+        adds = case.is_named("aten::add_") & (inside.parent_op >= 0)
+        adds &= of_a_convolution[np.maximum(inside.parent_op, 0)]
+        rows = case.launched_by(adds)
+        return 2 * float(trace.dur_us[rows].sum()) / case.wall_us if case.busy_share > 0.5 else 0.0
+    # On a CPU it is part of the convolution: one addition beside K products for each output.
+    trace, inside = case.trace, case.nesting
+    share = 0.0
+    for at, dims in found:
+        n_products = max(prod(_sizes(dims, 1)[1:]), 1)
+        share += float(trace.dur_us[inside.rows[at]]) / (n_products + 1)
+    return 2 * share / case.wall_us
+
+
+def alignment(case: Case) -> Iterator[Finding]:
+    """16-bit matrix products whose dimensions are no multiple of 8."""
+    trace = case.trace
+    if not case.on_device or not trace.input_dims or case.busy_share < 0.5:
+        return
+    half = [
+        i
+        for i, types in enumerate(trace.input_types)
+        if any(t in _HALVES for t in types.split(","))
+    ]
+    # name → which inputs are matrices
+    matrices = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2)}
+    rows = case.nesting.rows
+    odd = np.zeros(len(rows), dtype=np.bool_)
+    shapes: Counter[str] = Counter()
+    for name, inputs in matrices.items():
+        named = case.is_named(name) & np.isin(trace.types_id[rows], half)
+        for at in np.flatnonzero(named).tolist():
+            dims = _dims(case, at)
+            sizes = [_sizes(dims, i)[-2:] for i in inputs]
+            if any(n % 8 for pair in sizes for n in pair):
+                odd[at] = True
+                shapes[" × ".join(str(s) for s in sizes)] += 1
+    share = case.device_share(case.launched_by(odd)) if odd.any() else 0.0
+    if share < _LEAST_SHARE:
+        return
+    gain, formula = amdahl(share, speedup=_ALIGNED_SPEEDUP)
+    shape, n = shapes.most_common(1)[0]
+    yield Finding(
+        rule="matmul-alignment",
+        title="16-bit matrix products have dimensions that are no multiple of 8",
+        evidence=(
+            f"{odd.sum() / case.n_steps:,.0f} products per step, {percent(share)} of its time; "
+            f"most often {shape} ({n / case.n_steps:,.0f} per step)",
+        ),
+        what_to_do=(
+            "n_classes = -(-n_classes // 8) * 8  # pad vocabulary and classes to a multiple of 8\n"
+            "x = torch.nn.functional.pad(x, (0, -x.shape[-1] % 8))"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="09-precision",
+    )
