@@ -41,7 +41,9 @@ def test_a_changed_source_is_noticed(hook: Any, tmp_path: Path) -> None:
     assert not hook.is_up_to_date(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["lab.js", "live_plot.js", "widget.css"])
+@pytest.mark.parametrize(
+    "name", ["lab.js", "live_plot.js", "timeline.css", "timeline.js", "widget.css"]
+)
 def test_the_bundle_names_no_host(name: str) -> None:
     hosts = set(re.findall(r"(?:https?:)?//([\w-]+(?:\.[\w-]+)+)", (STATIC / name).read_text()))
     assert hosts <= {"www.w3.org"}  # the name space of SVG, which nobody fetches

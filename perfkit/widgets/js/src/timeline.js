@@ -7,6 +7,7 @@ import { onThemeChange, readTheme } from "./theme.js";
 import { draw, formatTime, lookOf } from "./timeline_draw.js";
 
 const BUSY_AFTER_MS = 800;
+const LOST_AFTER_MS = 20_000;
 const MARGIN = 0.5; // of the viewport, asked for on each side so that panning finds boxes there
 const KEPT = 12; // answers that are kept
 const NARROWEST_US = 0.05;
@@ -192,7 +193,8 @@ function createView(model, el) {
 
   // ---- asking Python ---------------------------------------------------------------------
   const askSoon = throttle(() => {
-    if (waiting) {
+    // an answer that never came (a kernel that was restarted) must not stop the next question
+    if (waiting && performance.now() - waiting.at < LOST_AFTER_MS) {
       wanted = true;
       return;
     }
@@ -204,7 +206,7 @@ function createView(model, el) {
       return;
     }
     sequence += 1;
-    waiting = { id: `${me}:q${sequence}`, rows };
+    waiting = { id: `${me}:q${sequence}`, rows, at: performance.now() };
     const margin = MARGIN * width();
     model.send({
       type: "query",
@@ -552,7 +554,10 @@ function createView(model, el) {
     const range = model.get("shown_us");
     if (range?.length === 2) setView(range[0], range[1]);
   });
-  const problem = guard(() => errors.show(model.get("problem")));
+  const problem = guard(() => {
+    errors.show(model.get("problem"));
+    if (model.get("problem")) waiting = null;
+  });
   model.on("change:shown_us", asked);
   model.on("change:problem", problem);
   root.dataset.state = "ready";
