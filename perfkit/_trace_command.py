@@ -36,6 +36,8 @@ Several FILEs are the ranks of one run. Reads .json, .json.gz and .zst traces of
   provenance, warnings[]    where and when recorded; what is doubtful
   ranks[]                   several FILEs only: the same keys for each; those above are then of
                             the rank that the others wait for
+  rank_comparison           several FILEs only: stragglers[], imbalance, n_collectives, waits[]
+                            (rank, for_rank, ms_per_step)
   diff                      --diff only: what came, went and grew from OTHER to FILE
 
 Names of users and hosts, environment dumps and tokens are taken out of JSON and HTML;

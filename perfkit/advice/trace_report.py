@@ -34,7 +34,11 @@ key                  meaning
 ``warnings[]``       what is doubtful, in words
 ``ranks[]``          several files only: all keys above but the first two, for each file. The
                      keys above are then those of the file that ``file`` names: the rank that
-                     waits least for the others, or without communication the slowest
+                     the others wait for most; where none stands out, the one that waits least
+                     for the others, or without communication the slowest
+``rank_comparison``  several files only: ``stragglers[]`` (ranks that the others wait for),
+                     ``imbalance`` (longest over mean compute time, or null), ``waits[]``
+                     (``rank``, ``for_rank``, ``ms_per_step``), ``n_collectives``
 ``diff``             with ``--diff OTHER`` only, from OTHER (before) to FILE (after):
                      ``before_step_ms``, ``after_step_ms``, ``ratio``, ``host_ms`` and
                      ``device_ms`` (class → [before, after] per step), ``changes[]`` of ops and
@@ -63,6 +67,8 @@ from perfkit.trace.columns import Trace
 from perfkit.trace.diff import Diff
 from perfkit.trace.diff import diff as compare_traces
 from perfkit.trace.load import load
+from perfkit.trace.ranks import Ranks
+from perfkit.trace.ranks import ranks as compare_ranks
 from perfkit.trace.syncs import Sync
 
 SCHEMA = "perfkit.trace/1"
@@ -83,6 +89,7 @@ class TraceReport(Shown):
         file: the trace that ``profile`` explains.
         profile: the explanation; of several ranks, of the one that holds the others up.
         ranks: several files only: for each what :func:`describe` says, by rank, then name.
+        comparison: several files only: which rank is slow, who waits for whom.
         other: with ``diff``: the file compared with.
         diff: the comparison of ``file`` with ``other``; None where none was asked for.
     """
@@ -90,6 +97,7 @@ class TraceReport(Shown):
     file: str
     profile: Profile
     ranks: tuple[dict[str, Any], ...] = ()
+    comparison: Ranks | None = None
     other: str = ""
     diff: Diff | None = None
 
@@ -100,6 +108,11 @@ class TraceReport(Shown):
             "perfkit": __version__,
             **describe(self.file, self.profile),
             **({"ranks": list(self.ranks)} if self.ranks else {}),
+            **(
+                {"rank_comparison": _comparison(self.comparison)}
+                if self.comparison is not None
+                else {}
+            ),
             **({"diff": _diff(self.diff)} if self.diff is not None else {}),
         }
 
@@ -120,6 +133,19 @@ def describe(file: str, profile: Profile) -> dict[str, Any]:
         "operators": [asdict(o) for o in profile.operators],
         "provenance": whole["provenance"],
         "warnings": whole["warnings"],
+    }
+
+
+def _comparison(compared: Ranks) -> dict[str, Any]:
+    return {
+        "stragglers": list(compared.stragglers),
+        "imbalance": compared.imbalance,
+        "n_collectives": compared.n_collectives,
+        "waits": [
+            {"rank": who, "for_rank": whom, "ms_per_step": ms}
+            for (who, whom), ms in compared.waits_ms.items()
+        ],
+        "warnings": list(compared.warnings),
     }
 
 
@@ -189,9 +215,11 @@ def trace_report(
         changed = compare_traces(load(other), profile.trace)
         return TraceReport(paths[0], profile, other=other, diff=changed)
     ranks = _all_ranks(paths, progress)
-    chosen = min(ranks, key=_waits_for_others)
-    profile = _explained(chosen["file"], progress)
-    return TraceReport(chosen["file"], profile, tuple(ranks))
+    progress(f"comparing {len(paths)} ranks")
+    comparison = compare_ranks(paths)
+    late = [r.path for r in comparison.ranks if r.rank in comparison.stragglers[:1]]
+    chosen = late[0] if late else min(ranks, key=_waits_for_others)["file"]
+    return TraceReport(chosen, _explained(chosen, progress), tuple(ranks), comparison)
 
 
 def _explained(path: str, progress: Progress) -> Profile:

@@ -26,6 +26,8 @@ def text(obj: Any) -> str:
         blocks.append(table(_RANKS_HEADER, _ranks(obj), align="><<>>>>"))
         blocks.append(wrap(_chosen(obj)))
     blocks.append(_profile.text(obj.profile))
+    if obj.comparison is not None:
+        blocks.append(report.text(obj.comparison))
     if obj.diff is not None:
         blocks.append(f"{_compared(obj)}\n\n{report.text(obj.diff)}")
     return "\n\n".join(blocks)
@@ -48,6 +50,8 @@ def html(obj: Any) -> str:
         chosen=_chosen(obj) if obj.ranks else "",
     )
     parts = [f'<div class="pk-report">{lead}</div>', _profile.html(obj.profile)]
+    if obj.comparison is not None:
+        parts.append(report.html(obj.comparison))
     if obj.diff is not None:
         parts += [render_string("<h2>{{ what }}</h2>", what=_compared(obj)), report.html(obj.diff)]
     return "\n".join(parts)
@@ -74,7 +78,14 @@ def _compared(of: TraceReport) -> str:
 def _chosen(of: TraceReport) -> str:
     name = Path(of.file).name
     waits = "communication" in of.profile.breakdown.device_shares()
-    why = "it waits least for the others" if waits else "the slowest of them"
+    late = of.comparison.stragglers if of.comparison is not None else ()
+    why = (
+        "the others wait for it"
+        if late
+        else "it waits least for the others"
+        if waits
+        else "the slowest of them"
+    )
     return f"Below: {name} ({why})."
 
 

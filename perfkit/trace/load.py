@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, overload
 
 import msgspec
 
@@ -79,19 +79,34 @@ _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts)"\s*:)')
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def load(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Trace:
+_One = str | os.PathLike[str] | bytes | bytearray | memoryview
+
+
+@overload
+def load(source: _One) -> Trace: ...
+
+
+@overload
+def load(source: list[_One] | tuple[_One, ...]) -> list[Trace]: ...
+
+
+def load(source: _One | list[_One] | tuple[_One, ...]) -> Trace | list[Trace]:
     """Read a trace from a path or from the bytes of one.
 
     Args:
-        source: path of a ``.json``, ``.json.gz`` or ``.zst`` trace, or its content.
+        source: path of a ``.json``, ``.json.gz`` or ``.zst`` trace, or its content; or a list of
+            these, such as the ranks of a job. (Many large ranks are better compared by
+            :func:`perfkit.trace.ranks.ranks`, which keeps only a few in memory.)
 
     Returns:
-        The trace; ``trace.warnings`` says what could not be read of it.
+        The trace, or a list of traces; ``trace.warnings`` says what could not be read of it.
 
     Raises:
         TraceError: the file cannot be opened, or is no trace; says what it looks like.
         MissingError: it is zstd-compressed and no zstd package is installed.
     """
+    if isinstance(source, list | tuple):
+        return [load(one) for one in source]
     if isinstance(source, bytes | bytearray | memoryview):
         data = bytes(source)
         return _parse(io.BytesIO(data), lambda: data, "bytes")
