@@ -9,6 +9,8 @@ read once before, so that it comes from memory for everybody.
 * **perfkit**: file → columns → breakdown, idle causes, syncs;
 * **msgspec alone**: the same file decoded by msgspec into structs of the same fields, and into
   plain dicts: what the fastest decoder needs before a question is even asked;
+* **64 ranks**, read a few at a time in processes of their own: time, the memory of the process
+  that asks and of the largest that reads;
 * **growth**: perfkit on 0.25, 1 and 4 million events; the exponent is the slope of log time over
   log events, 1 is linear;
 * **HolisticTraceAnalysis** and **the TensorBoard plugin's loader** on the same file, where the
@@ -69,6 +71,19 @@ waits = syncs(trace, steps)
 said = {"events": len(trace), "steps": len(steps), "load_s": loaded, "shares": split.shares()}
 """,
 )
+_RANKS = (
+    """
+from pathlib import Path
+from perfkit.trace import ranks
+paths = sorted(Path(path).glob("rank*.json"))
+""",
+    """
+found = ranks(paths)
+children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+children *= 1 if sys.platform == "darwin" else 1024
+said = {"ranks": len(found.ranks), "largest_child_bytes": children}
+""",
+)
 _STRUCTS = (
     """
 import gc, msgspec
@@ -112,15 +127,10 @@ _TB_PLUGIN = (
     """
 import logging, os
 logging.disable(logging.CRITICAL)
-from torch_tb_profiler import io
-from torch_tb_profiler.profiler import RunLoader
 from torch_tb_profiler.profiler.data import RunProfileData
-import torch_tb_profiler.consts as consts
 """,
     """
-from pathlib import Path
 profile = RunProfileData.parse("worker", None, path, os.path.dirname(path))
-profile.process()
 said = {"steps": len(profile.steps_names)}
 """,
 )
@@ -176,9 +186,11 @@ def _exponent(points: list[tuple[int, float]]) -> float:
 def _line(name: str, r: dict[str, Any]) -> str:
     if "failed" in r:
         return f"{name:32} failed: {r['failed']}"
+    largest = r["said"].get("largest_child_bytes")
+    child = f", largest reader {largest / 1e9:.2f} GB" if largest else ""
     return (
         f"{name:32} {r['least_s']:7.2f} s (median {r['median_s']:.2f}, processor "
-        f"{r['least_cpu_s']:.2f}), peak {r['peak_bytes'] / 1e9:.2f} GB"
+        f"{r['least_cpu_s']:.2f}), peak {r['peak_bytes'] / 1e9:.2f} GB{child}"
     )
 
 
@@ -217,6 +229,12 @@ def main() -> int:
                 results[name] = {"failed": f"not installed (set {variable})"}
         points = []
         if not args.quick:
+            for rank in range(64):
+                write(Path(folder) / f"rank{rank:02d}.json", args.events // 20, rank)
+            name = f"64 ranks of {args.events // 20:,} events"
+            results[name] = _repeat({name: (here, _RANKS)}, Path(folder), 1)[name]
+            for one in Path(folder).glob("rank*.json"):
+                one.unlink()
             for factor in (0.25, 1, 4):
                 grown = Path(folder) / "grown.json"
                 count = write(grown, int(args.events * factor))

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _HEAD = (
-    '{\n  "schemaVersion": 1,\n  "deviceProperties": [\n    {"id": 0, "name": "Simulated GPU", '
+    '{\n  "schemaVersion": 1,\n  "distributedInfo": {"backend": "nccl", "rank": RANK},\n'
+    '  "deviceProperties": [\n    {"id": 0, "name": "Simulated GPU", '
     '"totalGlobalMem": 85899345920, "numSms": 132}\n  ],\n  "record_shapes": 1,\n'
     '  "traceEvents": [\n'
 )
@@ -154,11 +155,11 @@ def steps(n_events: int) -> Iterator[str]:
         yield text
 
 
-def write(path: Path, n_events: int) -> int:
+def write(path: Path, n_events: int, rank: int = 0) -> int:
     """Write a trace of about ``n_events`` events; returns how many they are."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
-        file.write(_HEAD)
+        file.write(_HEAD.replace("RANK", str(rank)))
         for index, text in enumerate(steps(n_events)):
             count += text.count('"ph"')
             file.write((",\n" if index else "") + text)
