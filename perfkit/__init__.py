@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perfkit.machine import doctor
     from perfkit.memory.account import account
     from perfkit.memory.fit import will_it_fit
+    from perfkit.memory.leaks import find_leaks
     from perfkit.timing.compare import compare
     from perfkit.widgets.lab import Lab
     from perfkit.widgets.timeline import Timeline
@@ -33,6 +34,7 @@ __all__ = [
     "account",
     "compare",
     "doctor",
+    "find_leaks",
     "find_syncs",
     "load_ipython_extension",
     "no_syncs",
@@ -49,6 +51,7 @@ _HOMES = {
     "account": "perfkit.memory.account",
     "compare": "perfkit.timing.compare",
     "doctor": "perfkit.machine",
+    "find_leaks": "perfkit.memory.leaks",
     "find_syncs": "perfkit.advice.synclint.find",
     "no_syncs": "perfkit.advice.synclint.guard",
     "setting": "perfkit.experiment.settings",

@@ -11,7 +11,15 @@ from perfkit._user_code import cell_names, where
 from perfkit.memory.categories import OTHER, by_name
 from perfkit.memory.ledger import Totals
 
-__all__ = ["FunctionLine", "LineMemory", "ModuleMemory", "by_line", "by_module", "function_lines"]
+__all__ = [
+    "FunctionLine",
+    "LineMemory",
+    "ModuleMemory",
+    "by_line",
+    "by_module",
+    "function_lines",
+    "source_of",
+]
 
 #: What an allocator's total holds beside tensors: workspaces, rounding, other threads' work.
 NOT_TENSORS = "(not in tensors that were seen)"
@@ -120,7 +128,7 @@ def by_line(totals: Totals, not_tensors_bytes: int = 0) -> tuple[LineMemory, ...
             line=line,
             where=where(file, line, cells) if file else function,
             function=function if file else "",
-            text=_source(file, line),
+            text=source_of(file, line),
             nbytes=stay.total_bytes,
             by_category=by_name(stay.by_category),
             n_storages=stay.n_blocks,
@@ -140,7 +148,7 @@ def function_lines(totals: Totals) -> tuple[FunctionLine, ...]:
             file=place[0],
             line=place[1],
             function=place[2],
-            text=_source(place[0], place[1]),
+            text=source_of(place[0], place[1]),
             highest_bytes=seen.highest_bytes,
             made_bytes=seen.made_bytes,
             at_peak_bytes=totals.watched_at_peak.get(place, 0),
@@ -151,7 +159,8 @@ def function_lines(totals: Totals) -> tuple[FunctionLine, ...]:
     )
 
 
-def _source(place_file: str, line: int) -> str:
+def source_of(place_file: str, line: int) -> str:
+    """The text of a source line, stripped; empty where it cannot be found."""
     return linecache.getline(place_file, line).strip() if place_file else ""
 
 

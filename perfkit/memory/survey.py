@@ -23,7 +23,7 @@ from perfkit.memory.categories import (
     PARAMETERS,
 )
 
-__all__ = ["Survey", "module_tensors", "optimizer_tensors", "survey", "tensors_in"]
+__all__ = ["Survey", "module_tensors", "optimizer_tensors", "survey", "tensor_ids", "tensors_in"]
 
 #: Nodes of autograd graphs that are looked at, at most: a graph that grew over an epoch (the
 #: leak of `losses.append(loss)`) has millions, and the walk costs some microseconds a node.
@@ -87,6 +87,16 @@ def tensors_in(value: Any, depth: int = 3) -> Iterator[Tensor]:
     elif depth and isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_in(item, depth - 1)
+
+
+def tensor_ids() -> set[int]:
+    """``id`` of every tensor that is a Python object now.
+
+    To tell them from those that :func:`survey` makes objects of, by asking graphs for theirs.
+    """
+    objects = gc.get_objects()
+    types = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
+    return {id(obj) for obj in objects if type(obj) in types}
 
 
 def survey() -> Survey:

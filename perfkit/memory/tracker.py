@@ -270,6 +270,10 @@ class Tracker(_DispatchMode):
                 self._own_state(optimizer)
         self._take_leave(seen)
 
+    def living(self) -> list[Block]:
+        """The blocks made in the region so far that are alive."""
+        return [block for block in list(self._live.values()) if block.phase != BEFORE]
+
     def _hook(self) -> None:
         handles = (
             register_module_forward_pre_hook(self._before_forward),

@@ -10,6 +10,7 @@ from perfkit.memory.categories import CATEGORIES
 from perfkit.memory.cuda import AllocatorState, AllocatorUse
 from perfkit.memory.curve import Curve
 from perfkit.memory.fit import Fit, GpuFit
+from perfkit.memory.leaks import LeakReport
 from perfkit.memory.live import LiveTensor, MemoryNow
 from perfkit.memory.resident import Resident
 from perfkit.report._bar import Segment, bar, describe
@@ -57,7 +58,7 @@ class _MemoryView:
 
 
 #: What this module can show.
-Memory = MemoryAccount | MemoryNow | Fit
+Memory = MemoryAccount | MemoryNow | Fit | LeakReport
 
 
 def text(obj: Memory) -> str:
@@ -91,6 +92,8 @@ def html(obj: Memory) -> str:
 def _view(obj: Memory) -> _MemoryView:
     if isinstance(obj, MemoryAccount):
         return _account_view(obj)
+    if isinstance(obj, LeakReport):
+        return _leaks_view(obj)
     return _fit_view(obj) if isinstance(obj, Fit) else _now_view(obj)
 
 
@@ -520,3 +523,65 @@ def _largest(gpu: GpuFit) -> str:
     if gpu.largest_batch is None:
         return "–"
     return fmt_count(gpu.largest_batch) if gpu.exact else f"≥ {fmt_count(gpu.largest_batch)}"
+
+
+# --- leaks ---------------------------------------------------------------------------------
+
+
+def _leaks_view(report: LeakReport) -> _MemoryView:
+    return _MemoryView(
+        sentence=_leaks_sentence(report),
+        warnings=report.warnings,
+        lanes=(),
+        tables=(
+            TableView(
+                title="What grows",
+                note="memory made in the counted steps that stays",
+                header=("held by", "a step", "in all", "made at"),
+                rows=tuple(
+                    (
+                        leak.holder or "(no way from a variable found)",
+                        _signed(round(leak.bytes_per_step)),
+                        fmt_bytes(leak.nbytes),
+                        leak.lines[0]
+                        + (f" and {len(leak.lines) - 1} more" if len(leak.lines) > 1 else ""),
+                    )
+                    for leak in report.leaks
+                ),
+                align="<>><",
+                code="c..c",
+                open=True,
+            ),
+            TableView(
+                title="Small views on large storages",
+                note=".clone() the view to let the rest go",
+                header=("held by", "shape", "shows", "keeps"),
+                rows=tuple(
+                    (
+                        view.holder or "(no way from a variable found)",
+                        "×".join(map(str, view.shape)) or "scalar",
+                        fmt_bytes(view.view_bytes),
+                        fmt_bytes(view.storage_bytes),
+                    )
+                    for view in report.views
+                ),
+                align="<<>>",
+                code="c...",
+                open=True,
+            ),
+        ),
+        foot=(
+            f"{_counted(report.n_steps, 'step')} counted after warm-up; all tensors together "
+            f"{_signed(round(report.bytes_per_step))} a step.",
+            report.provenance.sentence(),
+        ),
+    )
+
+
+def _leaks_sentence(report: LeakReport) -> str:
+    if not report.leaks:
+        return f"Nothing grows: {_counted(report.n_steps, 'step')}, no memory that gathers."
+    first = report.leaks[0]
+    growth = sum(leak.bytes_per_step for leak in report.leaks)
+    held = f", most of it held by {first.holder}" if first.holder else ""
+    return f"Memory grows by {fmt_bytes(growth)} a step{held}."

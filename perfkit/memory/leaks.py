@@ -1,0 +1,376 @@
+"""What grows from step to step, by how much, and who holds it."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from perfkit import _torch_compat
+from perfkit._display import Shown
+from perfkit._user_code import cell_names, where
+from perfkit.errors import UsageError
+from perfkit.machine import Provenance, stamp
+from perfkit.memory.holders import holder_of
+from perfkit.memory.places import source_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from perfkit.memory.ledger import Block, Place
+    from perfkit.memory.survey import Survey
+    from perfkit.memory.tracker import Tracker
+
+__all__ = ["Leak", "LeakReport", "SmallView", "find_leaks"]
+
+#: Steps before the counted ones: optimizer state, caches and the last batch appear in them.
+_WARM_UP = 3
+#: How often what is alive is looked at. A size that only varies grows 8 times in a row by
+#: chance once in 8! = 40 320.
+_LOOKS = 8
+#: Storages below this are not worth a word about a view on them.
+_VIEW_FROM_BYTES = 64 * 1024
+#: A view that shows less than this share of its storage keeps mostly what nobody sees.
+_VIEW_SHARE = 0.25
+#: Chains of referrers cost a look at all objects for each of their links.
+_MOST_CHAINS = 8
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Memory that one holder gathers step by step.
+
+    Attributes:
+        holder: the way to it from a name that the user knows: ``losses[…] → graph``; empty
+            where no way was found.
+        bytes_per_step: growth.
+        nbytes: what it held at the end of what was made during the counted steps.
+        lines: where that was made, most bytes first: ``train.py:12  loss = …``.
+        through_graph: held by an autograd graph, not by a tensor variable itself.
+        n_storages: how many storages that were.
+    """
+
+    holder: str
+    bytes_per_step: float
+    nbytes: int
+    lines: tuple[str, ...]
+    through_graph: bool
+    n_storages: int
+
+
+@dataclass(frozen=True)
+class SmallView:
+    """A tensor that keeps a much larger storage alive.
+
+    Attributes:
+        holder: the way to it from a name that the user knows; empty where none was found.
+        shape: of the largest tensor on that storage.
+        view_bytes: what it shows.
+        storage_bytes: what is kept.
+    """
+
+    holder: str
+    shape: tuple[int, ...]
+    view_bytes: int
+    storage_bytes: int
+
+
+@dataclass(frozen=True)
+class LeakReport(Shown):
+    """What :func:`find_leaks` found.
+
+    Attributes:
+        leaks: most growth first; empty if nothing grows.
+        views: small views on large storages that are alive at the end.
+        n_steps: counted steps.
+        bytes_per_step: growth of all tensors, in bytes a step.
+        warnings: what is doubtful.
+        provenance: where and when this was measured.
+    """
+
+    leaks: tuple[Leak, ...]
+    views: tuple[SmallView, ...]
+    n_steps: int
+    bytes_per_step: float
+    warnings: tuple[str, ...]
+    provenance: Provenance
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            "type": "leaks",
+            "leaks": [asdict(leak) | {"lines": list(leak.lines)} for leak in self.leaks],
+            "views": [asdict(view) | {"shape": list(view.shape)} for view in self.views],
+            "n_steps": self.n_steps,
+            "bytes_per_step": self.bytes_per_step,
+            "warnings": list(self.warnings),
+            "provenance": self.provenance.to_dict(),
+        }
+
+
+def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
+    """Run ``step()`` some times and tell what grows, by how much a step, and who holds it.
+
+    Three steps warm up, ``n`` are counted. Memory made by one source line is called a leak if
+    ever more of it stays: from ever more steps, or of ever larger size. A store that is bounded
+    but not yet full after ``n`` steps looks the same.
+
+    Args:
+        step: a function without arguments; what it returns is dropped.
+        n: steps to count, at least 8.
+
+    Raises:
+        UsageError: ``step`` is no function, or ``n`` too small. What ``step`` raises comes
+            through.
+    """
+    from perfkit.memory.survey import survey, tensor_ids
+    from perfkit.memory.tracker import Tracker
+
+    if not callable(step):
+        raise UsageError(f"step is a {type(step).__name__}; give a function without arguments")
+    if n < _LOOKS:
+        raise UsageError(f"n is {n}; count at least {_LOOKS} steps")
+    for _ in range(_WARM_UP):
+        step()
+    gc.collect()
+    tracker = Tracker()
+    made_in: dict[int, int] = {}
+    looks: list[tuple[int, dict[Place, _Alive]]] = []
+    at = {round((i + 1) * n / _LOOKS) for i in range(_LOOKS)}
+    tracker.start()
+    try:
+        for number in range(1, n + 1):
+            step()
+            # only of what lives: the address of one that died may be another's next
+            made_in = {id(b): made_in.get(id(b), number) for b in tracker.living()}
+            if number in at:
+                gc.collect()
+                looks.append((number, _alive(tracker, made_in)))
+        python = tensor_ids()
+        seen = survey()
+        leaking = [place for place in looks[-1][1] if _grows(place, looks)]
+        totals = [sum(alive.nbytes for alive in look.values()) for _, look in looks]
+        steps = looks[-1][0] - looks[0][0]
+        finder = _Holders(seen, python)
+        leaks = finder.leaks(leaking, looks) if leaking else ()
+        views = finder.views()
+        del seen, finder
+    finally:
+        tracker.stop()
+    warnings = []
+    if len(leaks) >= _MOST_CHAINS:
+        warnings.append(f"holders were looked for {_MOST_CHAINS} times; the rest may be joined")
+    return LeakReport(
+        leaks=leaks,
+        views=views,
+        n_steps=n,
+        bytes_per_step=(totals[-1] - totals[0]) / steps,
+        warnings=tuple(warnings),
+        provenance=stamp(),
+    )
+
+
+@dataclass
+class _Alive:
+    """What one line made in the counted steps and is still there."""
+
+    blocks: list[Block]
+    n_steps: int
+    nbytes: int
+
+
+def _alive(tracker: Tracker, made_in: dict[int, int]) -> dict[Place, _Alive]:
+    groups: dict[Place, list[Block]] = {}
+    for block in tracker.living():
+        groups.setdefault(block.line, []).append(block)
+    return {
+        place: _Alive(blocks, len({made_in[id(b)] for b in blocks}), sum(b.nbytes for b in blocks))
+        for place, blocks in groups.items()
+    }
+
+
+def _grows(place: Place, looks: list[tuple[int, dict[Place, _Alive]]]) -> bool:
+    nothing = _Alive([], 0, 0)
+    found = [look.get(place, nothing) for _, look in looks]
+    sizes = [alive.nbytes for alive in found]
+    ever_larger = all(a < b for a, b in itertools.pairwise(sizes))
+    # from ever more steps: in each quarter of the run some has come to stay
+    steps = [alive.n_steps for alive in found[1::2]]
+    ever_more = steps[-1] >= 3 and all(a < b for a, b in itertools.pairwise(steps))
+    return ever_larger or ever_more
+
+
+class _Holders:
+    """The tensors that keep storages alive, by themselves or through their graphs."""
+
+    def __init__(self, seen: Survey, python: set[int]) -> None:
+        """``python``: the tensors that were objects before the graphs were asked for theirs."""
+        self._seen = seen
+        self._direct: dict[int, list[Tensor]] = {}
+        self._through: dict[int, Tensor] = {}
+        self._shown: dict[int, int] = {}
+        self._storages: dict[int, Any] = {}
+        tensors = {id(tensor): tensor for tensor, _ in seen.tensors}
+        self._tensors = [t for key, t in tensors.items() if key in python]
+        from perfkit.memory.storages import storages_of
+
+        for tensor in tensors.values():
+            for storage in storages_of(tensor) or ():
+                key = id(storage)
+                self._storages[key] = storage
+                nbytes = tensor.numel() * tensor.element_size()
+                self._shown[key] = max(self._shown.get(key, 0), nbytes)
+        for tensor in self._tensors:
+            for storage in storages_of(tensor) or ():
+                self._direct.setdefault(id(storage), []).append(tensor)
+        # from the ends of the graphs: torch keeps the object of a tensor in the middle of one,
+        # also if no variable has it
+        with_graph = [t for t in self._tensors if t.grad_fn is not None]
+        inner = _inner_nodes(with_graph)
+        nodes: set[Any] = set()
+        for tensor in sorted(with_graph, key=lambda t: t.grad_fn in inner):
+            for storage in _in_graph(tensor, nodes):
+                self._through.setdefault(id(storage), tensor)
+
+    def leaks(
+        self, leaking: list[Place], looks: list[tuple[int, dict[Place, _Alive]]]
+    ) -> tuple[Leak, ...]:
+        first, last = looks[0], looks[-1]
+        steps = last[0] - first[0]
+        joined: dict[tuple[str, bool], list[tuple[Place, float, _Alive]]] = {}
+        leaking.sort(key=lambda place: -last[1][place].nbytes)
+        names: dict[int, str] = {}
+        for place in leaking:
+            alive = last[1][place]
+            before = first[1].get(place)
+            growth = (alive.nbytes - (before.nbytes if before else 0)) / steps
+            for part in self._by_way(alive.blocks):
+                nbytes = sum(b.nbytes for b in part)
+                found = self._holder(part, names)
+                share = growth * nbytes / alive.nbytes
+                joined.setdefault(found, []).append((place, share, _Alive(part, 0, nbytes)))
+        return tuple(
+            sorted(
+                (
+                    Leak(
+                        holder=holder,
+                        bytes_per_step=sum(growth for _, growth, _ in parts),
+                        nbytes=sum(alive.nbytes for _, _, alive in parts),
+                        lines=tuple(_called(place) for place, _, _ in parts),
+                        through_graph=through,
+                        n_storages=sum(len(alive.blocks) for _, _, alive in parts),
+                    )
+                    for (holder, through), parts in joined.items()
+                ),
+                key=lambda leak: -leak.bytes_per_step,
+            )
+        )
+
+    def _by_way(self, blocks: list[Block]) -> list[list[Block]]:
+        """Those that are in a graph, and those that are not."""
+        ways: dict[bool, list[Block]] = {}
+        for block in blocks:
+            storage = block()
+            ways.setdefault(id(storage) in self._through, []).append(block)
+        return list(ways.values())
+
+    def _holder(self, blocks: list[Block], names: dict[int, str]) -> tuple[str, bool]:
+        """The name of who holds these, by the oldest of them: it should have gone long ago."""
+        for block in blocks:
+            storage = block()
+            if storage is None:
+                continue
+            root = self._through.get(id(storage))
+            direct = self._direct.get(id(storage), ())
+            del storage
+            name = self._name(root, names) if root is not None else ""
+            if name:
+                return f"{name} → graph", True
+            for tensor in direct:
+                name = self._name(tensor, names)
+                if name:
+                    return name, False
+        return "", False
+
+    def _name(self, tensor: Tensor, names: dict[int, str]) -> str:
+        if id(tensor) not in names and len(names) < _MOST_CHAINS:
+            names[id(tensor)] = holder_of(tensor, self._ours()) or ""
+        return names.get(id(tensor), "")
+
+    def _ours(self) -> Iterable[object]:
+        yield self
+        yield vars(self)
+        yield self._seen
+        yield vars(self._seen)
+        yield from vars(self).values()
+        yield from vars(self._seen).values()
+        yield from self._seen.tensors
+        yield from self._direct.values()
+
+    def views(self) -> tuple[SmallView, ...]:
+        found = []
+        names: dict[int, str] = {}
+        for key, tensors in self._direct.items():
+            nbytes = self._storages[key].nbytes()
+            small = [t for t in tensors if t.nbytes <= _VIEW_SHARE * nbytes]
+            if nbytes < _VIEW_FROM_BYTES or not small:
+                continue
+            bases = {id(t._base) for t in small}
+            larger = [t for t in tensors if t.nbytes > _VIEW_SHARE * nbytes]
+            # torch keeps the object of a base for its views, also if nobody else has it
+            if any(id(t) not in bases or self._name(t, names) for t in larger):
+                continue
+            if not larger and self._shown[key] > _VIEW_SHARE * nbytes:
+                continue  # a graph has all of it
+            tensor = max(small, key=lambda t: t.numel())
+            found.append(
+                SmallView(
+                    holder=self._name(tensor, names),
+                    shape=tuple(tensor.shape),
+                    view_bytes=tensor.numel() * tensor.element_size(),
+                    storage_bytes=nbytes,
+                )
+            )
+        return tuple(sorted(found, key=lambda view: -view.storage_bytes))
+
+
+def _inner_nodes(tensors: list[Tensor]) -> set[Any]:
+    """The nodes that other nodes of these tensors' graphs lead to."""
+    from perfkit.memory.survey import MAX_NODES
+
+    inner: set[Any] = set()
+    waiting: list[Any] = [tensor.grad_fn for tensor in tensors]
+    known = set(waiting)
+    while waiting and len(known) < MAX_NODES:
+        for following, _ in waiting.pop().next_functions:
+            if following is not None:
+                inner.add(following)
+                if following not in known:
+                    known.add(following)
+                    waiting.append(following)
+    return inner
+
+
+def _in_graph(tensor: Tensor, known: set[Any]) -> Iterable[Any]:
+    """The storages that this tensor's graph keeps, as far as no other graph was seen to."""
+    from perfkit.memory.storages import storages_of
+    from perfkit.memory.survey import MAX_NODES
+
+    waiting = [tensor.grad_fn]
+    while waiting and len(known) < MAX_NODES:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        for saved in _torch_compat.saved_tensors(node):
+            yield from storages_of(saved) or ()
+        waiting += [following for following, _ in node.next_functions]
+
+
+def _called(place: Place) -> str:
+    file, line, function = place
+    if not file:
+        return function
+    return f"{where(file, line, cell_names())}  {source_of(file, line)}".rstrip()
