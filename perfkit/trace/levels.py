@@ -1,6 +1,7 @@
 """A trace at every zoom: which boxes to draw for a viewport, at most some thousands.
 
-Every event lies in a *row*: its thread or stream (a *lane*) and how deep it is nested there.
+Every event lies in a *row*: its thread or stream (a *lane*; recorded Python functions have one
+of their own) and how deep it is nested there.
 Boxes narrower than a pixel are merged with their neighbours in the same row; a merged box says
 how many events it holds and how much of its width they fill. So that a viewport over a million
 events need not look at each of them, merged versions are prepared once, each four times coarser
@@ -63,7 +64,9 @@ _MAX_ANCESTORS = 12
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One thread or stream: rows ``first_row`` to ``first_row + n_rows - 1``.
+    """One thread or stream, or the Python functions of a thread.
+
+    Its rows are ``first_row`` to ``first_row + n_rows - 1``.
 
     Attributes:
         label: what it is called.
@@ -405,25 +408,34 @@ def _rows(trace: Trace, steps: Steps) -> tuple[tuple[Lane, ...], Int32, Int64]:
     by_thread = np.argsort(trace.thread, kind="stable")
     bounds = np.searchsorted(trace.thread[by_thread], np.arange(len(trace.threads) + 1))
     on_device = trace.is_a(*DEVICE_CATEGORIES, Category.DEVICE_ANNOTATION)
-    threads = []
+    python = trace.category == Category.PYTHON
+    groups = []
     for t in range(len(trace.threads)):
         events = by_thread[bounds[t] : bounds[t + 1]]
         if not len(events):
             continue
-        of_device = bool(on_device[events].any())
-        # the step's own thread first, then the device, then by how much there is to see
-        rank = (0 if t == steps.thread else 1 if of_device else 2, -len(events))
-        threads.append((rank, t, events, of_device))
-    lanes = []
-    at = 0
-    for _, t, events, of_device in sorted(threads, key=lambda x: (x[0], x[1])):
         depth, above = nest(trace.start_ns[events], trace.end_ns[events])
-        n_rows = int(depth.max()) + 1
-        row[events] = at + depth
         parent[events] = np.where(above >= 0, events[np.maximum(above, 0)], -1)
+        of_device = bool(on_device[events].any())
         label = _label(trace, trace.threads[t], of_device, events)
+        # the step's own thread first, then the device, then by how much there is to see
+        rank = 0 if t == steps.thread else 2 if of_device else 4
         if t == steps.thread:
             label = f"{label}, runs the steps"
+        # Python functions are dozens deep: among them the ops could not be seen
+        functions, others = events[python[events]], events[~python[events]]
+        if len(functions):
+            depth, _ = nest(trace.start_ns[others], trace.end_ns[others])
+            inner, _ = nest(trace.start_ns[functions], trace.end_ns[functions])
+            name = f"{label}: Python"
+            groups.append((rank + 3, -len(functions), t, name, functions, inner, False))
+        if len(others):
+            groups.append((rank, -len(others), t, label, others, depth, of_device))
+    lanes = []
+    at = 0
+    for _, _, t, label, events, depth, of_device in sorted(groups, key=lambda g: g[:3]):
+        n_rows = int(depth.max()) + 1
+        row[events] = at + depth
         lanes.append(Lane(label, of_device, t, at, n_rows, len(events)))
         at += n_rows
     return tuple(lanes), row, parent

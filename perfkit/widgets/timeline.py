@@ -199,7 +199,7 @@ class Timeline(anywidget.AnyWidget):
             ("category", Category(int(trace.category[event])).name.lower().replace("_", " ")),
             ("part of", KINDS[levels.kind[event]]),
             ("duration", _ms(float(trace.dur_us[event]))),
-            ("start", f"{_ms(float(trace.start_us[event]))} after the trace's begin"),
+            ("start", f"{float(trace.start_us[event]) / 1e3:,.3f} ms after the trace's begin"),
             ("lane", levels.lane_of(event).label),
         ]
         step = int(levels.steps.containing(trace.start_ns[event : event + 1])[0])

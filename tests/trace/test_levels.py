@@ -199,6 +199,9 @@ def test_source_line_prefers_the_users_call_then_the_def() -> None:
         ]
     )
     op = int(frames.find("aten::relu")[0])
+    assert [lane.n_rows for lane in frames.lanes] == [1, 2]  # functions have a lane of their own
+    assert frames.lanes[1].label.endswith(": Python")
+    assert len(frames.ancestors(op)) == 2
     assert frames.source_line(op) == "train.py(40): step, line of the def"
     assert _with([{"name": "aten::a", "start": 10, "dur": 5}]).source_line(0) == ""
 

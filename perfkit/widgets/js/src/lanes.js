@@ -4,7 +4,7 @@ export const RULER = 24;
 export const HEAD = 19;
 export const ROW = 17;
 const GAP = 6;
-const FOLDED = 6; // rows of a folded lane: enough for kernels and labels, and the top of a stack
+const FOLDED = 8; // rows of a folded lane: ops and kernels nest less deep, Python functions deeper
 
 export function createLanes(lanes) {
   const open = new Set();

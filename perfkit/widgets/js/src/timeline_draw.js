@@ -57,7 +57,11 @@ function tickStep(span, width) {
   return [1, 2, 5, 10].map((m) => m * power).find((s) => s >= least);
 }
 
-const clip = (text, width) => {
+// what every second name begins with, and what hides the rest where there is little room
+const PREFIX = /^(aten::|autograd::engine::evaluate_function: |torch::autograd::|void )+/;
+
+const clip = (name, width) => {
+  const text = name.length * 6.1 + 6 > width ? name.replace(PREFIX, "") : name;
   const room = Math.floor((width - 6) / 6.1);
   if (room < 2) return "";
   return text.length <= room ? text : `${text.slice(0, room - 1)}…`;
