@@ -57,7 +57,8 @@ class GpumemMagics(Magics):
 
         ``%gpumem`` alone shows the tensors that are alive now, by category and by name.
         ``%gpumem train()`` and ``%%gpumem`` run code and show its peak by category and what
-        stayed behind. Models and optimizers are found, not named.
+        stayed behind. Models and optimizers are found, not named. When memory runs out, it
+        tells what was alive and what would help, and the traceback lets go of its tensors.
         """
         __tracebackhide__ = True
         args = _arguments.parse(self.gpumem, line)
@@ -95,6 +96,7 @@ class GpumemMagics(Magics):
     ) -> None:
         __tracebackhide__ = True
         from perfkit.memory.account import Accountant
+        from perfkit.memory.out_of_memory import release
 
         header = "" if cell is None else f"%%gpumem {line}".rstrip()
         source = args.statement if cell is None else cell
@@ -119,6 +121,9 @@ class GpumemMagics(Magics):
             self._give(args, accountant.result, "memory")
         finally:
             if error is not None:
+                if accountant.result.out_of_memory:
+                    # IPython keeps the last traceback: it must not keep the tensors, too
+                    release(error)
                 raise error
 
     def _function(self, name: str, namespace: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from perfkit.memory.categories import CATEGORIES, OTHER, by_name
 from perfkit.memory.cuda import AllocatorUse, CudaMeter, CudaRuntime
 from perfkit.memory.curve import NO_CURVE, Curve, curve_of
 from perfkit.memory.ledger import Ledger
+from perfkit.memory.out_of_memory import is_out_of_memory, remedies, requested_bytes
 from perfkit.memory.places import (
     FunctionLine,
     LineMemory,
@@ -133,6 +134,8 @@ class MemoryAccount(Shown):
         complete: False where counting ended before the code did, after the steps asked for.
         warnings: what makes the figures doubtful.
         provenance: where and when this was measured.
+        out_of_memory: the region ended because memory ran out.
+        requested_bytes: what was asked for in vain then, in bytes; None if unknown.
     """
 
     devices: tuple[DeviceAccount, ...]
@@ -144,6 +147,14 @@ class MemoryAccount(Shown):
     complete: bool
     warnings: tuple[str, ...]
     provenance: Provenance
+    out_of_memory: bool = False
+    requested_bytes: int | None = None
+
+    @property
+    def would_help(self) -> tuple[str, ...]:
+        """What would bring the peak down, the most first; told when memory ran out."""
+        main = self.devices[0]
+        return remedies(main.at_peak_bytes, main.at_start_bytes, main.allocator)
 
     @property
     def device(self) -> str:
@@ -239,6 +250,9 @@ class MemoryAccount(Shown):
             "seconds": self.seconds,
             "ended_by": self.ended_by,
             "complete": self.complete,
+            "out_of_memory": self.out_of_memory,
+            "requested_bytes": self.requested_bytes,
+            "would_help": list(self.would_help) if self.out_of_memory else [],
             "warnings": list(self.warnings),
             "provenance": self.provenance.to_dict(),
         }
@@ -300,6 +314,8 @@ class Accountant:
         self._tracker: Tracker | None = None
         self._began_s = 0.0
         self._ended_by = ""
+        self._out_of_memory = False
+        self._requested_bytes: int | None = None
         self._result: MemoryAccount | None = None
 
     @property
@@ -316,6 +332,9 @@ class Accountant:
     def failed(self, error: BaseException) -> None:
         """Tell that the region's code raised, for who caught it inside the ``with`` block."""
         self._ended_by = type(error).__name__
+        if is_out_of_memory(error):
+            self._out_of_memory = True
+            self._requested_bytes = requested_bytes(error)
 
     def __enter__(self) -> Self:
         from perfkit.memory.tracker import Tracker
@@ -367,7 +386,8 @@ class Accountant:
             resident = self._resident.stop()
             uses = self._cuda.stop()
         devices, warnings = _devices(tracker, uses)
-        warnings += _doubts(tracker, self._ended_by)
+        # %gpumem lets go of such a traceback, and says so
+        warnings += _doubts(tracker, "" if self._out_of_memory else self._ended_by)
         main = devices[0]
         self._result = MemoryAccount(
             devices=devices,
@@ -377,6 +397,8 @@ class Accountant:
             seconds=seconds,
             ended_by=self._ended_by,
             complete=complete,
+            out_of_memory=self._out_of_memory,
+            requested_bytes=self._requested_bytes,
             warnings=tuple(warnings),
             provenance=stamp(
                 command=self._command,

@@ -55,6 +55,7 @@ class _MemoryView:
     tables: tuple[TableView, ...]
     foot: tuple[str, ...]
     curves: tuple[tuple[str, Curve], ...] = ()
+    advice: tuple[str, ...] = ()
 
 
 #: What this module can show.
@@ -66,6 +67,9 @@ def text(obj: Memory) -> str:
     view = _view(obj)
     blocks = [wrap(view.sentence)]
     blocks += [wrap(f"Note: {warning}", hang="      ") for warning in view.warnings]
+    if view.advice:
+        lines = [wrap(f"- {words}", hang="  ") for words in view.advice]
+        blocks.append("\n".join(["What would help:", *lines]))
     blocks += [wrap(describe(lane.title, lane.segments), hang="    ") for lane in view.lanes]
     blocks += [wrap(curve_words(title, curve), hang="    ") for title, curve in view.curves]
     for t in view.tables:
@@ -123,6 +127,7 @@ def _account_view(account: MemoryAccount) -> _MemoryView:
         ),
         tables=() if quiet else tuple(t for d in devices for t in _tables(d)),
         foot=tuple(foot),
+        advice=account.would_help if account.out_of_memory else (),
         curves=()
         if quiet
         else tuple(
@@ -152,6 +157,10 @@ def _sentence(account: MemoryAccount) -> str:
         name, nbytes = max(main.at_peak_bytes.items(), key=lambda item: item[1])
         peak += f", {fmt_share(nbytes / main.peak_bytes)} {name}{_most_of(main, name)}"
     sentence = f"{peak}; {_left(main.left_behind_bytes)}"
+    if account.out_of_memory:
+        asked = account.requested_bytes
+        more = f"{fmt_bytes(asked)} more could not be had; " if asked else ""
+        return f"Out of memory: {more}{peak[0].lower()}{peak[1:]}."
     if account.ended_by:
         return f"Until {account.ended_by}: {sentence[0].lower()}{sentence[1:]}."
     if not account.complete:

@@ -223,3 +223,26 @@ def test_the_curve_has_words(kit: Notebook) -> None:
     page = kit.run("%gpumem step()").bundles[0]["text/html"]
     assert "<svg" in page
     assert 'aria-label="CPU tensors over the region' in page
+
+
+def test_out_of_memory_is_explained_and_the_tensors_go(kit: Notebook) -> None:
+    import gc
+    import weakref
+
+    kit.ns["refs"] = refs = []
+    kit.ns["weakref"] = weakref
+    kit.run(
+        "def train():\n"
+        "    big = torch.zeros(10_000)\n"
+        "    refs.append(weakref.ref(big))\n"
+        "    raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.')"
+    )
+    shown = kit.run("%%gpumem\ntrain()")
+    data = numbers(shown)
+    assert data["out_of_memory"]
+    assert shown.bundles[0]["text/plain"].startswith("Out of memory: 2.00 GiB more")
+    # the user's own error comes through, with the line of it
+    assert type(shown.error).__name__ == "OutOfMemoryError"
+    assert "raise torch.OutOfMemoryError" in shown.out
+    gc.collect()
+    assert refs[0]() is None

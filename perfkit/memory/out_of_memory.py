@@ -1,0 +1,129 @@
+"""Out of memory: is it that, how much was asked for, what would help, and how to let go."""
+
+from __future__ import annotations
+
+import gc
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+
+from perfkit.memory.cuda import AllocatorUse
+
+__all__ = ["is_out_of_memory", "release", "remedies", "requested_bytes"]
+
+# torch's allocators say it in these words: "Tried to allocate 2.00 GiB" on CUDA, "you tried to
+# allocate 8000000000 bytes" on a CPU.
+_ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
+_UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+#: Share of the peak from which a category is worth a word.
+_WORTH = 0.15
+#: Reserved over allocated at the peak from which fragmentation is worth a word.
+_FRAGMENTED = 1.2
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether this is a device's, the CPU allocator's or Python's own lack of memory."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # torch's CPU allocator raises a plain RuntimeError
+    return isinstance(error, RuntimeError) and _ASKED.search(str(error)) is not None
+
+
+def requested_bytes(error: BaseException) -> int | None:
+    """How much was asked for in vain, in bytes; None where the message does not say."""
+    found = _ASKED.search(str(error))
+    return int(float(found[1]) * _UNITS[found[2].lower()]) if found else None
+
+
+def release(error: BaseException) -> None:
+    """Let go of what the error's traceback holds: the local variables of functions that ended.
+
+    Frames that still run (the notebook's own) keep theirs. The traceback keeps its lines.
+    """
+    for each in _chain(error):
+        traceback.clear_frames(each.__traceback__)
+    gc.collect()
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += [each.__cause__, each.__context__]
+
+
+def remedies(
+    at_peak: Mapping[str, int], at_start: Mapping[str, int], allocator: AllocatorUse | None
+) -> tuple[str, ...]:
+    """What would lower this peak, the most first.
+
+    Args:
+        at_peak: bytes by category when memory was at its highest.
+        at_start: the same when the region began.
+        allocator: the device's counters; None on a CPU.
+    """
+    total = sum(at_peak.values()) or 1
+    found: list[tuple[float, str]] = []
+
+    def say(nbytes: float, words: str) -> None:
+        if nbytes >= _WORTH * total:
+            found.append((nbytes, words))
+
+    batch = at_peak["activations"] + at_peak["inputs"]
+    say(
+        batch / 2,
+        f"half the batch: about {_size(batch / 2)} less (predicted: half of the activations and "
+        "inputs, if they grow with the batch); accumulate gradients over two steps to make up "
+        "for it",
+    )
+    say(
+        at_peak["activations"],
+        "activation checkpointing (torch.utils.checkpoint), or torch.autocast with bfloat16: "
+        f"activations are {_size(at_peak['activations'])}; in evaluation, torch.no_grad()",
+    )
+    say(
+        at_peak["temporary"],
+        f"fewer intermediate results: {_size(at_peak['temporary'])} were temporary; in-place "
+        "operators, foreach=False in the optimizer, or torch.compile make less of them",
+    )
+    say(
+        at_peak["optimizer state"],
+        f"an optimizer with less state: it has {_size(at_peak['optimizer state'])} (Adam two "
+        "copies of the parameters, SGD with momentum one)",
+    )
+    say(
+        at_peak["gradients"],
+        f"optimizer.zero_grad() before the forward: gradients were {_size(at_peak['gradients'])}",
+    )
+    before = at_start["other"] + at_start["activations"]
+    say(
+        before,
+        f"let go of what was there before: {_size(before)} of tensors; %gpumem names them, "
+        "perfkit.find_leaks finds who holds them",
+    )
+    if allocator is not None and allocator.peak_allocated_bytes:
+        rest = allocator.peak_reserved_bytes - allocator.peak_allocated_bytes
+        if allocator.peak_reserved_bytes > _FRAGMENTED * allocator.peak_allocated_bytes:
+            found.append(
+                (
+                    rest,
+                    f"PYTORCH_ALLOC_CONF=expandable_segments:True: {_size(rest)} were reserved "
+                    "beyond what tensors held (fragmentation)",
+                )
+            )
+    found.sort(key=lambda item: -item[0])
+    return tuple(words for _, words in found)
+
+
+def _size(nbytes: float) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes:.0f} B"
