@@ -202,6 +202,14 @@ def test_a_sync_that_empties_the_queue() -> None:
     assert diagnosis.bound_by == "sync"
 
 
+def test_a_sync_names_the_users_line_not_the_librarys() -> None:
+    sim = gpu_training(6, n_kernels=5, item=True, restart=200)
+    for event in sim.events:
+        if event["name"] == "aten::_local_scalar_dense":
+            event["args"]["Call stack"] = "/x/site-packages/torch/t.py(7): f;train.py(43): step"
+    assert _finding(_diagnosis(sim), "sync").line == "train.py:43 in step"
+
+
 def test_a_sync_that_costs_nothing_is_no_finding() -> None:
     assert "sync" not in _rules(gpu_training(6, n_kernels=30, every=96, item=True))
 

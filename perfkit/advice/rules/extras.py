@@ -24,7 +24,8 @@ _HEAVY = (
 )  # fmt: skip
 # Source lines that log, save or draw.
 _LOGS = re.compile(
-    r"\b(print|(?:self\.)?log(?:ger|ging)?(?:\.\w+)?|tqdm\.write|set_postfix|add_scalars?|add_image|"
+    r"\b(print|self\.log(?:_dict)?|logg(?:er|ing)\.\w+|"
+    r"log\.(?:debug|info|warning|error)|tqdm\.write|set_postfix|add_scalars?|add_image|"
     r"add_histogram|wandb\.\w+|mlflow\.\w+|torch\.save|np\.save|json\.dump|pickle\.dump|savefig|"
     r"plt\.\w+|to_csv|writer\.\w+)\s*\("
 )
@@ -46,7 +47,9 @@ def validation(case: Case) -> Iterator[Finding]:
     # Autograd numbers what it records; without a single number nothing is known.
     if not (trace.sequence >= 0).any() or not case.shares["backward"]:
         return
-    heavy = inside.rows[case.is_named(*_HEAVY) & (trace.sequence[inside.rows] < 0)]
+    is_heavy = case.is_named(*_HEAVY)
+    nested = (inside.parent_op >= 0) & is_heavy[np.maximum(inside.parent_op, 0)]
+    heavy = inside.rows[is_heavy & ~nested & (trace.sequence[inside.rows] < 0)]
     on_main = heavy[(trace.thread[heavy] == case.steps.thread)]
     for label in ("enumerate(DataLoader)", "Optimizer.", "autograd::"):
         on_main = on_main[~case.labels(label).covers(trace.start_ns[on_main])]

@@ -143,8 +143,8 @@ def start_up(case: Case) -> Iterator[Finding]:
         rule="start-up",
         title="These are first steps: much of their time is start-up that later steps lack",
         evidence=(
-            f"first calls take {percent(share)} of the profiled time: {calls}",
-            "the first allocation makes the device's context, the first call of a library loads it",
+            f"first calls take {percent(share)} of the profiled time ({calls}): they make the "
+            "device's context, load libraries and kernels, and try algorithms",
         ),
         what_to_do=(
             "schedule = torch.profiler.schedule(wait=1, warmup=4, active=3)\n"

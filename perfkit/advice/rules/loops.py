@@ -16,6 +16,9 @@ _LEAST_SHARE = 0.05
 # As torch.profiler's pattern: ten repetitions of the same ops from one select to the next.
 _LEAST_REPEATS = 10
 _LONGEST_BODY = 64
+_MOST_SELECTS = 6  # in one body: p[i], y[i], p[i][k] …
+# An op of Python's speed takes 5 to 50 µs with the profiler; a layer's takes longer.
+_SMALL_OP_US = 100.0
 _MAKES = frozenset(
     {
         "aten::zeros", "aten::ones", "aten::full", "aten::rand", "aten::randn", "aten::arange",
@@ -69,38 +72,69 @@ def _loading(case: Case) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def _runs(case: Case, selects: Int64) -> list[tuple[int, int, int]]:
-    """Runs of equal bodies, each as (first position, last position, repetitions).
+    """Loops, each as (first position, last position, repetitions).
 
-    A body is a select and the ops after it on its level, up to the next select.
+    A stretch is a select and the ops after it on its level, up to the next select; the body of a
+    loop is one or a few stretches that come again and again.
     """
     names: list[int] = case.trace.name_id[case.nesting.rows].tolist()
     next_op: list[int] = case.next_op.tolist()
     is_select = set(selects.tolist())
-    runs: list[tuple[int, int, int]] = []
     seen: set[int] = set()
+    runs = []
     for first in selects.tolist():
-        if first in seen:
-            continue
-        body: list[int] | None = None
-        at, last, n = first, first, 0
-        while at in is_select:
+        chain: list[tuple[int, tuple[int, ...], int]] = []  # position, ops after it, last of them
+        at = first
+        while at in is_select and at not in seen:
             seen.add(at)
             ops: list[int] = []
             end, after = at, next_op[at]
             while after >= 0 and after not in is_select and len(ops) < _LONGEST_BODY:
                 ops.append(names[after])
                 end, after = after, next_op[after]
-            body = ops if body is None else body
-            if ops == body:
-                last, n, at = end, n + 1, after
-                continue
-            # the last repetition runs on into whatever follows the loop
-            if ops[: len(body)] == body:
-                n += 1
+            chain.append((at, tuple(ops), end))
+            at = after
+        if len(chain) >= _LEAST_REPEATS:
+            runs += _repeated(chain)
+    return [run for run in runs if _is_made_of_small_ops(case, next_op, run)]
+
+
+def _repeated(chain: list[tuple[int, tuple[int, ...], int]]) -> list[tuple[int, int, int]]:
+    """The loops in one chain of stretches, by the shortest period that repeats often enough."""
+    numbers: dict[tuple[int, ...], int] = {}
+    ids = np.array([numbers.setdefault(ops, len(numbers)) for _, ops, _ in chain])
+    for period in range(1, _MOST_SELECTS + 1):
+        if len(ids) < period * _LEAST_REPEATS:
             break
-        if n >= _LEAST_REPEATS:
-            runs.append((first, last, n))
-    return runs
+        again = np.r_[False, ids[period:] == ids[:-period], False]
+        begins = np.flatnonzero(again[1:] & ~again[:-1])
+        ends = np.flatnonzero(~again[1:] & again[:-1])
+        found = []
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            last = end + period  # one past the last stretch that repeats an earlier one
+            n = (last - begin) // period
+            # the last repetition runs on into whatever follows the loop
+            follows = (
+                last < len(chain)
+                and chain[last][1][: len(chain[last - period][1])] == (chain[last - period][1])
+            )
+            n += follows and period == 1
+            if n >= _LEAST_REPEATS:
+                found.append((chain[begin][0], chain[last - 1][2], n))
+        if found:
+            return found
+    return []
+
+
+def _is_made_of_small_ops(case: Case, next_op: list[int], run: tuple[int, int, int]) -> bool:
+    """A loop around real work (the time steps of a recurrent net) gains nothing from indexing."""
+    first, last, _ = run
+    at, n, busy_us = first, 0, 0.0
+    while at >= 0 and at <= last:
+        busy_us += float(case.trace.dur_us[case.nesting.rows[at]])
+        n += 1
+        at = next_op[at]
+    return busy_us / max(n, 1) <= _SMALL_OP_US
 
 
 def _body(case: Case, first: int) -> list[str]:

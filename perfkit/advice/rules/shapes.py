@@ -40,9 +40,13 @@ def conv_bias(case: Case) -> Iterator[Finding]:
     if not case.trace.input_dims:
         return
     convolutions = np.flatnonzero(case.is_named(*_CONVOLUTIONS) & (case.next_op >= 0))
+    after = case.next_op[convolutions]
+    # In training the module counts its batches first: num_batches_tracked.add_(1).
+    counts = case.is_named("aten::add_", "aten::add")[after]
+    after = np.where(counts, case.next_op[after], after)
     is_norm = case.is_named("aten::batch_norm")
     found = []
-    for at in convolutions[is_norm[case.next_op[convolutions]]].tolist():
+    for at in convolutions[(after >= 0) & is_norm[np.maximum(after, 0)]].tolist():
         dims = _dims(case, at)
         if _sizes(dims, 2):
             found.append((at, dims))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.advice.where import user_place
 from perfkit.trace.columns import Category
 from perfkit.trace.syncs import Sync
 
@@ -58,7 +59,7 @@ def sync(case: Case) -> Iterator[Finding]:
     what, instead = _INSTEAD.get(known, _OTHERWISE)
     cost_us = sum(s.cost_us for s in waits)
     gain, formula = amdahl(lost)
-    stack = by_op[top][0].stack.partition(";")[0]
+    place = user_place(by_op[top][0].stack)
     yield Finding(
         rule="sync",
         title="The host waits for the device inside the step",
@@ -72,7 +73,7 @@ def sync(case: Case) -> Iterator[Finding]:
         gain_at_most=gain,
         formula=formula,
         lesson="07-sync-points",
-        line=stack or None,
+        line=None if place is None else f"{place}{' (its def)' * by_op[top][0].at_def}",
     )
 
 

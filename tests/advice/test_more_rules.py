@@ -1,0 +1,397 @@
+"""Rules beyond the first: each fires where it must, and stays silent on what is close to it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from simulated_traces import Simulated, cpu_training, gpu_training
+
+from perfkit.advice import Diagnosis, Finding
+from perfkit.advice.case import Case
+from perfkit.advice.diagnose import diagnose
+from perfkit.timing.summary import summarize
+from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
+from perfkit.trace.facts import Facts
+from perfkit.trace.lines import NO_LINES
+
+V100 = {"name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}
+A100 = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "warpSize": 32}
+MI250 = {"name": "AMD Instinct MI250X", "computeMajor": 9, "computeMinor": 0, "warpSize": 64}
+
+
+def _diagnosis(
+    sim: Simulated,
+    *,
+    device: dict[str, Any] | None = None,
+    facts: Facts | None = None,
+    lines: LineSamples = NO_LINES,
+    **metadata: Any,
+) -> Diagnosis:
+    whole = json.loads(sim.json()) | metadata
+    if device:
+        whole["deviceProperties"] = [device]
+    trace = load(json.dumps(whole).encode())
+    steps = find_steps(trace)
+    split = breakdown(trace, steps)
+    case = Case(trace, steps, split, lines, facts or Facts())
+    return diagnose(case, summarize(split.wall_ms), "simulated")
+
+
+def _rules(sim: Simulated, **known: Any) -> set[str]:
+    return {f.rule for f in _diagnosis(sim, **known).findings}
+
+
+def _finding(sim: Simulated, rule: str, **known: Any) -> Finding:
+    found = [f for f in _diagnosis(sim, **known).findings if f.rule == rule]
+    assert found, f"{rule} did not fire"
+    (finding,) = found
+    assert finding.evidence
+    assert all(any(c.isdigit() for c in e) for e in finding.evidence)
+    compile(finding.what_to_do.replace("...", "**kwargs"), rule, "exec")
+    assert finding.lesson
+    return finding
+
+
+def _busy_gpu(kernel: str = "sgemm", **kernel_args: Any) -> Simulated:
+    """A device that computes nearly all of the time."""
+    sim = gpu_training(4, n_kernels=30, every=96)
+    for event in sim.events:
+        if event["cat"] == "kernel":
+            event["name"] = kernel
+            event["args"] |= kernel_args
+    return sim
+
+
+# --- the device ---------------------------------------------------------------------------
+
+
+def test_float32_products_beside_tensor_cores() -> None:
+    finding = _finding(_busy_gpu("volta_sgemm_128x64_nn"), "tensor-cores-unused", device=V100)
+    assert "autocast" in finding.what_to_do
+    assert finding.gain_at_most < 8
+    finding = _finding(_busy_gpu("ampere_sgemm_128x64_nn"), "tf32-off", device=A100)
+    assert 'set_float32_matmul_precision("high")' in finding.what_to_do
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device"),
+    [
+        ("volta_fp16_s884gemm_fp16_128x64", V100),
+        ("ampere_s1688gemm_tf32_128x64", A100),
+        ("void at::native::vectorized_elementwise_kernel<4>", A100),
+        ("volta_sgemm_128x64_nn", {**V100, "computeMajor": 6}),
+        ("Cijk_Ailk_Bljk_SB_MT64x64", MI250),
+        ("volta_sgemm_128x64_nn", None),
+    ],
+)
+def test_tensor_cores_in_use_or_of_no_use(kernel: str, device: dict[str, Any] | None) -> None:
+    assert _rules(_busy_gpu(kernel), device=device) == set()
+
+
+def test_faster_kernels_do_not_help_an_idle_device() -> None:
+    sim = gpu_training(4, n_kernels=5, python=2_000)
+    assert "tensor-cores-unused" not in _rules(sim, device=V100)
+
+
+def test_kernels_too_small_for_the_gpu() -> None:
+    finding = _finding(_busy_gpu("softmax", **{"blocks per SM": 0.25}), "small-kernels")
+    assert finding.gain_at_most == pytest.approx(1 / (1 - 0.75), rel=0.1)
+    assert _rules(_busy_gpu("softmax", **{"blocks per SM": 8.0})) == set()
+    assert _rules(_busy_gpu("softmax", **{"blocks per SM": 0.95})) == set()
+
+
+def test_gaps_between_queued_kernels() -> None:
+    finding = _finding(gpu_training(4, n_kernels=30, kernel=70, every=100), "kernel-gaps")
+    assert "30 kernels per step" in finding.evidence[0]
+    assert "kernel-gaps" not in _rules(gpu_training(4, n_kernels=30, kernel=97, every=100))
+
+
+def test_first_steps_are_told_from_slow_launches() -> None:
+    def trace(first: float) -> Simulated:
+        sim = Simulated()
+        sim.step(0, 0, first + 1_000)
+        for i in range(10):
+            at = 0 if i == 0 else first + i * 90
+            op = sim.host("aten::conv2d", at, first if i == 0 else 80)
+            sim.device("gemm", at + 60, 30, sim.call("cudaLaunchKernel", at + 50, 5, op))
+        return sim
+
+    diagnosis = _diagnosis(trace(50_000))
+    assert diagnosis.bound_by == "host"
+    assert "start-up" in diagnosis.sentence
+    assert "launch-bound" not in {f.rule for f in diagnosis.findings}
+    assert "aten::conv2d 50.0 ms" in _finding(trace(50_000), "start-up").evidence[0]
+    assert "start-up" not in _rules(trace(80))
+    assert _diagnosis(trace(80)).bound_by == "launch"
+
+
+# --- memory -------------------------------------------------------------------------------
+
+
+def _with_memory(reserved: int) -> Simulated:
+    sim = _busy_gpu()
+    sim.events.append(
+        {
+            "ph": "i", "name": "[memory]", "pid": 100, "tid": 100, "ts": 1_100.0, "s": "t",
+            "args": {
+                "Device Type": 1, "Device Id": 0, "Bytes": 512, "Addr": 1,
+                "Total Allocated": reserved // 2, "Total Reserved": reserved,
+            },
+        }
+    )  # fmt: skip
+    return sim
+
+
+def test_memory_nearly_full() -> None:
+    card = {**A100, "totalGlobalMem": 40 * 2**30}
+    finding = _finding(_with_memory(38 * 2**30), "memory-nearly-full", device=card)
+    assert "38.0 of 40.0 GiB reserved (95 %), 19.0 GiB" in finding.evidence[0]
+    assert finding.gain_at_most == 1.0
+    assert "memory-nearly-full" not in _rules(_with_memory(30 * 2**30), device=card)
+    assert "memory-nearly-full" not in _rules(_with_memory(38 * 2**30))
+
+
+def test_memory_from_the_driver_in_every_step() -> None:
+    def trace(name: str) -> Simulated:
+        sim = gpu_training(4, n_kernels=5, python=400)
+        for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+            sim.call(name, event["ts"] + 10, 300)
+        return sim
+
+    assert "4.0" not in _finding(trace("cudaMalloc"), "device-allocations").evidence[0]
+    assert "1.0 calls" in _finding(trace("cudaFree"), "device-allocations").evidence[0]
+    assert "device-allocations" not in _rules(trace("cudaFreeHost"))
+    assert "device-allocations" not in _rules(trace("cudaGetDevice"))
+
+
+# --- several devices ----------------------------------------------------------------------
+
+
+def _two_devices(mark: str) -> Simulated:
+    sim = gpu_training(4, n_kernels=30, every=96)
+    kernels = [e for e in sim.events if e["cat"] == "kernel"]
+    for event in kernels[::2]:
+        event["args"]["device"] = event["pid"] = 1
+    for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        sim.label(mark, event["ts"] + 1, event["dur"] - 2)
+    return sim
+
+
+def test_data_parallel() -> None:
+    finding = _finding(_two_devices("DataParallel.forward"), "data-parallel")
+    assert "2 devices in one process" in finding.evidence[0]
+    assert 1.8 < finding.gain_at_most < 2.2
+    assert "data-parallel" not in _rules(_two_devices("DistributedDataParallel.forward"))
+    assert "data-parallel" not in _rules(_two_devices("Pipeline.forward"))
+
+
+def test_gloo_between_gpus() -> None:
+    def trace(name: str) -> Simulated:
+        sim = gpu_training(4, n_kernels=5, python=500)
+        for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+            sim.label(name, event["ts"] + 10, 400)
+        return sim
+
+    found = _finding(trace("gloo:all_reduce"), "not-nccl", distributedInfo={"backend": "gloo"})
+    assert "backend gloo" in found.evidence[0]
+    assert "not-nccl" not in _rules(trace("nccl:all_reduce"))
+
+
+def test_exposed_communication() -> None:
+    def trace(n_talks: int) -> Simulated:
+        sim = gpu_training(4, n_kernels=30, every=96)
+        for i, event in enumerate(e for e in sim.events if e["cat"] == "kernel"):
+            if i % 30 < n_talks:
+                event["name"] = "ncclDevKernel_AllReduce_Sum_f32"
+        return sim
+
+    finding = _finding(trace(6), "communication")
+    assert "6.0 collectives per step" in finding.evidence[0]
+    assert "communication" not in _rules(trace(2))
+
+
+# --- loops and tensors on the wrong side ---------------------------------------------------
+
+
+def _indexing(n: int, *, same: bool = True) -> Simulated:
+    sim = Simulated()
+    for step in range(2):
+        at = step * 10_000.0
+        sim.step(step, at, 10_000)
+        sim.host("aten::conv2d", at + 10, 3_000)
+        sim.host("autograd::engine::evaluate_function: ConvolutionBackward0", at + 3_050, 3_000)
+        for i in range(n):
+            sim.host("aten::select", at + 6_100 + i * 120, 40)
+            sim.host("aten::fill_" if same else f"aten::op{i}", at + 6_150 + i * 120, 60)
+    return sim
+
+
+def test_a_loop_over_elements() -> None:
+    finding = _finding(_indexing(30), "loop-indexing")
+    assert finding.evidence[0].startswith("30 times per step")
+    assert "aten::select, aten::fill_" in finding.evidence[0]
+
+
+def test_few_or_different_indexings_are_no_loop() -> None:
+    assert "loop-indexing" not in _rules(_indexing(9))
+    assert "loop-indexing" not in _rules(_indexing(30, same=False))
+
+
+def _made(move_kind: str, *, made_on_device: bool = False) -> Simulated:
+    sim = gpu_training(4, n_kernels=5, python=600)
+    for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        at = event["ts"] + 5
+        op = sim.host("aten::randn", at, 200)
+        if made_on_device:
+            sim.device("normal", at + 60, 3, sim.call("cudaLaunchKernel", at + 50, 5, op))
+        sim.host("aten::to", at + 210, 300)
+        sim.copy(move_kind, at + 220, 250, at + 400, 40)
+    return sim
+
+
+def test_a_tensor_made_on_the_host() -> None:
+    finding = _finding(_made("HtoD (Pageable -> Device)"), "made-on-host")
+    assert finding.evidence[0] == "1.0 times per step, first with torch.randn"
+    assert "made-on-host" not in _rules(_made("HtoD (Pageable -> Device)", made_on_device=True))
+    assert "made-on-host" not in _rules(_made("DtoH (Device -> Pageable)"))
+
+
+# --- compiling ----------------------------------------------------------------------------
+
+
+def _compiled(*, compile_us: float = 0, between: float = 0, regions: int = 2) -> Simulated:
+    sim = Simulated()
+    for step in range(4):
+        at = step * 10_000.0
+        sim.step(step, at, 10_000)
+        if compile_us:
+            sim.host("entire_frame_compile", at + 10, compile_us)
+        at += compile_us + 20
+        for i in range(regions):
+            sim.host(f"Torch-Compiled Region: {i}/{1 if compile_us else 0}", at, 1_000)
+            at += 1_000 + between
+        sim.host("autograd::engine::evaluate_function: CompiledFunctionBackward", at + 10, 2_000)
+    return sim
+
+
+def test_recompiling_in_the_steps() -> None:
+    sim = _compiled(compile_us=3_000)
+    finding = _finding(sim, "recompiles")
+    assert "4 compilations in 4 of 4 steps take 12.0 ms, 30 %" in finding.evidence[0]
+    assert "compiled 2 times" in finding.evidence[1]
+    assert _diagnosis(_compiled(compile_us=7_000, regions=1)).bound_by == "host"
+    assert "recompiles" not in _rules(_compiled())
+
+
+def test_breaks_in_the_graph() -> None:
+    finding = _finding(_compiled(between=1_500), "graph-breaks")
+    assert "2.0 compiled regions per step, of 2 different" in finding.evidence[0]
+    assert "graph-breaks" not in _rules(_compiled(between=100))
+    assert "graph-breaks" not in _rules(_compiled(between=1_500, regions=1))
+
+
+# --- what does not belong into a step ------------------------------------------------------
+
+
+def _with_validation(dur: float, *, sequence: int | None = None) -> Simulated:
+    sim = Simulated()
+    for step in range(4):
+        at = step * 10_000.0
+        sim.step(step, at, 3_000 + dur)
+        sim.host("aten::conv2d", at, 1_000, **{"Sequence number": step})
+        sim.host("autograd::engine::evaluate_function: ConvolutionBackward0", at + 1_000, 1_900)
+        for i in range(10):
+            extra = {} if sequence is None else {"Sequence number": sequence + i}
+            sim.host("aten::conv2d", at + 2_950 + i * dur / 10, dur / 10 - 1, **extra)
+    return sim
+
+
+def test_validation_inside_the_step() -> None:
+    finding = _finding(_with_validation(2_000), "validation-in-step")
+    assert "10.0 layers per step run without gradients" in finding.evidence[0]
+    assert "validation-in-step" not in _rules(_with_validation(300))
+    assert "validation-in-step" not in _rules(_with_validation(2_000, sequence=100))
+
+
+def _line(text: str, library: str = "__main__") -> LineSamples:
+    line = Line("train.py", 9, "train.py:9", "train", text, 40, 0.4, False, library)
+    return LineSamples((line,), 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "library", "fires"),
+    [
+        ("print(step, loss)", "__main__", True),
+        ('writer.add_scalar("loss", loss)', "__main__", True),
+        ("report(loss)", "tensorboard", True),
+        ("x = blueprint(loss)", "__main__", False),
+        ("y = torch.log1p(x)", "__main__", False),
+        ("y = x.log()", "__main__", False),
+        ("y = torch.log(x)", "__main__", False),
+    ],
+)
+def test_logging_in_the_step(text: str, library: str, fires: bool) -> None:
+    rules = _rules(cpu_training(6, python=850), lines=_line(text, library))
+    assert ("logging-in-step" in rules) is fires
+
+
+@pytest.mark.parametrize(
+    ("function", "fires"),
+    [("torch/serialization.py(963): save", True), ("train.py(12): save_nothing", False)],
+)
+def test_logging_in_a_trace_with_stacks(function: str, fires: bool) -> None:
+    sim = cpu_training(6, python=850)
+    for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        sim.host(function, event["ts"] + 10, 700, "python_function")
+    assert ("logging-in-step" in _rules(sim)) is fires
+
+
+def test_garbage_collection() -> None:
+    finding = _finding(cpu_training(6), "gc-pauses", facts=Facts(gc_pauses_ms=(0.5, 1.0)))
+    assert "2 collections in 6 steps took 1.5 ms" in finding.evidence[0]
+    assert "gc-pauses" not in _rules(cpu_training(6), facts=Facts(gc_pauses_ms=(0.1,)))
+
+
+# --- shapes -------------------------------------------------------------------------------
+
+
+def _convolution(bias: list[int], after: str = "aten::batch_norm") -> Simulated:
+    sim = Simulated()
+    for step in range(4):
+        at = step * 1_000.0
+        sim.step(step, at, 1_000)
+        dims = {"Input Dims": [[2, 3, 8, 8], [8, 3, 3, 3], bias, [], [], [], []]}
+        sim.host("aten::conv2d", at + 5, 500, **dims)
+        sim.host(after, at + 510, 450)
+    return sim
+
+
+def test_a_bias_before_batch_norm() -> None:
+    finding = _finding(_convolution([8]), "conv-bias-before-batch-norm")
+    assert "weights of shape [8, 3, 3, 3]" in finding.evidence[0]
+    # 2 of the 28 parts of half a step: one addition to 27 products, forward and backward
+    assert finding.gain_at_most == pytest.approx(1 / (1 - 0.5 * 2 / 28), rel=1e-3)
+    assert _rules(_convolution([])) == set()
+    assert _rules(_convolution([8], "aten::relu")) == set()
+
+
+def _products(n: int, dtype: str) -> Simulated:
+    sim = gpu_training(4, n_kernels=30, every=96)
+    for event in sim.events:
+        if event["name"] == "aten::linear":
+            event["name"] = "aten::mm"
+            event["args"] |= {
+                "Input Dims": [[64, n], [n, 128]],
+                "Input type": [dtype, dtype],
+            }
+    return sim
+
+
+def test_products_that_do_not_fit_the_tensor_cores() -> None:
+    finding = _finding(_products(1001, "c10::BFloat16"), "matmul-alignment")
+    assert "[64, 1001] × [1001, 128]" in finding.evidence[0]
+    assert finding.gain_at_most < 4
+    assert _rules(_products(1008, "c10::BFloat16")) == set()
+    assert _rules(_products(1001, "float")) == set()
