@@ -41,6 +41,7 @@ from perfkit.machine import stamp
 AT_MOST_TIMES_MSGSPEC = 2.0
 AT_MOST_PEAK_GB = 1.2
 AT_MOST_OF_HTA = 0.1
+_PATIENCE_S = 900
 
 _MEASURE = """
 import json, resource, sys, time
@@ -138,9 +139,16 @@ said = {"steps": len(profile.steps_names)}
 
 def _measure(python: str, what: tuple[str, str], path: Path) -> dict[str, Any]:
     program = _MEASURE.format(setup=what[0], run=what[1])
-    done = subprocess.run(
-        [python, "-c", program, str(path)], capture_output=True, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            [python, "-c", program, str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"not done after {_PATIENCE_S} s"}
     for line in done.stdout.splitlines():
         if line.startswith("perfkit-bench:"):
             return dict(json.loads(line.removeprefix("perfkit-bench:")))
@@ -157,7 +165,10 @@ def _repeat(
         for name, (python, what) in arms.items():
             if not runs[name] or "failed" not in runs[name][-1]:
                 runs[name].append(_measure(python, what, path))
-    return {name: _summary(results) for name, results in runs.items()}
+    found = {name: _summary(results) for name, results in runs.items()}
+    for name, result in found.items():
+        print(_line(name, result), flush=True)
+    return found
 
 
 def _summary(results: list[dict[str, Any]]) -> dict[str, Any]:
@@ -227,6 +238,7 @@ def main() -> int:
                 results |= _repeat({name: (python, what)}, path, 1)
             else:
                 results[name] = {"failed": f"not installed (set {variable})"}
+                print(_line(name, results[name]))
         points = []
         if not args.quick:
             for rank in range(64):
@@ -238,13 +250,11 @@ def main() -> int:
             for factor in (0.25, 1, 4):
                 grown = Path(folder) / "grown.json"
                 count = write(grown, int(args.events * factor))
-                one = _repeat({"perfkit": (here, _PERFKIT)}, grown, 3)["perfkit"]
-                if "failed" not in one:
-                    points.append((count, one["least_cpu_s"]))
-                    results[f"perfkit, {count:,} events"] = one
+                name = f"perfkit, {count:,} events"
+                results |= _repeat({name: (here, _PERFKIT)}, grown, 3)
+                if "failed" not in results[name]:
+                    points.append((count, results[name]["least_cpu_s"]))
                 grown.unlink()
-    for name, r in results.items():
-        print(_line(name, r))
     ours = results["perfkit"]
     checks: dict[str, dict[str, Any]] = {}
     if "failed" not in ours:
