@@ -168,6 +168,30 @@ def fake_copy(mode: Any, obj: Any) -> Any:
         return copy.deepcopy(obj)
 
 
+def start_allocator_history(max_entries: int) -> None:
+    """``torch.cuda.memory._record_memory_history`` (since torch 2.0), without stack traces."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(
+        context=None, stacks="python", max_entries=max_entries
+    )
+
+
+def stop_allocator_history() -> None:
+    """``torch.cuda.memory._record_memory_history(enabled=None)`` (since torch 2.0)."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def allocator_snapshot() -> dict[str, Any]:
+    """``torch.cuda.memory._snapshot`` (since torch 2.0): segments and traces as plain values."""
+    import torch
+
+    snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
+    return snapshot
+
+
 def saved_tensors(node: Any) -> list[Any]:
     """The tensors that a node of the autograd graph keeps for its backward.
 

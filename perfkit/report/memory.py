@@ -10,6 +10,7 @@ from perfkit.memory.categories import CATEGORIES
 from perfkit.memory.cuda import AllocatorState, AllocatorUse
 from perfkit.memory.curve import Curve
 from perfkit.memory.fit import Fit, GpuFit
+from perfkit.memory.history import AllocatorHistory
 from perfkit.memory.leaks import LeakReport
 from perfkit.memory.live import LiveTensor, MemoryNow
 from perfkit.memory.resident import Resident
@@ -45,6 +46,14 @@ _LOOKS = {
 _ROWS = 12
 
 
+# What an allocator's curve is made of.
+_USED, _CACHED = "held by tensors", "reserved, not in use"
+
+
+def _looks(curve: Curve) -> Mapping[str, str]:
+    return {_USED: "blue", _CACHED: "grey"} if _USED in curve.by_category else _LOOKS
+
+
 @dataclass(frozen=True)
 class _MemoryView:
     """Everything that a memory report says, in order; one view behind both forms."""
@@ -59,7 +68,7 @@ class _MemoryView:
 
 
 #: What this module can show.
-Memory = MemoryAccount | MemoryNow | Fit | LeakReport
+Memory = MemoryAccount | MemoryNow | Fit | LeakReport | AllocatorHistory
 
 
 def text(obj: Memory) -> str:
@@ -89,13 +98,15 @@ def html(obj: Memory) -> str:
     view = _view(obj)
     # made by a template that escapes what it is given
     lanes = [Markup(bar(lane.title, lane.segments)) for lane in view.lanes]
-    curves = [Markup(stacked_curve(title, curve, _LOOKS)) for title, curve in view.curves]
+    curves = [Markup(stacked_curve(title, curve, _looks(curve))) for title, curve in view.curves]
     return render("memory.html", view=view, lanes=lanes, curves=curves)
 
 
 def _view(obj: Memory) -> _MemoryView:
     if isinstance(obj, MemoryAccount):
         return _account_view(obj)
+    if isinstance(obj, AllocatorHistory):
+        return _history_view(obj)
     if isinstance(obj, LeakReport):
         return _leaks_view(obj)
     return _fit_view(obj) if isinstance(obj, Fit) else _now_view(obj)
@@ -594,3 +605,60 @@ def _leaks_sentence(report: LeakReport) -> str:
     growth = sum(leak.bytes_per_step for leak in report.leaks)
     held = f", most of it held by {first.holder}" if first.holder else ""
     return f"Memory grows by {fmt_bytes(growth)} a step{held}."
+
+
+# --- the CUDA allocator's history ----------------------------------------------------------
+
+
+def _history_view(history: AllocatorHistory) -> _MemoryView:
+    reserved, allocated = history.reserved_bytes, history.allocated_bytes
+    curve = Curve(
+        index=history.index,
+        total_bytes=reserved,
+        by_category={
+            _USED: allocated,
+            _CACHED: tuple(max(r - a, 0) for r, a in zip(reserved, allocated, strict=True)),
+        },
+        phase=(history.device,) * len(reserved),
+        peak=reserved.index(max(reserved)),
+        n_events=history.index[-1],
+    )
+    retries = "unknown" if history.n_retries is None else fmt_count(history.n_retries)
+    return _MemoryView(
+        sentence=(
+            f"{history.device}: at most {fmt_bytes(history.peak_reserved_bytes)} reserved for "
+            f"{fmt_bytes(history.peak_allocated_bytes)} of tensors; "
+            f"{_counted(history.n_cuda_mallocs, 'cudaMalloc')}, "
+            f"{_counted(history.n_cuda_frees, 'cudaFree')}, "
+            f"{retries} retries, {fmt_count(history.n_ooms)} out of memory."
+        ),
+        warnings=history.warnings,
+        lanes=(),
+        tables=(
+            TableView(
+                title="Segments at the end",
+                note=f"{fmt_bytes(history.fragmented_bytes)} free in segments partly in use",
+                header=("segment", "size", "in use", "largest free", "blocks", "pool"),
+                rows=tuple(
+                    (
+                        str(number),
+                        fmt_bytes(s.total_bytes),
+                        fmt_bytes(s.allocated_bytes),
+                        fmt_bytes(s.largest_free_bytes),
+                        fmt_count(s.n_blocks),
+                        s.kind,
+                    )
+                    for number, s in enumerate(history.segments[:_ROWS], start=1)
+                ),
+                align=">>>>><",
+                code="......",
+                open=True,
+            ),
+        ),
+        foot=(
+            f"{_counted(history.n_allocs, 'allocation')} and {_counted(history.n_frees, 'free')} "
+            f"by tensors; {_counted(len(history.segments), 'segment')} at the end.",
+            history.provenance.sentence(),
+        ),
+        curves=((f"reserved on {history.device}", curve),) if len(reserved) > 1 else (),
+    )

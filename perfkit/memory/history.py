@@ -1,0 +1,266 @@
+"""What the CUDA caching allocator did: allocated against reserved, cudaMalloc, segments.
+
+torch's snapshot is turned into plain numbers in the process that recorded it; what is written
+to a file is JSON of these numbers, and no pickle is ever read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from perfkit import _torch_compat
+from perfkit._display import Shown
+from perfkit.errors import MissingError, UsageError
+from perfkit.machine import Provenance, stamp
+
+__all__ = ["AllocatorHistory", "Recorded", "Segment", "history_of", "load", "record"]
+
+#: Entries that the allocator keeps; older ones are dropped. One takes some hundred bytes.
+MAX_ENTRIES = 100_000
+#: Points of the curve, at most.
+MAX_POINTS = 400
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One piece of memory taken from the device by cudaMalloc. Sizes in bytes.
+
+    Attributes:
+        total_bytes: its size.
+        allocated_bytes: in use by tensors.
+        largest_free_bytes: the largest single piece of it that is free.
+        n_blocks: pieces that it is split into.
+        kind: ``small`` or ``large``, the allocator's pool.
+    """
+
+    total_bytes: int
+    allocated_bytes: int
+    largest_free_bytes: int
+    n_blocks: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class AllocatorHistory(Shown):
+    """The allocator of one device over a region. Sizes in bytes.
+
+    Attributes:
+        device: ``cuda:0``.
+        index: number of the entry of each point, rising.
+        allocated_bytes, reserved_bytes: held by tensors, and taken from the device, at each
+            point; of a stretch the entry with the most reserved is shown.
+        n_allocs, n_frees: requests of tensors.
+        n_cuda_mallocs, n_cuda_frees: calls to the device, each of which may wait for it.
+        n_retries: times that the cache was emptied to satisfy a request; None if not told.
+        n_ooms: requests that failed.
+        segments: at the end, largest first.
+        complete: no older entries were dropped.
+        warnings: what makes the figures doubtful.
+        provenance: where and when this was recorded.
+    """
+
+    device: str
+    index: tuple[int, ...]
+    allocated_bytes: tuple[int, ...]
+    reserved_bytes: tuple[int, ...]
+    n_allocs: int
+    n_frees: int
+    n_cuda_mallocs: int
+    n_cuda_frees: int
+    n_retries: int | None
+    n_ooms: int
+    segments: tuple[Segment, ...]
+    complete: bool
+    warnings: tuple[str, ...]
+    provenance: Provenance
+
+    @property
+    def fragmented_bytes(self) -> int:
+        """Free at the end in segments that are partly in use: no other segment can have it."""
+        return sum(s.total_bytes - s.allocated_bytes for s in self.segments if s.allocated_bytes)
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most reserved at once."""
+        return max(self.reserved_bytes, default=0)
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most held by tensors among the points."""
+        return max(self.allocated_bytes, default=0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            **{k: v for k, v in asdict(self).items() if k != "provenance"},
+            "type": "allocator history",
+            "format": _FORMAT,
+            "fragmented_bytes": self.fragmented_bytes,
+            "provenance": self.provenance.to_dict(),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write it as JSON, for :func:`load`."""
+        Path(path).write_text(json.dumps(self.to_dict()) + "\n", encoding="utf-8")
+
+
+def load(path: str | Path) -> AllocatorHistory:
+    """Read what :meth:`AllocatorHistory.save` wrote.
+
+    Raises:
+        UsageError: the file is something else.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        if data["type"] != "allocator history" or data["format"] != _FORMAT:
+            raise ValueError("another kind or format")
+        names = AllocatorHistory.__dataclass_fields__
+        fields: dict[str, Any] = {name: data[name] for name in names}
+        for name in ("index", "allocated_bytes", "reserved_bytes", "warnings"):
+            fields[name] = tuple(fields[name])
+        fields["segments"] = tuple(Segment(**segment) for segment in data["segments"])
+        fields["provenance"] = Provenance(**data["provenance"])
+        return AllocatorHistory(**fields)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is no allocator history that perfkit wrote: {error}") from error
+
+
+class Recorded:
+    """What :func:`record` fills when its block ends."""
+
+    def __init__(self) -> None:
+        self.history: AllocatorHistory | None = None
+
+
+@contextmanager
+def record(device: int = 0) -> Iterator[Recorded]:
+    """Record the allocator of a CUDA device while the ``with`` block runs.
+
+    Raises:
+        MissingError: there is no CUDA device; the CPU's memory is told by ``%gpumem``.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise MissingError(
+            "no CUDA device here, so there is no caching allocator to record: run this where "
+            "torch.cuda.is_available(), or use %gpumem, which counts on a CPU too"
+        )
+    before = dict(torch.cuda.memory_stats(device))
+    recorded = Recorded()
+    _torch_compat.start_allocator_history(MAX_ENTRIES)
+    try:
+        yield recorded
+    finally:
+        try:
+            snapshot = _torch_compat.allocator_snapshot()
+        finally:
+            _torch_compat.stop_allocator_history()
+        after = dict(torch.cuda.memory_stats(device))
+        key = "num_alloc_retries"
+        recorded.history = history_of(
+            snapshot,
+            device,
+            n_retries=after.get(key, 0) - before.get(key, 0),
+            provenance=stamp(device=torch.cuda.get_device_name(device)),
+        )
+
+
+def history_of(
+    snapshot: Mapping[str, Any],
+    device: int = 0,
+    *,
+    n_retries: int | None = None,
+    provenance: Provenance | None = None,
+) -> AllocatorHistory:
+    """The numbers of a snapshot as ``torch.cuda.memory`` documents it.
+
+    Args:
+        snapshot: ``segments`` and ``device_traces``.
+        device: index of the device.
+        n_retries: from ``torch.cuda.memory_stats``; a snapshot does not tell.
+        provenance: of the recording; measured here and now if left out.
+    """
+    segments = [s for s in snapshot.get("segments", ()) if s.get("device", device) == device]
+    traces: Sequence[Any] = snapshot.get("device_traces", ())
+    entries = traces[device] if device < len(traces) else ()
+    counts = dict.fromkeys(_EFFECTS, 0)
+    moves = []
+    for entry in entries:
+        action = entry["action"]
+        if action in counts:
+            counts[action] += 1
+            sign_allocated, sign_reserved = _EFFECTS[action]
+            moves.append((sign_allocated * entry["size"], sign_reserved * entry["size"]))
+    # what was there before the first entry follows from what is there now
+    allocated = sum(s["allocated_size"] for s in segments) - sum(a for a, _ in moves)
+    reserved = sum(s["total_size"] for s in segments) - sum(r for _, r in moves)
+    states = [(allocated, reserved)]
+    for more_allocated, more_reserved in moves:
+        allocated, reserved = allocated + more_allocated, reserved + more_reserved
+        states.append((allocated, reserved))
+    points = _thinned(states)
+    warnings = []
+    if any(a < 0 or r < 0 for a, r in states):
+        warnings.append("entries and segments do not add up: the history may have been cut")
+    complete = len(entries) < MAX_ENTRIES
+    if not complete:
+        warnings.append(f"only the last {MAX_ENTRIES} entries were kept")
+    return AllocatorHistory(
+        device=f"cuda:{device}",
+        index=tuple(points),
+        allocated_bytes=tuple(states[i][0] for i in points),
+        reserved_bytes=tuple(states[i][1] for i in points),
+        n_allocs=counts["alloc"],
+        n_frees=counts["free_completed"],
+        n_cuda_mallocs=counts["segment_alloc"] + counts["segment_map"],
+        n_cuda_frees=counts["segment_free"] + counts["segment_unmap"],
+        n_retries=n_retries,
+        n_ooms=counts["oom"],
+        segments=tuple(sorted(map(_segment, segments), key=lambda s: -s.total_bytes)),
+        complete=complete,
+        warnings=tuple(warnings),
+        provenance=provenance or stamp(),
+    )
+
+
+# What an entry does to (allocated, reserved). map and unmap are what expandable segments do in
+# place of cudaMalloc and cudaFree.
+_EFFECTS = {
+    "alloc": (1, 0),
+    "free_completed": (-1, 0),
+    "segment_alloc": (0, 1),
+    "segment_map": (0, 1),
+    "segment_free": (0, -1),
+    "segment_unmap": (0, -1),
+    "oom": (0, 0),
+}
+
+
+def _segment(segment: Mapping[str, Any]) -> Segment:
+    blocks = segment.get("blocks", ())
+    free = (block["size"] for block in blocks if block["state"] == "inactive")
+    return Segment(
+        total_bytes=segment["total_size"],
+        allocated_bytes=segment["allocated_size"],
+        largest_free_bytes=max(free, default=0),
+        n_blocks=len(blocks),
+        kind=str(segment.get("segment_type", "")),
+    )
+
+
+def _thinned(states: Sequence[tuple[int, int]]) -> list[int]:
+    """Indices of at most so many states: the ends, and the highest of each stretch."""
+    inner = range(1, len(states) - 1)
+    width = max(-(-len(inner) // (MAX_POINTS - 2)), 1)
+    highest = [
+        max(inner[i : i + width], key=lambda k: (states[k][1], states[k][0]))
+        for i in range(0, len(inner), width)
+    ]
+    return sorted({0, *highest, len(states) - 1})

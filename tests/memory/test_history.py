@@ -1,0 +1,163 @@
+"""The allocator's history, from a hand-made snapshot (simulated) as torch documents it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from perfkit.errors import MissingError, UsageError
+from perfkit.machine import stamp
+from perfkit.memory import history as history_module
+from perfkit.memory.history import AllocatorHistory, history_of, load, record
+
+MIB = 2**20
+
+
+def _entry(action: str, size: int) -> dict[str, Any]:
+    return {"action": action, "addr": 0, "size": size, "stream": 0, "frames": []}
+
+
+def _snapshot() -> dict[str, Any]:
+    def block(size: int, state: str) -> dict[str, Any]:
+        return {"size": size, "requested_size": size, "address": 0, "state": state, "frames": []}
+
+    return {
+        "segments": [
+            {
+                "device": 0,
+                "address": 0,
+                "total_size": 20 * MIB,
+                "stream": 0,
+                "segment_type": "large",
+                "allocated_size": 12 * MIB,
+                "active_size": 12 * MIB,
+                "blocks": [
+                    block(6 * MIB, "active_allocated"),
+                    block(5 * MIB, "inactive"),
+                    block(6 * MIB, "active_allocated"),
+                    block(3 * MIB, "inactive"),
+                ],
+            },
+            {
+                "device": 0,
+                "total_size": 2 * MIB,
+                "segment_type": "small",
+                "allocated_size": 0,
+                "active_size": 0,
+                "blocks": [block(2 * MIB, "inactive")],
+            },
+            {"device": 1, "total_size": 999, "allocated_size": 999, "blocks": []},
+        ],
+        "device_traces": [
+            [
+                _entry("segment_alloc", 40 * MIB),
+                _entry("alloc", 30 * MIB),
+                _entry("free_requested", 30 * MIB),
+                _entry("free_completed", 30 * MIB),
+                _entry("oom", 90 * MIB),
+                _entry("segment_free", 40 * MIB),
+                _entry("segment_alloc", 20 * MIB),
+                _entry("alloc", 6 * MIB),
+                _entry("alloc", 6 * MIB),
+                _entry("snapshot", 0),
+            ],
+            [],
+        ],
+    }
+
+
+def _history() -> AllocatorHistory:
+    simulated = stamp("simulated", device="NVIDIA <Test>")
+    return history_of(_snapshot(), n_retries=1, provenance=simulated)
+
+
+def test_the_curve_ends_at_the_segments_and_begins_before_the_entries() -> None:
+    history = _history()
+    # 2 MiB were reserved before the first entry
+    assert history.reserved_bytes[0] == 2 * MIB
+    assert history.allocated_bytes[0] == 0
+    assert history.peak_reserved_bytes == 42 * MIB
+    assert history.peak_allocated_bytes == 30 * MIB
+    assert (history.allocated_bytes[-1], history.reserved_bytes[-1]) == (12 * MIB, 22 * MIB)
+    assert history.warnings == ()
+
+
+def test_calls_and_fragmentation_are_counted() -> None:
+    history = _history()
+    assert (history.n_cuda_mallocs, history.n_cuda_frees) == (2, 1)
+    assert (history.n_allocs, history.n_frees, history.n_ooms) == (3, 1, 1)
+    # 5 and 3 MiB in a segment that is in use; the empty one can go back to the device
+    assert history.fragmented_bytes == 8 * MIB
+    large, small = history.segments
+    assert (large.largest_free_bytes, large.n_blocks, large.kind) == (5 * MIB, 4, "large")
+    assert small.total_bytes == 2 * MIB
+
+
+def test_long_histories_are_thinned_and_keep_their_highest() -> None:
+    snapshot = _snapshot()
+    moves = [_entry("segment_alloc", MIB), _entry("segment_free", MIB)] * 2000
+    moves[3001:3001] = [_entry("segment_alloc", 77 * MIB), _entry("segment_free", 77 * MIB)]
+    snapshot["device_traces"][0][:0] = moves
+    history = history_of(snapshot)
+    assert len(history.index) <= history_module.MAX_POINTS
+    assert history.peak_reserved_bytes == 2 * MIB + MIB + 77 * MIB
+
+
+def test_it_is_shown_offline_with_words_for_the_picture() -> None:
+    history = _history()
+    words, page = str(history), history._repr_html_()
+    assert words.startswith("cuda:0: at most 42.0 MiB reserved for 30.0 MiB of tensors")
+    for said in ("1 retries", "simulated", "8.00 MiB free in segments partly in use"):
+        assert said in words
+        assert said in page
+    assert "<svg" in page
+    assert "aria-label" in page
+    assert "<script" not in page
+    assert "http" not in page
+    assert "<Test>" not in page
+
+
+def test_it_is_written_and_read_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    history = _history()
+    history.save(path)
+    assert load(path) == history
+    path.write_text(json.dumps({"type": "memory"}))
+    with pytest.raises(UsageError, match="no allocator history"):
+        load(path)
+
+
+def test_an_empty_snapshot_is_no_crash() -> None:
+    history = history_of({"segments": [], "device_traces": []})
+    assert history.peak_reserved_bytes == 0
+    assert "0 B reserved" in str(history)
+    assert history._repr_html_()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+def test_without_a_device_it_says_what_to_do() -> None:
+    with pytest.raises(MissingError, match=r"%gpumem"), record():
+        pass
+
+
+def test_the_recording_ends_and_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    compat = history_module._torch_compat
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "memory_stats", lambda device: {"num_alloc_retries": len(calls)}
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "simulated")
+    monkeypatch.setattr(compat, "start_allocator_history", lambda n: calls.append("start"))
+    monkeypatch.setattr(compat, "stop_allocator_history", lambda: calls.append("stop"))
+    monkeypatch.setattr(compat, "allocator_snapshot", _snapshot)
+    with pytest.raises(KeyboardInterrupt), record() as recorded:
+        raise KeyboardInterrupt
+    assert calls == ["start", "stop"]
+    assert recorded.history is not None
+    assert recorded.history.n_cuda_mallocs == 2
+    assert recorded.history.n_retries == 2
