@@ -12,6 +12,7 @@ from perfkit.trace.copies import Copies, copies
 from perfkit.trace.cost import Cost
 from perfkit.trace.critical_path import CriticalPath, critical_path
 from perfkit.trace.diff import Diff, diff
+from perfkit.trace.export import export
 from perfkit.trace.flops import Flops, flops
 from perfkit.trace.idle import Idle, idle
 from perfkit.trace.kernels import Kernels, kernels
@@ -23,6 +24,7 @@ from perfkit.trace.operators import Operator, operators
 from perfkit.trace.queue import LaunchQueue, launch_queue
 from perfkit.trace.ranks import Ranks, ranks
 from perfkit.trace.record import Recorder, Recording
+from perfkit.trace.scrub import scrub
 from perfkit.trace.sequences import Sequences, sequences
 from perfkit.trace.steps import Steps, find_steps
 from perfkit.trace.syncs import Sync, syncs
@@ -58,6 +60,7 @@ __all__ = [
     "copies",
     "critical_path",
     "diff",
+    "export",
     "find_steps",
     "flops",
     "idle",
@@ -68,6 +71,7 @@ __all__ = [
     "modules",
     "operators",
     "ranks",
+    "scrub",
     "sequences",
     "source_lines",
     "syncs",

@@ -92,7 +92,7 @@ export function draw(context, size, state) {
     context.fillStyle = theme.fg;
     const mark = lanes.canFold(place.index) ? (lanes.isOpen(place.index) ? "▾ " : "▸ ") : "";
     const more = place.hidden ? ` · ${place.hidden} deeper rows folded` : "";
-    context.fillText(clip(`${mark}${place.label} · ${place.events.toLocaleString("en")} events${more}`, width), 6, top + HEAD / 2);
+    context.fillText(clip(`${mark}${place.label} · ${place.events.toLocaleString("en")} event${place.events === 1 ? "" : "s"}${more}`, width), 6, top + HEAD / 2);
   }
 
   const seen = drawBoxes(context, { x, y, width, height, theme, lanes, boxes, kinds, query, patterns });
