@@ -114,7 +114,8 @@ def _sentence(bound_by: str, share: float, case: Case) -> str:
         ),
         "compute": f"Compute-bound: the device computes for {part} of each step",
         "communication": (
-            f"Communication-bound: for {part} of each step ranks exchange data and do nothing else"
+            f"Communication-bound: for {part} of each step the device only exchanges data with "
+            "other ranks, or waits to"
         ),
     }[bound_by]
 

@@ -82,6 +82,8 @@ def gain_words(gain: float) -> str:
 
 
 def _times(gain: float) -> str:
+    if gain < 1.15:  # 1 / (1 - 0.05) = 1.1 would read wrong
+        return f"{gain:.2f}"
     return f"{gain:.1f}" if gain < 9.95 else f"{gain:,.0f}" if gain < 1000 else "1,000"
 
 

@@ -90,7 +90,8 @@ def _view(p: Profile) -> ProfileView:
         sentence=p.diagnosis.sentence,
         # the marks of a recording are perfkit's own: how they are found there says nothing
         step_line=_step_line(p.breakdown, how=p.cost is None),
-        warnings=tuple(dict.fromkeys((*p.warnings, *p.step.warnings))),
+        # of one step nothing need be said about its spread: the step line says that it is one
+        warnings=tuple(dict.fromkeys((*p.warnings, *(p.step.warnings if p.step.n > 1 else ())))),
         lanes=_lanes(p.breakdown),
         strip=step_strip.strip_of(p.trace),
         findings=findings[:_MAIN_FINDINGS],

@@ -104,8 +104,15 @@ def test_kernels_too_small_for_the_gpu() -> None:
 
 def test_gaps_between_queued_kernels() -> None:
     finding = _finding(gpu_training(4, n_kernels=30, kernel=70, every=100), "kernel-gaps")
-    assert "30 kernels per step" in finding.evidence[0]
+    assert "for each of its 30 kernels" in finding.evidence[0]
     assert "kernel-gaps" not in _rules(gpu_training(4, n_kernels=30, kernel=97, every=100))
+
+
+def test_long_gaps_between_queued_kernels_are_waits() -> None:
+    rules = _rules(gpu_training(4, n_kernels=30, kernel=70, every=300))
+    assert "stream-waits" in rules
+    assert "kernel-gaps" not in rules
+    assert "stream-waits" not in _rules(gpu_training(4, n_kernels=30, kernel=70, every=100))
 
 
 def test_first_steps_are_told_from_slow_launches() -> None:

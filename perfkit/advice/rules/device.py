@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.trace.columns import Int64
 from perfkit.trace.kernels import TENSOR_FAMILIES, family, uses_tensor_cores
 
@@ -18,6 +18,9 @@ _BUSY = 0.5
 # Data sheets, dense, tensor cores over plain float32: V100 125 / 15.7 TFLOP/s in float16,
 # A100 156 / 19.5 in TF32, H100 495 / 67. None gives more than eight times.
 _TENSOR_SPEEDUP = 8
+# The device itself takes 1 to 5 µs from one kernel of a stream to the next; what takes much longer
+# waits for something.
+_LONG_GAP_MS = 0.05
 # Kernels that only prepare a convolution (offsets, layouts) do no arithmetic.
 _PREPARES = re.compile(r"computeOffsets|nchwToNhwc|nhwcToNchw|scalePackedTensor", re.IGNORECASE)
 _FLOAT64 = re.compile(r"<double|dgemm|_f64|double,")
@@ -127,14 +130,33 @@ def kernel_gaps(case: Case) -> Iterator[Finding]:
     lost = case.idle["kernels"]
     if lost < _LEAST_SHARE:
         return
-    n = len(case.kernels) / case.n_steps
+    n = max(len(case.kernels) / case.n_steps, 1.0)
+    mean_ms = case.ms_per_step(lost) / n
     gain, formula = amdahl(lost)
+    evidence = (
+        f"these gaps take {percent(lost)} of each step, {duration(mean_ms)} for each of its "
+        f"{n:,.0f} kernels",
+    )
+    if mean_ms > _LONG_GAP_MS:
+        yield Finding(
+            rule="stream-waits",
+            title="Kernels that are queued already wait for another stream",
+            evidence=evidence,
+            what_to_do=(
+                "with torch.cuda.stream(side_stream):  # a copy, an exchange: start it early\n"
+                "    y = exchange(x)\n"
+                "z = work_without(y)\n"
+                "torch.cuda.current_stream().wait_stream(side_stream)  # wait where y is needed"
+            ),
+            gain_at_most=gain,
+            formula=formula,
+            lesson="02-read-a-trace",
+        )
+        return
     yield Finding(
         rule="kernel-gaps",
         title="The device pauses between kernels that are queued already",
-        evidence=(
-            f"these gaps take {percent(lost)} of each step, between {n:,.0f} kernels per step",
-        ),
+        evidence=evidence,
         what_to_do=(
             "model = torch.compile(model)  # fused kernels: fewer gaps\n"
             'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs: shorter gaps'

@@ -110,7 +110,6 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         return
     rows = case.kernels
     median_us = float(np.median(case.trace.dur_us[rows])) if len(rows) else 0.0
-    is_compiled = len(case.labels("Torch-Compiled Region")) > 0
     gain, formula = amdahl(lost)
     yield Finding(
         rule="launch-bound",
@@ -121,9 +120,8 @@ def launch_bound(case: Case) -> Iterator[Finding]:
             f"{median_us:,.1f} µs",
         ),
         what_to_do=(
-            'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
-            + ("\n" if is_compiled else ": one launch for many kernels\n")
-            + "# or larger batches: the same launches carry more work"
+            'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs\n'
+            "# or larger batches: the same launches carry more work"
         ),
         gain_at_most=gain,
         formula=formula,
@@ -154,6 +152,6 @@ def start_up(case: Case) -> Iterator[Finding]:
             "        profiler.step()"
         ),
         gain_at_most=gain,
-        formula=f"later steps: {formula}",
+        formula=f"without start-up, {formula}",
         lesson="01-measure",
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category
 from perfkit.trace.events import is_communication
 from perfkit.trace.intervals import paint, union
@@ -23,8 +23,10 @@ def data_parallel(case: Case) -> Iterator[Finding]:
         Category.ANNOTATION, Category.OP, named=lambda n: n.startswith("DataParallel.forward")
     )
     helpers = case.rows(Category.OP, named=lambda n: n in _DATA_PARALLEL)
+    if not (marks.any() or helpers.any()):
+        return
     busy = _busy_by_device(case)
-    if not (marks.any() or helpers.any()) or len(busy) < 2:
+    if len(busy) < 2:
         return
     mean = float(np.mean(busy))
     gain = min(1.0 / max(mean, 0.01), 100.0)
@@ -101,6 +103,10 @@ def communication(case: Case) -> Iterator[Finding]:
         & case.trace.named(is_communication)
         & (case.steps.containing(case.trace.start_ns) >= 0)
     )
+    if not len(rows):
+        return
+    took_ms = case.trace.dur_us[rows] / 1e3
+    longest_ms, median_ms = float(took_ms.max()), float(np.median(took_ms))
     gain, formula = amdahl(share)
     yield Finding(
         rule="communication",
@@ -108,9 +114,8 @@ def communication(case: Case) -> Iterator[Finding]:
         evidence=(
             f"{percent(share)} of each step is communication that no computation hides; "
             f"{len(rows) / case.n_steps:,.1f} collectives per step",
-            "part of it may be waiting for a slower rank: "
-            f"the longest collective took {case.trace.dur_us[rows].max() / 1e3:,.1f} ms, half of "
-            f"them less than {np.median(case.trace.dur_us[rows]) / 1e3:,.2f} ms",
+            "part of it may be waiting for a slower rank: the longest collective took "
+            f"{duration(longest_ms)}, half of them less than {duration(median_ms)}",
         ),
         what_to_do=(
             "# fewer exchanges: gradients of several batches at once\n"

@@ -1,0 +1,88 @@
+"""Real programs on this machine, and what the rules say of them."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from perfkit.advice import Profile, profile_callable
+
+
+def _trained(model: nn.Module, x: torch.Tensor, loss_fn: nn.Module | None = None) -> Profile:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, fused=True)
+    y = torch.zeros(len(x), dtype=torch.long)
+    compute = loss_fn or nn.CrossEntropyLoss()
+
+    def step() -> None:
+        compute(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return profile_callable(step, n=2, warmup=1, shapes=True, lines=False)
+
+
+def _rules(profile: Profile) -> set[str]:
+    return {f.rule for f in profile.diagnosis.findings}
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_bias_before_batch_norm(bias: bool) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, bias=bias),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
+    rules = _rules(_trained(model, torch.randn(4, 3, 32, 32)))
+    assert ("conv-bias-before-batch-norm" in rules) is bias
+
+
+class _LossInALoop(nn.Module):
+    def forward(self, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = scores.new_zeros(())
+        for i in range(len(y)):
+            total = total - torch.log_softmax(scores[i], 0)[y[i]]
+        return total / len(y)
+
+
+def test_a_loss_in_a_loop_and_the_same_loss_without() -> None:
+    model, x = nn.Linear(16, 10), torch.randn(128, 16)
+    assert "loop-indexing" in _rules(_trained(model, x, _LossInALoop()))
+    assert "loop-indexing" not in _rules(_trained(model, x))
+
+
+def test_a_healthy_program_has_no_finding() -> None:
+    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    profile = _trained(model, torch.randn(512, 512))
+    assert _rules(profile) <= {"one-thread"}  # of the machine, not of the program
+    assert profile.diagnosis.bound_by == "compute"
+
+
+def test_collections_are_seen_and_nothing_listens_afterwards() -> None:
+    before = list(gc.callbacks)
+    keep = [[i] for i in range(300_000)]
+    profile = profile_callable(lambda: gc.collect(), n=2, warmup=0, lines=False)
+    assert gc.callbacks == before
+    assert "gc-pauses" in _rules(profile)
+    del keep
+
+
+def test_with_accumulation_every_micro_batch_is_one_step() -> None:
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    calls = 0
+
+    def micro_batch() -> None:
+        nonlocal calls
+        calls += 1
+        model(torch.randn(4, 8)).sum().backward()
+        if calls % 3 == 0:
+            optimizer.step()
+
+    assert profile_callable(micro_batch, n=4, warmup=2, lines=False).n == 4
+    assert calls == 4 + 2 + 5
