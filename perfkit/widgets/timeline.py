@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import traceback
+import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from perfkit.errors import UsageError
 from perfkit.trace.columns import Category, Trace
 from perfkit.trace.levels import KINDS, Boxes, Levels
 from perfkit.trace.load import load
-from perfkit.widgets._frontend import answer_on_own_shell, bundle
+from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
 
 if TYPE_CHECKING:
     from perfkit.report.strip import Strip
@@ -55,6 +56,7 @@ class Timeline(anywidget.AnyWidget):
     _esm = bundle("timeline.js")
     _css = bundle("timeline.css")
 
+    timeline_id = traitlets.Unicode().tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)
     summary = traitlets.Unicode().tag(sync=True)
     lanes = traitlets.List().tag(sync=True)
@@ -85,6 +87,7 @@ class Timeline(anywidget.AnyWidget):
         whole = levels.boxes(0, levels.span_ns, pixels=1000)
         header, data = _pack(levels, whole, 0, levels.span_ns)
         super().__init__(
+            timeline_id=uuid.uuid4().hex[:12],
             title=title if title is not None else self._name,
             summary=f"{self._n:,} events over {_ms(levels.span_ns / 1e3)}",
             lanes=[
@@ -110,19 +113,30 @@ class Timeline(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return f"Timeline({self._name!r}, {self._n:,} events, {len(self.lanes)} lanes)"
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """Beside the widget the step strip, for pages that no kernel answers."""
-        made = super()._repr_mimebundle_(**kwargs)
-        if made is None:
-            return None
+    def _ipython_display_(self) -> None:
+        """The widget, and beside it what stays of it: the step strip, which the widget hides."""
+        from IPython.display import display
+
+        static = self._static_bundle()
+        if not has_front_end():
+            display({"text/plain": static["text/plain"]}, raw=True)
+            return
+        made = self._repr_mimebundle_()
         data, metadata = made if isinstance(made, tuple) else (made, {})
+        display(data, metadata=metadata, raw=True)
+        display(static, raw=True)
+
+    def _static_bundle(self) -> dict[str, str]:
         from perfkit.report import strip
 
         shown = self._static()
-        data = dict(data)
-        data["text/plain"] = f"{self!r}\n{strip.text(shown)}"
-        data["text/html"] = strip.svg(shown)
-        return data, metadata
+        picture = strip.svg(shown)
+        bundle_ = {"text/plain": f"{self!r}\n{strip.text(shown)}".rstrip()}
+        marker = f'class="pk-static-{self.timeline_id}"'
+        bundle_["text/html"] = f"<div {marker}>{picture or '<p>No step was found.</p>'}</div>"
+        if picture:
+            bundle_["image/svg+xml"] = picture
+        return bundle_
 
     def show(self, start_ms: float, end_ms: float) -> None:
         """Zoom to a time, in ms after the trace's begin.

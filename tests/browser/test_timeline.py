@@ -44,6 +44,10 @@ def test_pan_zoom_search_and_details_by_keyboard_and_mouse(
     book.wait_data(".pk-timeline", "+d.boxes > 50 && d.state === 'ready'")
     whole = _numbers(page)
     book.screenshot("timeline-light", ".pk-timeline")
+    # what stays in the file for readers without a kernel, hidden beside the living widget
+    static = [out for out in book.outputs() if "image/svg+xml" in out.get("data", {})]
+    assert len(static) == 1
+    assert page.locator("[class^=pk-static]").first.is_hidden()
 
     canvas = page.locator(".pk-timeline canvas")
     canvas.focus()

@@ -208,11 +208,27 @@ def test_show(timeline: Timeline) -> None:
 
 def test_repr_and_what_stays_without_a_kernel(timeline: Timeline) -> None:
     assert repr(timeline) == "Timeline('bytes', 246 events, 2 lanes)"
-    data, _ = timeline._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in data
+    data = timeline._static_bundle()
     assert data["text/plain"].startswith(repr(timeline))
     assert "  Device |" in data["text/plain"]
-    assert data["text/html"].startswith("<svg")
+    assert data["image/svg+xml"].startswith("<svg")
+    assert data["image/svg+xml"] in data["text/html"]
+
+
+def test_without_a_front_end_it_is_text(timeline: Timeline, capsys: pytest.CaptureFixture) -> None:
+    timeline._ipython_display_()
+    shown = capsys.readouterr().out
+    assert "  Host   |" in shown
+    assert "<svg" not in shown
+
+
+def test_a_trace_without_any_step_is_shown_too() -> None:
+    sim = Simulated()
+    sim.host("aten::a", 10, 0)
+    made = Timeline(sim.json())
+    assert made._static_bundle()["text/html"].endswith("<p>No step was found.</p></div>")
+    assert "image/svg+xml" not in made._static_bundle()
+    made.close()
 
 
 def test_a_long_trace_sends_little_and_looks_at_little() -> None:

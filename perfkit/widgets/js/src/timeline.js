@@ -107,6 +107,8 @@ function createView(model, el) {
     ),
   );
   root.append(
+    // the picture that stays for readers without a kernel is not needed beside the living widget
+    h("style", {}, `.pk-static-${model.get("timeline_id")} { display: none; }`),
     h("div", { class: "pk-head" }, h("strong", { class: "pk-title" }, model.get("title")), h("span", { class: "pk-muted" }, model.get("summary"))),
     h(
       "div",
