@@ -172,9 +172,7 @@ def start_allocator_history(max_entries: int) -> None:
     """``torch.cuda.memory._record_memory_history`` (since torch 2.0), without stack traces."""
     import torch
 
-    torch.cuda.memory._record_memory_history(
-        context=None, stacks="python", max_entries=max_entries
-    )
+    torch.cuda.memory._record_memory_history(context=None, stacks="python", max_entries=max_entries)
 
 
 def stop_allocator_history() -> None:

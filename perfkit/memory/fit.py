@@ -211,7 +211,7 @@ def will_it_fit(
         n_evaluations=len(peaks),
         seconds=time.perf_counter() - began_s,
         warnings=_doubts(precision, optimizer),
-        provenance=stamp("predicted", device="none: fake tensors"),
+        provenance=stamp("predicted", device="fake tensors"),
     )
 
 
