@@ -114,12 +114,39 @@ def test_several_files_are_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[s
     found = _json(capsys, *paths)
     _check(found)
     assert [r["rank"] for r in found["ranks"]] == [0, 1]
+    assert "stragglers" in found["rank_comparison"]
     for rank in found["ranks"]:
         _check(rank)
     # rank 0 waits least in collectives: it comes last, the other waits for it
     assert found["rank"] == 0
     assert cli.main(["trace", *paths]) == 0
     assert "2 ranks" in capsys.readouterr().out
+
+
+def test_diff_says_what_came_and_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = _file(tmp_path, cpu_training(6, wait=870, loader=SINGLE), "slow.json")
+    fast = _file(tmp_path, cpu_training(6), "fast.json")
+    found = _json(capsys, fast, "--diff", slow)
+    _check(found)
+    assert found["diff"]["ratio"] == pytest.approx(2, rel=0.01)
+    before, after = found["diff"]["host_ms"]["data wait"]
+    assert (before, after) == (pytest.approx(0.87), 0)
+    assert cli.main(["trace", fast, "--diff", slow]) == 0
+    assert "slow.json (before) to fast.json (after)" in capsys.readouterr().out
+
+
+def test_json_is_scrubbed_unless_asked_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sim = gpu_training(2, n_kernels=5, item=True, restart=200)
+    for event in sim.events:
+        if event["name"] == "aten::_local_scalar_dense":
+            event["args"]["Call stack"] = "/home/grace/work/train.py(43): step"
+    path = _file(tmp_path, sim)
+    scrubbed = _json(capsys, path)["syncs"][0]
+    assert "grace" not in scrubbed["file"]
+    assert scrubbed["file"].endswith("train.py")
+    assert _json(capsys, path, "--no-scrub")["syncs"][0]["file"] == "/home/grace/work/train.py"
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,9 @@ def _sentence(bound_by: str, share: float, case: Case) -> str:
     if bound_by == "host":
         compiling, starting = case.share_of(case.compiling), case.share_of(case.start_up[0])
         if compiling > share / 2:
-            return f"Host-bound: {percent(compiling)} of the profiled time torch.compile compiles"
+            return (
+                f"Host-bound: torch.compile compiles for {percent(compiling)} of the profiled time"
+            )
         if starting > share / 2:
             return f"Host-bound: {percent(starting)} of the profiled time is start-up, not training"
     if not case.on_device:
