@@ -623,14 +623,15 @@ def _history_view(history: AllocatorHistory) -> _MemoryView:
         peak=reserved.index(max(reserved)),
         n_events=history.index[-1],
     )
-    retries = "unknown" if history.n_retries is None else fmt_count(history.n_retries)
+    n = history.n_retries
+    retries = "unknown" if n is None else fmt_count(n)
     return _MemoryView(
         sentence=(
             f"{history.device}: at most {fmt_bytes(history.peak_reserved_bytes)} reserved for "
             f"{fmt_bytes(history.peak_allocated_bytes)} of tensors; "
             f"{_counted(history.n_cuda_mallocs, 'cudaMalloc')}, "
             f"{_counted(history.n_cuda_frees, 'cudaFree')}, "
-            f"{retries} retries, {fmt_count(history.n_ooms)} out of memory."
+            f"retries {retries}, {fmt_count(history.n_ooms)} out of memory."
         ),
         warnings=history.warnings,
         lanes=(),
