@@ -372,3 +372,12 @@ def test_shapes_occupancy_collectives_and_memory_are_columns() -> None:
         3_000, -64, 7, 10, 20,
     )  # fmt: skip
     assert (bool(m.on_device[0]), m.device[0], trace.threads[m.thread[0]].tid) == (True, 1, HOST)
+
+
+def test_a_list_of_traces_is_loaded_as_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_bytes(cpu_training(2).json())
+    first, second = load([path, cpu_training(3).json()])
+    assert (first.source, second.source) == (str(path), "bytes")
+    assert len(first) < len(second)
+    assert load([]) == []
