@@ -12,10 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfkit import _capabilities, _gpu, _host, _torch_build, machine
-from perfkit._gpu import Gpu
-from perfkit._torch_build import TorchBuild
+from perfkit import machine
 from perfkit.errors import UsageError
+from perfkit.machine import _capabilities, _gpu, _host, _torch_build
+from perfkit.machine._gpu import Gpu
+from perfkit.machine._torch_build import TorchBuild
 
 H200 = Gpu(0, "NVIDIA H200", 141 * 2**30, (9, 0), "580.65.06", "NVML")
 V100 = Gpu(0, "Tesla V100", 16 * 2**30, (7, 0), "535.54", "NVML")

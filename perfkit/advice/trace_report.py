@@ -58,7 +58,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit._display import Shown
-from perfkit._host import usable_cpus
+from perfkit.machine._host import usable_cpus
 from perfkit._version import __version__
 from perfkit.advice.profile import Profile, explain
 from perfkit.advice.where import user_place

@@ -29,7 +29,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from perfkit import _torch_compat
-from perfkit._host import usable_cpus
+from perfkit.machine._host import usable_cpus
 from perfkit.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.trace._main_thread import call_in_main_thread
 from perfkit.trace._quiet import quiet_profiler

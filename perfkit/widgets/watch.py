@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from perfkit import _host
+from perfkit.machine import _host
 from perfkit.errors import MissingError, UsageError
 from perfkit.report._text import clip, fmt_bytes, fmt_count, fmt_ms, fmt_share
 from perfkit.timing.run import DEFAULT_HZ, MOST_HZ, Observer, Update, WatchedRun

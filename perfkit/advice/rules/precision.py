@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from perfkit._host import cpu_flags
+from perfkit.machine._host import cpu_flags
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.trace.columns import Category

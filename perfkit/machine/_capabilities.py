@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfkit import _gpu, _host
-from perfkit._gpu import Gpu
-from perfkit._packages import release
-from perfkit._torch_build import TorchBuild
+from perfkit.machine import _gpu, _host
+from perfkit.machine._gpu import Gpu
+from perfkit.machine._packages import release
+from perfkit.machine._torch_build import TorchBuild
 
 _MIB = 2**20
 

@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfkit._host import _output
+from perfkit.machine._host import _output
 
 _QUERY = "uuid,name,memory.total,compute_cap,driver_version"
 _MIB = 2**20

@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
-from perfkit import _gpu, _host, _packages
-from perfkit._capabilities import Capability, capabilities
 from perfkit._display import Shown
-from perfkit._gpu import Gpu
-from perfkit._torch_build import TorchBuild, probe_torch, torch_build
 from perfkit._version import __version__
 from perfkit.errors import UsageError
+from perfkit.machine import _gpu, _host, _packages
+from perfkit.machine._capabilities import Capability, capabilities
+from perfkit.machine._gpu import Gpu
+from perfkit.machine._torch_build import TorchBuild, probe_torch, torch_build
 
 __all__ = [
     "Capability",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfkit._packages import version
+from perfkit.machine._packages import version
 
 # Importing torch on a cold disk can take half a minute; more means that something hangs.
 _PROBE_TIMEOUT_S = 120.0
