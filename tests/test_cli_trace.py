@@ -141,12 +141,12 @@ def test_json_is_scrubbed_unless_asked_otherwise(
     sim = gpu_training(2, n_kernels=5, item=True, restart=200)
     for event in sim.events:
         if event["name"] == "aten::_local_scalar_dense":
-            event["args"]["Call stack"] = "/home/grace/work/train.py(43): step"
+            event["args"]["Call stack"] = "/home/grace/code/train.py(43): step"
     path = _file(tmp_path, sim)
     scrubbed = _json(capsys, path)["syncs"][0]
     assert "grace" not in scrubbed["file"]
     assert scrubbed["file"].endswith("train.py")
-    assert _json(capsys, path, "--no-scrub")["syncs"][0]["file"] == "/home/grace/work/train.py"
+    assert _json(capsys, path, "--no-scrub")["syncs"][0]["file"] == "/home/grace/code/train.py"
 
 
 @pytest.mark.parametrize(
