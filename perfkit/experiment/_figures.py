@@ -14,6 +14,8 @@ from perfkit.timing.summary import Summary, summarize
 _FEW_QUIET = 6
 # With fewer steps than this after the warm-up there is nothing to take a median of.
 _KEEP_AT_LEAST = 2
+# A mean this far from the median says that the steps are of several kinds.
+_UNEVEN = 0.25
 # After a pause workers that went on a moment longer have batches ready.
 _AFTER_PAUSE_S = 0.1
 
@@ -98,8 +100,12 @@ class Figures:
     warnings: tuple[str, ...]
 
 
-def figures(curve: Curve, warmup: int) -> Figures:
-    """Summarise the quiet steps after the warm-up, or all after it where those are too few."""
+def figures(curve: Curve, warmup: int, *, watched: bool = True) -> Figures:
+    """Summarise the quiet steps after the warm-up, or all after it where those are too few.
+
+    A run that nobody watches (``watched=False``) is disturbed by no plot: all its steps after the
+    warm-up count. What is sent goes out between steps.
+    """
     n = curve.n
     if n == 0:
         return Figures(None, None, None, 0, np.empty(0, np.bool_), ())
@@ -110,12 +116,12 @@ def figures(curve: Curve, warmup: int) -> Figures:
     after = np.arange(n) >= set_aside
     quiet = after & curve.column("quiet")
     n_quiet = int(quiet.sum())
-    counted = quiet
-    if n_quiet < _FEW_QUIET:
+    counted = quiet if watched else after
+    if watched and n_quiet < _FEW_QUIET:
         counted = after
         warnings.append(
             f"only {_steps(n_quiet)} in quiet windows: all {int(after.sum())} after the warm-up "
-            "count, those disturbed by the live plot included"
+            "count, also those while the plot was drawn; a longer run (seconds=…) has more"
         )
     step_ms = curve.column("step_ms")[counted]
     step = summarize(step_ms, unit="ms")
@@ -127,8 +133,14 @@ def figures(curve: Curve, warmup: int) -> Figures:
         _throughput(curve.column("samples")[counted], total_ms),
         n_quiet,
         counted,
-        (*warnings, *step.warnings),
+        (*warnings, *_uneven(step, float(step_ms.mean())), *step.warnings),
     )
+
+
+def _uneven(step: Summary, mean_ms: float) -> tuple[str, ...]:
+    if abs(mean_ms - step.median) <= _UNEVEN * step.median:
+        return ()
+    return (f"steps are uneven: median {step.median:.3g} ms, mean {mean_ms:.3g} ms",)
 
 
 def _throughput(samples: NDArray[np.int64], total_ms: float) -> float | None:

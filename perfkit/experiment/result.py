@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from perfkit.machine import Provenance
     from perfkit.timing.summary import Summary
 
-__all__ = ["NO_STEP", "ONE_AFTER_THE_OTHER", "Ratio", "RunResult", "ratio", "table"]
+__all__ = ["NO_STEP", "ONE_AFTER_THE_OTHER", "SPEED", "Ratio", "RunResult", "ratio", "table"]
 
 #: The doubt that every ratio of two runs carries.
 ONE_AFTER_THE_OTHER = "runs one after the other: drift is not cancelled"
+
+#: What the column "speed" of a table of runs is.
+SPEED = "speed: mean time per step in quiet windows (per sample where batches differ)"
 
 #: The message of a run that ended without a step.
 NO_STEP = "the workload yielded no step: put one `yield` at the end of each training step"
@@ -36,8 +39,8 @@ NO_STEP = "the workload yielded no step: put one `yield` at the end of each trai
 # The interval is a 95 % one from 2,000 resamples: its ends then rest on 50 values each.
 _RESAMPLES = 2000
 _CONFIDENCE = 0.95
-# Steps beyond this many are thinned evenly before resampling: the interval can only get wider.
-_MOST_STEPS = 2000
+# Batches differ by more than this: the last one of an epoch is smaller, other sizes are multiples.
+_OTHER_WORK = 0.2
 
 
 def _no_floats() -> NDArray[np.float64]:
@@ -73,7 +76,8 @@ class RunResult(Shown):
         n_steps: steps measured, warm-up included.
         n_quiet: steps in quiet windows after the warm-up.
         n_counted: steps on which ``step``, ``wait_share`` and ``samples_per_s`` rest: the quiet
-            ones, or all after the warm-up where those are too few (a warning says so).
+            ones, or all after the warm-up where those are too few (a warning says so) or where
+            nobody listens to the session's events, so that nothing disturbs.
         index: number of each step, from 0.
         step_ms: duration of each step.
         wait_ms: data wait in each step.
@@ -128,6 +132,22 @@ class RunResult(Shown):
         counted: NDArray[np.float64] = self.step_ms[self.counted]
         return counted
 
+    @property
+    def mean_ms(self) -> float | None:
+        """Time per counted step, in ms: their sum over their number, the inverse of throughput.
+
+        It differs from the median step where some steps wait and others do not.
+        """
+        counted = self.counted_ms()
+        return float(counted.mean()) if len(counted) else None
+
+    @property
+    def samples_per_step(self) -> float | None:
+        """Samples in a counted step, on average; None where the samples are not known."""
+        if not self.samples_per_s or self.mean_ms is None:
+            return None
+        return self.samples_per_s * self.mean_ms / 1e3
+
     def raise_if_failed(self) -> RunResult:
         """The result itself, where the run ended well.
 
@@ -159,6 +179,7 @@ class RunResult(Shown):
             else {
                 "n": step.n,
                 "median": step.median,
+                "mean": self.mean_ms,
                 "low": step.low,
                 "high": step.high,
                 "confidence": step.confidence,
@@ -192,15 +213,18 @@ class RunResult(Shown):
 
 
 class Ratio(NamedTuple):
-    """How many times faster the other run's median step is than the first's.
+    """How many times faster the other run is than the first: the first's time ÷ the other's.
 
-    ``low`` and ``high`` bound it with 95 % confidence as far as noise goes; drift between the
-    two runs is not in them (:data:`ONE_AFTER_THE_OTHER`).
+    The time is that of the counted steps as a whole, per step, or per sample where the two runs
+    have batches of different sizes (``per`` says which). ``low`` and ``high`` bound the ratio
+    with 95 % confidence as far as noise goes; drift between the two runs is not in them
+    (:data:`ONE_AFTER_THE_OTHER`).
     """
 
     ratio: float
     low: float
     high: float
+    per: Literal["step", "sample"] = "step"
 
     @property
     def different(self) -> bool:
@@ -209,7 +233,12 @@ class Ratio(NamedTuple):
 
 
 def ratio(first: RunResult, other: RunResult, *, seed: int = 0) -> Ratio:
-    """How many times faster ``other`` is than ``first``: the ratio of their median steps.
+    """How many times faster ``other`` is than ``first``: the ratio of their times per step.
+
+    A run's time per step is the mean over its counted steps, which is its throughput upside
+    down. The median would not do: where workers run ahead, most steps are short and a few wait
+    for long, and the median sees the short ones only. Batches of different sizes are compared
+    by the time per sample.
 
     The interval is a bootstrap over blocks of neighbouring steps, because neighbouring steps
     resemble each other and single steps would make it too narrow (moving-block bootstrap,
@@ -221,43 +250,44 @@ def ratio(first: RunResult, other: RunResult, *, seed: int = 0) -> Ratio:
     for run in (first, other):
         if run.step is None or not run.counted.any():
             raise MeasurementError(f"run {run.run_id} has no measured step ({run.state})")
-    a, b = _thinned(first.counted_ms()), _thinned(other.counted_ms())
+    a, b = first.counted_ms(), other.counted_ms()
     rng = np.random.default_rng(seed)
-    ratios = _medians(a, rng) / _medians(b, rng)
+    work = 1.0
+    per: Literal["step", "sample"] = "step"
+    if first.samples_per_step and other.samples_per_step:
+        factor = other.samples_per_step / first.samples_per_step
+        if abs(factor - 1) >= _OTHER_WORK:
+            work, per = factor, "sample"
+    ratios = work * _means(a, rng) / _means(b, rng)
     tail = 100 * (1 - _CONFIDENCE) / 2
     low, high = np.percentile(ratios, [tail, 100 - tail])
-    centre = float(np.median(first.counted_ms()) / np.median(other.counted_ms()))
-    return Ratio(centre, min(float(low), centre), max(float(high), centre))
+    centre = work * float(a.mean() / b.mean())
+    return Ratio(centre, min(float(low), centre), max(float(high), centre), per)
 
 
-def _thinned(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    if len(values) <= _MOST_STEPS:
-        return values
-    chosen: NDArray[np.float64] = values[np.linspace(0, len(values) - 1, _MOST_STEPS).astype(int)]
-    return chosen
-
-
-def _medians(values: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Medians of resamples made of blocks of sqrt(n) neighbours, wrapped around at the end."""
+def _means(values: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Means of resamples made of blocks of sqrt(n) neighbours, wrapped around at the end."""
     n = len(values)
     length = max(1, round(n**0.5))
-    blocks = -(-n // length)
-    medians = np.empty(_RESAMPLES)
+    lengths = np.full(-(-n // length), length)
+    lengths[-1] = n - lengths[:-1].sum()  # each resample has n values
+    until = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[:length]]))])
+    means = np.empty(_RESAMPLES)
     # in slices, so that it takes a few MB whatever n
     for begin in range(0, _RESAMPLES, 200):
-        starts = rng.integers(0, n, size=(200, blocks))
-        picked = (starts[:, :, None] + np.arange(length)) % n
-        medians[begin : begin + 200] = np.median(values[picked.reshape(200, -1)[:, :n]], axis=1)
-    return medians
+        starts = rng.integers(0, n, size=(200, len(lengths)))
+        means[begin : begin + 200] = (until[starts + lengths] - until[starts]).sum(axis=1) / n
+    return means
 
 
 def table(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
     """One row of plain values per run; ratios are to the first run that was measured.
 
-    Keys: ``run``, each setting's name, ``state``, ``step_ms``, ``step_low_ms``,
-    ``step_high_ms``, ``wait_share``, ``samples_per_s``, ``peak_bytes``, ``peak_kind``,
-    ``ratio``, ``ratio_low``, ``ratio_high``, ``n_counted``, ``message``. What was not measured
-    is None.
+    Keys: ``run``, each setting's name, ``state``, ``step_ms`` (the median), ``step_low_ms``,
+    ``step_high_ms``, ``step_mean_ms``, ``wait_share``, ``samples_per_s``, ``peak_bytes``,
+    ``peak_kind``, ``ratio`` (of times per step, see :func:`ratio`), ``ratio_low``,
+    ``ratio_high``, ``ratio_per`` (``"step"`` or ``"sample"``), ``n_counted``, ``message``. What
+    was not measured is None.
     """
     base = next((run for run in runs if run.step is not None), None)
     rows = []
@@ -274,6 +304,7 @@ def table(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
                 "step_ms": step.median if step else None,
                 "step_low_ms": step.low if step else None,
                 "step_high_ms": step.high if step else None,
+                "step_mean_ms": run.mean_ms,
                 "wait_share": run.wait_share,
                 "samples_per_s": run.samples_per_s,
                 "peak_bytes": run.peak_bytes,
@@ -281,6 +312,7 @@ def table(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
                 "ratio": compared.ratio if compared else None,
                 "ratio_low": compared.low if compared else None,
                 "ratio_high": compared.high if compared else None,
+                "ratio_per": compared.per if compared else None,
                 "n_counted": run.n_counted,
                 "message": run.message,
             }

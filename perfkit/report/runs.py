@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfkit.experiment.result import ONE_AFTER_THE_OTHER, Ratio, RunResult, ratio
+from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
 from perfkit.report._text import (
     clip,
     fmt_bytes,
@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["alt_text", "figure", "html", "markdown", "text"]
 
-_HEADER = ("run", "settings", "step", "95 % interval", "data wait", "samples/s", "peak", "speed")
+_HEADER = (
+    "run",
+    "settings",
+    "median step",
+    "95 % interval",
+    "data wait",
+    "samples/s",
+    "peak",
+    "speed",
+)
 _ALIGN = "<<>>>>>>"
 # Of a failed run's output, as much as tells why.
 _OUTPUT_LINES = 8
@@ -164,9 +173,7 @@ def _view(runs: list[RunResult]) -> _View:
     if kinds:
         foot.append("; ".join(kinds))
     if base is not None and len(runs) > 1:
-        foot.append(f"speed: median step of run {base.run_id} ÷ the run's; {ONE_AFTER_THE_OTHER}")
-        if len({run.values.get("batch_size") for run in runs}) > 1:
-            foot.append("steps of different batch sizes are different work: compare samples/s")
+        foot.append(f"{SPEED}: run {base.run_id}'s ÷ the run's; {ONE_AFTER_THE_OTHER}")
     if runs:
         foot.append(runs[-1].provenance.sentence())
     return _View(
@@ -186,11 +193,12 @@ def _sentence(runs: list[RunResult]) -> str:
         measured = [run for run in runs if run.step is not None]
         if not measured:
             return f"{_n_runs(len(runs))}, none with a measured step."
-        best = min(measured, key=lambda run: run.step.median if run.step else 0.0)
-        step = best.step.median if best.step else None
+        base = measured[0]
+        best = max(measured, key=lambda run: ratio(base, run).ratio)
+        rate = "" if best.samples_per_s is None else f", {_rate(best)} samples/s"
         return (
-            f"{_n_runs(len(runs))}; the shortest step is run {best.run_id}'s "
-            f"({_words_of(best.values)}): {fmt_ms(step)}."
+            f"{_n_runs(len(runs))}; the fastest is run {best.run_id} "
+            f"({_words_of(best.values)}): {fmt_ms(best.mean_ms)} per step on average{rate}."
         )
     (run,) = runs
     lead = f"Run {run.run_id} ({_words_of(run.values)}) {run.state}"
@@ -199,7 +207,8 @@ def _sentence(runs: list[RunResult]) -> str:
     if run.step is None:
         return f"{lead}."
     parts = [
-        f"{fmt_ms(run.step.median)} a step [{fmt_ms(run.step.low)}, {fmt_ms(run.step.high)}]",
+        f"{fmt_ms(run.step.median)} a step (median) "
+        f"[{fmt_ms(run.step.low)}, {fmt_ms(run.step.high)}]",
         f"{fmt_share(run.wait_share)} of it data wait",
         f"{_rate(run)} samples/s",
         f"peak {fmt_bytes(run.peak_bytes)}",
@@ -247,17 +256,20 @@ def _speed(base: RunResult | None, run: RunResult) -> str:
     if run is base:
         return "1"
     compared = ratio(base, run)
-    return f"{fmt_ratio(compared.ratio)} ({compared.low:.2f} – {compared.high:.2f})"
+    said = f"{fmt_ratio(compared.ratio)} ({compared.low:.2f} – {compared.high:.2f})"
+    return f"{said} per sample" if compared.per == "sample" else said
 
 
 def _ratio_sentence(compared: Ratio) -> str:
     interval = f"{compared.low:.2f} – {compared.high:.2f}"
     if not compared.different:
         seen = f"no difference seen: {fmt_ratio(compared.ratio)} ({interval})"
-        return f"{seen}; {ONE_AFTER_THE_OTHER}"
+        return f"{seen} in time per {compared.per}; {ONE_AFTER_THE_OTHER}"
     word = "faster" if compared.ratio > 1 else "slower"
     factor = compared.ratio if compared.ratio > 1 else 1 / compared.ratio
-    return f"{fmt_ratio(factor)} {word} (ratio {interval}); {ONE_AFTER_THE_OTHER}"
+    return (
+        f"{fmt_ratio(factor)} {word} (ratio {interval}) per {compared.per}; {ONE_AFTER_THE_OTHER}"
+    )
 
 
 def _rate(run: RunResult) -> str:

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from perfkit.experiment.result import ONE_AFTER_THE_OTHER, Ratio, RunResult, ratio
+from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
 from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share, table
-
-# Batches differ by more than this: the last one of an epoch is smaller, other sizes are multiples.
-_OTHER_WORK = 0.2
 
 Cell = dict[str, str]
 
@@ -124,30 +121,16 @@ def _ratio_cell(base: RunResult | None, run: RunResult) -> Cell:
         detail = f"no difference seen ({interval})"
     else:
         detail = f"{'faster' if compared.ratio > 1 else 'slower'} ({interval})"
-    throughput = _throughput(base, run)
-    if throughput is not None:
-        detail += f"; per step, which is other work here: samples/s {fmt_ratio(throughput)}"
+    if compared.per == "sample":
+        detail += "; per sample, as batches differ"
     return _cell(fmt_ratio(compared.ratio), detail)
-
-
-def _throughput(base: RunResult, run: RunResult) -> float | None:
-    """Ratio of samples per second, where a step holds another number of samples."""
-    if not (base.samples_per_s and run.samples_per_s):
-        return None
-    if abs(_samples_per_step(run) / _samples_per_step(base) - 1) < _OTHER_WORK:
-        return None
-    return run.samples_per_s / base.samples_per_s
-
-
-def _samples_per_step(run: RunResult) -> float:
-    return (run.samples_per_s or 0.0) * float(run.counted_ms().mean()) / 1e3
 
 
 _HEADER = (
     "run",
     "settings",
     "state",
-    "step",
+    "median step",
     "interval",
     "data wait",
     "samples/s",
@@ -164,6 +147,7 @@ def _plain_rows(runs: Sequence[RunResult]) -> list[list[str]]:
         speed = "1" if run is base else fmt_ratio(compared.ratio) if compared else "–"
         if compared is not None:
             speed += f" ({compared.low:.2f} – {compared.high:.2f})"
+            speed += " per sample" * (compared.per == "sample")
         step = run.step
         rows.append(
             [
@@ -188,9 +172,18 @@ def _footnotes(runs: Sequence[RunResult]) -> list[str]:
         notes.append(f"peak: {'; '.join(kinds)}")
     base = baseline(runs)
     if base is not None:
-        notes.append("step: median of quiet windows with its 95 % interval")
+        notes.append("median step: of quiet windows, with its 95 % interval")
         if len(runs) > 1:
-            notes.append(f"speed: against run {base.run_id}, {ONE_AFTER_THE_OTHER}")
+            notes.append(
+                f"{SPEED}: run {base.run_id}'s ÷ the run's, with its 95 % interval; "
+                f"{ONE_AFTER_THE_OTHER}"
+            )
+        notes += [
+            f"run {run.run_id}: {warning}"
+            for run in runs
+            for warning in run.warnings
+            if warning.startswith("steps are uneven")
+        ]
         notes.append(base.provenance.sentence())
     return notes
 

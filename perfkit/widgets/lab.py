@@ -29,7 +29,7 @@ from perfkit.experiment.events import (
     RunStarted,
     StateChanged,
 )
-from perfkit.experiment.result import RunResult
+from perfkit.experiment.result import SPEED, RunResult
 from perfkit.experiment.session import Session
 from perfkit.experiment.settings import Setting
 from perfkit.machine import facts
@@ -414,7 +414,7 @@ class Lab(anywidget.AnyWidget):
         self.rows = rows_.browser_rows(runs)
         words = result.message
         if result.step is not None and not words:
-            words = f"{result.step.median:.3g} ms a step"
+            words = f"{result.step.median:.3g} ms a step (median)"
             base = rows_.baseline(runs)
             if base is not None and base is not result:
                 speed = self.rows[-1]["ratio"]
@@ -440,12 +440,21 @@ class Lab(anywidget.AnyWidget):
         return png(self.title, [Curve(f"run {one.run_id}", one.history.rows()) for one in kept])
 
     def _json(self) -> str:
+        base = rows_.baseline(self.runs)
+
+        def speed(base: RunResult | None, run: RunResult) -> dict[str, Any] | None:
+            compared = rows_.against(base, run)
+            if base is None or compared is None:
+                return None
+            return {"against_run": base.run_id} | compared._asdict()
+
         return json.dumps(
             {
                 "type": "lab",
+                "speed": SPEED,
                 "title": self.title,
                 "settings": [one.name for one in self._session.settings],
-                "runs": [run.to_dict() for run in self.runs],
+                "runs": [run.to_dict() | {"speed": speed(base, run)} for run in self.runs],
             },
             indent=1,
         )

@@ -84,7 +84,7 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     assert "small off → on" in row.locator(".pk-changed").inner_text()
     assert "×" in row.locator(".pk-ratio").inner_text()
     # a step holds a quarter of the samples: that is said beside its ratio
-    assert "samples/s" in row.locator(".pk-ratio").inner_text()
+    assert "per sample" in row.locator(".pk-ratio").inner_text()
     assert page.locator(".pk-errors").inner_text() == ""
     book.screenshot("lab-light", ".pk-lab")
     light = page.evaluate("() => document.querySelector('.pk-lab canvas').toDataURL()")

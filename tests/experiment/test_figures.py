@@ -85,7 +85,7 @@ def test_a_step_with_a_pause_in_it_is_no_step():
     assert pauses.total_s(99.0) == pytest.approx(9.95)
 
 
-def run(step_ms, *, run_id=1, values=None, state="done", message="", **more):
+def run(step_ms, *, run_id=1, values=None, state="done", message="", samples_per_s=None, **more):
     step = np.asarray(step_ms, np.float64)
     n = len(step)
     return RunResult(
@@ -95,7 +95,7 @@ def run(step_ms, *, run_id=1, values=None, state="done", message="", **more):
         message=message,
         step=summarize(step) if n else None,
         wait_share=0.5 if n else None,
-        samples_per_s=1000.0 if n else None,
+        samples_per_s=samples_per_s or (1e4 / step.mean() if n else None),
         peak_bytes=2**20 if n else None,
         peak_kind="peak resident set of the training process" if n else "",
         n_steps=n,
@@ -141,7 +141,54 @@ def test_the_interval_covers_equal_runs_despite_correlation():
     assert alarms <= 5
 
 
-def test_many_steps_are_thinned_and_few_are_enough():
+def two_humped(short_ms, long_ms, n=200, every=8, **more):
+    """Workers that run ahead: a long wait, then batches that are there already."""
+    step = np.full(n, float(short_ms))
+    step[::every] = long_ms
+    step *= np.random.default_rng(n).lognormal(0, 0.02, n)
+    return run(step, **more)
+
+
+def test_the_ratio_is_one_of_throughput_where_steps_are_two_humped():
+    slow = run(np.full(200, 70.0))
+    fast = two_humped(4.0, 132.0, run_id=2)  # mean 20 ms, median 4 ms
+    found = ratio(slow, fast)
+    assert found.ratio == pytest.approx(70 / fast.mean_ms)
+    assert 3 < found.low < found.high < 4.1
+    # the same median, half the throughput: a difference that the median does not see
+    worse = two_humped(4.0, 292.0, run_id=3)
+    assert ratio(fast, worse).ratio == pytest.approx(0.5, rel=0.05)
+    assert ratio(fast, worse).different
+    row = table([slow, fast])[1]
+    assert row["step_ms"] < 5 < row["step_mean_ms"]
+    assert row["ratio_per"] == "step"
+    assert fast.to_dict()["step_ms"]["mean"] == fast.mean_ms
+
+
+def test_batches_of_other_sizes_are_compared_by_the_sample():
+    small = run([10.0] * 20, samples_per_s=800.0)  # 8 samples a step
+    large = run([20.0] * 20, run_id=2, samples_per_s=1600.0)  # 32 samples a step
+    found = ratio(small, large)
+    assert found.ratio == pytest.approx(2.0)
+    assert found.per == "sample"
+    assert table([small, large])[1]["ratio_per"] == "sample"
+
+
+def test_uneven_steps_are_told():
+    uneven = figures(curve_of(message([4.0, 4.0, 4.0, 60.0] * 8)), warmup=0)
+    assert "steps are uneven: median 4 ms, mean 18 ms" in uneven.warnings
+    even = figures(curve_of(message([4.0, 4.0, 4.0, 5.0] * 8)), warmup=0)
+    assert not any("uneven" in w for w in even.warnings)
+
+
+def test_without_a_plot_nothing_disturbs():
+    steps = message([2.0] * 20, quiet=[False] * 18 + [True] * 2)
+    found = figures(curve_of(steps), warmup=3, watched=False)
+    assert found.counted.sum() == 17
+    assert not any("quiet" in w for w in found.warnings)
+
+
+def test_many_steps_or_few_are_enough():
     assert ratio(run(np.full(50_000, 3.0)), run([1.5])).ratio == 2.0
 
 

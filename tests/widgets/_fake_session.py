@@ -29,6 +29,7 @@ class FakeSession:
         self.settings = resolve(settings)
         self.runs: tuple[RunResult, ...] = ()
         self.closed = 0
+        self.rate: float | None = None  # samples per second; None: 8 a step
         self.calls: list[str] = []
         self.finish_at_once = True
         self.on_event = on_event
@@ -79,7 +80,7 @@ class FakeSession:
             message=message,
             step=summarize(step_ms, unit="ms") if measured else None,
             wait_share=0.5 if measured else None,
-            samples_per_s=800.0 if measured else None,
+            samples_per_s=self.rate or 8e3 / float(step_ms.mean()) if measured else None,
             peak_bytes=300 * 2**20 if measured else None,
             peak_kind="resident memory, with workers",
             n_steps=len(step_ms),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -87,21 +88,32 @@ def test_table_says_what_changed_and_the_ratio_to_run_1(make: Callable[..., Lab]
     first, second = lab.rows
     assert first["changed"]["text"] == "num_workers 0, cached off, pin_memory off"
     assert second["changed"]["text"] == "num_workers 0 → 2"
-    # 40.3 against 10.3 ms, medians of the fixed ripple
-    assert second["ratio"]["text"] == "3.91×"
+    # 40.3 against 10.3 ms, means of the fixed ripple
+    assert second["ratio"]["text"] == "3.92×"
     assert second["ratio"]["detail"].startswith("faster (")
     # what the peak is, is said once
     assert first["peak"] == {"text": "300 MiB", "detail": "resident memory, with workers"}
     assert second["peak"] == {"text": "300 MiB", "detail": ""}
     assert second["step"]["detail"] == "10.1\u00a0–\u00a010.4\u00a0ms, n\u00a0=\u00a030"
-    assert "· against run 1 3.91×: faster (" in lab.status["line"]
+    assert "· against run 1 3.92×: faster (" in lab.status["line"]
 
 
-def test_another_batch_size_is_compared_by_samples_too(make: Callable[..., Lab]) -> None:
+def test_another_batch_size_is_compared_by_samples(
+    make: Callable[..., Lab], tmp_path: Path
+) -> None:
     lab = make()
+    session(lab).rate = 800.0
     lab.run()
-    lab.run(num_workers=2)  # the fake's rate stays 800 samples/s: a quarter of the samples a step
-    assert "other work here: samples/s 1.00×" in lab.rows[1]["ratio"]["detail"]
+    lab.run(num_workers=2)  # a quarter of the samples in a quarter of the time
+    assert lab.rows[1]["ratio"]["text"] == "1.00×"
+    assert "per sample" in lab.rows[1]["ratio"]["detail"]
+    assert re.search(r"1\.00× \(\S+ – \S+\) per sample", str(lab))
+    exported = json.loads(lab.export(tmp_path / "lab.json").read_text())
+    assert exported["runs"][0]["speed"] is None
+    assert exported["runs"][1]["speed"]["per"] == "sample"
+    assert exported["runs"][1]["speed"]["ratio"] == pytest.approx(1.0)
+    assert "mean time per step" in exported["speed"]
+    assert "mean time per step" in lab.export(tmp_path / "lab.md").read_text()
 
 
 def test_equal_runs_show_no_difference(make: Callable[..., Lab]) -> None:

@@ -8,7 +8,7 @@ const COLUMNS = [
   ["wait", "Data wait"],
   ["rate", "Samples/s"],
   ["peak", "Peak memory"],
-  ["ratio", "Speed against run 1"],
+  ["ratio", "Speed against run 1 (time per step)"],
 ];
 
 export function createRuns() {
@@ -20,7 +20,8 @@ export function createRuns() {
       "caption",
       {},
       "Runs. Figures come from quiet windows (shaded in the plot), in which nothing is sent to the " +
-        "browser; the curve between them is live and a little slower for being watched.",
+        "browser; the curve between them is live and a little slower for being watched. Speed is run 1’s " +
+        "mean time per step ÷ the run’s, per sample where batches differ.",
     ),
     h(
       "thead",
