@@ -58,11 +58,11 @@ from pathlib import Path
 from typing import Any
 
 from perfkit._display import Shown
-from perfkit.machine._host import usable_cpus
 from perfkit._version import __version__
 from perfkit.advice.profile import Profile, explain
 from perfkit.advice.where import user_place
 from perfkit.errors import UsageError
+from perfkit.machine._host import usable_cpus
 from perfkit.trace.columns import Trace
 from perfkit.trace.diff import Diff
 from perfkit.trace.diff import diff as compare_traces

@@ -49,6 +49,8 @@ class Line:
         share: the same as a share of all samples of the step's thread.
         in_data_wait: it ran inside a DataLoader's ``__next__`` (data loading without workers).
         library: the package in which the sample was really taken: ``PIL``, ``torch`` …
+        library_function: the Python function there: ``PIL.ImageFile.load``; that of most samples
+            where lines are merged.
     """
 
     file: str
@@ -60,6 +62,7 @@ class Line:
     share: float
     in_data_wait: bool
     library: str
+    library_function: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class LineSamples:
     """Lines by share of the samples; the module's docstring tells the bias.
 
     Attributes:
-        lines: most frequent first; one line may appear once per library it called.
+        lines: most frequent first; one line may appear once per library function it called.
         n_samples: all samples of the step's thread, also those outside of user code.
         samples_per_s: how often was sampled.
         warnings: what is doubtful.
@@ -99,7 +102,7 @@ class LineSamples:
 
 NO_LINES = LineSamples((), 0)
 
-_Key = tuple[CodeType, int, bool, str]
+_Key = tuple[CodeType, int, bool, str, str]
 
 
 class Sampler:
@@ -223,9 +226,9 @@ class Sampler:
             ((key, count) for key, count in counts.items() if key is not None),
             key=lambda item: -item[1],
         )
-        merged: Counter[tuple[str, int, str, bool, str]] = Counter()
-        for (code, line, in_data_wait, library), count in seen:
-            merged[(code.co_filename, line, code.co_name, in_data_wait, library)] += count
+        merged: Counter[tuple[str, int, str, bool, str, str]] = Counter()
+        for (code, line, in_data_wait, library, called), count in seen:
+            merged[(code.co_filename, line, code.co_name, in_data_wait, library, called)] += count
         cells = cell_names()
         lines = tuple(
             Line(
@@ -238,8 +241,11 @@ class Sampler:
                 share=count / n,
                 in_data_wait=in_data_wait,
                 library=library,
+                library_function=called,
             )
-            for (file, number, function, in_data_wait, library), count in merged.most_common()
+            for (file, number, function, in_data_wait, library, called), count in (
+                merged.most_common()
+            )
         )
         warnings = (
             (f"only {n} line sample{'s' * (n > 1)}: the ranking of lines is rough",)
@@ -274,5 +280,6 @@ def _innermost_user_line(leaf: FrameType) -> _Key | None:
         frame = frame.f_back
     if found is None:
         return None
-    library = str(leaf.f_globals.get("__name__", "")).partition(".")[0]
-    return found[0], found[1] or 0, in_data_wait, library
+    module = str(leaf.f_globals.get("__name__", ""))
+    called = f"{module}.{leaf.f_code.co_name}"
+    return found[0], found[1] or 0, in_data_wait, module.partition(".")[0], called

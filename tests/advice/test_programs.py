@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
+from torch.utils.data import DataLoader
 
 from perfkit.advice import Profile, profile_callable
 
@@ -86,3 +89,36 @@ def test_with_accumulation_every_micro_batch_is_one_step() -> None:
 
     assert profile_callable(micro_batch, n=4, warmup=2, lines=False).n == 4
     assert calls == 4 + 2 + 5
+
+
+class _Resized(torch.utils.data.Dataset[torch.Tensor]):
+    """Resizes an image that is in memory, or opens a file first."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._image = Image.effect_noise((900, 900), 50).convert("RGB")
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self._path is not None:
+            return torch.tensor(Image.open(self._path).convert("RGB").getpixel((0, 0)))
+        return torch.tensor(self._image.resize((700, 700)).getpixel((0, 0)))
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_only_what_opens_files_decodes_them(from_file: bool, tmp_path: Path) -> None:
+    path = tmp_path / "noise.jpg"
+    Image.effect_noise((900, 900), 50).convert("RGB").save(path)
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def epoch() -> None:
+        for x in DataLoader(_Resized(path if from_file else None), batch_size=8):
+            model(x.float()).sum().backward()
+            optimizer.step()
+
+    rules = _rules(profile_callable(epoch, n=5, warmup=1))
+    assert ("image-decode" in rules) is from_file
+    assert from_file or "image-work" in rules

@@ -42,8 +42,10 @@ def _adamw(**changes: object) -> Facts:
     return Facts((dataclasses.replace(optimizer, **changes),), 2, 2, "highest")  # type: ignore[arg-type]
 
 
-def _line(text: str, n: int, of: int, *, waiting: bool = True, library: str = "PIL") -> Line:
-    return Line("data.py", 9, "data.py:9", "__getitem__", text, n, n / of, waiting, library)
+def _line(
+    text: str, n: int, of: int, *, waiting: bool = True, library: str = "PIL", called: str = ""
+) -> Line:
+    return Line("data.py", 9, "data.py:9", "__getitem__", text, n, n / of, waiting, library, called)
 
 
 HEALTHY: dict[str, Callable[[], Simulated]] = {
@@ -120,6 +122,42 @@ def test_image_decoding_is_told_from_its_neighbours(
     lines = LineSamples((_line(text, 30, 100, waiting=waiting, library=library),), 100)
     rules = _rules(cpu_training(6, wait=870, loader=SINGLE), lines)
     assert ("image-decode" in rules) is fires
+
+
+@pytest.mark.parametrize(
+    ("called", "rule"),
+    [
+        ("PIL.ImageFile.load", "image-decode"),
+        ("PIL.JpegImagePlugin._open", "image-decode"),
+        ("PIL.Image.open", "image-decode"),
+        ("PIL.Image.resize", "image-work"),
+        ("PIL.Image.load", "image-work"),  # of an image in memory: nothing is left to decode
+        ("PIL.ImageFile._save", "image-work"),
+    ],
+)
+def test_decoding_is_told_from_other_work_by_the_function_sampled(called: str, rule: str) -> None:
+    text = "img = Image.open(path).convert('RGB').resize((64, 64))"
+    lines = LineSamples((_line(text, 30, 100, called=called),), 100)
+    rules = _rules(cpu_training(6, wait=870, loader=SINGLE), lines)
+    assert rules & {"image-decode", "image-work"} == {rule}
+
+
+def test_decoding_and_other_image_work_have_a_share_each() -> None:
+    lines = LineSamples(
+        (
+            _line("img = img.resize(s)", 25, 100, called="PIL.Image.resize"),
+            _line("img = Image.open(p).convert('RGB')", 20, 100, called="PIL.ImageFile.load"),
+        ),
+        100,
+    )
+    diagnosis = _diagnosis(cpu_training(6, wait=870, loader=SINGLE), lines)
+    decode, work = _finding(diagnosis, "image-decode"), _finding(diagnosis, "image-work")
+    assert decode.evidence[0].startswith("20 % of the line samples (20 of 100)")
+    assert work.evidence[0].startswith("25 % of the line samples (25 of 100)")
+    assert decode.gain_at_most == pytest.approx(1 / (1 - 0.45))  # smaller images: less of both
+    assert work.gain_at_most == pytest.approx(1 / (1 - 0.25))
+    assert "draft" in decode.what_to_do
+    assert "draft" not in work.what_to_do
 
 
 def test_few_samples_name_no_line() -> None:

@@ -25,7 +25,7 @@ Rule = Callable[[Case], Iterable[Finding]]
 
 RULES: tuple[Rule, ...] = (
     data.dataloader,
-    data.decoding,
+    data.images,
     host.start_up,
     host.python,
     host.tiny_ops,

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.trace.columns import Category
-from perfkit.trace.lines import Line
+from perfkit.trace.lines import Line, LineSamples
 
 # Where the loader costs less than a twentieth of the step, changing it brings nothing to see.
 _LEAST_SHARE = 0.05
 
-_DECODERS = frozenset({"PIL", "cv2", "imageio", "skimage", "tifffile", "pydicom", "nibabel"})
+# What a sample in a library was doing, told by the Python function it was taken in. PIL decodes in
+# ImageFile.load and in its plugins, and reads headers in Image.open; what the other functions of
+# PIL do, they do to pixels that are decoded already.
+_DECODING_FUNCTION = re.compile(
+    r"^(PIL\.(ImageFile|\w+ImagePlugin|Image\.open)|torchvision\.io|imageio|tifffile|pydicom|"
+    r"nibabel|skimage\.io)\b(?!.*(save|encode|write))"
+)
+_IMAGE_LIBRARIES = frozenset({"PIL", "cv2", "skimage", "albumentations", "kornia"})
 # C functions leave no frame of their own: then the user's line tells.
 _DECODING = re.compile(
     r"\b(cv2\.imread|cv2\.imdecode|Image\.open|imread|decode_jpeg|decode_png|decode_image|"
     r"read_image)\b"
 )
+_IMAGE_WORK = re.compile(r"\bcv2\.\w+\(")
 # Fewer samples than this name no line.
 _LEAST_SAMPLES = 5
 
@@ -78,36 +86,83 @@ def dataloader(case: Case) -> Iterator[Finding]:
         )
 
 
-def decoding(case: Case) -> Iterator[Finding]:
-    """One line that decodes images makes up much of the wait."""
-    lines = [x for x in case.lines.lines if x.in_data_wait and _decodes(x)]
-    share = sum(x.share for x in lines)
-    if sum(x.n_samples for x in lines) < _LEAST_SAMPLES or share < 2 * _LEAST_SHARE:
-        return
-    lost = min(share, case.lost_to("data wait"))
-    gain, formula = amdahl(lost)
-    top = lines[0]
-    yield Finding(
-        rule="image-decode",
-        title="Most of the loading is decoding images at full size, every epoch again",
-        evidence=(
-            f"{percent(share)} of the line samples ({sum(x.n_samples for x in lines)} of "
-            f"{case.lines.n_samples}) fall into image decoding inside the DataLoader",
-        ),
-        what_to_do=(
-            "img = Image.open(path)\n"
-            'img.draft("RGB", (size, size))  # JPEG: decode at a reduced size\n'
-            "# or: resize once, store the small images (or a uint8 array), and load those"
-        ),
-        gain_at_most=gain,
-        formula=formula,
-        lesson="03-storage-and-formats",
-        line=_shown(top),
-    )
+def images(case: Case) -> Iterator[Finding]:
+    """Decoding images, or other work on them, makes up much of the wait."""
+    waiting = [x for x in case.lines.lines if x.in_data_wait]
+    decodes = [x for x in waiting if _decodes(x)]
+    works = [x for x in waiting if x not in decodes and _works_on_images(x)]
+    limit = case.lost_to("data wait")
+    decoding, working = _share(decodes, limit), _share(works, limit)
+    if decoding >= 2 * _LEAST_SHARE:
+        evidence = [_samples(decodes, case, "fall into decoding of images inside the DataLoader")]
+        if working >= _LEAST_SHARE:
+            evidence.append(
+                f"another {percent(working)} is other work on these images: it shrinks with them"
+            )
+        gain, formula = amdahl(min(decoding + working, limit))
+        yield Finding(
+            rule="image-decode",
+            title="Images are decoded while the step waits, every epoch again",
+            evidence=tuple(evidence),
+            what_to_do=(
+                "img = Image.open(path)\n"
+                'img.draft("RGB", (size, size))  # JPEG: decode at a reduced size\n'
+                "# or: resize once, store the small images (or a uint8 array), and load those"
+            ),
+            gain_at_most=gain,
+            formula=formula,
+            lesson="03-storage-and-formats",
+            line=_shown(_most(decodes)),
+        )
+    if working >= 2 * _LEAST_SHARE:
+        gain, formula = amdahl(working)
+        yield Finding(
+            rule="image-work",
+            title="Work on images, other than decoding, while the step waits",
+            evidence=(
+                _samples(works, case, "resize, convert or otherwise change images in memory"),
+            ),
+            what_to_do=(
+                "img = img.resize((size, size))  # first: what follows then has less to do\n"
+                "img = augment(img)\n"
+                "# or: resize once before training, and keep the small images"
+            ),
+            gain_at_most=gain,
+            formula=formula,
+            lesson="03-storage-and-formats",
+            line=_shown(_most(works)),
+        )
+
+
+def _share(lines: Sequence[Line], limit: float) -> float:
+    """The share of the step that these lines cost; 0 where too few samples say so."""
+    if sum(x.n_samples for x in lines) < _LEAST_SAMPLES:
+        return 0.0
+    return min(sum(x.share for x in lines), limit)
+
+
+def _samples(lines: Sequence[Line], case: Case, what: str) -> str:
+    n = sum(x.n_samples for x in lines)
+    share = percent(sum(x.share for x in lines))
+    return f"{share} of the line samples ({n} of {case.lines.n_samples}) {what}"
 
 
 def _decodes(line: Line) -> bool:
-    return line.library in _DECODERS or _DECODING.search(line.text) is not None
+    if line.library in _IMAGE_LIBRARIES and line.library_function:
+        return _DECODING_FUNCTION.match(line.library_function) is not None
+    return (
+        _DECODING_FUNCTION.match(line.library_function) is not None
+        or _DECODING.search(line.text) is not None
+    )
+
+
+def _works_on_images(line: Line) -> bool:
+    return line.library in _IMAGE_LIBRARIES or _IMAGE_WORK.search(line.text) is not None
+
+
+def _most(lines: Sequence[Line]) -> Line | None:
+    merged = LineSamples(tuple(lines), 0).by_line()
+    return merged[0] if merged else None
 
 
 def _top_line(case: Case) -> Line | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from perfkit.machine._host import cpu_flags
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.machine._host import cpu_flags
 from perfkit.trace.columns import Category
 
 _LEAST_SHARE = 0.15
