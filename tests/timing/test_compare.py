@@ -58,7 +58,7 @@ def test_order_is_balanced_within_each_block_and_seeded(clock) -> None:
             functools.partial(arm, "a", 20), functools.partial(arm, "b", 10),
             warmup=1, clock=clock, seed=seed, min_blocks=12,
         )  # fmt: skip
-        return "".join(calls[4:])  # 1 warm-up call and 1 to find the repeats, of each
+        return "".join(calls[8:])  # 1 warm-up call and 3 to find the repeats, of each
 
     letters = order(3)
     blocks = [letters[i : i + 4] for i in range(0, len(letters), 4)]
@@ -83,6 +83,28 @@ def test_very_short_callables_are_repeated(clock) -> None:
     assert c.repeats[0] * 0.002 >= 5
     assert c.repeats[1] * 0.001 >= 5
     assert (c.slow.unit, c.slow.median, c.fast.median) == ("µs", 2, 1)
+
+
+def test_arms_that_take_about_as_long_get_the_same_number_of_calls(clock) -> None:
+    assert len(set(steady(clock, slow_ms=0.0018, fast_ms=0.001).repeats)) == 1
+    apart = steady(clock, slow_ms=0.004, fast_ms=0.001)
+    assert apart.repeats[1] == pytest.approx(4 * apart.repeats[0], rel=0.01)
+
+
+@pytest.mark.parametrize("interrupted", [{2}, {2, 3}, {3, 4}, set(range(100, 400, 7))])
+def test_what_interrupts_the_first_trials_does_not_decide_how_often_an_arm_is_called(
+    clock, interrupted: set[int]
+) -> None:
+    calls = 0
+
+    def hit_at_first() -> None:
+        nonlocal calls
+        calls += 1
+        clock.advance_ms(0.01 + 7 * (calls in interrupted))
+
+    c = compare(hit_at_first, lambda: clock.advance_ms(0.01), warmup=1, clock=clock)
+    assert c.repeats[0] == c.repeats[1]
+    assert c.repeats[0] * 0.01 >= 5
 
 
 def test_budget_ends_it_but_not_before_the_fewest_blocks(clock) -> None:
@@ -115,8 +137,8 @@ def test_unsteady_ratio_is_told(clock) -> None:
 
 def test_the_device_is_settled_around_each_letter(clock) -> None:
     c = steady(clock)
-    # two settles a letter, four letters a block, and one letter each to find the repeats
-    assert clock.settled == 2 * (4 * c.n_blocks + 2)
+    # two settles a letter, four letters a block, and three each to find the repeats
+    assert clock.settled == 2 * (4 * c.n_blocks + 6)
 
 
 def test_to_dict_is_json_and_the_notebook_bundle_carries_it(clock) -> None:

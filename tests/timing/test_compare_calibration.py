@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from perfkit.timing.compare import Comparison, compare
+from perfkit.timing.compare import Comparison, _signed_rank, compare, ratio_interval
 
 RUNS = 200
 NOISES = ("jitter", "spikes", "drift", "load", "bursts", "everything")
@@ -96,3 +96,19 @@ def test_twice_as_fast_is_always_found(clock, noise: str) -> None:
         seen = simulated(clock, 20_000 + seed, noise, gain=2.0)
         assert seen.different
         assert 1.6 < seen.low < 2.0 < seen.high < 2.5 or 1.8 < seen.ratio < 2.2
+
+
+@pytest.mark.parametrize("n_blocks", [6, 7, 8, 12])
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.6])
+def test_letters_of_two_kinds_do_not_look_like_a_difference(n_blocks: int, share: float) -> None:
+    """A busy machine: some letters run through, others are set aside for a multiple of them."""
+    random = np.random.default_rng(n_blocks)
+    shape = (400, 2, n_blocks, 2)
+    times = random.lognormal(0, 0.05, shape) * np.where(random.random(shape) < share, 4, 1)
+    alarms = sum(ratio_interval(a, b).different for a, b in times)
+    assert alarms <= 0.05 * len(times)
+
+
+@pytest.mark.parametrize(("n", "critical"), [(5, 0), (6, 0), (7, 2), (8, 3), (10, 8), (20, 52)])
+def test_signed_ranks_are_those_of_the_tables(n: int, critical: int) -> None:
+    assert _signed_rank(n, 0.95) == critical
