@@ -295,6 +295,89 @@ def profiler_is_on() -> bool:
     )
 
 
+def profiler_is_prepared() -> bool:
+    """Whether a ``torch.profiler.profile`` with a schedule is in its warm-up.
+
+    It has prepared itself in torch, which reports no profiler yet; another one that starts now
+    takes its place, and its own start then ends the process (seen in torch 2.13). Found among all
+    objects, as torch keeps no list; reads their ``current_action`` (since torch 1.9), ``profiler``
+    (since 1.8.1) and ``kineto_results`` (since 1.8).
+    """
+    import gc
+
+    from torch.profiler import ProfilerAction, profile
+
+    for found in gc.get_objects():
+        if issubclass(type(found), profile):
+            inner = getattr(found, "profiler", None)
+            if (
+                getattr(found, "current_action", None) is ProfilerAction.WARMUP
+                and inner is not None
+                and getattr(inner, "kineto_results", None) is None
+            ):
+                return True
+    return False
+
+
+_profiler_listeners: list[Callable[[], None]] = []
+
+
+def watch_profiler_starts(listener: Callable[[], None]) -> Callable[[], None]:
+    """Call ``listener()`` just before any of torch's profilers starts; returns how to stop.
+
+    It may raise, then that profiler does not start. Hides ``_prepare_profiler`` (since torch 1.9)
+    and ``_enable_profiler`` (since 1.0) of ``torch.autograd.profiler``, through which
+    ``torch.profiler`` goes as well, and ``_enable_profiler_legacy`` of
+    ``torch.autograd.profiler_legacy`` (since 1.9): names of these modules' own, which are set
+    aside while somebody listens.
+    """
+    if not _profiler_listeners:
+        _profiler_originals.extend(_put_before_profilers(_tell_profiler_listeners))
+    _profiler_listeners.append(listener)
+
+    def stop() -> None:
+        if listener in _profiler_listeners:
+            _profiler_listeners.remove(listener)
+            if not _profiler_listeners:
+                while _profiler_originals:
+                    _profiler_originals.pop()()
+
+    return stop
+
+
+_profiler_originals: list[Callable[[], None]] = []
+
+
+def _tell_profiler_listeners() -> None:
+    for listen in tuple(_profiler_listeners):
+        listen()
+
+
+def _put_before_profilers(tell: Callable[[], None]) -> list[Callable[[], None]]:
+    """Have ``tell`` called before each start; how to undo it, one function per name."""
+    import importlib
+
+    undo: list[Callable[[], None]] = []
+    for module_name, name in (
+        ("torch.autograd.profiler", "_prepare_profiler"),
+        ("torch.autograd.profiler", "_enable_profiler"),
+        ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"),
+    ):
+        try:
+            module: Any = importlib.import_module(module_name)
+            original: Any = getattr(module, name)
+        except (ImportError, AttributeError):  # a torch without it has nothing to start there
+            continue
+
+        def start(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            tell()
+            return _original(*args, **kwargs)
+
+        setattr(module, name, start)
+        undo.append(functools.partial(setattr, module, name, original))
+    return undo
+
+
 def n_optimizer_step_hooks() -> int:
     """How many global optimizer-step hooks are registered, by whomever.
 

@@ -19,7 +19,10 @@ from perfkit import _torch_compat as compat
         ("torch._C._autograd", "_get_sequence_nr"),
         ("torch._C._autograd", "_profiler_enabled"),
         ("torch.autograd", "_engine_run_backward"),
+        ("torch.autograd.profiler", "_enable_profiler"),
         ("torch.autograd.profiler", "_is_profiler_enabled"),
+        ("torch.autograd.profiler", "_prepare_profiler"),
+        ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"),
         ("torch.autograd.Variable._execution_engine", "queue_callback"),
         ("torch.nn.modules.module", "_global_forward_hooks"),
         ("torch.nn.modules.module", "_global_forward_pre_hooks"),
@@ -92,3 +95,19 @@ def test_loader_fetches_are_seen_until_stopped() -> None:
     assert n >= 3  # the start, two batches, the end
     list(loader)
     assert len(seen) == n
+
+
+def test_starts_of_profilers_are_told_until_stopped() -> None:
+    from torch.autograd import profiler
+
+    before = profiler._prepare_profiler, profiler._enable_profiler
+    told: list[str] = []
+    stops = [compat.watch_profiler_starts(lambda n=n: told.append(n)) for n in "ab"]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert set(told) == {"a", "b"}
+    stops[0]()
+    told.clear()
+    with profiler.profile():
+        assert set(told) == {"b"}
+    stops[1]()
+    assert (profiler._prepare_profiler, profiler._enable_profiler) == before

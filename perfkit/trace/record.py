@@ -12,6 +12,10 @@ would leave torch with a pointer into the first recording.
 
 The marks are ``ProfilerStep#n``, as of ``torch.profiler.profile.step``, so that other tools
 find the same steps in a saved trace.
+
+torch cannot run two profilers at once: one that the region starts by itself takes the other's
+events, and reading ours then ends the process. So our recording ends just before, and the
+region's own profiler works as if it were alone.
 """
 
 from __future__ import annotations
@@ -29,8 +33,8 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from perfkit import _torch_compat
-from perfkit.machine._host import usable_cpus
 from perfkit.errors import MeasurementError, ProfilerBusyError, UsageError
+from perfkit.machine._host import usable_cpus
 from perfkit.trace._main_thread import call_in_main_thread
 from perfkit.trace._quiet import quiet_profiler
 from perfkit.trace.columns import Trace
@@ -142,6 +146,9 @@ class Recorder:
         self._state: _State = "new"
         self._profile: Any = None
         self._hook: Any = None
+        self._unwatch: Any = None
+        self._gave_way = False  # to a profiler of the region's own
+        self._cut_short = False  # … before all steps were recorded
         self._sampler: Sampler | None = None
         self._gc: GcPauses | None = None
         self._mark: Any = None
@@ -156,6 +163,7 @@ class Recorder:
         self._n_foreign = 0
         self._n_steps = 0
         self._n_profiled = 0
+        self._n_steps_until_stop = 0
         self._step_began_s = 0.0
         self._skip_interval = False
         self._profiled_ms: list[float] = []
@@ -175,6 +183,11 @@ class Recorder:
         """The profiler has stopped: all active steps are recorded, or the region has ended."""
         return self._state == "done"
 
+    @property
+    def gave_way(self) -> bool:
+        """The recording ended early because the region started a profiler of its own."""
+        return self._cut_short
+
     def start(self) -> None:
         """Begin to record.
 
@@ -191,6 +204,11 @@ class Recorder:
             raise ProfilerBusyError(
                 "a torch profiler is already active in this process: end it first (leave its "
                 "`with` block, or call its `stop()`), then profile again"
+            )
+        if _torch_compat.profiler_is_prepared():
+            raise ProfilerBusyError(
+                "a torch profiler with a schedule is in its warm-up in this process: end it first "
+                "(leave its `with` block, or call its `stop()`), then profile again"
             )
         self._thread_id = threading.get_ident()
         self._in_main_thread = threading.current_thread() is threading.main_thread()
@@ -210,6 +228,7 @@ class Recorder:
                         "profiler of this process, then profile again"
                     ) from error
             self._state = "provisional"
+            self._unwatch = _torch_compat.watch_profiler_starts(self._other_profiler_starts)
             self._sampler = Sampler(
                 self._thread_id,
                 enabled=self._with_lines,
@@ -240,6 +259,9 @@ class Recorder:
             hook, self._hook = self._hook, None
             if hook is not None:
                 hook.remove()
+            unwatch, self._unwatch = self._unwatch, None
+            if unwatch is not None:
+                unwatch()
         finally:
             try:
                 self._stop_profiler()
@@ -318,7 +340,7 @@ class Recorder:
         elif self._state == "done":
             if self._skip_interval:
                 self._skip_interval = False
-            elif len(self._unprofiled_ms) < _MOST_UNPROFILED:
+            elif not self._gave_way and len(self._unprofiled_ms) < _MOST_UNPROFILED:
                 self._unprofiled_ms.append(interval_ms)
         elif self._n_steps >= self.warmup_steps:
             self._activate()
@@ -336,6 +358,26 @@ class Recorder:
         self._sampler.set_deadline(time.monotonic() + self._max_seconds)
         assert self._gc is not None
         self._gc.forget()
+
+    # --- other profilers ---------------------------------------------------------------------
+
+    def _other_profiler_starts(self) -> None:
+        """The region starts a profiler by itself: end ours first, two at once crash."""
+        if self._state == "done":
+            self._gave_way = True  # nothing is lost but the timing of the steps that follow
+            return
+        if threading.get_ident() != self._thread_id:
+            raise ProfilerBusyError(
+                "perfkit is profiling this code from another thread, and torch runs one profiler "
+                "at a time: start this profiler in the thread that perfkit profiles, or without "
+                "perfkit"
+            )
+        self._gave_way = self._cut_short = True
+        working, self._working = self._working, True
+        try:
+            self._stop_profiler()
+        finally:
+            self._working = working
 
     # --- the time limit ---------------------------------------------------------------------
 
@@ -408,6 +450,7 @@ class Recorder:
             self._state = "done"
             return
         before, self._state = self._state, "done"
+        self._n_steps_until_stop = self._n_steps
         if self._gc is not None:
             self._gc.stop()
         if self._sampler is not None:
@@ -461,7 +504,13 @@ class Recorder:
 
     def _doubts(self) -> list[str]:
         doubts = []
-        if self._n_profiled == 0 and self._n_steps:
+        if self._cut_short:
+            doubts.append(
+                "this code started a torch profiler of its own, and torch runs one at a time: "
+                "perfkit's recording ended there, after "
+                f"{_plural(self._n_steps_until_stop, 'step')}"
+            )
+        elif self._n_profiled == 0 and self._n_steps:
             doubts.append(
                 f"the region ended after {self._n_steps} step(s), with none after the warm-up of "
                 f"{self.warmup_steps}: the figures contain warm-up"
@@ -496,6 +545,10 @@ class Recorder:
 
 def _median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
+
+
+def _plural(n: int, thing: str) -> str:
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
 def _first_line(error: BaseException) -> str:

@@ -260,6 +260,85 @@ def test_a_busy_profiler_is_an_error_before_anything_changes(kind: str) -> None:
     assert _record(4).n_steps_seen == 4  # and the next one works
 
 
+_INNER = """
+import sys, torch
+from perfkit.trace import Recorder
+m = torch.nn.Linear(4, 2); o = torch.optim.SGD(m.parameters(), lr=.1)
+def step():
+    m(torch.randn(3, 4)).sum().backward(); o.step(); o.zero_grad()
+def events(q):
+    return q.events() if hasattr(q, "events") else q.function_events
+kind = {
+    "torch.profiler": torch.profiler.profile,
+    "autograd": torch.autograd.profiler.profile,
+}[sys.argv[1]]
+for inside in (0, 1, 5, 20):
+    for before in (0, 1, 4, 12):
+        with Recorder() as recorder:
+            for _ in range(before):
+                step()
+            with kind() as q:
+                for _ in range(inside):
+                    step()
+            for _ in range(2):
+                step()
+        found = sum(e.name == "Optimizer.step#SGD.step" for e in events(q))
+        assert found == inside, (found, inside, before)
+        recording = recorder.recording
+        assert recording.n_steps_seen == before + inside + 2
+        assert recording.n_steps_profiled == min(max(before - 2, 0), 6)
+        told = any("a torch profiler of its own" in w for w in recording.warnings)
+        assert told == recorder.gave_way == (before < 8), recording.warnings
+        assert len(events(q)) >= found  # ours has been read, theirs is still there
+print("alive")
+"""
+
+
+@pytest.mark.parametrize("kind", ["torch.profiler", "autograd"])
+def test_a_profiler_of_the_regions_own_works_and_nothing_crashes(kind: str) -> None:
+    # in a process of its own: two profilers at once end it
+    done = subprocess.run(
+        [sys.executable, "-c", _INNER, kind], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr[-2000:]
+
+
+def test_a_scheduled_profiler_in_its_warm_up_is_busy_too() -> None:
+    step = _trainer()
+    theirs = profile(
+        activities=[ProfilerActivity.CPU],
+        schedule=torch.profiler.schedule(wait=0, warmup=1, active=2, repeat=1),
+    )
+    _record(4)  # made, not started: nobody is in the way
+    with theirs:
+        with pytest.raises(ProfilerBusyError, match="in its warm-up"):
+            Recorder().start()
+        for _ in range(3):
+            step()
+            theirs.step()
+    assert _record(4).n_steps_seen == 4  # ended: nor now
+
+
+def test_a_profiler_in_another_thread_is_refused_while_recording() -> None:
+    caught: list[BaseException] = []
+
+    def train() -> None:
+        try:
+            with profile(activities=[ProfilerActivity.CPU]):
+                torch.ones(3).sum()
+        except ProfilerBusyError as error:
+            caught.append(error)
+
+    with Recorder() as recorder:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        torch.ones(3).sum()
+    assert "from another thread" in str(caught[0])
+    assert recorder.recording.trace.named(lambda n: n == "aten::sum").any()
+    assert_nothing_runs()
+
+
 def test_assert_nothing_runs_can_fail() -> None:
     with Recorder(), pytest.raises(AssertionError, match=r"profiler.*1 global.*perfkit-lines"):
         assert_nothing_runs()
