@@ -24,6 +24,11 @@ def is_flag(value: Any) -> bool:
     return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
 
 
+def is_true(found: Any) -> bool:
+    """Whether a comparison gave one plain yes."""
+    return bool(found) if isinstance(found, bool) or is_flag(found) else False
+
+
 def flag(value: Any) -> bool:
     """``True`` or ``False``; 0 and 1 are refused, they are usually a slip."""
     if not is_flag(value):
@@ -54,7 +59,8 @@ def one_of(values: tuple[Any, ...]) -> Acceptor:
 
     def accept(value: Any) -> Any:
         for known in values:
-            if is_flag(known) == is_flag(value) and value == known:
+            # an array compares by element, and has no truth
+            if is_flag(known) == is_flag(value) and is_true(value == known):
                 return known
         raise ValueError(f"one of {', '.join(map(repr, values))}")
 

@@ -36,6 +36,8 @@ __all__ = ["Session"]
 
 # Beyond a day a number of seconds is a slip, or one of milliseconds.
 _LONGEST_S = 86_400.0
+# numpy takes seeds of 32 bits.
+_HIGHEST_SEED = 2**32 - 1
 
 
 class Session:
@@ -83,7 +85,9 @@ class Session:
         self._step_timeout_s = _positive("step_timeout_s", step_timeout_s)
         self._start_timeout_s = _positive("start_timeout_s", start_timeout_s)
         self._warmup = _count("warmup", warmup)
-        self._seed = _count("seed", seed)
+        self._seed = _count("seed", seed, _HIGHEST_SEED)
+        if on_event is not None and not callable(on_event):
+            raise UsageError(f"on_event={on_event!r:.80} cannot be called: give a function")
         portable.check_workload(workload)
         self._workload = portable.pack(workload)
         self._sources = portable.sources(workload)
@@ -162,6 +166,7 @@ class Session:
                     start_timeout_s=self._start_timeout_s,
                     warmup=self._warmup,
                     seed=self._seed,
+                    watched=self._on_event is not None,
                 )
                 self._run = Run(plan, self._emit, self._keep)
                 self._run.start()
@@ -282,18 +287,19 @@ class Session:
 def _positive(name: str, value: Any) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool | str) or not 0 < number <= _LONGEST_S:
-        raise UsageError(f"{name}={value!r} cannot be: it takes seconds, from above 0 to a day")
+        raise UsageError(f"{name}={value!r:.80} cannot be: it takes seconds, from above 0 to a day")
     return number
 
 
-def _count(name: str, value: Any) -> int:
+def _count(name: str, value: Any, most: int = sys.maxsize) -> int:
     try:
         number = operator.index(value)
     except TypeError:
         number = -1
-    if isinstance(value, bool) or number < 0:
-        raise UsageError(f"{name}={value!r} cannot be: it takes a whole number, 0 or more")
+    if isinstance(value, bool) or not 0 <= number <= most:
+        upto = "or more" if most == sys.maxsize else f"to {most:,}"
+        raise UsageError(f"{name}={value!r:.80} cannot be: it takes a whole number, 0 {upto}")
     return number

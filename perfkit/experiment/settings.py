@@ -79,7 +79,9 @@ class Setting:
         try:
             return accept(value)
         except ValueError as error:
-            raise SettingError(f"{self.name}={value!r} cannot be: it takes {error}") from None
+            raise SettingError(
+                f"{self.name}={_brief(value)} cannot be: it takes {error}"
+            ) from None
 
     def unavailable(self, value: Any, machine: Machine) -> str | None:
         """Why this machine cannot take the value; None where it can."""
@@ -285,10 +287,12 @@ def _offered(name: str, values: Any) -> tuple[Any, ...]:
         raise SettingError(f"the values of {name!r} must be a list, not {values!r}")
     offered: list[Any] = []
     for value in values:
-        plain = value.item() if type(value).__module__ == "numpy" else value
+        plain = value
+        if type(value).__module__ == "numpy" and getattr(value, "ndim", 0) == 0:
+            plain = value.item()
         if not isinstance(plain, str | int | float | bool | None):
             raise SettingError(
-                f"{name}: {plain!r} cannot be a value; take strings, numbers, True, False or None "
+                f"{name}: {_brief(plain)} cannot be a value; take strings, numbers, True, False or None "
                 "and let the workload look up the rest"
             )
         if any(plain == o and _rules.is_flag(plain) == _rules.is_flag(o) for o in offered):
@@ -299,6 +303,11 @@ def _offered(name: str, values: Any) -> tuple[Any, ...]:
     if not offered:
         raise SettingError(f"{name}: no values are given; a setting needs at least one")
     return tuple(offered)
+
+
+def _brief(value: Any) -> str:
+    """A value on one line, however it shows itself."""
+    return " ".join(f"{value!r:.200}".split())[:80]
 
 
 def _control(values: tuple[Any, ...]) -> Control:
@@ -317,6 +326,8 @@ def resolve(settings: Sequence[str | Setting]) -> tuple[Setting, ...]:
     """
     if isinstance(settings, str | Setting):
         raise SettingError(f"settings must be a list: [{settings!r}]")
+    if settings is None or not hasattr(settings, "__iter__"):
+        raise SettingError(f"settings must be a list of names, not {settings!r:.80}; [] for none")
     found: dict[str, Setting] = {}
     for item in settings:
         if isinstance(item, Setting):
