@@ -516,11 +516,22 @@ def await_ready(timeout_s: float) -> bool:
 
 
 def _program(module: str, *arguments: str) -> list[str]:
-    # -P: a file torch.py beside the notebook must not be imported; perfkit's own place comes
-    # last, so that nothing of it hides the standard library
-    place = str(Path(__file__).resolve().parent.parent.parent)
+    """A fresh program with this very perfkit, and everything else where this process finds it.
+
+    -P and the missing working directory: a file torch.py beside the notebook must not be imported.
+    """
+    package = Path(__file__).resolve().parent.parent
+    here = ["", "."]
+    with contextlib.suppress(OSError):  # it may have been deleted
+        here.append(os.getcwd())  # noqa: PTH109 - compared as text
+    path = [one for one in sys.path if isinstance(one, str) and one not in here]
     start = (
-        f"import sys; sys.path.append({place!r}); "
+        "import sys, importlib.util as util; "
+        f"sys.path[:] = {path!r}; "
+        f"spec = util.spec_from_file_location('perfkit', {str(package / '__init__.py')!r}, "
+        f"submodule_search_locations=[{str(package)!r}]); "
+        "sys.modules['perfkit'] = module = util.module_from_spec(spec); "
+        "spec.loader.exec_module(module); "
         f"from perfkit.experiment.{module} import main; main()"
     )
     return [sys.executable, "-P", "-c", start, *arguments]
