@@ -46,6 +46,11 @@ class Failure:
     message: str
     traceback_text: str = ""
 
+    def with_more(self, sentence: str, text: str) -> Failure:
+        """The same with a sentence after its message and a text after its traceback."""
+        below = f"{self.traceback_text.rstrip()}\n\n{text}\n"
+        return Failure(self.state, f"{self.message}; {sentence}", below)
+
 
 def of_exception(error: BaseException, own_files: frozenset[str]) -> Failure:
     """What the workload raised; frames of ``own_files`` are left out of its traceback."""
@@ -143,16 +148,16 @@ def innermost(dump: str) -> str:
     frames = re.findall(r'File "(.+?)", line (\d+) in (\S+)', blocks[-1])
     if not frames:
         return ""
-    users = [f for f in frames if not _is_library(f[0])]
+    users = [f for f in frames if not is_library(f[0])]
     file, line, function = (users or frames)[0]
     waits = any("dataloader.py" in f[0] for f in frames[:12])
-    place = f"line {line} in {function} ({_short(file)})"
+    place = f"line {line} in {function} ({short_name(file)})"
     return f"{place}, waiting for the DataLoader" if waits else place
 
 
 def _headline(error: BaseException, tb: TracebackType | None) -> str:
     """``ValueError: bad value (line 12 in workload)``; what a loader worker raised, unwrapped."""
-    text = str(error).strip()
+    text = _words(error)
     if isinstance(error, KeyError) and "\\n" in text:
         text = str(error.args[0]).strip()  # its str() is the repr of what it was given
     name = type(error).__name__
@@ -166,10 +171,23 @@ def _headline(error: BaseException, tb: TracebackType | None) -> str:
     else:
         first = text.splitlines()[0] if text else ""
         line = f"{name}: {first}" if first else name
-    frames = [f for f in traceback.extract_tb(tb) if not _is_library(f.filename)]
+    frames = [f for f in traceback.extract_tb(tb) if not is_library(f.filename)]
     if frames:
         line = f"{_cut(line)} (line {frames[-1].lineno} in {frames[-1].name})"
     return _cut(line)
+
+
+def _words(error: BaseException | None) -> str:
+    """The exception's own words, also where its ``__str__`` is the user's and raises itself."""
+    try:
+        return str(error).strip()
+    except Exception as another:
+        return f"(its message cannot be shown: its __str__ raised {type(another).__name__})"
+
+
+def sayable(text: str) -> str:
+    """Text that goes into a message: half of a surrogate pair has no UTF-8 form."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _in_loader(tb: TracebackType | None) -> bool:
@@ -183,7 +201,7 @@ def _is_memory(error: BaseException | None) -> bool:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(error, torch.OutOfMemoryError):
         return True
-    words = str(error).lower()
+    words = _words(error).lower()
     return isinstance(error, RuntimeError | OSError) and any(w in words for w in _MEMORY_WORDS)
 
 
@@ -194,7 +212,7 @@ def _from_user(tb: TracebackType | None, own_files: frozenset[str]) -> Traceback
     return tb
 
 
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
     """Whether it is Python's, an installed package's or perfkit's own code."""
     return (
         filename.startswith(("<frozen", _STDLIB, _PERFKIT))
@@ -203,7 +221,8 @@ def _is_library(filename: str) -> bool:
     )
 
 
-def _short(filename: str) -> str:
+def short_name(filename: str) -> str:
+    """``notebook`` for a cell, otherwise the file's name without its folder."""
     if "ipykernel_" in filename or filename.startswith("<"):
         return "notebook"
     return Path(filename).name

@@ -55,6 +55,7 @@ class Plan:
         workload: by cloudpickle.
         sources: of notebook cells, by file name.
         environment: what a fresh program needs for these values; empty where none is needed.
+        watched: whether somebody listens to the events, and may draw what they tell.
     """
 
     run_id: int
@@ -68,6 +69,7 @@ class Plan:
     start_timeout_s: float
     warmup: int
     seed: int
+    watched: bool = True
 
 
 class Run:
@@ -197,6 +199,7 @@ class Run:
             cwd=os.getcwd(),  # noqa: PTH109 - the child needs the text
             environment={**os.environ, **self.plan.environment},
             sources=dict(self.plan.sources),
+            threads=_threads_here(),
         )
 
     def _enter(self, state: State, message: str = "") -> None:
@@ -335,7 +338,7 @@ class Run:
         output = self._output.decode(errors="replace")
         failure = self._how_it_ended(code, output)
         try:
-            found = figures(self._curve, self.plan.warmup)
+            found = figures(self._curve, self.plan.warmup, watched=self.plan.watched)
         except PerfkitError as error:
             found = figures(Curve(), self.plan.warmup)
             failure = Failure("failed", f"its steps cannot be summarised: {error}")
@@ -409,6 +412,12 @@ class Run:
             traceback_text=failure.traceback_text,
             warnings=tuple(warnings),
         )
+
+
+def _threads_here() -> int | None:
+    """What ``torch.set_num_threads`` said in this process; None where torch is not loaded."""
+    ask = getattr(sys.modules.get("torch"), "get_num_threads", None)
+    return None if ask is None else int(ask())
 
 
 class _NotStarted(Exception):  # noqa: N818 - no error: a stop before there was a process

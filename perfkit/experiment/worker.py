@@ -52,6 +52,7 @@ class Job:
         values: of every setting.
         seed: of torch's, numpy's and Python's random numbers.
         sys_path, cwd, environment: of the kernel, so that its modules and files are found.
+        threads: with which the kernel's torch computes; None where it has not loaded torch.
         sources: lines of notebook cells by file name, for tracebacks.
     """
 
@@ -62,6 +63,7 @@ class Job:
     cwd: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, list[str]] = field(default_factory=dict)
+    threads: int | None = None
 
 
 class Commands(Protocol):
@@ -163,11 +165,22 @@ def _tell_failure(
     stream: _Stream, error: BaseException, own_files: frozenset[str], lead: str = ""
 ) -> None:
     failure = _failure.of_exception(error, own_files)
+    _say_failure(stream, failure, lead)
+    if failure.state == "out of memory":
+        # told a second time with what was alive: taking stock may fail or be cut off, for there is
+        # little memory left, and then the first one stands
+        with contextlib.suppress(Exception):
+            from perfkit.experiment._alive import alive
+
+            _say_failure(stream, failure.with_more(*alive(error)), lead)
+
+
+def _say_failure(stream: _Stream, failure: _failure.Failure, lead: str) -> None:
     stream.say(
         "failed",
         state=failure.state,
-        message=lead + failure.message,
-        traceback=failure.traceback_text,
+        message=_failure.sayable(lead + failure.message),
+        traceback=_failure.sayable(failure.traceback_text),
     )
 
 
@@ -195,7 +208,7 @@ def _prepared(job: Job) -> Callable[[Settings], Any]:
     _seed(job.seed)
     workload: Callable[[Settings], Any] = cloudpickle.loads(job.workload)
     _become_main(workload)
-    _apply(job.values)
+    _apply(job.values, job.threads)
     return workload
 
 
@@ -231,12 +244,13 @@ def _become_main(workload: Any) -> None:
     sys.modules["__main__"] = module
 
 
-def _apply(values: Mapping[str, Any]) -> None:
-    """Settings that perfkit itself can put into effect."""
+def _apply(values: Mapping[str, Any], threads: int | None) -> None:
+    """Settings that perfkit itself can put into effect, and the kernel's number of threads."""
     import torch
 
-    if "threads" in values:
-        torch.set_num_threads(values["threads"])
+    wanted = values.get("threads", threads)
+    if wanted is not None and wanted != torch.get_num_threads():
+        torch.set_num_threads(wanted)
     if "precision" in values and torch.cuda.is_available():
         tf32 = values["precision"] != "fp32"
         # fp32 means fp32: cuDNN's convolutions would use TF32 unless told not to

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -56,6 +57,36 @@ def test_a_workload_that_raises(faulty):
     assert result.output == "before the end\n"
     with pytest.raises(WorkloadFailedError, match="no such label"):
         result.raise_if_failed()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("Mute()", r"Mute: \(its message cannot be shown: its __str__ raised KeyError\) \(line 7"),
+        (r"ValueError('half \ud800')", r"ValueError: half \\ud800 \(line 7"),
+    ],
+)
+def test_an_error_whose_words_cannot_be_had_is_told(session, tmp_path, error, words):
+    (tmp_path / "muted.py").write_text(
+        "class Mute(Exception):\n"
+        "    def __str__(self):\n"
+        "        raise KeyError('x')\n"
+        "\n"
+        "def workload(s):\n"
+        "    yield\n"
+        f"    raise {error}\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import muted
+
+        result = session(muted.workload).run()
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("muted", None)
+    assert result.state == "failed"
+    assert re.search(words, result.message)
+    assert "muted.py" in result.traceback_text
 
 
 def test_a_traceback_shows_lines_of_a_notebook_cell(session):

@@ -237,11 +237,75 @@ def test_settings_are_checked_before_a_process_starts(session):
         {"warmup": -1},
         {"warmup": 1.5},
         {"seed": None},
+        {"seed": 2**70},
+        {"seconds": 10**400},
+        {"seconds": -1.0},
     ],
 )
 def test_absurd_options_are_refused(options):
     with pytest.raises(UsageError, match="cannot be: it takes"):
         Session(ticking, **options)
+
+
+@pytest.mark.parametrize("given", [{"on_event": 5}, {"settings": None}, {"settings": 5}])
+def test_what_is_no_function_or_list_is_refused_at_once(given):
+    with pytest.raises(UsageError, match="function|must be a list"):
+        Session(ticking, **given)
+
+
+def test_an_array_is_no_value_of_a_setting(session):
+    for values in ([np.arange(3)] * 2, [np.arange(3), 1]):
+        with pytest.raises(SettingError, match=r"^x: array\(\[0, 1, 2\]\) cannot be a value"):
+            setting("x", values)
+    one = session(ticking, [setting("a", [1, 2])])
+    for value in (np.arange(2), torch.arange(2), np.array([1])):
+        with pytest.raises(SettingError, match=r"^a=.*cannot be: it takes one of 1, 2$"):
+            one.start(a=value)
+    assert one.runs == ()
+
+
+def test_the_child_computes_with_the_kernels_threads(session):
+    def telling(s):
+        import torch
+
+        print(torch.get_num_threads())
+        yield
+
+    telling = by_value(telling)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert session(telling).run().output == "3\n"
+        assert session(telling, ["threads"]).run(threads=2).output == "2\n"
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_child_runs_the_kernels_own_perfkit(tmp_path):
+    """The first place on the path holds another one, which came there after the import."""
+    other = tmp_path / "perfkit"
+    other.mkdir()
+    (other / "__init__.py").write_text("raise RuntimeError('the other perfkit')")
+    (tmp_path / "beside.py").write_text("WORD = 'found'")
+    program = f"""
+import sys
+import perfkit
+from perfkit.experiment import Session
+sys.path.insert(0, {str(tmp_path)!r})
+def workload(s):
+    import beside, perfkit
+    print(beside.WORD, perfkit.__file__)
+    yield
+with Session(workload, seconds=0.2) as session:
+    result = session.run()
+print(result.state, result.message, result.output, perfkit.__file__, sep="|")
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    state, message, said, mine = ran.stdout.strip().split("|")
+    assert (state, message) == ("done", "")
+    assert said == f"found {mine}\n"
 
 
 def test_a_workload_that_cannot_travel_is_refused_when_the_session_is_made():
