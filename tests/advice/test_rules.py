@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 
 import pytest
+import torch
 from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_training
 
 from perfkit.advice import Diagnosis, Finding
@@ -305,6 +307,22 @@ def test_an_update_in_a_loop() -> None:
     )
     assert finding.what_to_do.endswith("AdamW(model.parameters(), ..., fused=True)")
     assert finding.gain_at_most == pytest.approx(1 / 0.7)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("AdamW", "fused"), ("RMSprop", "foreach"), ("LBFGS", None), ("SparseAdam", None)],
+)
+def test_no_option_is_advised_that_the_optimizer_does_not_take(
+    name: str, option: str | None
+) -> None:
+    facts = _adamw(name=name, fused=None)
+    found = _diagnosis(_update("aten::addcmul_", 100, 3), facts=facts).findings
+    assert [f.rule for f in found] == (["optimizer-loop"] if option else [])
+    assert all(f"{option}=True" in f.what_to_do for f in found)
+    takes = inspect.signature(getattr(torch.optim, name)).parameters
+    assert option is None or option in takes
+    assert option is not None or "foreach" not in takes
 
 
 @pytest.mark.parametrize("op", ["aten::_foreach_addcmul_", "aten::_fused_adamw_"])

@@ -13,7 +13,11 @@ _LEAST_ZEROING = 0.05
 _LOOP_OPS = 40
 # An update that takes a quarter of the step is out of proportion to forward and backward.
 _LARGE_SHARE = 0.25
-_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})  # that torch 2.8 can fuse, CPU included
+# Those that torch 2.8 can fuse, CPU included, and those that take foreach: the table in
+# docs.pytorch.org/docs/stable/optim.html#algorithms. LBFGS, SparseAdam and other people's
+# classes would raise a TypeError.
+_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+_FOREACH = _FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
 
 
 def single_tensor(case: Case) -> Iterator[Finding]:
@@ -22,9 +26,12 @@ def single_tensor(case: Case) -> Iterator[Finding]:
     if found is None:
         return
     per_step, share = found
-    name = case.facts.optimizers[0].name if case.facts.optimizers else _name(case)
+    names = [o.name for o in case.facts.optimizers] or [_name(case)]
+    name = next((n for n in names if n in _FOREACH), None)
+    if name is None:
+        return
     option = "fused=True" if name in _FUSED else "foreach=True"
-    tensors = sum(o.n_tensors for o in case.facts.optimizers)
+    tensors = sum(o.n_tensors for o in case.facts.optimizers if o.name in _FOREACH)
     gain, formula = amdahl(share)
     yield Finding(
         rule="optimizer-loop",
