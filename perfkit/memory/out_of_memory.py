@@ -7,7 +7,7 @@ import re
 import traceback
 from collections.abc import Iterator, Mapping
 
-from perfkit.memory.cuda import AllocatorUse
+from perfkit.memory.cuda import AllocatorState, AllocatorUse
 
 __all__ = ["is_out_of_memory", "release", "remedies", "requested_bytes"]
 
@@ -60,7 +60,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def remedies(
-    at_peak: Mapping[str, int], at_start: Mapping[str, int], allocator: AllocatorUse | None
+    at_peak: Mapping[str, int],
+    at_start: Mapping[str, int],
+    allocator: AllocatorUse | AllocatorState | None,
 ) -> tuple[str, ...]:
     """What would lower this peak, the most first.
 

@@ -1,0 +1,154 @@
+"""What was alive in a run's process when its memory ran out, and what would help.
+
+Asked only after the failure itself was told, so that nothing here can hide it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from perfkit.experiment._failure import is_library, short_name
+
+if TYPE_CHECKING:
+    from perfkit.memory.cuda import CudaRuntime
+    from perfkit.memory.live import LiveTensor, MemoryNow
+
+__all__ = ["Alive", "alive"]
+
+_TENSORS = 8
+_LONGEST_NAME = 60
+_LONGEST_TEXT = 6000
+#: Share of the tensors' memory from which those without a category get a line.
+_WORTH = 0.15
+
+
+class Alive(NamedTuple):
+    """For the one line of a result, and for the text below its traceback."""
+
+    sentence: str
+    text: str
+
+
+def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
+    """Take stock while the error's traceback still holds the workload's variables.
+
+    Args:
+        error: what the workload raised; one that says that memory ran out.
+        cuda: the CUDA runtime to ask; the process's own unless a test gives another.
+    """
+    from perfkit.memory.live import now
+    from perfkit.memory.out_of_memory import remedies, requested_bytes
+
+    state = now(_variables(error.__traceback__), limit=_TENSORS, cuda=cuda)
+    device = _device(error, state)
+    parts = dict(state.by_device.get(device, {}))
+    total = sum(parts.values())
+    allocator = next((a for a in state.allocators if f"cuda:{a.device}" == device), None)
+    # what was there when the step began is not known: nothing is said about it
+    found = list(remedies(parts, dict.fromkeys(parts, 0), allocator) if parts else ())
+    biggest = [t for t in state.biggest if t.device == device]
+    if parts and parts["other"] >= max(_WORTH * total, 1):
+        found.append(_let_go(parts["other"], biggest))
+    asked = requested_bytes(error)
+    lines = [
+        f"When memory ran out (measured in the run's process; {device}):",
+        f"  tensors alive: {_size(total)}{_by_category(parts)}",
+        *(
+            f"  {a.name} (cuda:{a.device}): allocated {_size(a.allocated_bytes)}, reserved "
+            f"{_size(a.reserved_bytes)}; peaks {_size(a.peak_allocated_bytes)} and "
+            f"{_size(a.peak_reserved_bytes)}"
+            for a in state.allocators
+        ),
+        f"  resident set of the process: {_size(state.resident_bytes)}",
+        *([f"  asked for in vain: {_size(asked)}"] if asked is not None else []),
+        *_where(error.__traceback__),
+        *(["The biggest tensors:"] if biggest else []),
+        *(f"  {_row(tensor)}" for tensor in biggest),
+        *(["What would help:"] if found else []),
+        *(f"  - {words}" for words in found),
+        *(f"  note: {words}" for words in state.warnings),
+    ]
+    text = "\n".join(lines)
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[: _LONGEST_TEXT - 1]}…"
+    return Alive(_sentence(total, parts, biggest, found), text)
+
+
+def _variables(tb: TracebackType | None) -> dict[str, Any]:
+    """The user's variables by name, those of inner functions before those of outer ones."""
+    names: dict[str, Any] = {}
+    inner: dict[str, Any] = {}
+    while tb is not None:
+        frame = tb.tb_frame
+        if not is_library(frame.f_code.co_filename):
+            names.update(frame.f_globals)
+            inner.update(frame.f_locals)
+        tb = tb.tb_next
+    return names | inner
+
+
+def _device(error: BaseException, state: MemoryNow) -> str:
+    """Where it ran out: the GPU that holds the most if it was one, else the CPU."""
+    on_gpu = [name for name in state.by_device if name.startswith("cuda")]
+    if "CUDA" in str(error) and on_gpu:
+        return max(on_gpu, key=lambda name: sum(state.by_device[name].values()))
+    return "cpu"
+
+
+def _where(tb: TracebackType | None) -> list[str]:
+    frames = [f for f in traceback.extract_tb(tb) if not is_library(f.filename)]
+    if not frames:
+        return []
+    last = frames[-1]
+    code = f": {last.line}" if last.line else ""
+    return [f"  at line {last.lineno} in {last.name} ({short_name(last.filename)}){code}"[:300]]
+
+
+def _by_category(parts: Mapping[str, int]) -> str:
+    present = sorted(((n, name) for name, n in parts.items() if n), reverse=True)
+    words = ", ".join(f"{name} {_size(n)}" for n, name in present)
+    return f" ({words})" if words else ""
+
+
+def _row(tensor: LiveTensor) -> str:
+    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    words = f"{_size(tensor.storage_bytes)}  {_name(tensor)}  {shape} {tensor.dtype}"
+    return f"{words}  {tensor.category}"
+
+
+def _name(tensor: LiveTensor) -> str:
+    name = tensor.name or "(no variable of the workload)"
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _let_go(nbytes: int, biggest: list[LiveTensor]) -> str:
+    names = [_name(t) for t in biggest if t.category == "other" and t.name]
+    which = f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
+    return (
+        f"let go of what the step does not need: {_size(nbytes)} are neither the model's nor a "
+        f"graph's{which}; inputs are among them; perfkit.find_leaks finds who holds what grows"
+    )
+
+
+def _sentence(
+    total: int, parts: Mapping[str, int], biggest: list[LiveTensor], found: list[str]
+) -> str:
+    if not total:
+        return "no tensors were alive there"
+    category, nbytes = max(parts.items(), key=lambda item: item[1])
+    words = f"{_size(total)} of tensors were alive, {100 * nbytes / total:.0f} % {category}"
+    if biggest:
+        words += f", the biggest {_name(biggest[0])} ({_size(biggest[0].storage_bytes)})"
+    if found:
+        words += f"; try: {found[0].split(':')[0]}"
+    return words
+
+
+def _size(nbytes: float) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes:.0f} B"

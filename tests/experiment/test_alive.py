@@ -1,0 +1,179 @@
+"""What a run tells after its memory ran out: a real child under a limit, and a fake GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from perfkit.experiment import _alive, _failure, worker
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def result():
+    from perfkit.experiment.session import Session
+
+    def workload(s):
+        import resource
+
+        import psutil
+        import torch
+
+        model = torch.nn.Linear(512, 1024)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(4, 512)).sum().backward()
+        optimizer.step()
+        yield 4
+        now = psutil.Process().memory_info().vms
+        limit = now + (1 << 30)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        held = [torch.ones(72 << 20)]
+        while True:
+            held.append(torch.ones(64 << 20))
+
+    with Session(workload, [], seconds=5.0) as session:
+        yield session.run()
+
+
+def test_the_message_says_what_was_alive(result):
+    assert result.state == "out of memory"
+    assert result.message.startswith("out of memory: ")
+    assert "\n" not in result.message
+    assert "of tensors were alive" in result.message
+    assert "the biggest held[0] (288 MiB)" in result.message
+    assert result.n_steps == 1
+
+
+def test_the_text_has_the_traceback_first_and_then_the_stock(result):
+    trace, stock = result.traceback_text.split("When memory ran out", 1)
+    assert trace.startswith("Traceback (most recent call last)")
+    assert "held.append(torch.ones(64 << 20))" in trace
+    assert "in workload (test_alive.py): held.append(torch.ones(64 << 20))" in stock
+    assert "288 MiB  held[0]  75497472 float32  other" in stock
+    # weight and bias: (512 * 1024 + 1024) * 4 bytes, to what three digits show
+    assert "parameters 2 MiB" in stock
+    assert "gradients 2 MiB" in stock
+    assert "2 MiB  model.weight  1024x512 float32  parameters" in stock
+    assert "What would help:" in stock
+    assert "let go of what the step does not need" in stock
+
+
+def test_the_report_shows_it(result):
+    from perfkit import report
+
+    words, page = report.text(result), report.html(result)
+    assert "the biggest held[0] (288 MiB)" in " ".join(words.split())
+    assert "the biggest held[0] (288 MiB)" in page
+    assert "model.weight" in page
+
+
+class _Stream:
+    def __init__(self):
+        self.said = []
+
+    def say(self, kind, **content):
+        self.said.append((kind, content))
+
+
+def _told(error):
+    stream = _Stream()
+    try:
+        raise error
+    except BaseException as caught:
+        worker._tell_failure(stream, caught, frozenset())
+    return [content for _, content in stream.said]
+
+
+def test_a_stock_that_cannot_be_taken_hides_nothing(monkeypatch):
+    def none_left(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(_alive, "alive", none_left)
+    (only,) = _told(MemoryError("no room"))
+    assert only["state"] == "out of memory"
+    assert only["message"].startswith("out of memory: MemoryError: no room")
+
+
+def test_another_failure_takes_no_stock(monkeypatch):
+    monkeypatch.setattr(_alive, "alive", lambda *_, **__: pytest.fail("asked"))
+    (only,) = _told(ValueError("something else"))
+    assert only["state"] == "failed"
+
+
+class _FakeCuda:
+    def devices(self):
+        return (0,)
+
+    def name(self, device):
+        return "simulated"
+
+    def stats(self, device):
+        return {
+            "allocated_bytes.all.current": 70 * MIB,
+            "allocated_bytes.all.peak": 80 * MIB,
+            "reserved_bytes.all.current": 100 * MIB,
+            "reserved_bytes.all.peak": 160 * MIB,
+        }
+
+    def synchronize(self, device):
+        pytest.fail("a device that failed must not be waited for")
+
+    def reset_peaks(self, device):
+        pytest.fail("the peaks are the run's")
+
+
+def _failed_on_gpu(monkeypatch):
+    from perfkit.memory import storages
+
+    # the same tensors, said to be on a GPU
+    class _Storage:
+        def __init__(self, storage):
+            self.storage, self.device = storage, "cuda:0"
+
+        def nbytes(self):
+            return self.storage.nbytes()
+
+    made = {}
+
+    def moved(tensor):
+        found = storages_of(tensor)
+        return found and tuple(made.setdefault(id(s), _Storage(s)) for s in found)
+
+    storages_of = storages.storages_of
+    monkeypatch.setattr(storages, "storages_of", moved)
+    monkeypatch.setattr("perfkit.memory.names.storages_of", moved)
+    kept = torch.zeros(3 * MIB)
+    try:
+        assert kept.numel()
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. (simulated)")
+    except torch.OutOfMemoryError as error:
+        return _alive.alive(error, cuda=_FakeCuda())
+
+
+def test_on_cuda_the_allocators_counters_join(monkeypatch):
+    found = _failed_on_gpu(monkeypatch)
+    assert "(measured in the run's process; cuda:0)" in found.text
+    assert (
+        "simulated (cuda:0): allocated 70 MiB, reserved 100 MiB; peaks 80 MiB and 160 MiB"
+        in found.text
+    )
+    assert "asked for in vain: 2.5 GiB" in found.text
+    assert "12 MiB  kept  3145728 float32  other" in found.text
+    assert "expandable_segments:True: 80 MiB were reserved" in found.text
+
+
+def test_the_text_is_bounded():
+    class AwkwardError(MemoryError):
+        pass
+
+    many = {f"{'x' * 500}{i}": torch.zeros(1000) for i in range(50)}
+    try:
+        raise AwkwardError("y" * 100_000 + str(len(many)))
+    except MemoryError as error:
+        found = _alive.alive(error)
+    assert len(found.text) <= 6000
+    assert len(found.sentence) < 400
+    more = _failure.Failure("out of memory", "m", "t").with_more(*found)
+    assert more.message.startswith("m; ")
+    assert more.traceback_text.startswith("t\n\nWhen memory ran out")
