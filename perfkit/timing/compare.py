@@ -10,16 +10,19 @@ import functools
 import gc
 import inspect
 import math
+import numbers
+import reprlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from perfkit._display import Shown, _report
+from perfkit._printable import printable
 from perfkit.errors import MeasurementError, UsageError
 from perfkit.machine import Provenance, stamp
 from perfkit.timing._student import t_quantile
@@ -42,6 +45,7 @@ _LETTER_NS = 5_000_000
 # … and at least this many steps of the clock, so that its rounding stays below 0.1 %.
 _LETTER_TICKS = 1000
 _MOST_REPEATS = 10_000_000
+_LONGEST_NAME = 60
 # A trial that seems long enough may only have been interrupted. Trials of a tenth of a letter fit
 # between interruptions, and the shortest of this many counts: fewer where calls are long, one
 # where a call is so long that no interruption explains it.
@@ -58,6 +62,9 @@ _TIGHT = 0.02
 _TIGHT_OF_GAIN = 0.1
 _LOOK_GROWTH = 1.5
 
+# Five blocks cannot give 95 %: all of five lie on one side by chance in 6 % of the cases.
+_FEWEST = 6
+_OVERRUN = 1.2
 _WIDE_INTERVAL = 0.10
 _WIDE_SPREAD = 0.25
 _DRIFT = 0.10
@@ -103,7 +110,8 @@ class Comparison(Shown):
         warnings: what makes it doubtful.
         provenance: where and when it was measured.
         repeats: calls of each in one letter (more than 1 for very short callables).
-        stopped: why it ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
+        stopped: why it ended: ``"interval tight"``, ``"time budget"``, ``"most blocks"``, or
+            ``"fewest blocks"`` where these took longer than the budget.
         duration_s: how long it all took, warm-up included.
     """
 
@@ -152,9 +160,9 @@ def compare(
     slow: Callable[[], object],
     fast: Callable[[], object],
     *,
-    names: tuple[str, str] = ("slow", "fast"),
+    names: tuple[str, str] | None = None,
     budget_s: float = 20.0,
-    min_blocks: int = 6,
+    min_blocks: int = _FEWEST,
     max_blocks: int = 200,
     warmup: int = 2,
     seed: int = 0,
@@ -170,9 +178,10 @@ def compare(
     Args:
         slow: what is expected to take longer; called without arguments, its result is dropped.
         fast: the other one.
-        names: what the two are called in the report.
+        names: what the two are called in the report. By default their own names where both are
+            named functions, else ``"first"`` and ``"second"``.
         budget_s: seconds to spend; at least ``min_blocks`` blocks are measured even if that
-            takes longer.
+            takes longer, and a warning tells by how much.
         min_blocks: fewest blocks, at least 2. Below 6 the interval gets very wide.
         max_blocks: most blocks.
         warmup: calls of each before measuring; one call is made in any case.
@@ -181,11 +190,11 @@ def compare(
 
     Raises:
         UsageError: something cannot be called without arguments, or returns a generator or
-            coroutine (a call would then measure nothing), or a number makes no sense.
+            coroutine (a call would then measure nothing), or a number or name makes no sense.
         MeasurementError: the clock did not advance during the calls.
     """
-    names = _checked_names(names)
-    _check_numbers(budget_s, min_blocks, max_blocks, warmup)
+    names = _own_names(slow, fast) if names is None else _checked_names(names)
+    _check_numbers(budget_s, min_blocks, max_blocks, warmup, seed)
     for name, function in zip(names, (slow, fast), strict=True):
         _check_callable(name, function)
     wall = time.monotonic_ns if clock is None else clock.now
@@ -219,7 +228,9 @@ def compare(
         if done >= max_blocks:
             stopped = "most blocks"
         elif (now := wall()) - began + (now - first_block) / done > budget_s * 1e9:
-            stopped = "time budget"  # the next block would not fit
+            # the next block would not fit; did the fewest that had to be?
+            over = done == min_blocks and now - began > budget_s * 1e9
+            stopped = "fewest blocks" if over else "time budget"
         if stopped or done >= next_look:
             next_look = math.ceil(done * _LOOK_GROWTH)
             interval = ratio_interval(arms[0], arms[1], seed=seed)
@@ -235,6 +246,7 @@ def compare(
                 repeats=repeats,
                 stopped=stopped,
                 duration_s=(wall() - began) / 1e9,
+                budget_s=budget_s,
                 seed=seed,
             )
 
@@ -399,23 +411,55 @@ def _warm_up(name: str, function: Callable[[], object], warmup: int) -> None:
         function()
 
 
-def _checked_names(names: Sequence[str]) -> tuple[str, str]:
-    if isinstance(names, str) or len(names) != 2 or not all(isinstance(n, str) for n in names):
-        raise UsageError(f"names must be two strings, got {names!r}")
-    if names[0] == names[1]:
-        raise UsageError(f"names must differ, got {names[0]!r} twice")
-    return names[0], names[1]
+def _own_names(first: object, second: object) -> tuple[str, str]:
+    """What the two are called where the user names neither."""
+    own = tuple(inspect.unwrap(f).__name__ if inspect.isroutine(f) else "" for f in (first, second))
+    if own[0] == own[1] or "" in own or "<lambda>" in own:
+        return "first", "second"
+    return _checked_names(own)
 
 
-def _check_numbers(budget_s: float, min_blocks: int, max_blocks: int, warmup: int) -> None:
-    if not (budget_s > 0 and math.isfinite(budget_s)):
-        raise UsageError(f"budget_s must be a positive number of seconds, got {budget_s!r}")
-    if min_blocks < 2:
-        raise UsageError(f"min_blocks must be at least 2, got {min_blocks!r}")
-    if max_blocks < min_blocks:
-        raise UsageError(f"max_blocks ({max_blocks}) must not be below min_blocks ({min_blocks})")
-    if warmup < 0:
-        raise UsageError(f"warmup cannot be negative, got {warmup!r}")
+def _checked_names(names: object) -> tuple[str, str]:
+    if (
+        not isinstance(names, Sequence)
+        or isinstance(names, str)
+        or len(names) != 2
+        or not all(isinstance(n, str) for n in names)
+    ):
+        raise UsageError(f"names must be two strings, got {_shown(names)}")
+    first, second = (printable(name, _LONGEST_NAME) for name in names)
+    if first == second:
+        raise UsageError(f"names must differ, got {first!r} twice")
+    return first, second
+
+
+def _check_numbers(
+    budget_s: object, min_blocks: object, max_blocks: object, warmup: object, seed: object
+) -> None:
+    if not _is_real(budget_s) or not (budget_s > 0 and math.isfinite(budget_s)):
+        raise UsageError(f"budget_s must be a positive number of seconds, got {_shown(budget_s)}")
+    if not _is_whole(min_blocks) or min_blocks < 2:
+        raise UsageError(f"min_blocks must be a whole number ≥ 2, got {_shown(min_blocks)}")
+    if not _is_whole(max_blocks) or max_blocks < min_blocks:
+        raise UsageError(
+            f"max_blocks must be a whole number not below min_blocks ({min_blocks}), got "
+            f"{_shown(max_blocks)}"
+        )
+    for what, number in (("warmup", warmup), ("seed", seed)):
+        if not _is_whole(number) or number < 0:
+            raise UsageError(f"{what} must be a whole number ≥ 0, got {_shown(number)}")
+
+
+def _is_real(value: object) -> TypeGuard[float]:
+    return isinstance(value, (numbers.Real, np.floating)) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    return printable(reprlib.repr(value), _LONGEST_NAME)
 
 
 def _check_callable(name: str, function: object) -> None:
@@ -461,6 +505,7 @@ def _comparison(
     repeats: tuple[int, int],
     stopped: str,
     duration_s: float,
+    budget_s: float,
     seed: int,
 ) -> Comparison:
     unit, scale = _unit(float(np.median(slow)))
@@ -475,7 +520,7 @@ def _comparison(
         n_blocks=len(slow),
         different=interval.different,
         sentence=_sentence(names, interval),
-        warnings=tuple(_doubts(slow, fast, interval)),
+        warnings=(*_overrun(len(slow), duration_s, budget_s), *_doubts(slow, fast, interval)),
         provenance=stamp(
             "measured here",
             command=f"perfkit.compare({names[0]}, {names[1]})",
@@ -521,6 +566,16 @@ def _digits(x: float) -> str:
     if 0.9 < x < 1.1:
         return f"{x:.3f}"
     return f"{x:.{min(max(2 - math.floor(math.log10(x)), 0), 6)}f}"
+
+
+def _overrun(n_blocks: int, duration_s: float, budget_s: float) -> list[str]:
+    if duration_s <= _OVERRUN * budget_s:
+        return []
+    fewest = "the fewest that give an interval" if n_blocks <= _FEWEST else "the fewest asked for"
+    return [
+        f"{n_blocks} blocks and their warm-up took {duration_s:.3g} s, budget_s was "
+        f"{budget_s:g}: {fewest}"
+    ]
 
 
 def _doubts(slow: _Array, fast: _Array, interval: Interval) -> list[str]:

@@ -35,15 +35,43 @@ def test_ratio_of_medians_with_its_parts(clock) -> None:
 
 
 def test_slower_is_said_so(clock) -> None:
-    c = steady(clock, slow_ms=10, fast_ms=30)
+    c = steady(clock, slow_ms=10, fast_ms=30, names=("old", "new"))
     assert c.ratio == pytest.approx(1 / 3)
-    assert "'fast' is slower: it takes 3.00× the time of 'slow'" in c.sentence
+    assert "'new' is slower: it takes 3.00× the time of 'old'" in c.sentence
 
 
 def test_no_difference_seen(clock) -> None:
     c = steady(clock, fast_ms=20)
     assert not c.different
-    assert c.sentence.startswith("No difference seen between 'slow' and 'fast'")
+    assert c.sentence.startswith("No difference seen between 'first' and 'second'")
+
+
+class Model:
+    def forward(self) -> None: ...
+
+    def fused(self) -> None: ...
+
+
+def test_functions_are_called_by_their_own_names(clock) -> None:
+    def naive() -> None:
+        clock.advance_ms(20)
+
+    def batched() -> None:
+        clock.advance_ms(10)
+
+    assert compare(naive, batched, clock=clock).names == ("naive", "batched")
+    for arms in ((naive, naive), (lambda: naive(), batched), (functools.partial(naive), batched)):
+        assert compare(*arms, clock=clock).names == ("first", "second")
+    assert compare(naive, batched, names=("a", "b"), clock=clock).names == ("a", "b")
+    model = Model()
+    assert compare(model.forward, model.fused, budget_s=0.1).names == ("forward", "fused")
+
+
+def test_what_a_terminal_would_obey_does_not_reach_it(clock) -> None:
+    c = steady(clock, names=("a\nb\x1b[31m", "c" * 1000))
+    assert c.names[0] == "a�b�[31m"
+    assert len(c.names[1]) == 60
+    assert "\x1b" not in str(c) + c._repr_html_()
 
 
 def test_order_is_balanced_within_each_block_and_seeded(clock) -> None:
@@ -118,8 +146,10 @@ def test_budget_ends_it_but_not_before_the_fewest_blocks(clock) -> None:
     assert 6 <= c.n_blocks <= 15
     assert c.duration_s < 60
     c = compare(noisy, noisy, clock=clock, budget_s=1, min_blocks=4)
-    assert c.n_blocks == 4
+    assert (c.n_blocks, c.stopped) == (4, "fewest blocks")
     assert any("only 4 blocks" in w for w in c.warnings)
+    took = f"4 blocks and their warm-up took {c.duration_s:.3g} s, budget_s was 1"
+    assert any(w.startswith(took) for w in c.warnings)
     c = compare(noisy, noisy, clock=clock, budget_s=1000, max_blocks=12)
     assert (c.n_blocks, c.stopped) == (12, "most blocks")
     assert any("quieter machine" in w for w in c.warnings)
@@ -205,11 +235,23 @@ def test_what_would_measure_nothing_is_refused_by_name(clock, bad, said: str, pl
         {"min_blocks": 1},
         {"min_blocks": 10, "max_blocks": 9},
         {"warmup": -1},
+        {"budget_s": "a"},
+        {"budget_s": None},
+        {"budget_s": [1]},
+        {"budget_s": True},
+        {"names": 5},
+        {"names": (1, 2)},
+        {"min_blocks": 6.5},
+        {"max_blocks": "many"},
+        {"warmup": None},
+        {"seed": "x"},
+        {"seed": -1},
     ],
 )
 def test_absurd_options_are_refused(clock, options) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=next(iter(options))) as caught:
         steady(clock, **options)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, StopIteration])
