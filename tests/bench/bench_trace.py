@@ -6,7 +6,8 @@ Every measurement runs in a process of its own, several times, taking turns; the
 each counts (other load on the machine only ever adds), the median stands beside it. The file is
 read once before, so that it comes from memory for everybody.
 
-* **perfkit**: file → columns → breakdown, idle causes, syncs;
+* **perfkit**: file → columns → breakdown, idle causes, syncs, operators and all findings, as
+  ``perfkit trace`` explains it;
 * **msgspec alone**: the same file decoded by msgspec into structs of the same fields, and into
   plain dicts: what the fastest decoder needs before a question is even asked;
 * **64 ranks**, read a few at a time in processes of their own: time, the memory of the process
@@ -62,16 +63,24 @@ print("\\nperfkit-bench:" + json.dumps(result))
 
 _PERFKIT = (
     """
-from perfkit.trace import breakdown, find_steps, idle, load, syncs
+from perfkit.advice.profile import explain
+from perfkit.trace import idle, load
 """,
     """
 trace = load(path)
 loaded = time.perf_counter() - begin
-steps = find_steps(trace)
-split = breakdown(trace, steps)
-why = idle(trace, steps)
-waits = syncs(trace, steps)
-said = {"events": len(trace), "steps": len(steps), "load_s": loaded, "shares": split.shares()}
+profile = explain(trace)  # breakdown, operators, syncs, findings
+why = idle(trace)
+said = {
+    "events": len(trace),
+    "steps": profile.n,
+    "load_s": loaded,
+    "shares": profile.breakdown.shares(),
+    "bound_by": profile.diagnosis.bound_by,
+    "n_findings": len(profile.diagnosis.findings),
+    "n_syncs": len(profile.syncs),
+    "idle_ns": [sum(step.values()) for step in why.steps][:3],
+}
 """,
 )
 _RANKS = (

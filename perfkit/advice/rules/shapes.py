@@ -23,9 +23,11 @@ _ALIGNED_SPEEDUP = 4
 
 def _dims(case: Case, position: int) -> list[Any]:
     index = int(case.trace.dims_id[case.nesting.rows[position]])
-    if index < 0:
-        return []
-    dims = msgspec.json.decode(case.trace.input_dims[index])
+    return _parsed(case.trace.input_dims[index]) if index >= 0 else []
+
+
+def _parsed(text: str) -> list[Any]:
+    dims = msgspec.json.decode(text)
     return dims if isinstance(dims, list) else []
 
 
@@ -112,12 +114,19 @@ def alignment(case: Case) -> Iterator[Finding]:
     shapes: Counter[str] = Counter()
     for name, inputs in matrices.items():
         named = case.is_named(name) & np.isin(trace.types_id[rows], half)
-        for at in np.flatnonzero(named).tolist():
-            dims = _dims(case, at)
-            sizes = [_sizes(dims, i)[-2:] for i in inputs]
+        at = np.flatnonzero(named & (trace.dims_id[rows] >= 0))
+        # Products are many, shapes are few: each shape is looked at once.
+        ids, which, counts = np.unique(
+            trace.dims_id[rows[at]], return_inverse=True, return_counts=True
+        )
+        is_odd = np.zeros(len(ids), dtype=np.bool_)
+        for i, index in enumerate(ids.tolist()):
+            dims = _parsed(trace.input_dims[index])
+            sizes = [_sizes(dims, n)[-2:] for n in inputs]
             if any(n % 8 for pair in sizes for n in pair):
-                odd[at] = True
-                shapes[" × ".join(str(s) for s in sizes)] += 1
+                is_odd[i] = True
+                shapes[" × ".join(str(s) for s in sizes)] += int(counts[i])
+        odd[at] = is_odd[which]
     share = case.device_share(case.launched_by(odd)) if odd.any() else 0.0
     if share < _LEAST_SHARE:
         return
