@@ -37,7 +37,8 @@ from perfkit.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.machine._host import usable_cpus
 from perfkit.trace._main_thread import call_in_main_thread
 from perfkit.trace._quiet import quiet_profiler
-from perfkit.trace.columns import Trace
+from perfkit.trace._threads import watch_thread_starts
+from perfkit.trace.columns import Category, Trace
 from perfkit.trace.cost import Cost
 from perfkit.trace.facts import Facts, OptimizerFacts, optimizer_facts
 from perfkit.trace.lines import LineSamples, Sampler
@@ -61,6 +62,9 @@ _MEMORY_BYTES = 2 * 2**30
 _MOST_UNPROFILED = 1000
 # A trace of a few steps takes MBs; with this much free, memory-backed storage is safe to use.
 _SHM_FREE_BYTES = 2**30
+
+# Names of started threads are kept for a note; these are enough to know them by.
+_MOST_THREADS = 3
 
 _State = Literal["new", "provisional", "paused", "active", "done"]
 
@@ -161,6 +165,8 @@ class Recorder:
         self._first_optimizer: weakref.ref[Any] | None = None
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._n_foreign = 0
+        self._started_threads: list[str] = []
+        self._unwatch_threads: Any = None
         self._n_steps = 0
         self._n_profiled = 0
         self._n_steps_until_stop = 0
@@ -182,6 +188,11 @@ class Recorder:
     def is_done(self) -> bool:
         """The profiler has stopped: all active steps are recorded, or the region has ended."""
         return self._state == "done"
+
+    @property
+    def saw_other_threads(self) -> bool:
+        """The code started threads, or optimizers stepped in another one: not recorded."""
+        return self._n_foreign > 0 or bool(self._started_threads)
 
     @property
     def gave_way(self) -> bool:
@@ -238,6 +249,7 @@ class Recorder:
             self._sampler.start()
             self._gc = GcPauses(self._thread_id)
             self._gc.start()
+            self._unwatch_threads = watch_thread_starts(self._thread_starts)
             self._hook = register_optimizer_step_post_hook(self._optimizer_stepped)
             if self.warmup_steps == 0:
                 self._activate()
@@ -260,6 +272,9 @@ class Recorder:
             if hook is not None:
                 hook.remove()
             unwatch, self._unwatch = self._unwatch, None
+            if unwatch is not None:
+                unwatch()
+            unwatch, self._unwatch_threads = self._unwatch_threads, None
             if unwatch is not None:
                 unwatch()
         finally:
@@ -378,6 +393,12 @@ class Recorder:
             self._stop_profiler()
         finally:
             self._working = working
+
+    # --- other threads -----------------------------------------------------------------------
+
+    def _thread_starts(self, name: str) -> None:
+        if threading.get_ident() == self._thread_id and len(self._started_threads) < _MOST_THREADS:
+            self._started_threads.append(name)
 
     # --- the time limit ---------------------------------------------------------------------
 
@@ -499,10 +520,10 @@ class Recorder:
             lines=self._sampler.result(with_forgotten=self._n_profiled == 0),
             facts=self._facts(),
             raw=raw,
-            warnings=(*trace.warnings, *self._doubts()),
+            warnings=(*trace.warnings, *self._doubts(trace)),
         )
 
-    def _doubts(self) -> list[str]:
+    def _doubts(self, trace: Trace) -> list[str]:
         doubts = []
         if self._cut_short:
             doubts.append(
@@ -528,6 +549,12 @@ class Recorder:
             doubts.append(
                 f"{self._n_foreign} optimizer steps ran in another thread, which is not recorded: "
                 "profile in the thread that trains"
+            )
+        elif self._started_threads and not trace.is_a(Category.OP).any():
+            doubts.append(
+                f"this code started threads ({', '.join(self._started_threads)}), and only the "
+                "thread that it runs in itself is recorded: profile in the thread that does the "
+                "work"
             )
         return doubts
 
