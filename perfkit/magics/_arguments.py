@@ -101,7 +101,9 @@ def _tail(line: str, n_visible: int) -> str:
 
 
 def check_flags(args: argparse.Namespace, *, data_suffixes: tuple[str, ...]) -> None:
-    """Refuse what could only fail after the user's code has run.
+    """Refuse what could only fail after the user's code has run, and pin ``-T`` and ``-D`` down.
+
+    Relative paths are made absolute: the code may change the directory meanwhile.
 
     Raises:
         UsageError: ``-o`` is no variable name; ``-T`` or ``-D`` cannot be written, or the data
@@ -110,9 +112,11 @@ def check_flags(args: argparse.Namespace, *, data_suffixes: tuple[str, ...]) -> 
     name = args.output
     if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
         raise UsageError(f"-o {name}: not a variable name; write for example `-o result`")
-    for flag, path in (("-T", args.text), ("-D", args.data)):
+    for flag, name in (("-T", "text"), ("-D", "data")):
+        path = getattr(args, name)
         if path is None:
             continue
+        setattr(args, name, path.absolute())
         folder = path.parent
         if path.is_dir():
             raise UsageError(f"{flag} {path}: is a directory; name a file in it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -34,6 +35,8 @@ _MOST_RUNS = 10_000
 _UNPROFILED_RUNS = 3
 # A statement that takes long is not repeated for longer than this.
 _REPEAT_FOR_S = 20.0
+# Of a statement that is quoted back; the whole of it stands in the cell above.
+_LONGEST_STATEMENT = 40
 
 
 @magics_class
@@ -111,28 +114,37 @@ class TorchprofMagics(Magics):
             recorder = _recorder(args)
             recorder.start()
         try:
-            error = _run(code, recorder, args, is_line=cell is None)
+            error, n_runs = _run(code, recorder, args, is_line=cell is None)
         finally:
             recorder.stop()
+        remark = _remark(args, error, n_runs, is_line=cell is None)
         try:
             with _arguments.one_line_errors():
-                self._tell(recorder, args, failed=error is not None)
+                self._tell(recorder, args, remark, failed=error is not None)
         finally:
             # whatever became of the report, the user's own exception is what the cell ends with
             if error is not None:
                 raise error
 
-    def _tell(self, recorder: Recorder, args: argparse.Namespace, *, failed: bool) -> None:
-        """Show, store and write what was recorded."""
+    def _tell(
+        self, recorder: Recorder, args: argparse.Namespace, remark: str, *, failed: bool
+    ) -> None:
+        """Show, store and write what was recorded; ``remark`` goes before all its notes."""
         from perfkit import report
         from perfkit.advice.profile import explain
 
         profile: Profile = explain(recorder.recording)
+        if remark:
+            profile = replace(profile, warnings=(remark, *profile.warnings))
         if args.output is not None:
             self.shell.user_ns[args.output] = profile
         if not profile.operators:
             until = " before it failed" if failed else ""
-            _say(args, f"No torch operators ran in this code{until}: nothing to profile.")
+            nothing = f"No torch operators ran in this code{until}: nothing to profile."
+            if recorder.gave_way or recorder.saw_other_threads:
+                nothing = "No torch operators were recorded: nothing to profile."
+            doubts = recorder.recording.warnings
+            _say(args, "\n".join([nothing, *(f"Note: {doubt}" for doubt in doubts)]))
         elif not args.quiet:
             _arguments.show(report.mime_bundle(profile, "profile"))
         if args.text is not None:
@@ -180,26 +192,49 @@ def _recorder(args: argparse.Namespace) -> Recorder:
 
 def _run(
     code: UserCode, recorder: Recorder, args: argparse.Namespace, *, is_line: bool
-) -> BaseException | None:
-    """Run the code, a statement that is one step several times; what it raised, or None."""
+) -> tuple[BaseException | None, int]:
+    """Run the code, a statement that is one step several times.
+
+    Returns:
+        What it raised, or None, and how often it ran.
+    """
     __tracebackhide__ = True
     began_s = time.monotonic()
     error = code.run()
     if error is not None or not is_line or args.repeat == 1:
-        return error
-    if args.repeat is None and recorder.n_steps_seen > 1:
-        return None
+        return error, 1
+    if args.repeat is None and (recorder.n_steps_seen > 1 or recorder.gave_way):
+        return None, 1
     _end_step(recorder, n_before=0)
     runs = args.repeat or args.warmup + args.steps + _UNPROFILED_RUNS
-    for _ in range(runs - 1):
+    for n_runs in range(1, runs):
         if args.repeat is None and time.monotonic() - began_s > _REPEAT_FOR_S:
-            break
+            return None, n_runs
         n_before = recorder.n_steps_seen
         error = code.run(display=False)
         if error is not None:
-            return error
+            return error, n_runs + 1
         _end_step(recorder, n_before=n_before)
-    return None
+    return None, runs
+
+
+def _remark(
+    args: argparse.Namespace, error: BaseException | None, n_runs: int, *, is_line: bool
+) -> str:
+    """What became of the code, in words; empty where it ran once and ended well."""
+    ran = f"ran `{_shortened(args.statement)}` {n_runs} times" if n_runs > 1 else ""
+    if error is not None:
+        code = "the statement" if is_line else "the cell"
+        ran = f"{ran}; " if ran else ""
+        return f"{ran}{code} raised {type(error).__name__}; what was recorded until then is shown"
+    if ran and args.repeat is None:
+        return f"{ran}: warm-up, profiled, then unprofiled; `-r 1` runs it once"
+    return ran
+
+
+def _shortened(statement: str) -> str:
+    words = " ".join(statement.split())
+    return words if len(words) <= _LONGEST_STATEMENT else f"{words[:_LONGEST_STATEMENT]}…"
 
 
 def _end_step(recorder: Recorder, *, n_before: int) -> None:

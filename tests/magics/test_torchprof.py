@@ -187,6 +187,32 @@ def test_a_statement_in_a_function_sees_its_locals(kit: Notebook) -> None:
     assert kit.ns["p"].n > 0
 
 
+def test_how_often_a_statement_ran_is_told(kit: Notebook) -> None:
+    (bundle,) = kit.run("%torchprof -n 4 -w 1 train_step()").bundles
+    text = " ".join(bundle["text/plain"].split())
+    assert "Note: ran `train_step()` 8 times: warm-up, profiled, then unprofiled" in text
+    (bundle,) = kit.run("%torchprof train(12)").bundles
+    assert "ran `" not in bundle["text/plain"]
+
+
+def test_a_cell_may_use_torchs_profiler_itself(kit: Notebook) -> None:
+    (bundle,) = kit.run(
+        "%%torchprof\ntrain(4)\nwith torch.profiler.profile() as q:\n    train_step()"
+    ).bundles
+    assert "a torch profiler of its own" in " ".join(bundle["text/plain"].split())
+    assert any(e.name == "aten::addmm" for e in kit.ns["q"].events())
+
+
+def test_relative_paths_are_those_before_the_cell(
+    kit: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    kit.run("%%torchprof -q -T p.txt -D t.json\nimport os\nos.chdir('elsewhere')\ntrain(4);")
+    assert {p.name for p in tmp_path.iterdir()} == {"p.txt", "t.json", "elsewhere"}
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 # ---- where there is nothing to say -------------------------------------------------------
 
 
@@ -196,6 +222,16 @@ def test_code_without_torch_gets_a_plain_answer(kit: Notebook, cell: str) -> Non
     assert shown.error is None
     (bundle,) = shown.bundles
     assert bundle == {"text/plain": "No torch operators ran in this code: nothing to profile."}
+
+
+@pytest.mark.parametrize("work", ["train(4)", "predict()"])
+def test_work_in_another_thread_is_told(kit: Notebook, work: str) -> None:
+    (bundle,) = kit.run(
+        "%%torchprof\nimport threading\n"
+        f"t = threading.Thread(target=lambda: {work})\nt.start()\nt.join()"
+    ).bundles
+    assert bundle["text/plain"].startswith("No torch operators were recorded")
+    assert re.search("Note: .* thread.* profile in the thread that", bundle["text/plain"])
 
 
 def test_a_cell_of_comments_gets_a_plain_answer(kit: Notebook) -> None:
@@ -215,6 +251,8 @@ def test_the_users_exception_comes_after_what_was_recorded(kit: Notebook, kind: 
     assert shown.error.__context__ is None
     assert profile_of(shown)["n"] == 3
     assert kit.ns["p"].n == 3
+    told = f"the cell raised {kind}; what was recorded until then is shown"
+    assert kit.ns["p"].warnings[0] == told
 
 
 def test_an_interrupt_in_the_middle_of_the_steps_shows_those_before(kit: Notebook) -> None:
