@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,9 +34,12 @@ The exit code is 0 whatever is found; 'available' says what works.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (0 done, 1 failed, 2 wrong use, 130 Ctrl-C)."""
+    _say_anything()
     arguments = _parser().parse_args(argv)
     try:
-        return int(arguments.run(arguments))
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return code
     except UsageError as error:
         return _fail(error, 2)
     except PerfkitError as error:
@@ -42,10 +47,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output went away (``perfkit doctor | head``): that is no failure, and
         # Python must not try to flush what is left at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        _drop_output()
+        reason = error.strerror or str(error)
+        return _fail(PerfkitError(f"the output could not be written: {reason}"), 1)
     except KeyboardInterrupt:
         return 130
+
+
+def _say_anything() -> None:
+    """What the terminal's encoding lacks is shown as an escape, instead of ending the command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether one of our own lines raised it: they touch no file but standard output."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return frames[-1].filename in (__file__, _trace_command.__file__)
+
+
+def _drop_output() -> None:
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: PerfkitError, code: int) -> int:
@@ -84,7 +113,9 @@ def _parser() -> argparse.ArgumentParser:
         "tour", help="run lessons without a browser; print what they found and measured"
     )
     tour.add_argument("lesson", nargs="*", default=["00"], help="e.g. 00 (the default)")
-    tour.add_argument("--out", type=Path, default=Path("build", "tour"), help="default: build/tour")
+    tour.add_argument(
+        "--out", type=_folder, default=Path("build", "tour"), help="default: build/tour"
+    )
     tour.add_argument(
         "--save", action="store_true", help="write the outputs back into the notebooks"
     )
@@ -112,6 +143,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
     machine = doctor()
     print(json.dumps(machine.to_dict(), indent=1) if arguments.json else machine)
     return 0
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give the name of a folder")
+    return Path(text)
 
 
 def _lab(arguments: argparse.Namespace) -> int:

@@ -78,6 +78,73 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a file's size")
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]])
+def test_output_that_cannot_be_written_is_told(arguments: list[str], tmp_path: Path) -> None:
+    program = (
+        "import resource, sys; from perfkit import cli; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); "
+        f"sys.exit(cli.main({arguments!r}))"
+    )
+    with (tmp_path / "out").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert ran.returncode == 1
+    assert ran.stderr == "perfkit: the output could not be written: File too large\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_characters_shows_escapes(encoding: str) -> None:
+    ran = subprocess.run(
+        [*PERFKIT, "doctor"],
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert "What works here" in ran.stdout.decode(encoding)
+
+
+def test_an_error_of_the_command_itself_is_not_taken_for_its_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(arguments: object) -> int:
+        raise OSError("of another file")
+
+    monkeypatch.setattr(cli, "_doctor", broken)
+    with pytest.raises(OSError, match="of another file"):
+        cli.main(["doctor"])
+
+
+@pytest.mark.parametrize("out", ["", "/proc/x", "/dev/null", "/dev/null/x", "a-file", "deleted"])
+def test_a_tour_that_could_not_write_does_not_begin(out: str, tmp_path: Path) -> None:
+    (tmp_path / "a-file").write_text("")
+    change = "os.chdir(d := tempfile.mkdtemp()); os.rmdir(d); " if out == "deleted" else ""
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import os, sys, tempfile; from perfkit import cli; {change}"
+            f"sys.exit(cli.main(['tour', '--out', {out!r}]))",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).parent.parent)},
+        timeout=60,
+    )
+    assert ran.returncode == 2
+    assert "Traceback" not in ran.stderr
+    assert ran.stderr.count("\n") == 1 or "usage:" in ran.stderr
+    assert ran.stdout == ""
+    assert ("deleted" if out == "deleted" else "--out") in ran.stderr
+
+
 def test_a_taken_port_is_told_and_a_free_one_found() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

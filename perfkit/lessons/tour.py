@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfkit.errors import MissingError, PerfkitError
+from perfkit.errors import MissingError, PerfkitError, UsageError
 from perfkit.lessons._places import lesson_path
 from perfkit.lessons.page import html_page
 from perfkit.machine import stamp
@@ -80,9 +81,12 @@ def tour(names: Sequence[str], out: Path, say: Say, *, save: bool = False) -> li
     Raises:
         LessonFailedError: a cell raised, took too long, or took its kernel with it.
         MissingError: a lesson, or nbclient or nbconvert, is not here.
+        UsageError: nothing can be written to ``out``.
     """
+    if not _is_here():
+        raise UsageError("the current folder was deleted: go to another one first")
     paths = [lesson_path(name) for name in names]
-    out.mkdir(parents=True, exist_ok=True)
+    _check_writable(out)
     runs: list[LessonRun] = []
     try:
         for path in paths:
@@ -104,6 +108,31 @@ def tour(names: Sequence[str], out: Path, say: Say, *, save: bool = False) -> li
         }
         (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return runs
+
+
+def _is_here() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
+
+
+def _check_writable(out: Path) -> None:
+    """Make the folder and a file in it, before lessons run for minutes.
+
+    Raises:
+        UsageError: that cannot be done.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except (OSError, ValueError) as error:  # a name with a null character is a ValueError
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"cannot write into the folder {str(out)!r} ({reason}): choose another --out"
+        ) from None
 
 
 def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S) -> LessonRun:
