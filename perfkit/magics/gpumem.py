@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -21,6 +22,7 @@ from perfkit.magics._cell import compile_user_code
 
 if TYPE_CHECKING:
     from perfkit.memory.account import MemoryAccount
+    from perfkit.memory.history import AllocatorHistory
     from perfkit.memory.live import MemoryNow
 
 __all__ = ["GpumemMagics"]
@@ -46,6 +48,12 @@ class GpumemMagics(Magics):
         default=[],
         help="Also show the memory of each line of this function or module (may be repeated).",
     )
+    @argument(
+        "--history",
+        action="store_true",
+        help="On CUDA, also show what the caching allocator did: reserved against allocated, "
+        "cudaMalloc and cudaFree, the segments. -o NAME then also sets NAME_history.",
+    )
     @_arguments.output_arguments
     @no_var_expand
     @needs_local_scope
@@ -70,6 +78,8 @@ class GpumemMagics(Magics):
                 raise UsageError("-n counts steps of a run: give a statement, or use %%gpumem")
             if args.function:
                 raise UsageError("-f watches a run: give a statement, or use %%gpumem")
+            if args.history:
+                raise UsageError("--history records a run: give a statement, or use %%gpumem")
             self._show_now(args, local_ns)
             return
         if cell is not None and args.statement:
@@ -96,6 +106,7 @@ class GpumemMagics(Magics):
     ) -> None:
         __tracebackhide__ = True
         from perfkit.memory.account import Accountant
+        from perfkit.memory.history import Recorded, record
         from perfkit.memory.out_of_memory import release
 
         header = "" if cell is None else f"%%gpumem {line}".rstrip()
@@ -113,12 +124,25 @@ class GpumemMagics(Magics):
                 command=command,
             )
         del namespace, watch
-        with accountant:
-            error = code.run()
-            if error is not None:
-                accountant.failed(error)
+        recorded: Recorded | None = None
         try:
-            self._give(args, accountant.result, "memory")
+            with ExitStack() as recording:
+                if args.history:
+                    with _arguments.one_line_errors():
+                        recorded = recording.enter_context(record())
+                with accountant:
+                    error = code.run()
+                    if error is not None:
+                        accountant.failed(error)
+        except Exception as failed:
+            if error is not None:
+                # a history that cannot be read must not hide what the user's code raised
+                raise error from failed
+            raise
+        try:
+            self._give(
+                args, accountant.result, "memory", None if recorded is None else recorded.history
+            )
         finally:
             if error is not None:
                 if accountant.result.out_of_memory:
@@ -138,21 +162,36 @@ class GpumemMagics(Magics):
             value = getattr(value, attribute)
         return value
 
-    def _give(self, args: argparse.Namespace, result: MemoryAccount | MemoryNow, kind: str) -> None:
+    def _give(
+        self,
+        args: argparse.Namespace,
+        result: MemoryAccount | MemoryNow,
+        kind: str,
+        history: AllocatorHistory | None = None,
+    ) -> None:
         __tracebackhide__ = True
         from perfkit import report
 
         if args.output is not None:
             self.shell.user_ns[args.output] = result
+            if history is not None:
+                self.shell.user_ns[f"{args.output}_history"] = history
         if not args.quiet:
             _arguments.show(report.mime_bundle(result, kind))
+            if history is not None:
+                _arguments.show(report.mime_bundle(history, "allocator history"))
         if args.text is not None:
             words = f"{report.text(result)}\n"
+            if history is not None:
+                words += f"\n{report.text(history)}\n"
             _arguments.write_atomically(
                 args.text, lambda path: path.write_text(words, encoding="utf-8")
             )
         if args.data is not None:
-            data = json.dumps(result.to_dict(), indent=1, ensure_ascii=False)
+            numbers = result.to_dict()
+            if history is not None:
+                numbers["allocator_history"] = history.to_dict()
+            data = json.dumps(numbers, indent=1, ensure_ascii=False)
             _arguments.write_atomically(
                 args.data, lambda path: path.write_text(f"{data}\n", encoding="utf-8")
             )

@@ -139,8 +139,13 @@ class Recorded:
 
 
 @contextmanager
-def record(device: int = 0) -> Iterator[Recorded]:
+def record(device: int | None = None) -> Iterator[Recorded]:
     """Record the allocator of a CUDA device while the ``with`` block runs.
+
+    ``%%gpumem --history`` does this for a cell.
+
+    Args:
+        device: its index; torch's current device if left out.
 
     Raises:
         MissingError: there is no CUDA device; the CPU's memory is told by ``%gpumem``.
@@ -149,9 +154,11 @@ def record(device: int = 0) -> Iterator[Recorded]:
 
     if not torch.cuda.is_available():
         raise MissingError(
-            "no CUDA device here, so there is no caching allocator to record: run this where "
-            "torch.cuda.is_available(), or use %gpumem, which counts on a CPU too"
+            "the allocator's history needs a CUDA device and there is none here; %gpumem alone "
+            "counts tensors on a CPU, too"
         )
+    if device is None:
+        device = torch.cuda.current_device()
     before = dict(torch.cuda.memory_stats(device))
     recorded = Recorded()
     _torch_compat.start_allocator_history(MAX_ENTRIES)

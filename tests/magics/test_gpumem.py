@@ -246,3 +246,104 @@ def test_out_of_memory_is_explained_and_the_tensors_go(kit: Notebook) -> None:
     assert "raise torch.OutOfMemoryError" in shown.out
     gc.collect()
     assert refs[0]() is None
+
+
+@pytest.fixture
+def recording(kit: Notebook, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A recording of the allocator that a GPU would give (simulated); what was called."""
+    from contextlib import contextmanager
+
+    from perfkit.machine import stamp
+    from perfkit.memory import history
+
+    snapshot = {
+        "segments": [
+            {"device": 0, "total_size": 2**21, "allocated_size": 2**20, "segment_type": "small"}
+        ],
+        "device_traces": [
+            [{"action": "segment_alloc", "size": 2**21}, {"action": "alloc", "size": 2**20}]
+        ],
+    }
+    calls: list[str] = []
+
+    @contextmanager
+    def record() -> Any:
+        recorded = history.Recorded()
+        calls.append("start")
+        try:
+            yield recorded
+        finally:
+            calls.append("stop")
+            recorded.history = history.history_of(
+                snapshot, provenance=stamp("simulated", device="simulated")
+            )
+
+    monkeypatch.setattr(history, "record", record)
+    return calls
+
+
+def test_the_allocators_history_comes_below(
+    kit: Notebook, recording: list[str], tmp_path: Path
+) -> None:
+    text, data = tmp_path / "memory.txt", tmp_path / "memory.json"
+    shown = kit.run(f"%%gpumem --history -o mem -T {text} -D {data}\nstep()")
+    assert shown.error is None
+    assert recording == ["start", "stop"]
+    account, history = shown.bundles
+    assert account[RESULT_MIME]["type"] == "memory"
+    assert history[RESULT_MIME]["type"] == "allocator history"
+    assert "<svg" in history["text/html"]
+    assert "1 cudaMalloc" in history["text/plain"]
+    assert isinstance(kit.ns["mem"], MemoryAccount)
+    assert kit.ns["mem_history"].n_cuda_mallocs == 1
+    assert "1 cudaMalloc" in text.read_text()
+    assert json.loads(data.read_text())["allocator_history"]["n_allocs"] == 1
+
+
+def test_the_history_ends_with_an_error_too(kit: Notebook, recording: list[str]) -> None:
+    shown = kit.run("%%gpumem --history\nstep()\n1 / 0")
+    assert isinstance(shown.error, ZeroDivisionError)
+    assert recording == ["start", "stop"]
+    assert len(shown.bundles) == 2
+
+
+def test_without_the_flag_nothing_is_recorded(kit: Notebook, recording: list[str]) -> None:
+    assert len(kit.run("%gpumem step()").bundles) == 1
+    assert recording == []
+
+
+def test_a_history_that_cannot_be_read_hides_no_error(
+    kit: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextlib import contextmanager
+
+    from perfkit.memory import history
+
+    @contextmanager
+    def record() -> Any:
+        yield history.Recorded()
+        raise RuntimeError("no snapshot")
+
+    monkeypatch.setattr(history, "record", record)
+    assert isinstance(kit.run("%%gpumem --history\n1 / 0").error, ZeroDivisionError)
+    assert "no snapshot" in str(kit.run("%%gpumem --history\nstep()").error)
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("%%gpumem --history\nran = True", "needs a CUDA device"),
+        ("%gpumem --history", "--history records a run"),
+    ],
+)
+def test_what_cannot_be_recorded_is_said_before_the_code_runs(
+    kit: Notebook, monkeypatch: pytest.MonkeyPatch, cell: str, says: str
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    error = kit.run(cell).error
+    assert isinstance(error, UsageError)
+    assert says in str(error)
+    assert "\n" not in str(error)
+    assert "ran" not in kit.ns

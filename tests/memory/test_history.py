@@ -140,7 +140,7 @@ def test_an_empty_snapshot_is_no_crash() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 def test_without_a_device_it_says_what_to_do() -> None:
-    with pytest.raises(MissingError, match=r"%gpumem"), record():
+    with pytest.raises(MissingError, match=r"needs a CUDA device .*%gpumem"), record():
         pass
 
 
@@ -148,6 +148,7 @@ def test_the_recording_ends_and_is_converted(monkeypatch: pytest.MonkeyPatch) ->
     calls: list[str] = []
     compat = history_module._torch_compat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(
         torch.cuda, "memory_stats", lambda device: {"num_alloc_retries": len(calls)}
     )
