@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from perfkit.advice.typical import Typical, typical
 from perfkit.trace.breakdown import HOST_CLASSES, Breakdown, device_layers
 from perfkit.trace.columns import Bool, Category, Int64, Trace
 from perfkit.trace.events import host_threads, is_communication, join_device, runtime_calls
@@ -27,7 +28,11 @@ _COMPILES = re.compile(r"^(entire_(frame|backward)_compile|_compile\.compile_inn
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What the rules look at. Shares are of all profiled steps' time.
+    """What the rules look at.
+
+    Shares of a class (``shares``, ``idle``, ``lost_to``, ``device_shares``) are those of typical
+    steps (see :mod:`perfkit.advice.typical`); shares of chosen events are of all profiled steps'
+    time, unless ``typical`` asks otherwise: what happens in a few steps only still costs.
 
     Attributes:
         trace: the events.
@@ -74,15 +79,37 @@ class Case:
         return self.breakdown.has_device
 
     @cached_property
+    def typical(self) -> Typical:
+        """The steps whose shares are told."""
+        return typical(self.breakdown)
+
+    @cached_property
     def shares(self) -> Mapping[str, float]:
         """Host class → share; zeros where there is no step."""
-        return self.breakdown.shares() or dict.fromkeys(HOST_CLASSES, 0.0)
+        return self.typical.breakdown.shares() or dict.fromkeys(HOST_CLASSES, 0.0)
+
+    @cached_property
+    def device_shares(self) -> Mapping[str, float]:
+        """Device class → share; empty without a device."""
+        return self.typical.breakdown.device_shares()
 
     @cached_property
     def idle(self) -> Mapping[str, float]:
         """Cause of device idling → share; zeros without a device."""
         causes = idle_causes(self.trace, self.steps)
-        return {c: sum(step[c] for step in causes) / 1e3 / self.wall_us for c in IDLE_CAUSES}
+        chosen = [causes[i] for i in self.typical.indices] if causes else []
+        return {c: sum(step[c] for step in chosen) / 1e3 / self._typical_us for c in IDLE_CAUSES}
+
+    @cached_property
+    def _typical_us(self) -> float:
+        return max(sum(s.wall_ns for s in self.typical.breakdown.steps) / 1e3, 1e-3)
+
+    def _share(self, cell_ns: Int64, *, typical: bool) -> float:
+        """What these times per step are of all steps, or of the typical ones."""
+        if typical:
+            chosen = np.array(self.typical.indices, dtype=np.int64)
+            return float(cell_ns[chosen].sum()) / 1e3 / self._typical_us
+        return float(cell_ns.sum()) / 1e3 / self.wall_us
 
     def lost_to(self, host_class: str) -> float:
         """The share of the step that a host class really costs.
@@ -100,7 +127,7 @@ class Case:
             return self.idle["sync"]
         if host_class == "other":
             return self.idle["host"]
-        return self.breakdown.idle_shares()[host_class]
+        return self.typical.breakdown.idle_shares()[host_class]
 
     def rows(self, *categories: Category, named: Callable[[str], object]) -> Bool:
         """Rows on the steps' host threads that begin inside a step and are named so."""
@@ -118,25 +145,25 @@ class Case:
         """The time that these rows cover."""
         return union(self.trace.start_ns[rows], self.trace.end_ns[rows])
 
-    def lost_in(self, parts: Intervals) -> float:
+    def lost_in(self, parts: Intervals, *, typical: bool = False) -> float:
         """The share of the steps that these intervals cost: covered on a CPU; with a device, only
         what it idled meanwhile.
         """
         if not len(parts):
             return 0.0
         cells = paint(self.steps.start_ns, self.steps.end_ns, [parts], self._device)
-        return float(cells[:, 0, -1].sum()) / 1e3 / self.wall_us
+        return self._share(cells[:, 0, -1], typical=typical)
 
     @cached_property
     def _device(self) -> list[Intervals]:
         return device_layers(self.trace)[0] if self.on_device else []
 
-    def share_of(self, parts: Intervals) -> float:
+    def share_of(self, parts: Intervals, *, typical: bool = False) -> float:
         """The share of the steps that these intervals cover on the host."""
         if not len(parts):
             return 0.0
         cells = paint(self.steps.start_ns, self.steps.end_ns, [parts])
-        return float(cells[:, 0, 0].sum()) / 1e3 / self.wall_us
+        return self._share(cells[:, 0, 0], typical=typical)
 
     @cached_property
     def compiling(self) -> Intervals:
@@ -250,7 +277,7 @@ class Case:
     @property
     def busy_share(self) -> float:
         """Share of the steps in which the device works; 0 without one."""
-        return 1.0 - self.breakdown.device_shares()["idle"] if self.on_device else 0.0
+        return 1.0 - self.device_shares["idle"] if self.on_device else 0.0
 
     @cached_property
     def gpu(self) -> Mapping[str, Any]:
@@ -286,5 +313,5 @@ class Case:
         return {self.trace.names[i]: int(counts[i]) for i in np.flatnonzero(counts)}
 
     def ms_per_step(self, share: float) -> float:
-        """A share of the mean step, in ms."""
-        return share * self.wall_us / self.n_steps / 1e3
+        """A share of the typical step, in ms."""
+        return share * self._typical_us / max(len(self.typical.indices), 1) / 1e3

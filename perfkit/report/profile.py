@@ -11,6 +11,7 @@ from typing import Any
 
 from perfkit.advice.findings import Finding, gain_words
 from perfkit.advice.profile import Profile
+from perfkit.advice.typical import typical
 from perfkit.report import strip as step_strip
 from perfkit.report._bar import Segment, bar, text_bar
 from perfkit.report._text import (
@@ -89,9 +90,16 @@ def _view(p: Profile) -> ProfileView:
     return ProfileView(
         sentence=p.diagnosis.sentence,
         # the marks of a recording are perfkit's own: how they are found there says nothing
-        step_line=_step_line(p.breakdown, how=p.cost is None),
-        # of one step nothing need be said about its spread: the step line says that it is one
-        warnings=tuple(dict.fromkeys((*p.warnings, *(p.step.warnings if p.step.n > 1 else ())))),
+        step_line=" ".join(
+            filter(
+                None,
+                (
+                    _step_line(p.breakdown, how=p.cost is None),
+                    "" if p.coverage is None else p.coverage.sentence(),
+                ),
+            )
+        ),
+        warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
         lanes=_lanes(p.breakdown),
         strip=step_strip.strip_of(p.trace),
         findings=findings[:_MAIN_FINDINGS],
@@ -104,6 +112,25 @@ def _view(p: Profile) -> ProfileView:
         ),
         foot=(*(() if p.cost is None else (p.cost.sentence(),)), p.provenance.sentence()),
     )
+
+
+def _step_notes(p: Profile) -> tuple[str, ...]:
+    """The doubts of the steps' summary, in words of steps and of what can be done here."""
+    if p.step.n == 1:
+        return ("one step: no interval",)
+    notes = []
+    for note in p.step.warnings:
+        if note.startswith("only "):
+            note = (
+                f"only {p.step.n} steps: the interval is their whole range "
+                f"({100 * p.step.confidence:.0f} %)"
+            )
+        elif note.endswith(": warm up first"):
+            note = note.replace("the first value is", "the first profiled step took")
+            note = note.replace(": warm up first", ": raise -w (warm-up steps)")
+            note = note.replace("of the others", "of the other steps")
+        notes.append(note)
+    return tuple(notes)
 
 
 def _finding_view(f: Finding) -> FindingView:
@@ -189,7 +216,7 @@ def _syncs_table(syncs: Sequence[Sync]) -> TableView:
 
 
 def _breakdown_view(b: Breakdown) -> ProfileView:
-    shares = b.shares()
+    shares = typical(b).breakdown.shares()
     largest = max(shares, key=lambda c: shares[c]) if shares else None
     return ProfileView(
         sentence=(
@@ -220,16 +247,18 @@ def _step_line(b: Breakdown, *, how: bool = True) -> str:
 
 
 def _lanes(b: Breakdown) -> tuple[LaneView, ...]:
-    """Mean time per class: means add up to the mean step, medians would not."""
+    """Mean time per class over typical steps: means add up to a step, medians would not."""
     if not b.steps:
         return ()
-    mean_ms = statistics.fmean(b.wall_ms)
-    of = "the step" if len(b.steps) == 1 else f"the mean of {len(b.steps)} steps"
-    lanes = [LaneView(f"Host ({fmt_ms(mean_ms)}, {of})", _segments(b.shares(), mean_ms))]
+    chosen = typical(b)
+    steps = chosen.breakdown
+    mean_ms = statistics.fmean(steps.wall_ms)
+    lanes = [
+        LaneView(f"Host ({fmt_ms(mean_ms)}, {chosen.words})", _segments(steps.shares(), mean_ms))
+    ]
     if b.has_device:
-        lanes.append(
-            LaneView(f"Device (the same {fmt_ms(mean_ms)})", _segments(b.device_shares(), mean_ms))
-        )
+        device = _segments(steps.device_shares(), mean_ms)
+        lanes.append(LaneView(f"Device (the same {fmt_ms(mean_ms)})", device))
     return tuple(lanes)
 
 

@@ -24,7 +24,7 @@ def _trained(model: nn.Module, x: torch.Tensor, loss_fn: nn.Module | None = None
         optimizer.step()
         optimizer.zero_grad()
 
-    return profile_callable(step, n=2, warmup=1, shapes=True, lines=False)
+    return profile_callable(step, n=4, warmup=1, shapes=True, lines=False)
 
 
 def _rules(profile: Profile) -> set[str]:

@@ -27,7 +27,7 @@ def python(case: Case) -> Iterator[Finding]:
         return
     share = case.shares["other"]
     evidence = [
-        f"{case.ms_per_step(share):,.1f} ms of each step ({percent(share)}) are in no torch "
+        f"{duration(case.ms_per_step(share))} of each step ({percent(share)}) are in no torch "
         "operator and no DataLoader"
     ]
     if case.on_device:
@@ -105,8 +105,14 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
 def launch_bound(case: Case) -> Iterator[Finding]:
     """On a device: it runs its kernels faster than the host can launch them."""
     # Start-up is no matter of launching, and compiling is none either: they have their own words.
-    lost = case.idle["launch"] - case.lost_in(case.start_up[0]) - case.lost_in(case.compiling)
-    if not case.on_device or lost < _LEAST_SHARE:
+    if not case.on_device:
+        return
+    lost = (
+        case.idle["launch"]
+        - case.lost_in(case.start_up[0], typical=True)
+        - case.lost_in(case.compiling, typical=True)
+    )
+    if lost < _LEAST_SHARE:
         return
     rows = case.kernels
     median_us = float(np.median(case.trace.dur_us[rows])) if len(rows) else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.advice.findings import Finding, amdahl, duration, percent
 
 _LEAST_SHARE = 0.1
 _LEAST_ZEROING = 0.05
@@ -40,7 +40,7 @@ def single_tensor(case: Case) -> Iterator[Finding]:
             f"{per_step:,.0f} operations per step inside Optimizer.step"
             + (f" for {tensors} parameter tensors" if tensors else "")
             + ", none of them fused or foreach",
-            f"the update takes {case.ms_per_step(case.shares['optimizer']):,.2f} ms "
+            f"the update takes {duration(case.ms_per_step(case.shares['optimizer']))} "
             f"({percent(case.shares['optimizer'])}) of each step",
         ),
         what_to_do=f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})",
@@ -71,7 +71,7 @@ def zero_grad(case: Case) -> Iterator[Finding]:
     }
     if not zeroing:
         return
-    share = labels.total_ns / 1e3 / case.wall_us
+    share = case.share_of(labels, typical=True)
     if share < _LEAST_ZEROING or (case.on_device and case.idle["launch"] < _LEAST_ZEROING):
         return
     gain, formula = amdahl(share)
@@ -80,7 +80,7 @@ def zero_grad(case: Case) -> Iterator[Finding]:
         title="Gradients are filled with zeros instead of dropped",
         evidence=(
             f"{sum(zeroing.values()) / case.n_steps:,.0f} zeroing operations per step; zero_grad "
-            f"takes {case.ms_per_step(share):,.2f} ms ({percent(share)}) of it",
+            f"takes {duration(case.ms_per_step(share))} ({percent(share)}) of it",
         ),
         what_to_do="optimizer.zero_grad(set_to_none=True)  # the default since torch 2.0",
         gain_at_most=gain,

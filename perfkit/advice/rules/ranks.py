@@ -95,7 +95,7 @@ def communication(case: Case) -> Iterator[Finding]:
     """Communication that no computation hides."""
     if not case.on_device:
         return
-    share = case.breakdown.device_shares()["communication"]
+    share = case.device_shares["communication"]
     if share < _LEAST_SHARE:
         return
     rows = np.flatnonzero(

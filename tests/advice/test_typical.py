@@ -1,0 +1,105 @@
+"""Shares are told of typical steps, and the headline names the largest part."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_training
+
+from perfkit.advice import Profile, explain
+from perfkit.advice.typical import typical
+from perfkit.report.profile import _view
+from perfkit.trace import breakdown, load
+
+
+def _steps(*updates: float, wait: float = 0) -> Profile:
+    """Steps of 1000 µs of forward and as many µs of update as said."""
+    sim, at = Simulated(), 0.0
+    for number, update in enumerate(updates):
+        sim.step(number, at, 1_000 + update)
+        sim.host("aten::conv2d", at, 1_000)
+        sim.label("Optimizer.step#Adam.step", at + 1_000, update)
+        at += 1_000 + update
+    return explain(load(sim.json()))
+
+
+def _waits(*waits: float) -> Profile:
+    sim, at = Simulated(), 0.0
+    for number, wait in enumerate(waits):
+        sim.step(number, at, 1_000 + wait)
+        if wait:
+            sim.label(WORKERS, at, wait)
+        sim.host("aten::conv2d", at + wait, 1_000)
+        at += 1_000 + wait
+    return explain(load(sim.json()))
+
+
+def test_two_slow_steps_do_not_move_the_shares() -> None:
+    profile = _steps(20, 20, 900, 20, 900, 20, 20, 20)
+    lane = _view(profile).lanes[0]
+    shown = {s.label: s.value for s in lane.segments}
+    assert shown["optimizer"] == pytest.approx(0.020)
+    assert sum(shown.values()) == pytest.approx(1.020)
+    assert "the mean of the middle 4 of 8 steps by length" in lane.title
+    assert "steps are uneven: 1.0 ms to 1.9 ms" in profile.diagnosis.sentence
+    assert profile.diagnosis.sentence.startswith("Compute-bound: 100 % of each step")
+    # the data keeps all steps' time
+    assert profile.to_dict()["shares"]["optimizer"] == pytest.approx(1_920 / 9_920)
+
+
+def test_even_steps_are_not_called_uneven() -> None:
+    assert "uneven" not in _steps(20, 20, 30, 20).diagnosis.sentence
+
+
+def test_waits_in_bursts_are_not_left_out() -> None:
+    profile = _waits(0, 0, 0, 6_000, 0, 0, 0, 6_000)
+    assert profile.diagnosis.bound_by == "data"
+    assert "Data-bound: 60 % of each step" in profile.diagnosis.sentence
+    assert "delivers in bursts" in _view(profile).lanes[0].title
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 9])
+def test_typical_steps_are_steps_and_their_shares_add_up(n: int) -> None:
+    chosen = typical(breakdown(load(cpu_training(n, wait=100).json())))
+    assert len(chosen.indices) == len(chosen.breakdown.steps) == max(n - 2 * -(-n // 4), 1) or n < 3
+    assert sum(chosen.breakdown.shares().values()) == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("wait", "python", "begins", "bound_by"),
+    [
+        (2_000, 20, "Data-bound: 70 %", "data"),
+        (350, 20, "Partly data-bound: 29 % of each step waits for the DataLoader", "compute"),
+        (20, 280, "Partly host-bound: 24 %", "compute"),
+        (20, 100, "Compute-bound: 88 %", "compute"),
+        (600, 550, "Partly data-bound: 30 %", "compute"),
+        (900, 900, "Partly", "data"),
+    ],
+)
+def test_the_headline_names_the_largest_part(
+    wait: float, python: float, begins: str, bound_by: str
+) -> None:
+    trace = load(cpu_training(6, wait=wait, python=python, loader=SINGLE).json())
+    diagnosis = explain(trace).diagnosis
+    assert diagnosis.sentence.startswith(begins)
+    assert diagnosis.bound_by == bound_by
+    told = re.findall(r"(\d+) %", diagnosis.sentence.partition("(median")[0])
+    if begins.startswith("Partly") and bound_by == "compute":
+        assert re.search(
+            r"; (most of it|the largest part) \(\d+ %\) is compute", diagnosis.sentence
+        )
+        assert int(told[1]) > int(told[0])
+    else:
+        assert len(told) == 1
+
+
+def test_what_a_device_idles_for_is_told_beside_what_it_computes() -> None:
+    sim = gpu_training(6, n_kernels=10, wait=400)
+    diagnosis = explain(load(sim.json())).diagnosis
+    assert diagnosis.bound_by == "data"
+    assert re.match(
+        r"Partly data-bound: in \d+ % of each step the device idles for want of data; the device "
+        r"computes for \d+ %",
+        diagnosis.sentence,
+    )
