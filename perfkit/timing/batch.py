@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 __all__ = ["SampleCounter"]
 
+# How far a batch is looked into: a mapping of a million entries must cost no more than one of ten.
 _DEEPEST = 4
+_WIDEST = 16
+_MOST_LOOKS = 64
 
 _Step = tuple[Callable[[Any, Any], Any], Any]
 
@@ -17,8 +21,11 @@ class SampleCounter:
     """Counts the samples of successive batches; remembers where the first tensor was found.
 
     Only ``shape`` is read, which is host metadata: no device is touched. Looked into are lists,
-    tuples, mappings and dataclasses. A tuple of equally long tuples is taken for the idiom
-    ``tuple(zip(*samples))`` of detection models, whose length counts.
+    tuples, mappings and dataclasses, the first 16 entries of each. A tuple of equally long tuples
+    is taken for the idiom ``tuple(zip(*samples))`` of detection models, whose length counts.
+
+    Batches are the user's objects, and looking at one may run their code: whatever that raises,
+    the size is unknown then.
     """
 
     __slots__ = ("_path",)
@@ -27,34 +34,54 @@ class SampleCounter:
         self._path: tuple[_Step, ...] | None = None
 
     def __call__(self, batch: Any) -> int | None:
-        """Samples of this batch; None where nothing in it has a first dimension."""
+        """Samples of this batch; None where nothing in it has a first dimension. Never raises."""
+        try:
+            return self._size(batch)
+        except Exception:
+            self._path = None
+            return None
+
+    def _size(self, batch: Any) -> int | None:
         path = self._path
         if path is not None:
             try:
                 found = batch
                 for get, key in path:
                     found = get(found, key)
-                return int(found.shape[0])
-            except (AttributeError, IndexError, KeyError, TypeError):
-                pass  # another kind of batch: look again
-        path = _find(batch, 0)
-        self._path = path
+                return _first_dimension(found)
+            except Exception:  # another kind of batch: look again
+                self._path = None
+        path = _find(batch, 0, [_MOST_LOOKS])
         if path is not None:
-            return self(batch)
+            self._path = path
+            found = batch
+            for get, key in path:
+                found = get(found, key)
+            return _first_dimension(found)
         if _zipped(batch):
             return len(batch[0])
         return None
 
 
-def _find(value: Any, depth: int) -> tuple[_Step, ...] | None:
+def _first_dimension(value: Any) -> int:
+    size = int(value.shape[0])
+    if size < 0:
+        raise ValueError(size)
+    return size
+
+
+def _find(value: Any, depth: int, looks: list[int]) -> tuple[_Step, ...] | None:
+    looks[0] -= 1
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and len(shape) > 0 and isinstance(shape[0], int):
         return ()
     if depth == _DEEPEST or (depth == 0 and _zipped(value)):
         return None
     for step in _steps_into(value):
+        if looks[0] <= 0:
+            return None
         get, key = step
-        deeper = _find(get(value, key), depth + 1)
+        deeper = _find(get(value, key), depth + 1, looks)
         if deeper is not None:
             return (step, *deeper)
     return None
@@ -62,11 +89,11 @@ def _find(value: Any, depth: int) -> tuple[_Step, ...] | None:
 
 def _steps_into(value: Any) -> list[_Step]:
     if isinstance(value, (list, tuple)):
-        return [(_item, i) for i in range(min(len(value), 16))]
+        return [(_item, i) for i in range(min(len(value), _WIDEST))]
     if isinstance(value, Mapping):
-        return [(_item, key) for key in value]
+        return [(_item, key) for key in islice(value, _WIDEST)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(getattr, field.name) for field in dataclasses.fields(value)]
+        return [(getattr, field.name) for field in dataclasses.fields(value)[:_WIDEST]]
     return []
 
 
@@ -77,7 +104,7 @@ def _item(value: Any, key: Any) -> Any:
 def _zipped(batch: Any) -> bool:
     return (
         type(batch) is tuple
-        and len(batch) > 0
+        and 0 < len(batch) <= _WIDEST
         and all(type(part) is tuple for part in batch)
         and len({len(part) for part in batch}) == 1
     )

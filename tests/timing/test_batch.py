@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,3 +55,56 @@ def test_endless_nesting_ends() -> None:
     loop: list[Any] = []
     loop.append(loop)
     assert SampleCounter()(loop) is None
+
+
+class Hostile:
+    """A batch whose every door is trapped."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        raise self.error("mine")
+
+
+class HostileMapping(UserDict[str, Any]):
+    def __getitem__(self, key: str) -> Any:
+        raise RuntimeError("no such column is loaded")
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Hostile(RuntimeError),
+        Hostile(ValueError),
+        [Hostile(OSError), IMAGES],
+        HostileMapping(x=IMAGES),
+        SimpleNamespace(shape=(-1, 2)),
+    ],
+)
+def test_a_batch_that_raises_has_no_known_size(batch: Any) -> None:
+    assert SampleCounter()(batch) is None
+
+
+def test_a_batch_that_raises_after_others_did_not() -> None:
+    count = SampleCounter()
+    seen = [count(b) for b in ({"x": IMAGES}, HostileMapping(x=IMAGES), {"x": LABELS[:3]})]
+    assert seen == [8, None, 3]
+
+
+class Counting(dict[int, Any]):
+    looks = 0
+
+    def __getitem__(self, key: int) -> Any:
+        self.looks += 1
+        return super().__getitem__(key)
+
+
+def test_a_huge_batch_is_looked_into_as_far_as_a_small_one() -> None:
+    wide = Counting((i, i) for i in range(100_000))
+    assert SampleCounter()(wide) is None
+    assert wide.looks <= 16
+    leaves = [[[Counting(enumerate(range(16)))] * 16] * 16] * 16
+    assert SampleCounter()(leaves) is None
+    assert leaves[0][0][0].looks <= 64
