@@ -11,7 +11,7 @@ from perfkit.timing.compare import Comparison
 from perfkit.timing.summary import Summary
 from perfkit.timing.verdict import MemoryUse, RunSummary
 
-__all__ = ["html", "text"]
+__all__ = ["html", "left", "text"]
 
 _IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -154,7 +154,7 @@ def _run(run: RunSummary) -> _View:
         rows=rows,
         warnings=run.warnings,
         foot=(
-            f"Watching took {fmt_share(run.update_share)} of the run for live updates.",
+            f"Watching took {fmt_share(run.update_share)} of the run, counted in no step.",
             run.provenance.sentence(),
         ),
     )
@@ -163,7 +163,17 @@ def _run(run: RunSummary) -> _View:
 def _extent(run: RunSummary) -> str:
     epochs = f" in {run.n_epochs} epochs" if run.n_epochs > 1 else ""
     wall = fmt_ms(1e3 * run.wall_s)
-    return f"{run.name}: {fmt_count(run.n_steps)} steps{epochs}, {wall}, {run.ended}"
+    return f"{run.name}: {fmt_count(run.n_steps)} steps{epochs}, {wall}, {run.ended}{left(run)}"
+
+
+def left(run: RunSummary) -> str:
+    """The steps in which the loop was left, in words; nothing where there was none."""
+    if not run.n_unfinished:
+        return ""
+    return (
+        f" ({fmt_count(run.n_unfinished)} step{'s' * (run.n_unfinished > 1)} left unfinished by "
+        f"break or exception)"
+    )
 
 
 def _batch(run: RunSummary) -> str:

@@ -1,7 +1,7 @@
 """Splits each training step into data wait and the rest.
 
 The meter is told times, it reads no clock: whoever loops knows when a batch was asked for and
-when it came. Two calls a step, 0.2–0.4 µs together (measured by tests/bench/watch_overhead.py).
+when it came. Three calls a step, 0.4–0.8 µs together (measured by tests/bench/watch_overhead.py).
 Memory is bounded: two preallocated columns; when they are full every second step is dropped and
 from then on every second one is kept, then every fourth, and so on. Sums stay exact.
 """
@@ -21,9 +21,10 @@ __all__ = ["StepMeter"]
 class StepMeter:
     """Steps of one run, in the order in which they came.
 
-    ``begin(t)`` starts a step, ``wait(dt)`` adds to its data wait, ``end(t)`` closes it and
-    starts the next. All times in nanoseconds of one clock. A clock that goes backwards gives
-    steps of 0, never a negative one, and a wait is never longer than its step.
+    ``begin(t)`` starts a step, ``wait(dt)`` adds to its data wait, ``leave_out(dt)`` takes time
+    out of it that is not the loop's, ``end(t)`` closes it and starts the next. All times in
+    nanoseconds of one clock. A clock that goes backwards gives steps of 0, never a negative one,
+    and a wait is never longer than its step.
 
     Attributes:
         n: steps closed so far.
@@ -67,6 +68,11 @@ class StepMeter:
         """The step that runs has waited this long for data."""
         if duration_ns > 0:
             self._wait += duration_ns
+
+    def leave_out(self, duration_ns: int) -> None:
+        """So much of the step that runs belongs to whoever measures."""
+        if duration_ns > 0:
+            self._began += duration_ns
 
     def end(self, now_ns: int) -> tuple[int, int]:
         """Close the step and begin the next; its duration and its data wait, in nanoseconds."""

@@ -7,6 +7,8 @@ shows, and where, is an observer's business.
 
 from __future__ import annotations
 
+import numbers
+import reprlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from perfkit._printable import printable
 from perfkit.errors import UsageError
 from perfkit.timing.batch import SampleCounter
 from perfkit.timing.footprint import Footprint, footprint
@@ -36,6 +39,9 @@ _REST_AFTER_UPDATE = 200
 _MOST_POINTS = 200
 # Readings kept of the memory; when full, every second is dropped.
 _MOST_READINGS = 2048
+# One update in eleven days: slower ones would be none, and tiny rates overflow.
+_LEAST_HZ = 1e-6
+_LONGEST_NAME = 80
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,11 +126,10 @@ class WatchedRun:
             raise UsageError(f"total is a number of steps, got {total!r}")
         if total is not None and total < 0:
             raise UsageError(f"total cannot be negative, got {total}")
-        if not 0 < hz <= MOST_HZ:
-            raise UsageError(f"updates per second lie above 0 and up to {MOST_HZ:g}, got {hz!r}")
+        check_hz("updates per second", hz)
         self._loader = loader
         self._given_total = total
-        self.name = name or type(loader).__name__
+        self.name = printable(str(name or type(loader).__name__), _LONGEST_NAME)
         self._observer = observer
         self._now = now
         self._read_memory = read_memory
@@ -137,6 +142,7 @@ class WatchedRun:
         self._starts: list[tuple[int, int, int]] = []  # (step number, its ns, its wait ns)
         self._memory: list[tuple[int, Footprint]] = []
         self._epochs = 0
+        self._unfinished = 0
         self._loop: object | None = None  # token of the loop that is measured
         self._began_ns = 0
         self._looped_ns = 0
@@ -144,6 +150,7 @@ class WatchedRun:
         self._due_ns = 0
         self._updates = 0
         self._update_ns = 0
+        self._updates_failed = False
         self._seen = (0, 0, 0, 0)  # steps, samples, total ns, wait ns at the last update
         self._problems: list[str] = []
         self._ended = "not started"
@@ -194,8 +201,8 @@ class WatchedRun:
             return self._given_total
         try:
             return len(self._loader)
-        except (TypeError, NotImplementedError):
-            return None  # no length, or one that depends on the data
+        except Exception:  # no length, one that depends on the data, or one that is none
+            return None
 
     @property
     def running(self) -> bool:
@@ -224,6 +231,7 @@ class WatchedRun:
         meter = self._meter
         count = self._count
         ended = "stopped early"
+        working = False
         try:
             self._open(loop)
             first = True
@@ -241,9 +249,16 @@ class WatchedRun:
                 if self._loop is not loop:
                     yield box.pop()
                     continue
-                meter.wait(now() - asked)
-                size = count(box[0])
+                meter.wait((came := now()) - asked)
+                size = None
+                if self._counted:  # one batch without a size, and nothing is known of the sum
+                    size = count(box[0])
+                    looked = now() - came
+                    meter.leave_out(looked)
+                    self._update_ns += looked
+                working = True
                 yield box.pop()
+                working = False
                 asked = now()
                 if self._loop is not loop:
                     continue
@@ -269,6 +284,7 @@ class WatchedRun:
             raise
         finally:
             if self._loop is loop:
+                self._unfinished += working
                 self._close(ended)
 
     def _open(self, loop: object) -> None:
@@ -294,6 +310,18 @@ class WatchedRun:
         self._tell(lambda observer: observer.end(summary))
 
     def _update(self, now_ns: int) -> None:
+        """Read the memory and tell the observer; a failure of ours never ends the user's loop."""
+        if self._updates_failed:
+            return
+        try:
+            self._read_and_tell(now_ns)
+        except Exception as error:
+            self._updates_failed = True
+            self._problems.append(
+                f"live updates failed and were left out: {type(error).__name__}: {error}"
+            )
+
+    def _read_and_tell(self, now_ns: int) -> None:
         steps, samples, total_ns, wait_ns = self._seen
         meter = self._meter
         memory = self._read_memory()
@@ -376,6 +404,7 @@ class WatchedRun:
                 ended=self._ended,
                 n_steps=meter.n,
                 n_epochs=self._epochs,
+                n_unfinished=self._unfinished,
                 numbers=meter.numbers,
                 step_ms=meter.step_ms,
                 wait_ms=meter.wait_ms,
@@ -389,6 +418,16 @@ class WatchedRun:
                 one_shot=_is_iterator(self._loader),
                 problems=tuple(self._problems),
             )
+        )
+
+
+def check_hz(what: str, hz: object) -> None:
+    """Refuse a rate that is no number, too small to count in time, or above 10 a second."""
+    real = isinstance(hz, numbers.Real) and not isinstance(hz, bool)
+    if not real or not _LEAST_HZ <= hz <= MOST_HZ:  # type: ignore[operator]
+        raise UsageError(
+            f"{what} must be a number above 0 and up to {MOST_HZ:g}, got "
+            f"{printable(reprlib.repr(hz))}"
         )
 
 

@@ -24,6 +24,8 @@ __all__ = ["MemoryUse", "RunCurve", "RunFacts", "RunSummary", "summarize_run"]
 # a fifth. Below a fifth other things are worth more work.
 DATA_BOUND_FROM = 0.5
 PARTLY_FROM = 0.2
+# Beyond this a gain is no prediction any more: something else would bound the step.
+_MOST_GAIN = 100
 # Steps after the first of the run that are left out too: caches, cuDNN's choice, compilation.
 _WARM_UP_STEPS = 2
 _WARM_UP_AWAY_FROM = 10
@@ -50,6 +52,7 @@ class RunFacts:
     ended: str
     n_steps: int
     n_epochs: int
+    n_unfinished: int
     numbers: npt.NDArray[np.int64]
     step_ms: _Array
     wait_ms: _Array
@@ -135,10 +138,12 @@ class RunSummary(Shown):
         starts_ms: until the first batch of each epoch was there.
         drift: of the step time, if it is clear and at least 5 %.
         memory: readings and creep; None where none was taken.
-        update_share: what live updates took of the run.
+        update_share: what live updates and looking at batches took of the run; in no step.
         curve: for a picture.
         warnings: what makes this doubtful.
         provenance: where and when.
+        n_unfinished: steps in which the loop was left, one for each ``break``; counted nowhere
+            else.
     """
 
     name: str
@@ -162,6 +167,7 @@ class RunSummary(Shown):
     curve: RunCurve = field(repr=False)
     warnings: tuple[str, ...]
     provenance: Provenance
+    n_unfinished: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types, without the curve."""
@@ -171,6 +177,7 @@ class RunSummary(Shown):
             "ended": self.ended,
             "n_steps": self.n_steps,
             "n_epochs": self.n_epochs,
+            "n_unfinished": self.n_unfinished,
             "wall_s": self.wall_s,
             "step": None if self.step is None else self.step.to_dict(),
             "mean_step_ms": self.mean_step_ms,
@@ -237,6 +244,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
             command=f"perfkit.watch({facts.name})",
             device=None if on_cuda else "cpu",
         ),
+        n_unfinished=facts.n_unfinished,
     )
 
 
@@ -344,7 +352,7 @@ def _sentence(
         f"(median step {_ms(step.median)} ms [{_ms(step.low)}, {_ms(step.high)}], n={step.n})"
     ]
     if PARTLY_FROM <= share < 1:
-        parts.append(f"a loader that never waits would give at most {1 / (1 - share):.2g}×")
+        parts.append(f"a loader that never waits would give {_gain(1 / (1 - share))}")
     mean = float(step_ms.mean())
     if step.median > 0 and mean > _UNEVEN_FROM * step.median:
         parts.append(f"steps are uneven, their mean is {_ms(mean)} ms")
@@ -378,6 +386,12 @@ def _no_step(facts: RunFacts) -> str:
         return f"No step was completed ({facts.ended})."
     hint = ": it is an iterator, which can be looped over only once" if facts.one_shot else ""
     return f"No step: the loader gave no batch{hint}."
+
+
+def _gain(gain: float) -> str:
+    if gain > _MOST_GAIN:
+        return f"more than {_MOST_GAIN}×"
+    return f"at most {gain:.2g}×" if gain < 10 else f"at most {gain:.0f}×"
 
 
 def _percent(share: float) -> str:

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.machine import _host
 from perfkit.errors import MissingError, UsageError
+from perfkit.machine import _host
 from perfkit.report._text import clip, fmt_bytes, fmt_count, fmt_ms, fmt_share
-from perfkit.timing.run import DEFAULT_HZ, MOST_HZ, Observer, Update, WatchedRun
+from perfkit.report.timing import left
+from perfkit.timing.run import DEFAULT_HZ, Observer, Update, WatchedRun, check_hz
 from perfkit.timing.verdict import RunSummary
 from perfkit.widgets._frontend import has_front_end
 
@@ -63,8 +64,8 @@ def watch(
         UsageError: ``loader`` cannot be looped over, a number makes no sense, or ``live=True``
             where there is no Jupyter kernel.
     """
-    if update_hz is not None and not 0 < update_hz <= MOST_HZ:
-        raise UsageError(f"update_hz lies above 0 and up to {MOST_HZ:g}, got {update_hz!r}")
+    if update_hz is not None:
+        check_hz("update_hz", update_hz)
     in_kernel = has_front_end()
     if live and not in_kernel:
         raise UsageError("live=True needs a Jupyter kernel, and this is none: leave it out")
@@ -262,7 +263,7 @@ class _Line:
         epoch = f" {summary.n_epochs} epochs," if summary.n_epochs > 1 else ""
         _write(
             f"{back}{self._name}:{epoch} {fmt_count(summary.n_steps)} steps, "
-            f"{fmt_ms(1e3 * summary.wall_s)}, {summary.ended}. {summary.sentence}\n"
+            f"{fmt_ms(1e3 * summary.wall_s)}, {summary.ended}{left(summary)}. {summary.sentence}\n"
         )
 
 

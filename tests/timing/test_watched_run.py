@@ -149,6 +149,115 @@ def test_updates_come_at_their_rate_and_bound_their_own_cost(clock) -> None:
     assert run.summary.step.maximum == 10  # what an update took belongs to no step
 
 
+class Lengthless:
+    """Three batches, and a length that is none."""
+
+    def __init__(self, length) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        if isinstance(self.length, Exception):
+            raise self.length
+        return self.length
+
+    def __iter__(self):
+        return iter([1, 2, 3])
+
+
+@pytest.mark.parametrize("length", [RuntimeError("not yet"), OSError(), -1, 10**30, "three"])
+def test_a_length_that_is_none_is_unknown(clock, length) -> None:
+    seen = Recorder()
+    run = watched(clock, Lengthless(length), observer=seen)
+    assert [batch for batch in run] == [1, 2, 3]  # noqa: C416 - list() asks for the length
+    assert run.total is None
+    assert run.summary.ended == "finished"
+
+
+class Trap:
+    @property
+    def shape(self):
+        raise RuntimeError("shape is not known yet")
+
+
+def test_a_batch_that_raises_when_looked_at_reaches_the_loop(clock) -> None:
+    run = watched(clock, [Trap() for _ in range(5)])
+    loop(clock, run)
+    assert (run.summary.ended, run.summary.n_steps) == ("finished", 5)
+    assert run.summary.batch_size is None
+
+
+def test_looking_at_a_batch_belongs_to_no_step(clock) -> None:
+    class Lazy(dict[str, torch.Tensor]):
+        def __getitem__(self, key: str) -> torch.Tensor:
+            clock.advance_ms(7)
+            return torch.zeros(4)
+
+    def batches():
+        for _ in range(40):
+            clock.advance_ms(5)
+            yield Lazy(x=None)
+
+    run = watched(clock, batches())
+    loop(clock, run)
+    s = run.summary
+    assert s.step is not None
+    assert (s.step.minimum, s.step.maximum) == (15, 15)
+    assert s.wait_share == pytest.approx(1 / 3)
+    assert s.batch_size == 4
+    assert s.update_share > 0.2
+
+
+def test_batches_without_a_size_are_looked_at_once(clock) -> None:
+    looked = 0
+
+    class Sizeless:
+        @property
+        def shape(self):
+            nonlocal looked
+            looked += 1
+            return None
+
+    run = watched(clock, [Sizeless() for _ in range(50)])
+    loop(clock, run)
+    assert looked == 1
+    assert run.summary.samples_per_s is None
+
+
+def test_a_memory_reading_that_fails_does_not_end_the_run(clock) -> None:
+    def gone() -> Footprint:
+        raise OSError("/proc is not mounted")
+
+    run = watched(clock, Loader(clock, 100), read_memory=gone)
+    loop(clock, run)
+    assert run.summary.ended == "finished"
+    assert sum("/proc is not mounted" in w for w in run.summary.warnings) == 1
+
+
+def test_steps_in_which_the_loop_was_left_are_told(clock) -> None:
+    run = watched(clock, Loader(clock, 100))
+    for _ in range(2):
+        for i, _ in enumerate(run):
+            clock.advance_ms(10)
+            if i == 12:
+                break
+    assert (run.summary.n_steps, run.summary.n_unfinished) == (24, 2)
+    assert "24 steps in 2 epochs" in str(run.summary)
+    assert "(2 steps left unfinished by break or exception)" in " ".join(str(run.summary).split())
+    loop(clock, run := watched(clock, Loader(clock, 5)))
+    assert run.summary.n_unfinished == 0
+    assert "unfinished" not in str(run.summary)
+
+
+@pytest.mark.parametrize(
+    ("wait_ms", "said"),
+    [(30, "at most 4×"), (890, "at most 90×"), (990, "at most 100×"), (30_000, "more than 100×")],
+)
+def test_what_a_faster_loader_would_give_is_a_plain_number(clock, wait_ms, said: str) -> None:
+    run = watched(clock, Loader(clock, 50, wait_ms=wait_ms))
+    loop(clock, run)
+    assert f"a loader that never waits would give {said}" in run.summary.sentence
+
+
 def test_fast_loops_send_few_points(clock) -> None:
     seen = Recorder()
     run = watched(clock, range(20_000), observer=seen)
@@ -300,7 +409,9 @@ def test_what_cannot_be_looped_over_is_refused_at_once(bad, said: str) -> None:
         WatchedRun(bad)
 
 
-@pytest.mark.parametrize("options", [{"total": -1}, {"total": 2.5}, {"hz": 0}, {"hz": 11}])
+@pytest.mark.parametrize(
+    "options", [{"total": -1}, {"total": 2.5}, {"hz": 0}, {"hz": 11}, {"hz": "a"}, {"hz": 1e-320}]
+)
 def test_absurd_numbers_are_refused(options) -> None:
     with pytest.raises(UsageError):
         WatchedRun([1], **options)
