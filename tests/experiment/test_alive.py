@@ -177,3 +177,32 @@ def test_the_text_is_bounded():
     more = _failure.Failure("out of memory", "m", "t").with_more(*found)
     assert more.message.startswith("m; ")
     assert more.traceback_text.startswith("t\n\nWhen memory ran out")
+
+
+def test_with_no_room_left_at_all_the_failure_is_told():
+    from perfkit.experiment.session import Session
+
+    def workload(s):
+        import resource
+
+        import psutil
+
+        yield 1
+        now = psutil.Process().memory_info().vms
+        resource.setrlimit(resource.RLIMIT_AS, (now + (32 << 20), now + (32 << 20)))
+        held = []
+        size = 1 << 24
+        while True:
+            # smaller and smaller pieces, until not even a page can be had
+            try:
+                held.append(bytearray(size))
+            except MemoryError:
+                size //= 2
+                if size < 1024:
+                    raise
+
+    with Session(workload, [], seconds=5.0) as session:
+        result = session.run()
+    assert result.state == "out of memory"
+    assert result.message.startswith("out of memory: MemoryError")
+    assert result.traceback_text.startswith("Traceback")
