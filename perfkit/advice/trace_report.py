@@ -223,8 +223,14 @@ def trace_report(
 
 
 def _explained(path: str, progress: Progress) -> Profile:
-    progress(f"reading {path} ({_size(path)})")
-    trace = load(path)
+    size = _size(path)
+
+    def told(share: float) -> None:  # a line is printed for each: quarters are enough
+        if share >= 0.25:
+            progress(f"reading {path} ({size}): {int(4 * share) * 25} %")
+
+    progress(f"reading {path} ({size})")
+    trace = load(path, progress=told)
     progress(f"explaining {len(trace):,} events of {path}")
     return explain(trace)
 

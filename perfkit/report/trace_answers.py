@@ -39,6 +39,7 @@ from perfkit.trace.sequences import Sequences
 __all__ = ["html", "text"]
 
 _TOP = 10
+_FEW_RANKS = 8
 _MOST_PARTS = 8
 _CAUSES = {
     "data": ("waiting for data", "orange"),
@@ -445,18 +446,35 @@ def _(a: Ranks) -> _View:
         )
         for r in a.ranks
     ]
-    waits = [(f"{who} for {whom}", fmt_ms(ms)) for (who, whom), ms in a.waits_ms.items() if ms > 0][
-        :_TOP
-    ]
     header = ("rank", "step", "compute", "communication", "of it waiting", "came last")
     return _View(
         sentence,
         a.warnings,
         tables=(
             _table("Ranks", "per step", header, rows),
-            _table("Who waits for whom", "per step", ("rank", "time"), waits),
+            _waits(a),
         ),
     )
+
+
+def _waits(a: Ranks) -> TableView:
+    """Each rank for each; of many ranks, for whom they wait."""
+    if len(a.ranks) <= _FEW_RANKS:
+        pairs = [
+            (f"{who} for {whom}", fmt_ms(ms)) for (who, whom), ms in a.waits_ms.items() if ms > 0
+        ]
+        return _table("Who waits for whom", "per step", ("rank", "time"), pairs[:_TOP])
+    by_whom: dict[int, list[float]] = {}
+    for (_, whom), ms in a.waits_ms.items():
+        if ms > 0:
+            by_whom.setdefault(whom, []).append(ms)
+    others = len(a.ranks) - 1
+    rows = [
+        (str(whom), fmt_ms(sum(each) / others), fmt_ms(max(each)))
+        for whom, each in sorted(by_whom.items(), key=lambda item: -sum(item[1]))
+    ]
+    note = f"per step; each of the other {others} ranks"
+    return _table("For whom the others wait", note, ("rank", "mean", "longest"), rows[:_TOP])
 
 
 @_view.register

@@ -13,7 +13,7 @@ from perfkit.report._text import fmt_ms, fmt_share, table, wrap
 __all__ = ["html", "page", "text"]
 
 _RANKS_HEADER = ("rank", "file", "bound by", "step", "compute", "communication", "idle")
-# A table of a hundred ranks says no more than its ends.
+# Of a hundred ranks, those that the others wait for and the slowest say what there is to say.
 _MOST_RANKS = 16
 
 
@@ -68,7 +68,12 @@ def _head(of: TraceReport) -> str:
     name = Path(of.file).name
     if not of.ranks:
         return f"{name}: {len(of.profile.trace):,} events"
-    return f"{len(of.ranks)} ranks: {name} and {len(of.ranks) - 1} more"
+    shown = (
+        f"; shown are the {_MOST_RANKS} that the others wait for or that are slowest"
+        if len(of.ranks) > _MOST_RANKS
+        else ""
+    )
+    return f"{len(of.ranks)} ranks: {name} and {len(of.ranks) - 1} more{shown}"
 
 
 def _compared(of: TraceReport) -> str:
@@ -91,10 +96,16 @@ def _chosen(of: TraceReport) -> str:
 
 def _ranks(of: TraceReport) -> list[tuple[str, ...]]:
     rows = []
-    shown = of.ranks
-    if len(shown) > _MOST_RANKS:
-        shown = (*shown[: _MOST_RANKS // 2], *shown[-_MOST_RANKS // 2 :])
-    for rank in shown:
+    late = of.comparison.stragglers if of.comparison is not None else ()
+    first = sorted(
+        range(len(of.ranks)),
+        key=lambda i: (
+            of.ranks[i]["file"] != of.file,
+            of.ranks[i]["rank"] not in late,
+            -of.ranks[i]["step_ms"]["median"],
+        ),
+    )
+    for rank in (of.ranks[i] for i in sorted(first[:_MOST_RANKS])):
         device = rank["device_shares"]
         rows.append(
             (

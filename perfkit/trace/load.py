@@ -18,6 +18,7 @@ import io
 import itertools
 import os
 import re
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,21 +83,34 @@ _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _One = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
-@overload
-def load(source: _One) -> Trace: ...
+# How much of the trace has been read, 0 … 1.
+Progress = Callable[[float], object]
+# A file that is read before this needs no progress.
+_SILENT_S = 2.0
 
 
 @overload
-def load(source: list[_One] | tuple[_One, ...]) -> list[Trace]: ...
+def load(source: _One, *, progress: Progress | None = None) -> Trace: ...
 
 
-def load(source: _One | list[_One] | tuple[_One, ...]) -> Trace | list[Trace]:
+@overload
+def load(
+    source: list[_One] | tuple[_One, ...], *, progress: Progress | None = None
+) -> list[Trace]: ...
+
+
+def load(
+    source: _One | list[_One] | tuple[_One, ...], *, progress: Progress | None = None
+) -> Trace | list[Trace]:
     """Read a trace from a path or from the bytes of one.
 
     Args:
         source: path of a ``.json``, ``.json.gz`` or ``.zst`` trace, or its content; or a list of
             these, such as the ranks of a job. (Many large ranks are better compared by
             :func:`perfkit.trace.ranks.ranks`, which keeps only a few in memory.)
+        progress: told the share of the trace that has been read, 0 … 1, now and then once a
+            trace takes over 2 s; nothing before that. (``perfkit trace`` says on stderr what
+            it is reading, likewise after 2 s.)
 
     Returns:
         The trace, or a list of traces; ``trace.warnings`` says what could not be read of it.
@@ -106,14 +120,14 @@ def load(source: _One | list[_One] | tuple[_One, ...]) -> Trace | list[Trace]:
         MissingError: it is zstd-compressed and no zstd package is installed.
     """
     if isinstance(source, list | tuple):
-        return [load(one) for one in source]
+        return [load(one, progress=progress) for one in source]
     if isinstance(source, bytes | bytearray | memoryview):
         data = bytes(source)
-        return _parse(io.BytesIO(data), lambda: data, "bytes")
+        return _parse(io.BytesIO(data), lambda: data, "bytes", progress)
     path = Path(source)
     try:
         with path.open("rb") as file:
-            return _parse(file, path.read_bytes, str(path))
+            return _parse(file, path.read_bytes, str(path), progress)
     except OSError as error:
         reason = error.strerror or str(error)
         raise TraceError(
@@ -121,9 +135,12 @@ def load(source: _One | list[_One] | tuple[_One, ...]) -> Trace | list[Trace]:
         ) from error
 
 
-def _parse(file: BinaryIO, whole: Callable[[], bytes], source: str) -> Trace:
+def _parse(
+    file: BinaryIO, whole: Callable[[], bytes], source: str, progress: Progress | None
+) -> Trace:
     """Read a trace from an open file; ``whole`` gives all of its bytes."""
     warnings: list[str] = []
+    begin_s = time.monotonic()
     packed = file.read(4)
     file.seek(0)
     if packed.startswith((_GZIP, _ZSTD)):
@@ -131,13 +148,32 @@ def _parse(file: BinaryIO, whole: Callable[[], bytes], source: str) -> Trace:
         file, whole = io.BytesIO(data), lambda: data
     with _gc_paused():
         gathered = Gathered()
-        metadata = _decode_in_pieces(file.read, gathered, warnings)
+        read = file.read if progress is None else _telling(file, progress, begin_s)
+        metadata = _decode_in_pieces(read, gathered, warnings)
         if metadata is None:
             gathered = Gathered()
             events, metadata = _decode(whole(), source, warnings)
             gathered.add(events)
             del events
         return gathered.trace(metadata, source, warnings)
+
+
+def _telling(file: BinaryIO, progress: Progress, begin_s: float) -> Callable[[int], bytes]:
+    """``file.read`` that tells how far it is, a few times a second, after some silence."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    told_s = begin_s + _SILENT_S
+
+    def read(n: int) -> bytes:
+        nonlocal told_s
+        data = file.read(n)
+        now_s = time.monotonic()
+        if now_s >= told_s and size:
+            told_s = now_s + 0.2
+            progress(file.tell() / size)
+        return data
+
+    return read
 
 
 @contextmanager

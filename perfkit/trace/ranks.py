@@ -34,8 +34,9 @@ from perfkit.trace._rank_worker import summarize
 # would make memory, not the processor, the limit.
 _MOST_AT_ONCE = 4
 
-# A rank is a straggler if it comes last in more than twice its fair share of the collectives and
-# the others together lose more than this share of their steps by waiting for it.
+# A rank is a straggler if it comes last in more than twice its fair share of the collectives (in
+# two of them at least), and the others together lose more than this share of their steps by
+# waiting for it.
 _STRAGGLER_WAIT_SHARE = 0.02
 
 _START = (
@@ -308,7 +309,8 @@ def _stragglers(
         lost[last] += ms
     # Of two ranks a fair share is a half already: there a straggler comes last in 3 of 4.
     fair = n_matched / len(found)
-    often = min(2 * fair, (n_matched + fair) / 2)
+    # Of many ranks it is less than one collective: to be last once is chance, twice is not.
+    often = max(min(2 * fair, (n_matched + fair) / 2), min(2, n_matched))
     bad = [
         r.rank
         for r in found

@@ -381,3 +381,22 @@ def test_a_list_of_traces_is_loaded_as_a_list(tmp_path: Path) -> None:
     assert (first.source, second.source) == (str(path), "bytes")
     assert len(first) < len(second)
     assert load([]) == []
+
+
+def test_progress_is_told_once_a_large_trace_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = importlib.import_module("perfkit.trace.load")
+    path = tmp_path / "trace.json"
+    path.write_bytes(gpu_training(40).json())
+    monkeypatch.setattr(reader, "_PIECE_BYTES", 300)
+    told: list[float] = []
+    quick = load(path, progress=told.append)
+    assert told == []
+    now_s = iter(range(1_000_000))  # every look at the clock takes a second
+    monkeypatch.setattr(reader, "time", types.SimpleNamespace(monotonic=lambda: next(now_s)))
+    slow = load([path], progress=told.append)[0]
+    assert len(told) > 10
+    assert told == sorted(told)
+    assert 0 < told[0] < told[-1] == 1
+    assert slow.start_us.tolist() == quick.start_us.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,20 @@ def test_balanced_ranks_have_no_straggler(tmp_path: Path) -> None:
     found = ranks(_job(tmp_path, slow=0, lag=0), at_once=1)
     assert found.stragglers == ()
     assert found.imbalance == pytest.approx(1)
+
+
+def test_of_many_ranks_one_that_is_last_once_is_no_straggler(tmp_path: Path) -> None:
+    paths = _job(tmp_path, slow=3, n_ranks=12)
+    once = json.loads(paths[5].read_bytes())
+    first = next(e for e in once["traceEvents"] if "nccl" in e["name"])
+    first["dur"] /= 100
+    paths[5].write_text(json.dumps(once))
+    found = ranks(paths, at_once=1)
+    assert [r.last_in for r in found.ranks if r.last_in] == [5, 1]
+    assert found.stragglers == (3,)
+    shown = str(found)
+    assert "For whom the others wait" in shown
+    assert "5 for 3" not in shown
 
 
 def test_what_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:
