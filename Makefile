@@ -25,8 +25,8 @@ help:  ## show this list
 install: $(STAMP)  ## make .venv with everything; does nothing the second time
 
 $(STAMP): pyproject.toml constraints.txt hatch_build.py perfkit/_version.py $(JS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "perfkit needs Python 3.11 or newer; $(PYTHON) is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test "$$($(or $(strip $(PYTHON)),false) -c 'import sys; print(sys.version_info >= (3, 11))' 2>&1)" = True || \
+		{ echo "perfkit needs Python 3.11 or newer; PYTHON='$(PYTHON)' is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "$(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt-get install python3-venv)"; exit 1; }
 	@echo "Installing into $(VENV); the first time this fetches torch and takes minutes"

@@ -1,0 +1,49 @@
+"""What `make` says before it fetches anything."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAKEFILE = Path(__file__).parent.parent / "Makefile"
+NEEDS = ("pyproject.toml", "constraints.txt", "hatch_build.py", "perfkit/_version.py")
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
+@pytest.mark.parametrize("python", ["", "true", "no-such-python", "/", "echo"])
+def test_a_python_that_is_none_is_one_clear_line(python: str, tmp_path: Path) -> None:
+    shutil.copy(MAKEFILE, tmp_path / "Makefile")
+    (tmp_path / "perfkit").mkdir()
+    for name in NEEDS:
+        (tmp_path / name).write_text("")
+    ran = subprocess.run(
+        ["make", "install", f"PYTHON={python}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 2
+    assert ran.stdout == (
+        f"perfkit needs Python 3.11 or newer; PYTHON='{python}' is not. "
+        "Try: make PYTHON=python3.12 install\n"
+    )
+    assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
+def test_a_python_that_is_new_enough_goes_on(tmp_path: Path) -> None:
+    planned = subprocess.run(
+        ["make", "--dry-run", "--always-make", "install", f"PYTHON={sys.executable}"],
+        cwd=MAKEFILE.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
+    check = next(line for line in planned.splitlines() if line.startswith("test "))
+    condition = check.removesuffix("\\").removesuffix(" || ")
+    assert subprocess.run(["sh", "-c", condition], timeout=60).returncode == 0
