@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from perfkit._user_code import cell_names, is_user_code, where
 from perfkit.lessons._message import Message
 
 __all__ = ["Exercise", "NotYet"]
@@ -40,25 +42,54 @@ class Exercise:
         self._check = check
 
     def hint(self) -> Message:
-        """The next hint; after the last one, all of them."""
+        """The next hint, with those before it; after the last one, all of them."""
+        if self._given == len(self._hints):
+            return Message("No further hint", items=self._hints)
         self._given = min(self._given + 1, len(self._hints))
         title = f"Hint {self._given} of {len(self._hints)}"
         return Message(title, items=self._hints[: self._given])
 
     def show(self, answer: Any) -> Message:
-        """What the reader's answer does, right or wrong; the reader's own errors come through."""
+        """What the reader's answer does, right or wrong; an error in it is told in one message."""
         try:
             return self._show(answer)
         except NotYet as reason:
             return Message("Nothing to see yet", (str(reason),))
+        except Exception as error:
+            return _broken(answer, error)
 
     def check(self, answer: Any) -> Message:
-        """Whether the answer meets the spec; the reader's own errors come through."""
+        """Whether the answer meets the spec; an error in it is told in one message."""
         try:
             facts = self._check(answer)
         except NotYet as reason:
             return Message("Not yet", (str(reason),))
+        except Exception as error:
+            return _broken(answer, error)
         return Message("Done", items=tuple(facts))
 
     def __repr__(self) -> str:
         return f"<Exercise: {self.title}>"
+
+
+def _broken(answer: Any, error: Exception) -> Message:
+    """The reader's own error with the line of theirs that it came from, and no frame of ours.
+
+    An error that never was in the reader's code is one of the call, or of perfkit; the first is
+    told, the second comes through.
+    """
+    if not callable(answer):
+        kind = type(answer).__name__
+        return Message(
+            "Not yet", (f"give your function itself, not a {kind}: .check(your_function)",)
+        )
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_user_code(f.filename)]
+    said = f"{type(error).__name__}: {error}".strip().removesuffix(":")
+    if frames:
+        last = frames[-1]
+        place = where(last.filename, last.lineno or 0, cell_names())
+        lines = (f"{said} ({place})", *([f"The line: {last.line}"] if last.line else []))
+        return Message("Your function stopped with an error", lines)
+    if isinstance(error, TypeError):
+        return Message("Your function cannot be called like that", (said,))
+    raise error

@@ -63,7 +63,8 @@ class Predict:
             raise UsageError(f"no answer {right!r}; there are: {', '.join(self.answers)}")
         truth = f"It is {right}: {self.answers[right]}."
         if self.locked is None:
-            return Message("You locked no guess", (truth, because))
+            again = 'That is fine; next time, lock one before you measure: guess.lock("a").'
+            return Message("You locked no guess", (truth, because, again))
         if self.locked == right:
             return Message("You guessed right", (truth, because))
         return Message(f"You guessed {self.locked}: {self.answers[self.locked]}", (truth, because))

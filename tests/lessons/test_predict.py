@@ -31,6 +31,7 @@ def test_the_score(locked: str | None, title: str) -> None:
     assert said.startswith(title)
     assert "It is b: fewer <pixels>." in said
     assert "it was measured" in said
+    assert ("That is fine; next time, lock one before" in said) == (locked is None)
 
 
 def test_letters_that_are_not_there() -> None:

@@ -75,12 +75,24 @@ def test_a_wrong_answer_is_told_what_is_wrong(
     assert reason in said
 
 
-def test_the_readers_own_errors_come_through() -> None:
-    def broken(images: ImageSet, side: int) -> None:
-        raise ZeroDivisionError("mine")
+@pytest.mark.parametrize("ask", [cache_pictures.check, cache_pictures.show])
+def test_the_readers_own_errors_are_told_with_their_line(ask: Callable[[Any], Any]) -> None:
+    def broken(images: ImageSet, side: int) -> Any:
+        return no_such_name  # type: ignore[name-defined]  # noqa: F821
 
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        cache_pictures.check(broken)
+    said = " ".join(repr(ask(broken)).split())
+    line = broken.__code__.co_firstlineno + 1
+    assert said.startswith("Your function stopped with an error NameError: name 'no_such_name'")
+    assert f"test_start_here.py:{line})" in said
+    assert "The line: return no_such_name" in said
+    assert "exercise.py" not in said
+
+
+def test_a_function_that_cannot_be_called_so_is_told() -> None:
+    said = " ".join(repr(cache_pictures.check(lambda images: None)).split())
+    assert said.startswith("Your function cannot be called like that TypeError:")
+    assert "takes 1 positional argument but 2 were given" in said
+    assert "give your function itself, not a int" in repr(cache_pictures.check(5))
 
 
 def test_show_tells_what_an_answer_does() -> None:
@@ -91,4 +103,4 @@ def test_show_tells_what_an_answer_does() -> None:
 
 def test_hints_come_one_by_one() -> None:
     titles = [repr(cache_pictures.hint()).splitlines()[0] for _ in range(4)]
-    assert titles == ["Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3", "Hint 3 of 3"]
+    assert titles == ["Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3", "No further hint"]
