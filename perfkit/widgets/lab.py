@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import queue
 import threading
 import time
@@ -33,6 +34,7 @@ from perfkit.experiment.result import SPEED, RunResult
 from perfkit.experiment.session import Session
 from perfkit.experiment.settings import Setting
 from perfkit.machine import facts
+from perfkit.trace.export import write_atomically
 from perfkit.widgets import _lab_rows as rows_
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
 from perfkit.widgets._history import History, planar
@@ -105,7 +107,8 @@ class Lab(anywidget.AnyWidget):
         workload: the generator function.
         settings: names from the catalogue, or your own by ``perfkit.setting(name, values)``.
         seconds: how long a run lasts after its warm-up.
-        title: what stands above the plot; by default the workload's name.
+        title: what stands above the plot; by default the workload's name, where that says more
+            than "workload".
 
     Raises:
         SettingError: an unknown setting; the message lists those that exist.
@@ -114,6 +117,8 @@ class Lab(anywidget.AnyWidget):
 
     _esm = bundle("lab.js")
     _css = bundle("widget.css")
+
+    _closed = True  # until there is something to close: a widget closes itself when dropped
 
     lab_id = traitlets.Unicode().tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)
@@ -135,9 +140,6 @@ class Lab(anywidget.AnyWidget):
         seconds: float = 12.0,
         title: str | None = None,
     ) -> None:
-        self._closed = (
-            True  # until there is something to close: a widget closes itself when dropped
-        )
         this = weakref.ref(self)
 
         def on_event(event: Event) -> None:
@@ -158,12 +160,13 @@ class Lab(anywidget.AnyWidget):
         self._close_session = weakref.finalize(self, self._session.close)
         self._closed = False
         name = getattr(workload, "__name__", type(workload).__name__)
+        shown = title or ("" if name == "workload" else name)  # which every workload is
         self._values = {one.name: one.default for one in self._session.settings}
         lab_id = uuid.uuid4().hex[:12]
         super().__init__(
             lab_id=lab_id,
-            title=title or name,
-            file_stem="".join(c if c.isalnum() else "-" for c in (title or name)) or "lab",
+            title=shown,
+            file_stem="".join(c if c.isalnum() else "-" for c in shown) or "lab",
             controls=_controls(self._session.settings, self._values),
             choice=_choice(self._session.settings, self._values),
             status=_status("ready", "Press Start for run 1.", started=False),
@@ -222,18 +225,24 @@ class Lab(anywidget.AnyWidget):
         """Write the runs to ``.png`` (picture), ``.json`` (everything) or ``.md`` (table).
 
         Raises:
-            UsageError: another ending.
+            UsageError: another ending, or a place that cannot be written to; before anything is
+                drawn.
         """
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise UsageError(f"cannot export to {path!r}: give the name of a file")
         target = Path(path)
         makers: dict[str, Callable[[], bytes]] = {
             ".png": self._png,
             ".json": lambda: self._json().encode(),
-            ".md": lambda: rows_.markdown_table(self.title, self.runs).encode(),
+            ".md": lambda: rows_.markdown_table(self._named, self.runs).encode(),
         }
         make = makers.get(target.suffix.lower())
         if make is None:
             raise UsageError(f"cannot export to {target.name!r}: use .png, .json or .md")
-        target.write_bytes(make())
+        if target.exists() and not target.is_file():
+            raise UsageError(f"cannot export to {target}: it is there already, and no file")
+        # the file appears when it is whole, and where it cannot be, nothing is drawn
+        write_atomically(target, lambda part: part.write_bytes(make()))
         return target
 
     def close(self) -> None:
@@ -250,6 +259,10 @@ class Lab(anywidget.AnyWidget):
             if _active is not None and _active() is self:
                 _active = None
         super().close()
+
+    @property
+    def _named(self) -> str:
+        return self.title or "Lab"
 
     def __repr__(self) -> str:
         names = [one.name for one in self._session.settings]
@@ -268,8 +281,8 @@ class Lab(anywidget.AnyWidget):
             other = _active() if _active is not None else None
             if other is not None and other is not self and other._busy():
                 raise UsageError(
-                    f"another Lab ({other.title!r}) is running, and two at once would disturb "
-                    "each other's figures: stop it or wait for its end"
+                    f"another Lab ({other.title or 'workload'!r}) is running, and two at once would "
+                    "disturb each other's figures: stop it or wait for its end"
                 )
             chosen = self._values | dict(values)
             run_id = self._session.start(**chosen)  # stops a run that is still going on
@@ -337,7 +350,7 @@ class Lab(anywidget.AnyWidget):
         self._begin({})
 
     def _send_file(self, kind: str) -> None:
-        text = self._json() if kind == "json" else rows_.markdown_table(self.title, self.runs)
+        text = self._json() if kind == "json" else rows_.markdown_table(self._named, self.runs)
         mime = "application/json" if kind == "json" else "text/markdown"
         self.send(
             {"type": "file", "name": f"{self.file_stem}.{kind}", "mime": mime},
@@ -462,14 +475,15 @@ class Lab(anywidget.AnyWidget):
     def _static_bundle(self, runs: Sequence[RunResult]) -> dict[str, Any]:
         """Picture and table; the living widget hides the HTML of its own Lab."""
         text = f"{self!r}\n{rows_.plain_table(runs)}"
-        marker = f'class="pk-static-{self.lab_id}"'
+        # a closed Lab has no widget beside it, which would hide this
+        marker = "" if self._closed else f'class="pk-static-{self.lab_id}"'
         if not runs:
             hint = escape(
-                f"{self.title}: no run yet. A Lab needs a running kernel and a front end."
+                f"{self._named}: no run yet. A Lab needs a running kernel and a front end."
             )
             return {"text/plain": repr(self), "text/html": f"<p {marker}>{hint}</p>"}
         picture = base64.b64encode(self._png()).decode()
-        alt = f"{self.title}: step time, data wait and memory of the last runs; figures below"
+        alt = f"{self._named}: step time, data wait and memory of the last runs; figures below"
         return {
             "text/plain": text,
             "text/html": (
@@ -510,6 +524,9 @@ class Lab(anywidget.AnyWidget):
         if not has_front_end():
             display({"text/plain": str(self)}, raw=True)
             return
+        if self._closed:
+            display(self._static_bundle(self.runs), raw=True)
+            return
         bundle_ = self._repr_mimebundle_()
         data, metadata = bundle_ if isinstance(bundle_, tuple) else (bundle_, {})
         display(data, metadata=metadata, raw=True)
@@ -544,13 +561,20 @@ def _choice(settings: Sequence[Setting], chosen: Mapping[str, Any]) -> dict[str,
     }
 
 
+def _label(one: Setting) -> str:
+    """``DataLoader workers (num_workers)``: also the name that code and table have for it."""
+    label = one.label[:1].upper() + one.label[1:]
+    same = one.label.lower().replace(" ", "_") == one.name.lower()
+    return label if same or one.name in one.label else f"{label} ({one.name})"
+
+
 def _controls(settings: Sequence[Setting], chosen: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What ``js/src/controls.js`` shows."""
     machine = facts()
     return [
         {
             "name": one.name,
-            "label": one.label[:1].upper() + one.label[1:],
+            "label": _label(one),
             "control": one.control,
             "help": one.help + (f" Lesson {one.lesson}." if one.lesson else ""),
             "values": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
 import struct
 import subprocess
@@ -384,3 +385,65 @@ def test_events_do_not_keep_a_lab_alive(make: Callable[..., Lab]) -> None:
     closures = [cell.cell_contents for cell in session(lab).on_event.__closure__ or ()]
     assert not any(one is lab for one in closures)
     gc.collect()
+
+
+@pytest.mark.parametrize("place", ["no/such/x.png", "device.json", None, "", 5])
+def test_an_export_to_an_impossible_place_is_told_before_drawing(
+    make: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(Lab, "_png", lambda lab: drawn.append("png") or b"")
+    os.mkfifo(tmp_path / "device.json")
+    target = tmp_path / place if isinstance(place, str) and place else place
+    with pytest.raises(UsageError, match=r"^cannot (export|write)") as caught:
+        make().export(target)
+    assert "\n" not in str(caught.value)
+    assert drawn == []
+    assert (tmp_path / "device.json").is_fifo()
+
+
+def test_a_closed_lab_shows_its_table(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import IPython.display
+
+    lab = make()
+    lab.run()
+    lab.close()
+    shown: list[Any] = []
+    monkeypatch.setattr(lab_module, "has_front_end", lambda: True)
+    monkeypatch.setattr(IPython.display, "display", lambda data, **_: shown.append(data))
+    lab._ipython_display_()
+    (bundle,) = shown
+    assert "median step" in bundle["text/html"]
+    assert "pk-static" not in bundle["text/html"]
+    assert "median step" in bundle["text/plain"]
+
+
+def test_a_wrong_argument_leaves_nothing_to_complain_about(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ignored: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    with pytest.raises(TypeError, match="foo"):
+        Lab(train, foo=1)  # type: ignore[call-arg]
+    gc.collect()
+    assert ignored == []
+
+
+def test_the_panel_has_the_words_and_the_name(make: Callable[..., Lab]) -> None:
+    lab = make(["num_workers", "batch_size", setting("cached", [False, True])])
+    labels = [one["label"] for one in lab.controls]
+    assert labels == ["DataLoader workers (num_workers)", "Batch size", "Cached"]
+
+
+def test_a_workload_called_workload_is_no_title(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert make().title == "train"
+    monkeypatch.setattr(train, "__name__", "workload")
+    lab = make()
+    assert lab.title == ""
+    assert lab.file_stem == "lab"
+    assert lab.export(tmp_path / "lab.md").read_text().startswith("# Lab\n")
+    assert make(title="workload").title == "workload"

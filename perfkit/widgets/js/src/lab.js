@@ -70,6 +70,7 @@ export default () => {
       const { guard } = errors;
       const send = guard((content) => model.send(content));
       const title = model.get("title");
+      const name = title || "Lab";
 
       const state = h("span", { class: "pk-state" });
       const line = h("span", { class: "pk-line" });
@@ -114,7 +115,7 @@ export default () => {
       const chart = createChart({
         series: [...CURVES, ...GHOSTS],
         xLabel: "seconds of training",
-        name: title,
+        name,
         fromZero: true,
       });
       const runs = createRuns();
@@ -135,7 +136,7 @@ export default () => {
       const table = dataTable("What the plot shows, live points included", stats);
       const speaker = announcer();
       root.append(
-        h("div", { class: "pk-head" }, h("strong", { class: "pk-title" }, title)),
+        title ? h("div", { class: "pk-head" }, h("strong", { class: "pk-title" }, title)) : "",
         controls.element,
         h(
           "div",
@@ -166,7 +167,7 @@ export default () => {
         const words = stats()
           .filter((one) => one.stats)
           .map((one) => `${one.label} median ${format(one.stats.median, one.unit)}`);
-        chart.describe(`${title}: step time, data wait and memory over seconds of training. ${words.join(", ")}`);
+        chart.describe(`${name}: step time, data wait and memory over seconds of training. ${words.join(", ")}`);
       }, 1000);
 
       const view = {
