@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from perfkit.errors import MissingError, TraceError
+from perfkit.errors import MissingError, TraceError, UsageError
 
 # Most files are read before this; only those that are not need to say what is going on.
 _SILENT_S = 2.0
@@ -96,6 +96,9 @@ def _write(target: Path, report: Any, scrub: bool) -> None:
     from perfkit.report.trace_report import page
     from perfkit.trace.export import write_atomically
 
+    if target.exists() and not target.is_file():
+        # putting a file in its place would remove a device
+        raise UsageError(f"cannot write {target}: it is there already, and no ordinary file")
     made = page(report, scrub=scrub)
     write_atomically(target, lambda part: part.write_text(made, encoding="utf-8"))
 

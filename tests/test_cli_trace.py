@@ -187,6 +187,17 @@ def test_no_such_file_a_folder_and_wrong_use(
         assert said.err.count("\n") == 1
 
 
+def test_html_does_not_take_the_place_of_a_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = tmp_path / "device"
+    os.mkfifo(device)
+    path = _file(tmp_path, cpu_training(3))
+    assert cli.main(["trace", path, "--html", str(device)]) == 2
+    assert "no ordinary file" in capsys.readouterr().err
+    assert device.is_fifo()
+
+
 def test_html_is_one_page_and_escaped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sim = cpu_training(3)
     evil = '<img src=x onerror="alert(1)">'
