@@ -79,9 +79,7 @@ class Setting:
         try:
             return accept(value)
         except ValueError as error:
-            raise SettingError(
-                f"{self.name}={_brief(value)} cannot be: it takes {error}"
-            ) from None
+            raise SettingError(f"{self.name}={_brief(value)} cannot be: it takes {error}") from None
 
     def unavailable(self, value: Any, machine: Machine) -> str | None:
         """Why this machine cannot take the value; None where it can."""
@@ -292,8 +290,8 @@ def _offered(name: str, values: Any) -> tuple[Any, ...]:
             plain = value.item()
         if not isinstance(plain, str | int | float | bool | None):
             raise SettingError(
-                f"{name}: {_brief(plain)} cannot be a value; take strings, numbers, True, False or None "
-                "and let the workload look up the rest"
+                f"{name}: {_brief(plain)} cannot be a value; take strings, numbers, True, False "
+                "or None and let the workload look up the rest"
             )
         if any(plain == o and _rules.is_flag(plain) == _rules.is_flag(o) for o in offered):
             raise SettingError(f"{name}: {plain!r} stands twice among its values")
@@ -327,7 +325,7 @@ def resolve(settings: Sequence[str | Setting]) -> tuple[Setting, ...]:
     if isinstance(settings, str | Setting):
         raise SettingError(f"settings must be a list: [{settings!r}]")
     if settings is None or not hasattr(settings, "__iter__"):
-        raise SettingError(f"settings must be a list of names, not {settings!r:.80}; [] for none")
+        raise SettingError(f"settings must be a list of names, not {_brief(settings)}; [] for none")
     found: dict[str, Setting] = {}
     for item in settings:
         if isinstance(item, Setting):

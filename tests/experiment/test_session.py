@@ -249,7 +249,7 @@ def test_absurd_options_are_refused(options):
 
 @pytest.mark.parametrize("given", [{"on_event": 5}, {"settings": None}, {"settings": 5}])
 def test_what_is_no_function_or_list_is_refused_at_once(given):
-    with pytest.raises(UsageError, match="function|must be a list"):
+    with pytest.raises(UsageError, match=r"function|must be a list"):
         Session(ticking, **given)
 
 
