@@ -78,10 +78,11 @@ def gain_words(gain: float) -> str:
     """A bound in words: ``at most 1.4×``; no more digits than it can carry."""
     if gain < 1.005:
         return "no gain in time"
-    return f"at most {_times(gain)}×"
+    return f"at most {times(gain)}×"
 
 
-def _times(gain: float) -> str:
+def times(gain: float) -> str:
+    """A speed-up with no more digits than a bound can carry: ``1.08``, ``2.1``, ``26``."""
     if gain < 1.15:  # 1 / (1 - 0.05) = 1.1 would read wrong
         return f"{gain:.2f}"
     return f"{gain:.1f}" if gain < 9.95 else f"{gain:,.0f}" if gain < 1000 else "1,000"
@@ -100,8 +101,8 @@ def amdahl(share: float, *, speedup: float | None = None) -> tuple[float, str]:
     gain = 1.0 / rest
     part = f"{share:.2f}" if share < 0.95 else f"{share:.3f}"
     if speedup is None:
-        return gain, f"at most 1 / (1 - {part}) = {_times(gain)}×, if that time vanished"
+        return gain, f"at most 1 / (1 - {part}) = {times(gain)}×, if that time vanished"
     return gain, (
-        f"at most 1 / (1 - {part} + {part} / {speedup:g}) = {_times(gain)}×, "
+        f"at most 1 / (1 - {part} + {part} / {speedup:g}) = {times(gain)}×, "
         f"if that part became {speedup:g} times as fast"
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 
 import pytest
@@ -80,10 +82,57 @@ def test_no_loader_workers() -> None:
     assert "n=6, simulated" in diagnosis.sentence
     finding = _finding(diagnosis, "dataloader-no-workers")
     assert finding.gain_at_most == pytest.approx(2)
-    assert finding.formula == "at most 1 / (1 - 0.50) = 2.0×, if that time vanished"
+    assert finding.formula == (
+        "at most 1 / max(0.50 / 4, 0.50) = 2.0×, with 4 workers loading beside the rest of the step"
+    )
     assert finding.lesson == "04-dataloader"
     assert "num_workers" in finding.what_to_do
-    assert "0.9 ms of each step (50 %)" in finding.evidence[0]
+    assert "0.87 ms of each step (50 %)" in finding.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("wait", "cores", "gain"),
+    [
+        (870 * 19, 2, 2 / 0.95),  # loading stays the longer part
+        (870 * 19, 16, 8 / 0.95),  # no more workers are proposed than eight
+        (870 * 19, None, 4 / 0.95),  # a trace from a file: cores unknown
+        (870, 1, 2),
+    ],
+)
+def test_workers_bring_no_more_than_their_number(
+    wait: float, cores: int | None, gain: float
+) -> None:
+    facts = dataclasses.replace(_adamw(), n_cores=cores)
+    diagnosis = _diagnosis(cpu_training(6, wait=wait, loader=SINGLE), facts=facts)
+    finding = _finding(diagnosis, "dataloader-no-workers")
+    assert finding.gain_at_most == pytest.approx(gain)
+    n = int(re.findall(r"num_workers=(\d+)", finding.what_to_do)[0])
+    assert f"/ {n}, " in finding.formula
+    few = any("to spare" in e for e in finding.evidence)
+    assert few is (cores is not None and cores <= 2)
+
+
+def test_less_work_for_each_sample_comes_before_workers() -> None:
+    lines = LineSamples((_line("img = Image.open(path)", 90, 100),), 100)
+    facts = dataclasses.replace(_adamw(), n_cores=2)
+    found = _diagnosis(cpu_training(6, wait=870 * 19, loader=SINGLE), lines, facts).findings
+    assert [f.rule for f in found] == ["image-decode", "dataloader-no-workers"]
+
+
+def test_workers_are_not_advised_for_short_waits() -> None:
+    assert _rules(cpu_training(6, wait=56, loader=SINGLE)) == set()  # 6 %
+    long = {"forward": 30_000.0, "backward": 50_000.0}
+    assert _rules(cpu_training(6, wait=5_500, loader=SINGLE, **long)) == set()  # 6 %, 5 ms
+    # half of a step, but no longer than a worker needs to hand a batch over
+    short = {"forward": 100.0, "backward": 100.0}
+    assert _rules(cpu_training(6, wait=250, loader=SINGLE, **short)) == set()
+
+
+@pytest.mark.parametrize("loader", [SINGLE, WORKERS])
+def test_snippets_name_no_unknown(loader: str) -> None:
+    for finding in _diagnosis(cpu_training(6, wait=870, loader=loader)).findings:
+        names = {n.id for n in ast.walk(ast.parse(finding.what_to_do)) if isinstance(n, ast.Name)}
+        assert names <= {"loader", "DataLoader", "dataset"}
 
 
 def test_slow_loader_workers_get_other_advice() -> None:

@@ -6,12 +6,21 @@ import re
 from collections.abc import Iterator, Sequence
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.advice.findings import Finding, amdahl, duration, percent, times
 from perfkit.trace.columns import Category
 from perfkit.trace.lines import Line, LineSamples
 
 # Where the loader costs less than a twentieth of the step, changing it brings nothing to see.
 _LEAST_SHARE = 0.05
+# Workers cost processes, memory and a start: for less gain than this they are not worth it.
+_LEAST_GAIN = 1.1
+# Handing a batch over from a worker costs some 0.1 ms itself (pickling, a pipe, a thread): data
+# that is in memory already comes sooner without.
+_LEAST_WAIT_MS = 0.3
+# What is proposed where the cores are not known, and at most: each is a process of its own.
+_USUAL_WORKERS, _MOST_WORKERS = 4, 8
+# The training process takes one core, so does each busy worker.
+_FEW_CORES = 2
 
 # What a sample in a library was doing, told by the Python function it was taken in. PIL decodes in
 # ImageFile.load and in its plugins, and reads headers in Image.open; what the other functions of
@@ -34,7 +43,8 @@ _LEAST_SAMPLES = 5
 def dataloader(case: Case) -> Iterator[Finding]:
     """The step waits for the DataLoader: without workers, or with workers too slow."""
     lost = case.lost_to("data wait")
-    if lost < _LEAST_SHARE:
+    share = case.shares["data wait"]
+    if lost < _LEAST_SHARE or case.ms_per_step(share) < _LEAST_WAIT_MS:
         return
     waits = case.rows(
         Category.ANNOTATION,
@@ -43,9 +53,8 @@ def dataloader(case: Case) -> Iterator[Finding]:
     )
     names = {case.trace.names[i] for i in case.trace.name_id[waits]}
     alone = any("_SingleProcessDataLoaderIter" in name for name in names)
-    share = case.shares["data wait"]
     evidence = [
-        f"{case.ms_per_step(share):,.1f} ms of each step ({percent(share)}) pass in the "
+        f"{duration(case.ms_per_step(share))} of each step ({percent(share)}) pass in the "
         f"DataLoader's __next__ ({', '.join(sorted(n.partition('#')[2] for n in names))})"
     ]
     if case.on_device:
@@ -53,9 +62,17 @@ def dataloader(case: Case) -> Iterator[Finding]:
     top = _top_line(case)
     if top is not None:
         evidence.append(f"{percent(top.share)} of the line samples fall on {top.where}")
-    gain, formula = amdahl(lost)
+    cores = case.facts.n_cores
+    workers = max(min(cores or _USUAL_WORKERS, _MOST_WORKERS), 1)
     if alone:
-        workers = max(min((case.facts.n_cores or 4) - 1, 8), 1)
+        gain, formula = _overlapped(share, lost, workers)
+        if gain < _LEAST_GAIN:
+            return
+        if cores is not None and cores <= _FEW_CORES:
+            evidence.append(
+                f"{cores} core{'s' * (cores > 1)} for this process: each worker needs one to "
+                "spare, so do less work for each sample first"
+            )
         yield Finding(
             rule="dataloader-no-workers",
             title="The DataLoader has no workers: loading and training take turns",
@@ -70,20 +87,37 @@ def dataloader(case: Case) -> Iterator[Finding]:
             lesson="04-dataloader",
             line=_shown(top),
         )
-    else:
-        yield Finding(
-            rule="dataloader-slow-workers",
-            title="The DataLoader's workers do not keep up",
-            evidence=tuple(evidence),
-            what_to_do=(
-                "loader = DataLoader(\n"
-                "    dataset, ..., num_workers=2 * n, prefetch_factor=4, persistent_workers=True\n"
-                ")  # more workers while cores are free; then make __getitem__ cheaper"
-            ),
-            gain_at_most=gain,
-            formula=formula,
-            lesson="04-dataloader",
-        )
+        return
+    gain, formula = amdahl(lost)
+    if gain < _LEAST_GAIN:
+        return
+    yield Finding(
+        rule="dataloader-slow-workers",
+        title="The DataLoader's workers do not keep up",
+        evidence=tuple(evidence),
+        what_to_do=(
+            "loader = DataLoader(\n"
+            f"    dataset, ..., num_workers={workers}, prefetch_factor=4, persistent_workers=True\n"
+            ")  # as many as there are cores; then make __getitem__ cheaper"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="04-dataloader",
+    )
+
+
+def _overlapped(wait: float, lost: float, workers: int) -> tuple[float, str]:
+    """Bound of the gain by ``workers``, and the formula in words.
+
+    They load that many batches at once beside the rest of the step, which stays: the longer of
+    the two is the new step.
+    """
+    rest = 1.0 - lost
+    gain = 1.0 / max(wait / workers, rest, 1e-3)
+    return gain, (
+        f"at most 1 / max({wait:.2f} / {workers}, {rest:.2f}) = {times(gain)}×, with {workers} "
+        f"worker{'s' * (workers > 1)} loading beside the rest of the step"
+    )
 
 
 def images(case: Case) -> Iterator[Finding]:
