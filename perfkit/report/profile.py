@@ -14,6 +14,7 @@ from perfkit.advice.profile import Profile
 from perfkit.advice.typical import typical
 from perfkit.report import strip as step_strip
 from perfkit.report._bar import Segment, bar, text_bar
+from perfkit.report._lesson import lesson_here
 from perfkit.report._text import (
     fmt_count,
     fmt_ms,
@@ -117,7 +118,7 @@ def _view(p: Profile) -> ProfileView:
 def _step_notes(p: Profile) -> tuple[str, ...]:
     """The doubts of the steps' summary, in words of steps and of what can be done here."""
     if p.step.n == 1:
-        return ("one step: no interval",)
+        return ()  # the step line says so
     notes = []
     for note in p.step.warnings:
         if note.startswith("only "):
@@ -140,7 +141,7 @@ def _finding_view(f: Finding) -> FindingView:
         evidence=tuple(f.evidence),
         what_to_do=f.what_to_do.strip("\n"),
         formula=f.formula,
-        lesson=f.lesson or "",
+        lesson=lesson_here(f.lesson),
         line=f.line or "",
     )
 
@@ -242,7 +243,7 @@ def _step_line(b: Breakdown, *, how: bool = True) -> str:
     found = f", found by {b.how_found}" if how else ""
     n = len(b.steps)
     if n == 1:
-        return f"One step profiled: {fmt_ms(b.median_step_ms)}{found}."
+        return f"One step profiled, so no interval: {fmt_ms(b.median_step_ms)}{found}."
     return f"{n} steps profiled: {fmt_ms(min(b.wall_ms))} … {fmt_ms(max(b.wall_ms))}{found}."
 
 
@@ -285,7 +286,7 @@ def _steps_tables(b: Breakdown) -> tuple[TableView, ...]:
 def _steps_table(title: str, b: Breakdown, parts_ns: Sequence[Mapping[str, int]]) -> TableView:
     header = ("step", "whole", *parts_ns[0])
     rows = tuple(
-        (step.name, *(fmt_number(ns / 1e6) for ns in (step.wall_ns, *parts.values())))
+        (_step_name(step.name), *(fmt_number(ns / 1e6) for ns in (step.wall_ns, *parts.values())))
         for step, parts in zip(b.steps, parts_ns, strict=True)
     )
     return TableView(
@@ -296,6 +297,12 @@ def _steps_table(title: str, b: Breakdown, parts_ns: Sequence[Mapping[str, int]]
         align="<" + ">" * (len(header) - 1),
         code="." * len(header),
     )
+
+
+def _step_name(name: str) -> str:
+    """``step 4`` for the profiler's ``ProfilerStep#4``; other names as they are."""
+    mark, _, number = name.partition("#")
+    return f"step {number}" if mark == "ProfilerStep" and number.isdigit() else name
 
 
 # ---- as plain text -----------------------------------------------------------------------

@@ -5,14 +5,15 @@ from __future__ import annotations
 import html
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfkit import report
 from perfkit.advice.profile import Profile, explain
-from perfkit.report import RESULT_MIME
-from perfkit.report.profile import _view
+from perfkit.report import RESULT_MIME, _lesson
+from perfkit.report.profile import _step_name, _view
 from perfkit.trace.load import load
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -170,3 +171,23 @@ def test_another_type_of_the_room_falls_back_to_its_repr(profile: Profile) -> No
     operator = profile.operators[0]
     assert report.text(operator) == repr(operator)
     assert html.unescape(report.html(operator)) == f"<pre>{operator!r}</pre>"
+
+
+def test_only_lessons_that_exist_are_named(
+    profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_lesson, "_NOTEBOOKS", tmp_path)
+    assert profile.diagnosis.findings[0].lesson == "04-dataloader"
+    assert "lesson" not in report.text(profile).lower()
+    assert "lesson" not in report.html(profile).lower()
+    (tmp_path / "04-dataloader.ipynb").touch()
+    assert "lesson 04-dataloader" in report.text(profile)
+    assert "<code>04-dataloader</code>" in report.html(profile)
+
+
+def test_steps_have_names_that_people_use(profile: Profile) -> None:
+    steps = next(t for t in _view(profile).tables if t.title == "Every step on the host")
+    assert [row[0] for row in steps.rows] == ["step 0", "step 1", "step 2"]
+    assert _step_name("train_step#4") == "train_step#4"
+    # the data keeps the trace's name
+    assert profile.to_dict()["steps"][0]["name"] == "ProfilerStep#0"
