@@ -281,7 +281,7 @@ class Lab(anywidget.AnyWidget):
             other = _active() if _active is not None else None
             if other is not None and other is not self and other._busy():
                 raise UsageError(
-                    f"another Lab ({other.title or 'workload'!r}) is running, and two at once would "
+                    f"another Lab ({other._named!r}) is running, and two at once would "
                     "disturb each other's figures: stop it or wait for its end"
                 )
             chosen = self._values | dict(values)
