@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from perfkit._display import Shown, _report
 from perfkit._printable import printable
 from perfkit.advice.case import Case
@@ -17,13 +19,15 @@ from perfkit.errors import UsageError
 from perfkit.machine import Provenance, stamp
 from perfkit.timing.summary import Summary, summarize
 from perfkit.trace.breakdown import Breakdown, breakdown
-from perfkit.trace.columns import Trace
+from perfkit.trace.columns import Category, Trace
 from perfkit.trace.cost import Cost
+from perfkit.trace.coverage import Coverage
+from perfkit.trace.events import is_data_wait
 from perfkit.trace.facts import Facts
 from perfkit.trace.lines import NO_LINES, LineSamples
 from perfkit.trace.operators import Operator
 from perfkit.trace.record import ACTIVE_STEPS, MAX_SECONDS, WARMUP_STEPS, Recorder, Recording
-from perfkit.trace.steps import find_steps
+from perfkit.trace.steps import Steps, find_steps
 from perfkit.trace.syncs import Sync
 
 if TYPE_CHECKING:
@@ -52,6 +56,7 @@ class Profile(Shown):
         provenance: where the figures come from.
         n: how many steps were profiled.
         warnings: what is doubtful.
+        coverage: what part of the code the figures are of; None for a trace from a file.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
     """
@@ -68,6 +73,7 @@ class Profile(Shown):
     warnings: tuple[str, ...]
     trace: Trace = field(repr=False)
     raw: bytes = field(repr=False, default=b"")
+    coverage: Coverage | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the events, as plain JSON types."""
@@ -92,6 +98,11 @@ class Profile(Shown):
             "lines": [asdict(x) for x in self.lines.lines],
             "syncs": [asdict(s) for s in self.syncs],
             "cost": None if self.cost is None else asdict(self.cost),
+            "coverage": (
+                None
+                if self.coverage is None
+                else {**asdict(self.coverage), "share": self.coverage.share}
+            ),
             "provenance": self.provenance.to_dict(),
             "warnings": list(self.warnings),
         }
@@ -195,10 +206,22 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
         cost=cost,
         provenance=origin,
         n=len(split.steps),
-        warnings=(*doubts, *split.warnings, *lines.warnings),
+        warnings=(*doubts, *_accumulation(trace, steps), *split.warnings, *lines.warnings),
         trace=trace,
         raw=raw,
+        coverage=recording.coverage if isinstance(recording, Recording) else None,
     )
+
+
+def _accumulation(trace: Trace, steps: Steps) -> list[str]:
+    """What a step is where each takes several batches from the DataLoader."""
+    fetches = trace.is_a(Category.ANNOTATION, Category.OP) & trace.named(is_data_wait)
+    inside = steps.containing(trace.start_ns[fetches & (trace.thread == steps.thread)])
+    counts = np.bincount(inside[inside >= 0], minlength=len(steps))
+    if len(steps) < 2 or counts.min() < 2:
+        return []
+    # the median: the fetch that ends an epoch brings no batch
+    return [f"a step is one optimizer step: {np.median(counts):.0f} batches of the DataLoader"]
 
 
 def _recorded(trace: Trace) -> Provenance:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+_CONFIDENCE = 0.95
+# Up to so many pairs the ranks are counted exactly; beyond, the normal curve is as good.
+_EXACT_PAIRS = 400
 
 
 @dataclass(frozen=True)
@@ -17,6 +26,8 @@ class Cost:
         stop_s: seconds that stopping the profiler took, once.
         read_s: seconds to write the trace out and read it back, once, after the region.
         n_events: events recorded.
+        slowdown_interval: 95 % interval of the ratio of profiled to unprofiled steps (see
+            :func:`ratio_interval`); None where there are too few for one.
     """
 
     profiled_step_ms: float | None
@@ -26,6 +37,7 @@ class Cost:
     stop_s: float
     read_s: float
     n_events: int
+    slowdown_interval: tuple[float, float] | None = None
 
     @property
     def slowdown(self) -> float | None:
@@ -41,7 +53,7 @@ class Cost:
             parts.append(
                 f"a profiled step took {self.profiled_step_ms:,.1f} ms (n={self.n_profiled}), "
                 f"an unprofiled one {self.unprofiled_step_ms:,.1f} ms (n={self.n_unprofiled}): "
-                f"{(self.slowdown - 1) * 100:+.0f} %"
+                f"{self._verdict(self.slowdown)}"
             )
         elif self.profiled_step_ms is not None:
             parts.append(
@@ -53,3 +65,54 @@ class Cost:
             f"({self.n_events:,} events)"
         )
         return "Profiling cost: " + "; ".join(parts) + "."
+
+    def _verdict(self, slowdown: float) -> str:
+        if self.slowdown_interval is None:
+            return "too few to tell a difference"
+        low, high = self.slowdown_interval
+        if high < 1:  # a profiler makes nothing faster
+            return "the steps themselves differ, so the cost cannot be told"
+        interval = f"95 % interval {_signed(low)} to {_signed(high)} %"
+        if low <= 1:
+            return f"no difference seen ({interval})"
+        return f"{_signed(slowdown)} % ({interval})"
+
+
+def _signed(ratio: float) -> str:
+    return f"{(ratio - 1) * 100:+.0f}".replace("-", "−")
+
+
+def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of how many times as long as ``second`` ``first`` takes; None if too few.
+
+    Free of a distribution: the ratios of all pairs, cut where the rank-sum test of Mann and
+    Whitney (1947) rejects (Hodges and Lehmann 1963, on logarithms). Takes steps as independent.
+    """
+    n, m = len(first), len(second)
+    if not n or not m or min(*first, *second) <= 0:
+        return None
+    cut = _rank_cut(n, m)
+    if cut < 1:
+        return None
+    ratios = np.sort(np.divide.outer(np.asarray(first), np.asarray(second)).ravel())
+    return float(ratios[cut - 1]), float(ratios[n * m - cut])
+
+
+def _rank_cut(n: int, m: int) -> int:
+    """From which pair on, counted from an end, the interval begins; 0 if there is none."""
+    tail = (1 - _CONFIDENCE) / 2
+    if n * m > _EXACT_PAIRS:
+        z = NormalDist().inv_cdf(1 - tail)
+        return max(math.floor(n * m / 2 - z * math.sqrt(n * m * (n + m + 1) / 12)), 0)
+    # in how many of all orders the statistic takes each value: Gauss's binomial coefficient
+    ways = [1] + [0] * (n * m)
+    for i in range(1, n + 1):
+        for k in range(n * m, m + i - 1, -1):
+            ways[k] -= ways[k - m - i]
+        for k in range(i, n * m + 1):
+            ways[k] += ways[k - i]
+    below, cut, total = 0, 0, math.comb(n + m, n)
+    while cut < len(ways) and (below + ways[cut]) / total <= tail:
+        below += ways[cut]
+        cut += 1
+    return cut

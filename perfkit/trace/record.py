@@ -39,7 +39,8 @@ from perfkit.trace._main_thread import call_in_main_thread
 from perfkit.trace._quiet import quiet_profiler
 from perfkit.trace._threads import watch_thread_starts
 from perfkit.trace.columns import Category, Trace
-from perfkit.trace.cost import Cost
+from perfkit.trace.cost import Cost, ratio_interval
+from perfkit.trace.coverage import Coverage
 from perfkit.trace.facts import Facts, OptimizerFacts, optimizer_facts
 from perfkit.trace.lines import LineSamples, Sampler
 from perfkit.trace.load import load
@@ -63,6 +64,10 @@ _MOST_UNPROFILED = 1000
 # A trace of a few steps takes MBs; with this much free, memory-backed storage is safe to use.
 _SHM_FREE_BYTES = 2**30
 
+# A profiler makes no step faster, and seldom a step more than three times as long or, of some
+# thousand operators, longer by this: beyond, the steps themselves differ.
+_FASTER, _SLOWER, _MOST_COST_MS = 0.8, 3.0, 20.0
+
 # Names of started threads are kept for a note; these are enough to know them by.
 _MOST_THREADS = 3
 
@@ -81,6 +86,7 @@ class Recording:
         lines: samples of source lines.
         facts: what the trace does not say.
         raw: the trace as torch wrote it, JSON.
+        coverage: what part of the region the figures are of.
         warnings: what is doubtful.
     """
 
@@ -91,6 +97,7 @@ class Recording:
     lines: LineSamples
     facts: Facts
     raw: bytes
+    coverage: Coverage
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
@@ -170,6 +177,7 @@ class Recorder:
         self._n_steps = 0
         self._n_profiled = 0
         self._n_steps_until_stop = 0
+        self._began_s = self._ended_s = self._profiler_ended_s = self._stop_inside_s = 0.0
         self._step_began_s = 0.0
         self._skip_interval = False
         self._profiled_ms: list[float] = []
@@ -262,11 +270,14 @@ class Recorder:
             raise
         finally:
             self._working = False
-        self._step_began_s = time.perf_counter()
+        self._began_s = self._step_began_s = time.perf_counter()
 
     def stop(self) -> None:
         """End the recording; does nothing if it has ended. Leaves no hook, thread or profiler."""
         self._working = True
+        if not self._ended_s:
+            self._ended_s = time.perf_counter()
+            self._stop_inside_s = self._stop_s  # 0 where the profiler is stopped only now
         try:
             hook, self._hook = self._hook, None
             if hook is not None:
@@ -476,7 +487,7 @@ class Recorder:
             self._gc.stop()
         if self._sampler is not None:
             self._sampler.pause()  # stopping the profiler is no line of the user's
-        began_s = time.perf_counter()
+        began_s = self._profiler_ended_s = time.perf_counter()
         try:
             if before != "paused":
                 self._close_mark()
@@ -516,10 +527,12 @@ class Recorder:
                 stop_s=self._stop_s,
                 read_s=read_s,
                 n_events=len(trace),
+                slowdown_interval=ratio_interval(self._profiled_ms, self._unprofiled_ms),
             ),
             lines=self._sampler.result(with_forgotten=self._n_profiled == 0),
             facts=self._facts(),
             raw=raw,
+            coverage=self._coverage(),
             warnings=(*trace.warnings, *self._doubts(trace)),
         )
 
@@ -556,7 +569,39 @@ class Recorder:
                 "thread that it runs in itself is recorded: profile in the thread that does the "
                 "work"
             )
+        if odd := self._is_odd_window():
+            doubts.append(odd)
         return doubts
+
+    def _coverage(self) -> Coverage:
+        region_s = max(self._ended_s - self._began_s - self._stop_inside_s, 0.0)
+        if self._n_profiled:
+            profiled_s = sum(self._profiled_ms) / 1e3
+        elif self._ended_as == "paused":
+            profiled_s = self._recorded_s
+        else:
+            profiled_s = self._profiler_ended_s - self._began_s
+        last = self._n_steps_until_stop
+        first = last - self._n_profiled + 1 if self._n_profiled else 0
+        return Coverage(self._n_steps, first, last if first else 0, profiled_s, region_s)
+
+    def _is_odd_window(self) -> str | None:
+        """Whether steps after the recorded ones differ by more than profiling can explain."""
+        interval = ratio_interval(self._profiled_ms, self._unprofiled_ms)
+        profiled, later = _median(self._profiled_ms), _median(self._unprofiled_ms)
+        if interval is None or profiled is None or later is None:
+            return None
+        costly = profiled - later > _MOST_COST_MS
+        if not (interval[1] < _FASTER or (interval[0] > _SLOWER and costly)):
+            return None
+        last = self._n_steps_until_stop
+        later_from = max(self._n_steps // 2, last)
+        return (
+            f"steps {last - self._n_profiled + 1}–{last} took {profiled:,.1f} ms, the later ones "
+            f"{later:,.1f} ms: the profiled ones are not typical; profile later ones with "
+            f"-w {min(later_from, max(self._n_steps - self.active_steps, last))} "
+            "(Recorder: warmup_steps)"
+        )
 
     def _facts(self) -> Facts:
         import torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 
 from perfkit.advice import Profile, explain, profile_callable
 from perfkit.errors import UsageError
+from perfkit.timing.summary import summarize
 from perfkit.trace import breakdown, load
 from perfkit.trace.record import assert_nothing_runs
 
@@ -73,6 +75,41 @@ def test_a_training_loop_is_called_once() -> None:
     assert (calls, profile.n) == (1, 4)
     assert profile.cost is not None
     assert profile.cost.n_unprofiled == 3
+
+
+def test_several_batches_in_a_step_are_told() -> None:
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.randn(160, 8)
+
+    def loop(accumulate: int) -> None:
+        for i, x in enumerate(torch.utils.data.DataLoader(data, batch_size=4), 1):
+            model(x).sum().backward()
+            if i % accumulate == 0:
+                optimizer.step()
+
+    told = "a step is one optimizer step: 4 batches of the DataLoader"
+    assert told in profile_callable(lambda: loop(4), n=3).warnings
+    assert not [w for w in profile_callable(lambda: loop(1), n=3).warnings if "batches" in w]
+
+
+def test_what_is_covered_is_in_the_profile(profile: Profile, from_file: Profile) -> None:
+    assert profile.coverage is not None
+    assert profile.to_dict()["coverage"]["last_step"] == 4
+    assert 0 < profile.to_dict()["coverage"]["share"] < 1
+    for shown in (" ".join(str(profile).split()), profile._repr_html_()):
+        assert "Profiled: 3 of 9 steps (steps 2–4)" in shown
+    assert from_file.coverage is None
+
+
+def test_notes_speak_of_steps(profile: Profile) -> None:
+    shown = " ".join(str(profile).split())
+    assert "only 3 steps: the interval is their whole range (75 %)" in shown
+    assert "value" not in shown
+    one = str(profile_callable(_step, n=1))
+    assert "One step profiled, so no interval" in one
+    late = replace(profile, step=summarize([50.0, 10, 10, 10, 10, 10, 10]))
+    assert "took 5.0× the median of the other steps: raise -w" in " ".join(str(late).split())
 
 
 def test_what_the_function_raises_passes() -> None:

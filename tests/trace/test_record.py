@@ -93,6 +93,39 @@ def test_cost_is_told_in_words(ten: Recording) -> None:
     assert f"{len(ten.trace):,} events" in sentence
 
 
+def test_what_part_of_the_region_is_covered(ten: Recording) -> None:
+    covered = ten.coverage
+    assert (covered.n_steps_seen, covered.first_step, covered.last_step) == (10, 3, 5)
+    assert 0 < covered.share < 1
+    assert "Profiled: 3 of 10 steps (steps 3–5), " in covered.sentence()
+    with Recorder() as recorder:
+        torch.randn(4).sum()
+    whole = recorder.recording.coverage
+    assert (whole.first_step, whole.n_steps_seen) == (0, 0)
+    assert whole.share > 0.5
+
+
+@pytest.mark.parametrize("slow", ["later", "profiled", "none"])
+def test_a_window_that_is_not_typical_is_told(slow: str) -> None:
+    step, n = _trainer(), 0
+
+    def uneven() -> None:
+        nonlocal n
+        n += 1
+        profiled = 2 < n <= 8
+        time.sleep(0.06 if slow == ("profiled" if profiled else "later") else 0.005)
+        step()
+
+    recording = _record(16, uneven)
+    told = [w for w in recording.warnings if "not typical" in w]
+    assert bool(told) == (slow != "none")
+    if told:
+        assert told[0].startswith("steps 3–8 took ")
+        assert "-w 8 " in told[0]
+    if slow == "later":
+        assert "cost cannot be told" in recording.cost.sentence()
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_region_that_ends_in_the_warm_up_is_still_the_result(n: int) -> None:
     recording = _record(n, warmup_steps=2)

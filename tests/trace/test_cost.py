@@ -1,0 +1,49 @@
+"""What profiling cost is told with its interval, and not at all where steps differ."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from perfkit.trace.cost import Cost, _rank_cut, ratio_interval
+
+
+def _sentence(profiled: list[float], unprofiled: list[float]) -> str:
+    return Cost(
+        float(np.median(profiled)), float(np.median(unprofiled)), len(profiled), len(unprofiled),
+        0.1, 0.2, 1000, ratio_interval(profiled, unprofiled),
+    ).sentence()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "critical"),
+    [(3, 3, -1), (6, 3, 1), (5, 5, 2), (6, 6, 5), (10, 10, 23), (20, 20, 127)],
+)
+def test_ranks_are_those_of_the_printed_tables(n: int, m: int, critical: int) -> None:
+    # two-sided 5 % critical values of U, as printed in statistics books
+    assert _rank_cut(n, m) == _rank_cut(m, n) == critical + 1
+
+
+def test_the_normal_curve_takes_over_where_counting_ends() -> None:
+    assert abs(_rank_cut(20, 21) - 134) <= 2  # between the exact 127 + 1 and its larger neighbours
+
+
+def test_the_interval_covers_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    n, hits = 1000, 0
+    for _ in range(n):
+        low, high = ratio_interval(
+            (1.3 * rng.lognormal(0, 0.2, 6)).tolist(), rng.lognormal(0, 0.2, 9).tolist()
+        ) or (2.0, 0.0)
+        hits += low <= 1.3 <= high
+    assert hits / n > 0.93
+
+
+def test_words() -> None:
+    base = [10.0, 10.1, 10.2, 9.9, 9.8, 10.3]
+    assert "no difference seen (95 % interval −" in _sentence(base, base)
+    assert "+20 % (95 % interval +" in _sentence([12 * x / 10 for x in base], base)
+    faster = _sentence([3.0, 3.1, 3.2, 2.9, 2.8, 3.0], base)
+    assert "the cost cannot be told" in faster
+    assert "%" not in faster
+    assert "too few to tell" in _sentence([1.0], [2.0])
