@@ -14,12 +14,13 @@ LESSON = Path(__file__).resolve().parents[2] / "notebooks" / "00-start-here.ipyn
 PROFILE = ".jp-OutputArea-output .pk-report:has-text('Data-bound')"
 
 
+@pytest.mark.timeout(600)  # a slow machine may take some minutes for the lesson itself
 def test_lesson_00(open_notebook: Callable) -> None:
     book = open_notebook(LESSON, "00-start-here")
     page = book.page
     page.set_viewport_size({"width": 1200, "height": 1700})
     # the lesson's own cells take about a minute; the runs of lab.run() are among them
-    page.set_default_timeout(280_000)
+    page.set_default_timeout(500_000)
     book.run_all()
     page.set_default_timeout(60_000)
 
