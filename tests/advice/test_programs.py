@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,38 @@ def test_only_what_opens_files_decodes_them(from_file: bool, tmp_path: Path) -> 
     rules = _rules(profile_callable(epoch, n=5, warmup=1))
     assert ("image-decode" in rules) is from_file
     assert from_file or "image-work" in rules
+
+
+@pytest.mark.parametrize(
+    ("mode", "needs_grad", "fires"),
+    [
+        (torch.enable_grad, True, True),
+        (torch.enable_grad, False, False),
+        (torch.no_grad, True, False),
+        (torch.inference_mode, True, False),
+    ],
+)
+def test_inference_that_keeps_the_graph(
+    mode: Callable[[], AbstractContextManager[object]], needs_grad: bool, fires: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+    model.requires_grad_(needs_grad)
+    x = torch.randn(8, 64)
+
+    def predict() -> None:
+        with mode():
+            model(x)
+
+    profile = profile_callable(predict, n=3, warmup=1, lines=False)
+    assert ("kept-graph" in _rules(profile)) is fires
+
+
+def test_training_keeps_the_graph_for_good_reason() -> None:
+    assert "kept-graph" not in _rules(_trained(nn.Linear(16, 10), torch.randn(8, 16)))
+
+    model = nn.Linear(8, 2)
+
+    def gradients() -> None:
+        model(torch.randn(4, 8)).sum().backward()
+
+    assert "kept-graph" not in _rules(profile_callable(gradients, n=2, warmup=0, lines=False))

@@ -33,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     compiling.recompiles,
     compiling.graph_breaks,
     extras.validation,
+    extras.kept_graph,
     extras.logging,
     extras.garbage_collection,
     loops.indexing,

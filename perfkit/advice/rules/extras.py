@@ -10,6 +10,7 @@ import numpy as np
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.trace.columns import Category, Int64
+from perfkit.trace.events import backward_rows
 from perfkit.trace.intervals import Intervals, union
 
 _LEAST_SHARE = 0.05
@@ -83,6 +84,41 @@ def validation(case: Case) -> Iterator[Finding]:
         gain_at_most=gain,
         formula=formula,
         lesson="18-capstone",
+    )
+
+
+def kept_graph(case: Case) -> Iterator[Finding]:
+    """Forward passes record a graph that no backward pass ever uses.
+
+    Autograd's counter goes up with every node that it makes: under ``no_grad`` ops carry no
+    number, and over parameters that need no gradient all carry the same.
+    """
+    trace, inside = case.trace, case.nesting
+    if case.facts.optimizers or backward_rows(trace).any():
+        return
+    if any(name.startswith("Optimizer.") for name in trace.names):
+        return
+    ops = inside.rows[case.is_named(*_HEAVY)]
+    ops = ops[trace.sequence[ops] >= 0]
+    step = case.steps.containing(trace.start_ns[ops])
+    nodes = sum(len(np.unique(trace.sequence[ops[step == i]])) for i in range(len(case.steps)))
+    # one number for each step is the counter at rest, moved by something else between steps
+    if nodes <= len(case.steps):
+        return
+    yield Finding(
+        rule="kept-graph",
+        title="The forward pass keeps its graph, but no backward pass was recorded",
+        evidence=(
+            f"{nodes / case.n_steps:,.1f} layers per step record what only backward() needs, in "
+            f"{case.n_steps} steps without any backward pass or optimizer",
+        ),
+        what_to_do=(
+            "with torch.inference_mode():  # where no gradients are wanted\n    y = model(x)"
+        ),
+        gain_at_most=1.0,
+        formula="no gain in time that a trace can tell: it frees the memory of the activations",
+        lesson="11-memory-anatomy",
+        always=True,
     )
 
 
