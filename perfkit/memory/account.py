@@ -71,6 +71,7 @@ class DeviceAccount:
             up to the peak exactly.
         curve: bytes held by tensors over the region.
         function_lines: the lines of the functions that were watched.
+        freed_bytes: held by tensors at the start, and no longer at the end.
     """
 
     device: str
@@ -86,11 +87,22 @@ class DeviceAccount:
     by_line: tuple[LineMemory, ...] = ()
     curve: Curve = NO_CURVE
     function_lines: tuple[FunctionLine, ...] = ()
+    freed_bytes: int = 0
 
     @property
     def left_behind_bytes(self) -> int:
-        """End minus start: what stayed behind; negative when the region freed more."""
+        """End minus start; negative when more from before was freed than the region left."""
         return self.end_bytes - self.start_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the region made and left, whatever died meanwhile of what was there before."""
+        return max(self.left_behind_bytes + self.freed_bytes, 0)
+
+    @property
+    def rise_bytes(self) -> int:
+        """The peak above the start."""
+        return self.peak_bytes - self.start_bytes
 
     @property
     def left_behind_by_category_bytes(self) -> dict[str, int]:
@@ -105,6 +117,9 @@ class DeviceAccount:
             "peak_bytes": self.peak_bytes,
             "end_bytes": self.end_bytes,
             "left_behind_bytes": self.left_behind_bytes,
+            "freed_bytes": self.freed_bytes,
+            "kept_bytes": self.kept_bytes,
+            "rise_bytes": self.rise_bytes,
             "at_start_bytes": dict(self.at_start_bytes),
             "at_peak_bytes": dict(self.at_peak_bytes),
             "at_end_bytes": dict(self.at_end_bytes),
@@ -516,6 +531,7 @@ def _devices(
                 by_line=by_line(totals, sums[1] - tensors[1]),
                 curve=curve_of(totals),
                 function_lines=function_lines(totals),
+                freed_bytes=totals.freed_bytes,
             )
         )
     found.sort(key=lambda d: (d.device == "cpu", -d.peak_bytes))

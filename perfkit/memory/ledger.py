@@ -103,7 +103,8 @@ class Totals:
     """Bytes by category number at the region's start, at its peak and at its end.
 
     Each ``at_…`` adds up to its total exactly, and so do ``by_owner`` and ``by_line``, which
-    tell of the peak. ``curve`` runs from the start to the end; one point of it is the peak.
+    tell of the peak. ``freed_bytes`` is what was there at the start and is not at the end.
+    ``curve`` runs from the start to the end; one point of it is the peak.
     """
 
     start_bytes: int
@@ -119,6 +120,7 @@ class Totals:
     watched: dict[Place, Watched] = field(default_factory=dict)
     watched_at_peak: dict[Place, int] = field(default_factory=dict)
     watched_at_end: dict[Place, int] = field(default_factory=dict)
+    freed_bytes: int = 0
 
 
 class Ledger:
@@ -188,7 +190,9 @@ class Ledger:
         self.fold()
         end = list(self._base.values())
         peak = self._peak
+        alive = {id(block) for block in end}
         return Totals(
+            freed_bytes=sum(block.nbytes for block in self._start if id(block) not in alive),
             by_owner=_stays(peak, "owner"),
             by_line=_stays(peak, "line"),
             curve=(

@@ -164,10 +164,13 @@ def _sentence(account: MemoryAccount) -> str:
             f" allocated on {main.allocator.name} "
             f"({fmt_bytes(main.allocator.peak_reserved_bytes)} reserved)"
         )
+    if main.start_bytes:
+        rise = main.rise_bytes
+        peak += f", {fmt_bytes(rise)} above the start" if rise else ", no more than at the start"
     if main.peak_bytes:
         name, nbytes = max(main.at_peak_bytes.items(), key=lambda item: item[1])
         peak += f", {fmt_share(nbytes / main.peak_bytes)} {name}{_most_of(main, name)}"
-    sentence = f"{peak}; {_left(main.left_behind_bytes)}"
+    sentence = f"{peak}; {_left(main)}"
     if account.out_of_memory:
         asked = account.requested_bytes
         more = f"{fmt_bytes(asked)} more could not be had; " if asked else ""
@@ -195,10 +198,11 @@ def _most_of(device: DeviceAccount, category: str) -> str:
     return f" ({fmt_share(nbytes / total)} of them in {path})" if 3 * nbytes > total else ""
 
 
-def _left(nbytes: int) -> str:
-    if nbytes > 0:
-        return f"{fmt_bytes(nbytes)} stayed behind"
-    return "nothing stayed behind" if nbytes == 0 else f"{fmt_bytes(-nbytes)} less than before"
+def _left(device: DeviceAccount) -> str:
+    """What the region made and left, apart from what died of what was there before."""
+    kept = f"{fmt_bytes(device.kept_bytes)} stayed behind" if device.kept_bytes else ""
+    freed = f"{fmt_bytes(device.freed_bytes)} from before was freed" if device.freed_bytes else ""
+    return " and ".join(filter(None, (kept or "nothing stayed behind", freed)))
 
 
 def _called(device: DeviceAccount) -> str:

@@ -14,6 +14,8 @@ from perfkit.memory.account import MemoryAccount, account
 from perfkit.memory.live import now
 from perfkit.report._text import fmt_bytes
 
+MIB = 2**20
+
 
 def _account() -> MemoryAccount:
     model = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.Sigmoid()) for _ in range(6)])
@@ -56,8 +58,30 @@ def test_no_work_is_a_plain_answer() -> None:
 
 def test_less_and_nothing_left_behind_are_said() -> None:
     kept = [torch.zeros(256)]
-    assert "1.00 KiB less than before" in str(account(kept.clear))
+    cleared = str(account(kept.clear))
+    assert "nothing stayed behind and 1.00 KiB from before was freed" in " ".join(cleared.split())
     assert "nothing stayed behind" in str(account(lambda: torch.zeros(256)))
+
+
+def test_the_rise_and_what_the_cell_itself_left_stand_apart_from_what_was_before() -> None:
+    old = [torch.zeros(2**20)]
+    new: list[torch.Tensor] = []
+
+    def cell() -> None:
+        old.clear()
+        new.append(torch.zeros(2**18))
+
+    result = account(cell)
+    main = result.devices[0]
+    assert (main.left_behind_bytes, main.kept_bytes, main.freed_bytes) == (-3 * MIB, MIB, 4 * MIB)
+    words = " ".join(str(result).split())
+    assert "no more than at the start" in words
+    assert "1.00 MiB stayed behind and 4.00 MiB from before was freed." in words
+
+    again = account(lambda: new.append(torch.zeros(2**19)))
+    assert again.devices[0].rise_bytes == 2 * MIB
+    assert str(again).startswith(f"Peak {fmt_bytes(again.peak_bytes)}, 2.00 MiB above the start, ")
+    assert again.to_dict()["devices"][0]["kept_bytes"] == 2 * MIB
 
 
 def test_names_are_escaped() -> None:
