@@ -198,9 +198,9 @@ def _syncs_table(syncs: Sequence[Sync]) -> TableView:
     """What made the host wait for the device."""
     rows = tuple(
         (
-            sync.op or "(no operator)",
+            _made_by(sync),
             sync.call,
-            sync.copy,
+            sync.copy.removeprefix("Memcpy "),
             fmt_count(round(sync.per_step, 1)),
             fmt_ms(sync.cost_us / 1e3 / max(sync.n_steps, 1)),
         )
@@ -214,6 +214,15 @@ def _syncs_table(syncs: Sequence[Sync]) -> TableView:
         align="<<<>>",
         code="cc...",
     )
+
+
+def _made_by(sync: Sync) -> str:
+    """The operator, and the label around it: one operator may sync in several places."""
+    label = next((name.strip("# ") for name in reversed(sync.ops) if "::" not in name), "")
+    if not sync.op:
+        # Labels that are paths differ at their end.
+        return f"…{label[-22:]}" if len(label) > 23 else label or "(no operator)"
+    return f"{sync.op} in {label}" if label else sync.op
 
 
 def _breakdown_view(b: Breakdown) -> ProfileView:
