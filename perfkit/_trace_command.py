@@ -93,8 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(target: Path, report: Any, scrub: bool) -> None:
+    from perfkit._files import write_atomically
     from perfkit.report.trace_report import page
-    from perfkit.trace.export import write_atomically
 
     if target.exists() and not target.is_file():
         # putting a file in its place would remove a device

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import keyword
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +23,6 @@ __all__ = [
     "output_arguments",
     "parse",
     "show",
-    "write_atomically",
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -133,33 +131,6 @@ def _path(value: str) -> Path:
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         value = value[1:-1]
     return Path(value).expanduser()
-
-
-def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a file beside ``path``, then put it in its place in one go.
-
-    Whoever reads ``path`` sees the old file or the whole new one. The temporary file keeps
-    the ending of the name, because writers choose their format by it.
-
-    Raises:
-        UsageError: the file cannot be written (disk full, permissions).
-    """
-    ending = "".join(path.suffixes[-2:])
-    try:
-        handle, name = tempfile.mkstemp(prefix=".perfkit-", suffix=ending, dir=path.parent)
-        os.close(handle)
-        part = Path(name)
-        try:
-            write(part)
-            # mkstemp makes files private to the user; give the mode any new file would get
-            mask = os.umask(0)
-            os.umask(mask)
-            part.chmod(0o666 & ~mask)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def show(bundle: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from perfkit._files import write_atomically
 from perfkit.magics import _arguments
 from perfkit.magics._cell import UserCode, compile_user_code
 
@@ -99,11 +100,11 @@ class SynclintMagics(Magics):
         if not args.quiet:
             _arguments.show(report.mime_bundle(result, "synclint"))
         if args.text is not None:
-            _arguments.write_atomically(
+            write_atomically(
                 args.text, lambda path: path.write_text(f"{result}\n", encoding="utf-8")
             )
         if args.data is not None:
-            _arguments.write_atomically(args.data, lambda path: _write_json(result, path))
+            write_atomically(args.data, lambda path: _write_json(result, path))
 
 
 def _check(args: argparse.Namespace, cell: str | None) -> None:

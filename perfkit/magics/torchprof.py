@@ -17,6 +17,7 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from perfkit._files import write_atomically
 from perfkit.magics import _arguments
 from perfkit.magics._cell import UserCode, compile_user_code
 
@@ -148,11 +149,11 @@ class TorchprofMagics(Magics):
         elif not args.quiet:
             _arguments.show(report.mime_bundle(profile, "profile"))
         if args.text is not None:
-            _arguments.write_atomically(
+            write_atomically(
                 args.text, lambda path: path.write_text(f"{profile}\n", encoding="utf-8")
             )
         if args.data is not None:
-            _arguments.write_atomically(args.data, profile.save)
+            write_atomically(args.data, profile.save)
 
 
 def _check(args: argparse.Namespace, cell: str | None) -> None:

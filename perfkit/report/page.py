@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from perfkit.trace.export import write_atomically
+from perfkit._files import write_atomically
 from perfkit.trace.scrub import scrub as _scrub
 
 __all__ = ["page", "save"]

@@ -19,7 +19,6 @@ import csv
 import gzip
 import io
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from perfkit._files import write_atomically
 from perfkit.errors import MissingError, UsageError
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Collective, Trace
 from perfkit.trace.scrub import scrub as _scrub
 
-__all__ = ["COLUMNS", "export", "write_atomically"]
+__all__ = ["COLUMNS", "export"]
 
 #: Columns of the CSV and Parquet files; ids are empty (null) where a trace has none.
 COLUMNS = (
@@ -120,28 +120,6 @@ def export(trace: Trace, path: str | os.PathLike[str], *, scrub: bool = False) -
         raise UsageError(f"cannot tell what to write into {target}: end it in {_ENDINGS}")
     write_atomically(target, lambda part: write(trace, part))
     return target
-
-
-def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a file beside ``path``, then put it in its place in one go.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    try:
-        handle, name = tempfile.mkstemp(prefix=".perfkit-", suffix=path.suffix, dir=path.parent)
-        os.close(handle)
-        part = Path(name)
-        try:
-            write(part)
-            mask = os.umask(0)  # mkstemp's file is private; this one is as any other
-            os.umask(mask)
-            part.chmod(0o666 & ~mask)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _save(part: Path, data: bytes) -> None:

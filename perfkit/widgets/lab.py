@@ -21,6 +21,7 @@ import numpy as np
 import traitlets
 from markupsafe import escape
 
+from perfkit._files import write_atomically
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.experiment.events import (
     FINAL_STATES,
@@ -34,7 +35,6 @@ from perfkit.experiment.result import SPEED, RunResult
 from perfkit.experiment.session import Session
 from perfkit.experiment.settings import Setting
 from perfkit.machine import facts
-from perfkit.trace.export import write_atomically
 from perfkit.widgets import _lab_rows as rows_
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
 from perfkit.widgets._history import History, planar

@@ -11,7 +11,9 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments
 
+from perfkit._files import write_atomically
 from perfkit.errors import ProfilerBusyError
+from perfkit.errors import UsageError as PerfkitUsageError
 from perfkit.magics import _arguments
 
 
@@ -88,12 +90,20 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
         path.write_text("half")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(UsageError, match=r"cannot write .*report.txt: No space left"):
-        _arguments.write_atomically(target, torn)
+    with pytest.raises(PerfkitUsageError, match=r"cannot write .*report.txt: No space left"):
+        write_atomically(target, torn)
     assert target.read_text() == "old"
-    _arguments.write_atomically(target, lambda path: path.write_text("new"))
+    write_atomically(target, lambda path: path.write_text("new"))
     assert target.read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["report.txt"]
+
+
+def test_what_is_no_ordinary_file_is_left_alone(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(PerfkitUsageError, match="no ordinary file"):
+        write_atomically(pipe, lambda path: path.write_text("new"))
+    assert pipe.is_fifo()
 
 
 def test_the_temporary_name_keeps_the_ending_and_the_usual_mode(tmp_path: Path) -> None:
@@ -103,7 +113,7 @@ def test_the_temporary_name_keeps_the_ending_and_the_usual_mode(tmp_path: Path) 
         seen.append(path.name)
         path.write_bytes(b"x")
 
-    _arguments.write_atomically(tmp_path / "t.json.gz", write)
+    write_atomically(tmp_path / "t.json.gz", write)
     assert seen[0].endswith(".json.gz")
     mask = os.umask(0)
     os.umask(mask)

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfkit._files import write_atomically
 from perfkit.errors import MissingError, UsageError
 from perfkit.trace.columns import Trace
-from perfkit.trace.export import COLUMNS, export, write_atomically
+from perfkit.trace.export import COLUMNS, export
 from perfkit.trace.load import load
 from tests.simulated_traces import STREAM, Simulated, cpu_training, gpu_training
 
