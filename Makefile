@@ -11,8 +11,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
-# Each takes the path of its JSON file. big_trace.py is no benchmark: it makes a trace for others.
-BENCHES := $(filter-out %/big_trace.py,$(sort $(wildcard tests/bench/*.py)))
+# Each takes the path of its JSON file; what begins with _ serves the others.
+BENCHES := $(filter-out tests/bench/_%,$(sort $(wildcard tests/bench/*.py)))
 CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
 .DEFAULT_GOAL := help

@@ -126,12 +126,11 @@ def measure(wanted_ms: float) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", nargs="?", type=Path)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
     results = [measure(ms) for ms in WANTED_MS]
     report = {"results": results, "provenance": stamp(seed=0).to_dict()}
-    path = args.out or args.path
+    path = args.path
     if path is not None:
         path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     for r in results:

@@ -35,7 +35,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from big_trace import write
+from _big_trace import write
 
 from perfkit.machine import stamp
 
@@ -218,7 +218,7 @@ def _line(name: str, r: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("out", type=Path, help="the JSON file to write")
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="no growth, no slow peers")

@@ -84,4 +84,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[-1]))  # `make bench` says --out PATH
+    sys.exit(main(sys.argv[1]))

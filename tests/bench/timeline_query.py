@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from big_trace import write
+from _big_trace import write
 
 from perfkit.machine import stamp
 from perfkit.timing.summary import summarize

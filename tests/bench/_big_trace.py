@@ -1,6 +1,6 @@
 """Large simulated traces for benchmarks: the layout and the size per event of Kineto's own files.
 
-    python tests/bench/big_trace.py N_EVENTS OUT.json
+    python tests/bench/_big_trace.py N_EVENTS OUT.json
 
 Nothing in them was measured. A step is a training step on one GPU: a wait for the DataLoader,
 a pageable copy, blocks of forward and backward ops with their launches, kernels and flow
