@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 MAKEFILE = Path(__file__).parent.parent / "Makefile"
+# `make test` runs these tests: its own make must not tell ours what to do
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
 NEEDS = ("pyproject.toml", "constraints.txt", "hatch_build.py", "perfkit/_version.py")
 
 
@@ -23,6 +26,7 @@ def test_a_python_that_is_none_is_one_clear_line(python: str, tmp_path: Path) ->
     ran = subprocess.run(
         ["make", "install", f"PYTHON={python}"],
         cwd=tmp_path,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=60,
@@ -40,6 +44,7 @@ def test_a_python_that_is_new_enough_goes_on(tmp_path: Path) -> None:
     planned = subprocess.run(
         ["make", "--dry-run", "--always-make", "install", f"PYTHON={sys.executable}"],
         cwd=MAKEFILE.parent,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=60,
