@@ -357,8 +357,8 @@ def _table(trace: Trace, rows: slice) -> list[list[Any]]:
 
 def _parquet(trace: Trace, part: Path) -> None:
     try:
-        import pyarrow  # type: ignore[import-not-found,unused-ignore]
-        import pyarrow.parquet as parquet  # type: ignore[import-not-found,unused-ignore]
+        import pyarrow
+        import pyarrow.parquet as parquet
     except ImportError:
         raise MissingError(
             "writing Parquet needs pyarrow: `pip install pyarrow`, or write .csv.gz instead"
