@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perfkit.errors import UsageError
+from perfkit.lessons import progress
 from perfkit.lessons._message import Message
 
 __all__ = ["Predict"]
@@ -20,23 +21,35 @@ class Predict:
     Args:
         question: one sentence.
         answers: text by letter.
+        lesson: the lesson's number; with it, a scored guess is kept for
+            :func:`perfkit.lessons.progress.calibration`. Without it nothing is kept.
 
     Raises:
         UsageError: fewer than two answers.
     """
 
-    def __init__(self, question: str, answers: Mapping[str, str]) -> None:
+    def __init__(
+        self, question: str, answers: Mapping[str, str], *, lesson: str | None = None
+    ) -> None:
         if len(answers) < 2:
             raise UsageError("a prediction needs at least two answers to choose from")
         self.question = question
         self.answers = dict(answers)
+        self.lesson = lesson
         self.locked: str | None = None
+        self.sure: int | None = None
+        self._scored = False
 
-    def lock(self, letter: str | None) -> Message:
+    def lock(self, letter: str | None, *, sure: int | None = None) -> Message:
         """Settle on an answer; an empty string or None settles on nothing yet.
 
+        Args:
+            letter: of the answer.
+            sure: how sure you are, in percent, if you like to know later how well you know.
+
         Raises:
-            UsageError: no answer has that letter, or another one is locked.
+            UsageError: no answer has that letter, another one is locked, it was scored already,
+                or ``sure`` is no percentage.
         """
         if not letter:
             if self.locked:
@@ -44,9 +57,16 @@ class Predict:
             return Message("No guess yet", ("Choose a letter, run this cell, then go on.",))
         if letter not in self.answers:
             raise UsageError(f"no answer {letter!r}; there are: {', '.join(self.answers)}")
+        if sure is not None and not 0 <= sure <= 100:
+            raise UsageError(f"sure= is a percentage from 0 to 100, not {sure!r}")
         if self.locked is not None and self.locked != letter:
             raise UsageError(f"your guess {self.locked!r} is locked; it is scored at the end")
-        self.locked = letter
+        if self.locked is None and self._scored:
+            raise UsageError(
+                "this question was scored already; run the cell that asks it to guess again"
+            )
+        if self.locked is None:
+            self.locked, self.sure = letter, sure
         return self._locked_message()
 
     def score(self, right: str, *, because: str) -> Message:
@@ -61,16 +81,30 @@ class Predict:
         """
         if right not in self.answers:
             raise UsageError(f"no answer {right!r}; there are: {', '.join(self.answers)}")
+        self._scored = True
         truth = f"It is {right}: {self.answers[right]}."
         if self.locked is None:
             again = 'That is fine; next time, lock one before you measure: guess.lock("a").'
             return Message("You locked no guess", (truth, because, again))
+        lines = (truth, because, *self._kept(right))
         if self.locked == right:
-            return Message("You guessed right", (truth, because))
-        return Message(f"You guessed {self.locked}: {self.answers[self.locked]}", (truth, because))
+            return Message("You guessed right", lines)
+        return Message(f"You guessed {self.locked}: {self.answers[self.locked]}", lines)
+
+    def _kept(self, right: str) -> tuple[str, ...]:
+        """Keep the guess where it belongs to a lesson, and tell the tally."""
+        if self.lesson is None or self.locked is None:
+            return ()
+        guess = progress.Guess(self.lesson, self.question, self.locked, right, self.sure)
+        trouble = progress.keep(guess)
+        if trouble:
+            return (f"Your guess could not be kept for later: {trouble}.",)
+        return (progress.calibration().sentence(),)
 
     def _locked_message(self) -> Message:
-        return Message("Locked", (f"{self.locked}: {self.answers[self.locked or '']}",))
+        letter = self.locked or ""
+        sure = "" if self.sure is None else f" ({self.sure} % sure)"
+        return Message("Locked", (f"{letter}: {self.answers[letter]}{sure}",))
 
     def _message(self) -> Message:
         return Message(self.question, items=tuple(f"{k}: {v}" for k, v in self.answers.items()))

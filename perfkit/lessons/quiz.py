@@ -1,0 +1,69 @@
+"""A question with one right answer, which says why each of the others is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perfkit.errors import UsageError
+from perfkit.lessons._message import Message
+
+__all__ = ["Quiz"]
+
+
+class Quiz:
+    """A question with lettered answers of which one is right.
+
+    ``quiz.answer("b")`` says whether it is, and why; a wrong one may be followed by another.
+
+    Args:
+        question: one sentence.
+        answers: text by letter.
+        right: the letter of the right one.
+        because: for each letter, why it is right or wrong.
+
+    Raises:
+        UsageError: fewer than two answers, ``right`` is none of them, or a reason is missing or
+            belongs to no answer.
+    """
+
+    def __init__(
+        self, question: str, answers: Mapping[str, str], *, right: str, because: Mapping[str, str]
+    ) -> None:
+        if len(answers) < 2:
+            raise UsageError("a quiz needs at least two answers to choose from")
+        if right not in answers:
+            raise UsageError(f"the right answer {right!r} is none of: {', '.join(answers)}")
+        if set(because) != set(answers):
+            odd = ", ".join(sorted(set(because) ^ set(answers)))
+            raise UsageError(f"because= needs one reason for each answer; look at: {odd}")
+        self.question = question
+        self.answers = dict(answers)
+        self.right = right
+        self.because = dict(because)
+
+    def answer(self, letter: str | None) -> Message:
+        """Whether that is right, and why; an empty string or None answers nothing yet.
+
+        Raises:
+            UsageError: no answer has that letter.
+        """
+        if not letter:
+            return Message("No answer yet", ("Choose a letter and run this cell.",))
+        if letter not in self.answers:
+            raise UsageError(f"no answer {letter!r}; there are: {', '.join(self.answers)}")
+        title = "Right" if letter == self.right else "Not that one"
+        chosen = f"{letter}: {self.answers[letter]}"
+        return Message(title, (chosen, self.because[letter]))
+
+    def _message(self) -> Message:
+        return Message(self.question, items=tuple(f"{k}: {v}" for k, v in self.answers.items()))
+
+    def __repr__(self) -> str:
+        return repr(self._message())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        return self._message()._repr_html_()
