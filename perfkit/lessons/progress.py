@@ -1,9 +1,9 @@
 """What the reader guessed, lesson by lesson: kept in one folder of theirs, gone with one call.
 
 The folder is ``$PERFKIT_HOME``, else ``perfkit`` in the user's data folder (:func:`folder`). Each
-scored guess is a small JSON file of its own in ``guesses/``: two kernels cannot lose each other's, and
-a damaged file loses one guess. Only the first guess at a question counts: the second time its
-answer is known. Nothing else is stored, and nothing leaves the machine.
+scored guess is a small JSON file of its own in ``guesses/``: two kernels cannot lose each
+other's, and a damaged file loses one guess. Only the first guess at a question counts: the second
+time its answer is known. Nothing else is stored, and nothing leaves the machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -80,12 +79,12 @@ class Calibration:
         n = len(self.guesses)
         if not n:
             return "No guess has been scored yet."
-        return f"So far {self.n_right} of {n} {'guess' if n == 1 else 'guesses'} right."
+        return f"So far you were right {self.n_right} of {n} {'time' if n == 1 else 'times'}."
 
     def message(self) -> Message:
         """The total, a line for each stated confidence, one for each guess."""
         sure = tuple(
-            f"When you were {percent} % sure: right {right} of {n} times."
+            f"When you were {percent} % sure: right {right} of {n} {'time' if n == 1 else 'times'}."
             for percent, (right, n) in self.by_confidence().items()
         )
         items = tuple(
@@ -149,7 +148,8 @@ def keep(guess: Guess) -> str:
 
 def guesses() -> tuple[Guess, ...]:
     """Every stored guess, by lesson; files that cannot be read are passed over."""
-    found = (_read(path) for path in _files())
+    # a name with a dot in front is a file that another kernel is writing
+    found = (_read(path) for path in _files() if not path.name.startswith("."))
     return tuple(sorted((g for g in found if g), key=lambda g: (g.lesson, g.question)))
 
 
@@ -164,12 +164,15 @@ def forget() -> Message:
     Raises:
         UsageError: a file could not be deleted.
     """
-    files = list(_files())
-    try:
-        for path in files:
+    files = _files()
+    stayed = []
+    for path in files:
+        try:
             path.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot delete {path}: {error.strerror or error}") from None
+        except OSError as error:
+            stayed.append(f"{path} ({error.strerror or error})")
+    if stayed:
+        raise UsageError(f"these could not be deleted: {', '.join(stayed)}")
     with contextlib.suppress(OSError, UsageError):  # not there, or not empty: then it stays
         (folder() / "guesses").rmdir()
         folder().rmdir()
@@ -179,7 +182,7 @@ def forget() -> Message:
     )
 
 
-def _files() -> Iterable[Path]:
+def _files() -> list[Path]:
     with contextlib.suppress(OSError, UsageError, ValueError):
         return sorted((folder() / "guesses").glob("*.json"))
     return []
@@ -195,11 +198,11 @@ def _read(path: Path) -> Guess | None:
     """The guess in a file; None where there is none that can be understood."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        texts = [data[name] for name in ("lesson", "question", "chosen", "right")]
-        sure = data.get("sure")
+        lesson, question = data["lesson"], data["question"]
+        chosen, right, sure = data["chosen"], data["right"], data.get("sure")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    if not all(isinstance(text, str) for text in texts):
+    if not all(isinstance(text, str) for text in (lesson, question, chosen, right)):
         return None
     usable = isinstance(sure, int) and not isinstance(sure, bool) and 0 <= sure <= 100
-    return Guess(*texts, sure=sure if usable else None)
+    return Guess(lesson, question, chosen, right, sure if usable else None)
