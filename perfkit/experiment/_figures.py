@@ -36,15 +36,21 @@ class Pauses:
 
     spans_s: list[tuple[float, float]] = field(default_factory=list)
     since_s: float | None = None
+    _within: list[tuple[float, float]] = field(default_factory=list)
+    _between: bool = False
 
-    def begin(self, now_s: float) -> None:
-        """It stands still from now on."""
+    def begin(self, now_s: float, *, between_steps: bool = False) -> None:
+        """It stands still from now on; no step was going on where it stopped between two."""
         self.since_s = now_s
+        self._between = between_steps
 
     def end(self, now_s: float) -> None:
         """It goes on."""
         if self.since_s is not None:
-            self.spans_s.append((self.since_s, now_s))
+            span = (self.since_s, now_s)
+            self.spans_s.append(span)
+            if not self._between:
+                self._within.append(span)
             self.since_s = None
 
     def total_s(self, now_s: float) -> float:
@@ -55,8 +61,9 @@ class Pauses:
     def touch(self, begin_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which of these stretches of time a pause falls into."""
         touched = np.zeros(len(begin_s), np.bool_)
-        open_span = [] if self.since_s is None else [(self.since_s, np.inf)]
-        for since, until in [*self.spans_s, *open_span]:
+        is_open = self.since_s is not None and not self._between
+        open_span = [(self.since_s, np.inf)] if is_open and self.since_s is not None else []
+        for since, until in [*self._within, *open_span]:
             touched |= (end_s >= since) & (begin_s <= until + _AFTER_PAUSE_S)
         return touched
 

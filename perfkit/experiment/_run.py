@@ -27,7 +27,7 @@ from perfkit.experiment.result import NO_STEP, RunResult
 from perfkit.experiment.worker import Job
 from perfkit.machine import facts, stamp
 
-Request = Literal["stop", "pause", "resume"]
+Request = Literal["stop", "pause", "park", "resume"]
 
 # A stop is asked for at the next step's end; a step that lasts longer than this is cut off, so
 # that a stop takes less than a second.
@@ -104,6 +104,7 @@ class Run:
         self._after_end = ""
         self._finish_asked = False
         self._want_pause = False
+        self._parks = False
         self._kill_at_s: float | None = None
         self._where_from: int | None = None
         self._first_end_s: float | None = None
@@ -140,13 +141,19 @@ class Run:
 
     # --- the thread -----------------------------------------------------------------------
 
+    def _meet_others(self) -> None:
+        """Runs that go on at once disturb each other; one that stands still disturbs nobody."""
+        with _going_on_lock:
+            for other in _going_on - {self}:
+                if other._pauses.since_s is None:
+                    other._overlapped = self._overlapped = True
+
     def _work(self) -> None:
         self._began_s = time.perf_counter()
         self._oom_kills = _failure.oom_kill_count()
         with _going_on_lock:
-            for other in _going_on:
-                other._overlapped = self._overlapped = True
             _going_on.add(self)
+        self._meet_others()
         code = 0
         try:
             self._emit(RunStarted(self.plan.run_id, dict(self.plan.values), self.plan.notes))
@@ -214,6 +221,8 @@ class Run:
             self._enter("warm-up")
         elif kind == "points":
             self._take_points(message)
+        elif kind == "parked" and self._parks:
+            self._stands_still(between_steps=True)
         elif kind == "done":
             self._done = True
             self._kill_at_s = time.perf_counter() + _CLEAN_UP_WITHIN_S
@@ -244,6 +253,14 @@ class Run:
         if self.state == "warm-up" and self._curve.n > self.plan.warmup:
             self._enter("running")
 
+    def _stands_still(self, *, between_steps: bool) -> None:
+        child = self._child
+        if child is None or self._failure is not None or self._done:
+            return
+        self._pauses.begin(time.perf_counter(), between_steps=between_steps)
+        child.pause()  # its loader workers and threads, too
+        self._enter("paused")
+
     def _answer_requests(self, child: _process.Child) -> None:
         now_s = time.perf_counter()
         while not self._requests.empty():
@@ -252,17 +269,30 @@ class Run:
                 self._stop(child, now_s)
             else:
                 self._want_pause = request == "pause"
+                if request == "park" and self._pauses.since_s is None:
+                    self._parks = True
+                    child.send({"k": "park"})
+                elif request == "resume" and self._parks:
+                    self._go_on(child)
         paused = self._pauses.since_s is not None
-        if self._failure is not None or self._done or paused == self._want_pause:
+        if self._failure is not None or self._done or self._parks or paused == self._want_pause:
             return
         if self._want_pause and child.pid is not None and self._begun:
-            self._pauses.begin(now_s)
-            child.pause()
-            self._enter("paused")
+            self._stands_still(between_steps=False)
         elif not self._want_pause and paused:
+            self._go_on(child)
+
+    def _go_on(self, child: _process.Child) -> None:
+        paused = self._pauses.since_s is not None
+        if paused:
             child.resume()
             self._pauses.end(time.perf_counter())
             self._sign_s = time.perf_counter()
+            self._meet_others()
+        if self._parks:
+            self._parks = False
+            child.send({"k": "go"})
+        if paused:
             self._enter("running" if self._curve.n > self.plan.warmup else "warm-up")
 
     def _stop(self, child: _process.Child, now_s: float) -> None:

@@ -24,6 +24,8 @@ class _ThreadCommands:
         self._fd = fd
         self._jobs: queue.SimpleQueue[worker.Job] = queue.SimpleQueue()
         self._finish = threading.Event()
+        self._may_go = threading.Event()
+        self._may_go.set()
         threading.Thread(target=self._read, name="perfkit-commands", daemon=True).start()
 
     def _read(self) -> None:
@@ -32,6 +34,11 @@ class _ThreadCommands:
             for message in frames.feed(data):
                 if message["k"] == "finish":
                     self._finish.set()
+                    self._may_go.set()
+                elif message["k"] == "park":
+                    self._may_go.clear()
+                elif message["k"] == "go":
+                    self._may_go.set()
                 else:
                     self._jobs.put(worker.as_job(message))
         end_all()
@@ -43,6 +50,14 @@ class _ThreadCommands:
     def finish_asked(self) -> bool:
         """Whether the run shall end after this step."""
         return self._finish.is_set()
+
+    def park_asked(self) -> bool:
+        """Whether it shall stand still after this step."""
+        return not self._may_go.is_set() and not self._finish.is_set()
+
+    def wait_for_go(self) -> None:
+        """Stand still until it may go on, or shall end."""
+        self._may_go.wait()
 
 
 def end_all() -> None:

@@ -61,6 +61,7 @@ class Session:
         seed: of the random numbers of each run: torch's, numpy's and Python's.
         on_event: is called with each :class:`~perfkit.experiment.events.Event`, in order, from
             the run's own thread. What it raises is shown, and raised by the next :meth:`wait`.
+        draws: whether ``on_event`` may draw what it is told: only quiet steps count then.
 
     Raises:
         UsageError: the workload is not callable with one argument, or a number cannot be.
@@ -79,6 +80,7 @@ class Session:
         warmup: int = 3,
         seed: int = 0,
         on_event: Callable[[Event], None] | None = None,
+        draws: bool = True,
     ) -> None:
         self.settings: tuple[Setting, ...] = resolve(settings)
         self._seconds = _positive("seconds", seconds)
@@ -92,6 +94,7 @@ class Session:
         self._workload = portable.pack(workload)
         self._sources = portable.sources(workload)
         self._on_event = on_event
+        self._watched = on_event is not None and draws
         self._lock = threading.RLock()
         self._run: Run | None = None
         self._runs: list[RunResult] = []
@@ -166,7 +169,7 @@ class Session:
                     start_timeout_s=self._start_timeout_s,
                     warmup=self._warmup,
                     seed=self._seed,
-                    watched=self._on_event is not None,
+                    watched=self._watched,
                 )
                 self._run = Run(plan, self._emit, self._keep)
                 self._run.start()
@@ -218,6 +221,15 @@ class Session:
         run = self._run
         if run is not None:
             run.ask("pause")
+
+    def park(self) -> None:
+        """Hold the current run at the end of its step, so that no step has a pause in it.
+
+        The state is ``"paused"`` as soon as it stands still. A run that is paused is left alone.
+        """
+        run = self._run
+        if run is not None:
+            run.ask("park")
 
     def resume(self) -> None:
         """Let a paused run go on."""

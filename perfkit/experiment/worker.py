@@ -75,6 +75,12 @@ class Commands(Protocol):
     def finish_asked(self) -> bool:
         """Whether the run shall end after this step."""
 
+    def park_asked(self) -> bool:
+        """Whether it shall stand still after this step; :meth:`finish_asked` has looked."""
+
+    def wait_for_go(self) -> None:
+        """Stand still until it may go on, or shall end."""
+
 
 class PipeCommands:
     """Commands from a pipe, looked at between steps: no thread beside the training."""
@@ -83,6 +89,7 @@ class PipeCommands:
         self._fd = fd
         self._frames = _frames.Frames()
         self._finish = False
+        self._park = False
 
     def job(self) -> Job:
         """The job; waits for it."""
@@ -94,9 +101,25 @@ class PipeCommands:
     def finish_asked(self) -> bool:
         """Whether the run shall end after this step."""
         if not self._finish and select.select([self._fd], [], [], 0)[0]:
-            data = os.read(self._fd, 1 << 12)
-            self._finish = not data or any(m["k"] == "finish" for m in self._frames.feed(data))
+            self._read()
         return self._finish
+
+    def park_asked(self) -> bool:
+        """Whether it shall stand still after this step."""
+        return self._park and not self._finish
+
+    def wait_for_go(self) -> None:
+        """Stand still until it may go on, or shall end."""
+        while self._park and not self._finish:
+            self._read()
+
+    def _read(self) -> None:
+        data = os.read(self._fd, 1 << 12)
+        self._finish |= not data
+        for message in self._frames.feed(data):
+            self._finish |= message["k"] == "finish"
+            if message["k"] in ("park", "go"):
+                self._park = message["k"] == "park"
 
 
 def as_job(message: dict[str, Any]) -> Job:
@@ -322,6 +345,10 @@ class _Recorder:
                 looked_s = end_s
                 if commands.finish_asked():
                     return "finished"
+                if commands.park_asked():
+                    self.send()  # waits for the device: nothing of a step is left to do
+                    self._stream.say("parked")
+                    commands.wait_for_go()
 
     def _first_step(self, begin_s: float) -> float:
         """The first step begins where it first asks for data; before that, things are built."""

@@ -520,3 +520,50 @@ def test_a_fork_of_the_kernel_leaves_the_session_alone(session):
     finally:
         one._owner_pid = real
     assert one.state == "running"
+
+
+def test_a_run_that_parks_stands_between_two_steps(session):
+    seen = []
+    one = session(ticking, seconds=30.0, on_event=seen.append, draws=False)
+    one.start()
+    wait_for(lambda: one.state == "running")
+    one.park()
+    wait_for(lambda: one.state == "paused")
+    before = [e for e in seen if isinstance(e, Points)]
+    time.sleep(0.5)
+    assert [e for e in seen if isinstance(e, Points)] == before, "all was told when it stood still"
+    one.resume()
+    wait_for(lambda: one.state == "running")
+    time.sleep(0.2)
+    one.stop()
+    result = one.wait()
+    assert result.n_steps > before[-1].index[-1]
+    assert result.index.tolist() == list(range(result.n_steps)), "no step is left out"
+    assert result.n_counted == result.n_steps - 3
+    assert result.step_ms[3:].max() < 450.0, "the pause is in no step"
+
+
+def test_two_runs_of_which_one_stands_still_do_not_disturb_each_other(session):
+    first, second = (session(ticking, seconds=30.0) for _ in range(2))
+    first.start()
+    wait_for(lambda: first.state == "running")
+    first.park()
+    wait_for(lambda: first.state == "paused")
+    second.start()
+    wait_for(lambda: second.state == "running")
+    second.park()
+    wait_for(lambda: second.state == "paused")
+    first.resume()
+    wait_for(lambda: first.state == "running")
+    second.stop()
+    first.stop()
+    for one in (first, second):
+        assert not [w for w in one.wait().warnings if "parallel" in w]
+    both = session(ticking, seconds=30.0)
+    both.start()
+    wait_for(lambda: both.state == "running")
+    second.start()
+    wait_for(lambda: second.state == "running")
+    for one in (both, second):
+        one.stop()
+        assert [w for w in one.wait().warnings if "parallel" in w]
