@@ -6,6 +6,7 @@
     ├── UsageError               a flag, argument or value that cannot be (also a ValueError)
     │   └── SettingError         an unknown or impossible setting of a Lab or sweep
     ├── MissingError             a package, program or device that is not here; says how to get it
+    ├── RecordError              a recorded result that cannot be read, or was changed by hand
     ├── TraceError               a file or byte string that is no (complete enough) Kineto trace
     ├── ProfilerBusyError        another profiler already runs in this process
     ├── MeasurementError         a measurement that cannot be made or trusted at all
@@ -38,6 +39,10 @@ class SettingError(UsageError):
 
 class MissingError(PerfkitError):
     """A package, program or device that is not here; the message says how to get it."""
+
+
+class RecordError(PerfkitError):
+    """A recorded result that cannot be read, or was changed by hand."""
 
 
 class TraceError(PerfkitError):

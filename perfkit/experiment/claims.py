@@ -1,0 +1,70 @@
+"""The claims that the course puts to the test, one row each (``claims.json`` beside this file)."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+__all__ = ["PARTS", "Claim", "claims", "first_lesson"]
+
+#: On what a claim, or a part of it, can be measured.
+PARTS = ("cpu", "gpu", "multi")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One row: something that people advise, and what of it is measured here.
+
+    Attributes:
+        id: a letter for the source and a number, e.g. ``"A9"``.
+        technique: the advice.
+        source_figure: the figure that the source gives for it; empty where it gives none.
+        measured: what the course measures.
+        where: parts by ``"cpu"``, ``"gpu"`` or ``"multi"`` (several GPUs); the value says which
+            part of the claim, and is empty where it is all of it.
+        today: what changed since the source was written; empty where nothing did.
+        lessons: two digits each, the first one is where it is settled.
+    """
+
+    id: str
+    technique: str
+    source_figure: str
+    measured: str
+    where: Mapping[str, str]
+    today: str
+    lessons: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            "id": self.id,
+            "technique": self.technique,
+            "source_figure": self.source_figure,
+            "measured": self.measured,
+            "where": dict(self.where),
+            "today": self.today,
+            "lessons": list(self.lessons),
+        }
+
+
+@functools.cache
+def claims() -> Mapping[str, Claim]:
+    """Every claim by its id, in the order of the sources."""
+    text = (resources.files("perfkit.experiment") / "claims.json").read_text(encoding="utf-8")
+    found = {}
+    for row in json.loads(text)["claims"]:
+        row["where"] = MappingProxyType(row["where"])
+        row["lessons"] = tuple(row["lessons"])
+        found[row["id"]] = Claim(**row)
+    return MappingProxyType(found)
+
+
+def first_lesson(claim: str) -> str:
+    """The lesson that settles a claim, in two digits; empty for an id that is none."""
+    known = claims().get(claim)
+    return known.lessons[0] if known is not None else ""

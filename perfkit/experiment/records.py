@@ -1,0 +1,251 @@
+"""Recorded results: what an experiment found, on which machine, when, and by what command.
+
+One file for each experiment, ``<device>/<claim>.json``; where two lessons look at one claim, the
+second one's file is ``<claim>-<lesson>.json``. The schema is ``perfkit.record/1``::
+
+    schema        "perfkit.record/1"
+    claim         "A9"
+    lesson        "06-host-to-device"
+    title         what was measured, in one line
+    holds         whether the claim's direction holds on this machine
+    headline      name of the figure that the ledger shows
+    sentence      the outcome in one sentence
+    figures       {name: {value, unit, low, high, kind}}; low and high may be null
+    device        {slug, name, type: "cpu" or "cuda", gpus: how many were visible}
+    provenance    kind "recorded", machine, device, versions, when_utc, command, seed
+    budget_s, duration_s
+    warnings      what makes it doubtful
+    digest        "sha256:…" over all the rest
+
+The digest tells an edited file from a measured one. It is no seal: whoever wants to forge a
+record can. It guards against the figure that somebody tidies up and forgets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from perfkit._files import write_atomically
+from perfkit.errors import RecordError, UsageError
+from perfkit.experiment.claims import first_lesson
+from perfkit.experiment.recording import Figure, Outcome, lesson_number
+from perfkit.machine import Provenance
+
+__all__ = [
+    "SCHEMA",
+    "Device",
+    "Record",
+    "Records",
+    "file_name",
+    "read_record",
+    "read_records",
+    "slug",
+    "write_record",
+]
+
+SCHEMA = "perfkit.record/1"
+_LARGEST_BYTES = 1 << 20  # a record has a few kilobytes; anything like this is none
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where an experiment ran.
+
+    Attributes:
+        name: the processor's or the GPU's name as its maker writes it.
+        type: ``"cpu"`` or ``"cuda"``.
+        gpus: how many GPUs the experiment could see.
+    """
+
+    name: str
+    type: Literal["cpu", "cuda"]
+    gpus: int = 0
+
+    @property
+    def slug(self) -> str:
+        """The name of its folder."""
+        return slug(self.name) if self.type == "cuda" else f"cpu-{slug(self.name)}"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One recorded result; the fields are those of the file, see the module."""
+
+    claim: str
+    lesson: str
+    title: str
+    outcome: Outcome
+    device: Device
+    provenance: Provenance
+    budget_s: float
+    duration_s: float
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> str:
+        """The lesson's two digits."""
+        return lesson_number(self.lesson)
+
+    @property
+    def date(self) -> str:
+        """The day it was recorded, in UTC: ``2026-01-31``."""
+        return self.provenance.when_utc[:10]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the file holds, with its digest."""
+        content = {
+            "schema": SCHEMA,
+            "claim": self.claim,
+            "lesson": self.lesson,
+            "title": self.title,
+            "holds": self.outcome.holds,
+            "headline": self.outcome.headline,
+            "sentence": self.outcome.sentence,
+            "figures": {name: f.to_dict() for name, f in self.outcome.figures.items()},
+            "device": {
+                "slug": self.device.slug,
+                "name": self.device.name,
+                "type": self.device.type,
+                "gpus": self.device.gpus,
+            },
+            "provenance": self.provenance.to_dict(),
+            "budget_s": self.budget_s,
+            "duration_s": self.duration_s,
+            "warnings": list(self.warnings),
+        }
+        return content | {"digest": _digest(content)}
+
+
+@dataclass(frozen=True)
+class Records:
+    """All records that could be read, and a line for each file that could not."""
+
+    records: tuple[Record, ...] = ()
+    refused: Mapping[Path, str] = MappingProxyType({})
+
+    def of(self, claim: str) -> list[Record]:
+        """Those of one claim; its first lesson's first, the newest first within a lesson."""
+        found = [record for record in self.records if record.claim == claim]
+        found.sort(key=lambda r: r.provenance.when_utc, reverse=True)
+        home = first_lesson(claim)
+        return sorted(found, key=lambda r: (r.number != home, r.number))
+
+
+def slug(name: str) -> str:
+    """A device's name as the name of a folder: ``NVIDIA H100 80GB HBM3`` → ``nvidia-h100-…``."""
+    plain = re.sub(r"\((?:r|tm|c)\)", " ", name.lower())
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:80] or "unknown"
+
+
+def file_name(claim: str, lesson: str) -> str:
+    """``A9.json``; ``A16-08.json`` for a lesson that is not the first to teach the claim."""
+    number = lesson_number(lesson)
+    return f"{claim}.json" if number == first_lesson(claim) else f"{claim}-{number}.json"
+
+
+def write_record(record: Record, folder: Path) -> Path:
+    """Write a record under ``folder``, whole or not at all; returns where.
+
+    Raises:
+        UsageError: it cannot be written, or another lesson's record of the claim on this device
+            has a figure of the same name, so that ``figure("A16.name")`` would mean two things.
+    """
+    place = folder / record.device.slug
+    target = place / file_name(record.claim, record.lesson)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {place}: {error.strerror or error}") from error
+    for other in read_records([folder]).of(record.claim):
+        if other.device.slug != record.device.slug or other.number == record.number:
+            continue
+        twice = sorted(set(other.outcome.figures) & set(record.outcome.figures))
+        if twice:
+            raise UsageError(
+                f"{record.claim} of lesson {record.number} and of lesson {other.number} both have "
+                f"a figure {twice[0]!r}: give one of them another name"
+            )
+    text = json.dumps(record.to_dict(), indent=1, ensure_ascii=False) + "\n"
+    write_atomically(target, lambda part: part.write_text(text, encoding="utf-8"))
+    return target
+
+
+def read_record(path: Path) -> Record:
+    """Read one file.
+
+    Raises:
+        RecordError: it is no record, of a schema that this version does not know, incomplete, or
+            was changed since it was written.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_BYTES:
+            raise RecordError(f"{path} is no record: it has {path.stat().st_size:,} bytes")
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RecordError(f"{path} cannot be read as a record: {reason}") from None
+    if not isinstance(content, dict) or "schema" not in content:
+        raise RecordError(f"{path} is no record: it names no schema")
+    if content["schema"] != SCHEMA:
+        raise RecordError(
+            f"{path} has the schema {content['schema']!r}; this perfkit reads {SCHEMA}"
+        )
+    told = content.pop("digest", None)
+    if told != _digest(content):
+        raise RecordError(
+            f"{path} was changed since it was recorded (its digest does not fit): records are "
+            f"never edited; run `perfkit record --claim {content.get('claim', 'ID')}` again, or "
+            "take the file away"
+        )
+    try:
+        return _record(content)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"{path} is no whole record: {type(error).__name__}: {error}") from None
+
+
+def read_records(folders: Iterable[Path]) -> Records:
+    """Every record under these folders; a claim in two of them counts twice if they differ."""
+    records: list[Record] = []
+    refused: dict[Path, str] = {}
+    seen: set[str] = set()
+    for folder in folders:
+        for path in sorted(folder.glob("*/*.json")):
+            try:
+                record = read_record(path)
+            except RecordError as error:
+                refused[path] = str(error)
+                continue
+            identity = record.to_dict()["digest"]
+            if identity not in seen:
+                seen.add(identity)
+                records.append(record)
+    return Records(tuple(records), MappingProxyType(refused))
+
+
+def _record(content: Mapping[str, Any]) -> Record:
+    figures = {name: Figure(**values) for name, values in content["figures"].items()}
+    device = content["device"]
+    return Record(
+        claim=content["claim"],
+        lesson=content["lesson"],
+        title=content["title"],
+        outcome=Outcome(content["holds"], figures, content["headline"], content["sentence"]),
+        device=Device(device["name"], device["type"], device["gpus"]),
+        provenance=Provenance.from_dict(content["provenance"]),
+        budget_s=content["budget_s"],
+        duration_s=content["duration_s"],
+        warnings=tuple(content["warnings"]),
+    )
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    # sorted keys and no white space: the order and the layout of a file do not matter
+    plain = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return "sha256:" + hashlib.sha256(f"{SCHEMA}\n{plain}".encode()).hexdigest()

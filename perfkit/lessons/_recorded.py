@@ -1,0 +1,45 @@
+"""Where recorded results lie, and which claims the course teaches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from perfkit.errors import MissingError
+from perfkit.lessons._places import clone_folder, data_folder, lessons
+
+__all__ = ["recorded_folder", "recorded_folders", "taught_claims"]
+
+
+def recorded_folder() -> Path:
+    """Where new records go: ``data/recorded`` of the clone, else the user's data folder."""
+    clone = clone_folder()
+    return clone / "data" / "recorded" if clone is not None else data_folder() / "recorded"
+
+
+def recorded_folders() -> list[Path]:
+    """Where records are looked for: the clone's, then the user's own."""
+    own = data_folder() / "recorded"
+    here = recorded_folder()
+    return [folder for folder in dict.fromkeys([here, own]) if folder.is_dir()]
+
+
+def taught_claims() -> Mapping[str, tuple[str, ...]]:
+    """The lessons that list each claim in their notebook's metadata, by claim id.
+
+    A notebook that cannot be read teaches nothing; without notebooks nothing is taught.
+    """
+    try:
+        paths = lessons()
+    except MissingError:
+        return {}
+    taught: dict[str, tuple[str, ...]] = {}
+    for path in paths:
+        try:
+            listed = json.loads(path.read_bytes())["metadata"]["perfkit"]["claims"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        for claim in listed:
+            taught[claim] = (*taught.get(claim, ()), path.stem)
+    return taught

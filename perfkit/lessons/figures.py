@@ -1,0 +1,150 @@
+"""Recorded figures in a lesson, and the numbers in its prose that they back.
+
+``figure("A9.bytes_ratio")`` shows a figure of the newest record of claim A9; this machine's own
+record goes before others. In Markdown a number that a record backs is written
+``<data value="A9.bytes_ratio">5.0×</data>``: readers see the number, and a test compares it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from perfkit.errors import RecordError, UsageError
+from perfkit.experiment.claims import claims
+from perfkit.experiment.recording import Figure
+from perfkit.experiment.records import Record, Records, read_records
+from perfkit.lessons._recorded import recorded_folders
+from perfkit.machine import facts
+from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio
+
+__all__ = ["RecordedFigure", "figure", "shown"]
+
+_NEAR = 4  # names listed beside an unknown one
+_MS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass(frozen=True, repr=False)
+class RecordedFigure:
+    """One recorded figure; its ``repr`` is one line.
+
+    Attributes:
+        key: claim and name, ``"A9.bytes_ratio"``.
+        figure: the number; ``None`` where it is not recorded yet.
+        source: ``"measured here"``, ``"recorded on NVIDIA H200"``, or ``"not recorded yet"``.
+        date: the day of the record, in UTC; empty where there is none.
+    """
+
+    key: str
+    figure: Figure | None
+    source: str
+    date: str = ""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether there is a record of it."""
+        return self.figure is not None
+
+    @property
+    def value(self) -> float | None:
+        """The number; ``None`` where it is not recorded yet."""
+        return None if self.figure is None else self.figure.value
+
+    def __repr__(self) -> str:
+        if self.figure is None:
+            return f"{self.key}: {self.source} (perfkit record --claim {self.key.split('.')[0]})"
+        kind = "" if self.figure.kind == "measured" else f"{self.figure.kind}, "
+        return f"{self.key}: {shown(self.figure)}, {kind}{self.source}, {self.date}"
+
+
+def figure(
+    key: str,
+    *,
+    device: Literal["cpu", "cuda"] | None = None,
+    folders: Iterable[Path] | None = None,
+) -> RecordedFigure:
+    """The recorded figure of that key.
+
+    Args:
+        key: claim and name, as in ``"A9.bytes_ratio"``.
+        device: only records made on a CPU or on a GPU.
+        folders: where records lie; by default the clone's ``data/recorded`` and the user's own.
+
+    Returns:
+        the figure of this machine's newest record, else of the newest one anywhere. Where the
+        claim has no record (of that kind of device) it says "not recorded yet".
+
+    Raises:
+        UsageError: there is no such claim, or its records have no figure of that name; names
+            those that are near.
+        RecordError: the claim's only record was changed by hand or cannot be read.
+    """
+    claim, name = _split(key)
+    records = read_records(recorded_folders() if folders is None else folders)
+    found = [r for r in records.of(claim) if device in (None, r.device.type)]
+    if not found:
+        _raise_refused(claim, records)
+        return RecordedFigure(key, None, "not recorded yet")
+    having = [r for r in found if name in r.outcome.figures]
+    if not having:
+        raise UsageError(f"no record of {claim} has a figure {name!r}; {_near(key, found)}")
+    record = max(having, key=lambda r: (_is_here(r), r.provenance.when_utc))
+    source = "measured here" if _is_here(record) else f"recorded on {record.device.name}"
+    return RecordedFigure(key, record.outcome.figures[name], source, record.date)
+
+
+def shown(figure: Figure) -> str:
+    """Value, unit and interval: ``2.34× [2.10, 2.61]``; exact whole numbers with all digits."""
+    value = _number(figure.value, figure)
+    if figure.low is None or figure.high is None:
+        return value
+    return f"{value} [{_number(figure.low, figure)}, {_number(figure.high, figure)}]"
+
+
+def _number(value: float, figure: Figure) -> str:
+    if figure.unit == "×":
+        return fmt_ratio(value)
+    if figure.kind == "exact" and float(value).is_integer():
+        number = fmt_count(value)
+    elif figure.unit == "B":
+        return fmt_bytes(value)
+    elif figure.unit in _MS:
+        return fmt_ms(value * _MS[figure.unit])
+    else:
+        number = f"-{fmt_number(-value)}" if value < 0 else fmt_number(value)
+    return number if figure.unit == "1" else f"{number} {figure.unit}"
+
+
+def _split(key: str) -> tuple[str, str]:
+    claim, dot, name = key.partition(".")
+    if not dot or not name:
+        raise UsageError(f"no figure {key!r}: a key is claim.name, as in 'A9.bytes_ratio'")
+    if claim not in claims():
+        near = difflib.get_close_matches(claim.upper(), claims(), n=_NEAR, cutoff=0.5)
+        raise UsageError(
+            f"no claim {claim!r}; near ones: {', '.join(near) or 'none'}; `perfkit claims` lists all"
+        )
+    return claim, name
+
+
+def _near(key: str, records: Sequence[Record]) -> str:
+    known = sorted({f"{r.claim}.{name}" for r in records for name in r.outcome.figures})
+    near = difflib.get_close_matches(key, known, n=_NEAR, cutoff=0.3) or known[:_NEAR]
+    return f"near ones: {', '.join(near)}"
+
+
+def _raise_refused(claim: str, records: Records) -> None:
+    for path, reason in records.refused.items():
+        if path.stem.partition("-")[0] == claim:
+            raise RecordError(reason)
+
+
+def _is_here(record: Record) -> bool:
+    """Whether it was recorded on this very machine, as far as names tell."""
+    machine = facts()
+    if record.device.type == "cpu":
+        return record.device.name == machine.cpu
+    return record.device.name in {gpu.name for gpu in machine.gpus}
