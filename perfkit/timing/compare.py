@@ -519,8 +519,8 @@ def _comparison(
         confidence=interval.confidence,
         n_blocks=len(slow),
         different=interval.different,
-        sentence=_sentence(names, interval),
-        warnings=(*_overrun(len(slow), duration_s, budget_s), *_doubts(slow, fast, interval)),
+        sentence=sentence(names, interval),
+        warnings=(*_overrun(len(slow), duration_s, budget_s), *doubts(slow, fast, interval)),
         provenance=stamp(
             "measured here",
             command=f"perfkit.compare({names[0]}, {names[1]})",
@@ -539,7 +539,8 @@ def _unit(median_ms: float) -> tuple[str, float]:
     return ("s", 1e-3) if median_ms >= 10_000 else ("ms", 1.0)
 
 
-def _sentence(names: tuple[str, str], interval: Interval) -> str:
+def sentence(names: tuple[str, str], interval: Interval) -> str:
+    """The answer in words; ``names`` of the first (slow) and the second."""
     slow, fast = names
     percent = f"{100 * interval.confidence:.0f} %"
     ratio, low, high = interval.ratio, interval.low, interval.high
@@ -578,14 +579,15 @@ def _overrun(n_blocks: int, duration_s: float, budget_s: float) -> list[str]:
     ]
 
 
-def _doubts(slow: _Array, fast: _Array, interval: Interval) -> list[str]:
-    doubts = []
+def doubts(slow: _Array, fast: _Array, interval: Interval) -> list[str]:
+    """What makes the interval of two arms doubtful: few blocks, spread, and drift of both."""
+    found = []
     n = len(slow)
     if n < _FEW_BLOCKS and not interval.tight:
-        doubts.append(f"only {n} blocks: the interval is wide by necessity; raise budget_s")
+        found.append(f"only {n} blocks: the interval is wide by necessity; raise budget_s")
     half = math.sqrt(interval.high / interval.low) - 1 if interval.low > 0 else math.inf
     if n >= _FEW_BLOCKS and half > _WIDE_INTERVAL:
-        doubts.append(
+        found.append(
             f"the ratio is known to ±{100 * half:.0f} % only: raise budget_s, or measure on a "
             f"quieter machine"
         )
@@ -596,14 +598,14 @@ def _doubts(slow: _Array, fast: _Array, interval: Interval) -> list[str]:
     lower, upper = np.quantile(ratios, [0.25, 0.75])
     spread = float((upper - lower) / np.median(ratios))
     if spread > _WIDE_SPREAD:
-        doubts.append(
+        found.append(
             f"unsteady: the ratio of the middle half of the blocks spans {100 * spread:.0f} %"
         )
     level = trend(np.sqrt(means[0] * means[1]))
     if level is not None and level.clear and abs(level.relative) > _DRIFT:
         way = "slower" if level.change > 0 else "faster"
-        doubts.append(
+        found.append(
             f"both got {100 * abs(level.relative):.0f} % {way} while measured: the times below "
             f"are an average over that, the ratio is not touched by it"
         )
-    return doubts
+    return found
