@@ -299,7 +299,13 @@ class Run:
         if self._failure is not None or self._done:
             return
         self._failure = Failure("stopped", "")
-        if not self._begun or self._pauses.since_s is not None:
+        if self._parks and self._pauses.since_s is not None:
+            # between two steps it can end as after its last one, and clean up
+            child.resume()
+            self._pauses.end(now_s)
+            child.send({"k": "finish"})
+            self._kill_at_s = now_s + _STOP_WITHIN_S
+        elif not self._begun or self._pauses.since_s is not None:
             self._kill_at_s = now_s
         else:
             child.send({"k": "finish"})
