@@ -228,6 +228,40 @@ def compiled_code_types() -> tuple[type, ...]:
     return tuple(getattr(frames, name) for name in names if hasattr(frames, name))
 
 
+def compile_has_patched_torch() -> bool:
+    """Whether ``torch.compile`` has changed torch for this process, as its first use does.
+
+    Hides ``torch._dynamo.eval_frame.TorchPatcher.patch`` (since torch 2.0, cached since 2.1).
+    """
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    patch: Any = getattr(getattr(frames, "TorchPatcher", None), "patch", None)
+    return hasattr(patch, "cache_info") and bool(patch.cache_info().currsize)
+
+
+def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
+    """Call ``listener()`` when something compiled is called; returns how to stop.
+
+    It is told under the stance ``force_eager`` too, where nothing of it runs compiled. Hides
+    ``torch._dynamo.eval_frame._callback_from_stance`` (since torch 2.6), which every such call
+    asks for what to do.
+    """
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    original = getattr(frames, "_callback_from_stance", None)
+    if original is None:
+        return lambda: None
+
+    def ask(callback: Any) -> Any:
+        if callback is not None and callback is not False:  # those two: leave it as it is
+            listener()
+        return original(callback)
+
+    def stop() -> None:
+        frames._callback_from_stance = original
+
+    frames._callback_from_stance = ask
+    return stop
+
+
 def cuda_graph_type() -> type | None:
     """``torch.cuda.CUDAGraph`` (since torch 1.10; None in a torch without it)."""
     import torch

@@ -18,6 +18,8 @@ from perfkit import _torch_compat as compat
         ("torch._C", "_current_autograd_node"),
         ("torch._C._autograd", "_get_sequence_nr"),
         ("torch._C._autograd", "_profiler_enabled"),
+        ("torch._dynamo.eval_frame", "TorchPatcher"),
+        ("torch._dynamo.eval_frame", "_callback_from_stance"),
         ("torch.autograd", "_engine_run_backward"),
         ("torch.autograd.profiler", "_enable_profiler"),
         ("torch.autograd.profiler", "_is_profiler_enabled"),

@@ -27,6 +27,11 @@ _ASKED_BY = {
 _READS = frozenset({"bool", "float", "int", "item", "number"})
 _INDEXING_CALLS = frozenset({"__getitem__", "__setitem__"})
 _ITS_BACKWARD = "its backward"
+_CHECKS_AGAIN = (
+    "torch.compile was used in this process, which switches the argument checks of "
+    "torch.distributions off: here those lines do not wait, in a process that compiles nothing "
+    "they do; validate_args=False switches them off in both"
+)
 _COMPARING = frozenset({"max", "min", "sorted"})
 
 
@@ -123,7 +128,8 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
 def syncs_of(watch: Watch) -> Syncs:
     """One :class:`Sync` a line, from what a watch has noted."""
     lines: dict[tuple[str, int], list[tuple[Found, int]]] = {}
-    for one, count in watch.found():
+    found = watch.found()
+    for one, count in found:
         lines.setdefault((one.site.file, one.site.line), []).append((one, count))
     warnings: tuple[str, ...] = ()
     if not watch.saw_a_model:
@@ -131,6 +137,8 @@ def syncs_of(watch: Watch) -> Syncs:
             "no module with parameters ran and no gradient was seen, so nothing counted as being "
             "on the device; run the whole step, or pass model=",
         )
+    if watch.checks_again and any(entry_of(one) == "distribution" for one, _ in found):
+        warnings += (_CHECKS_AGAIN,)
     syncs = (_sync(file, line, hits) for (file, line), hits in sorted(lines.items()))
     return Syncs(syncs, warnings=warnings)
 

@@ -70,4 +70,5 @@ def _message(syncs: Any) -> str:
         lines.append(f"{sync.place}: {sync.code or sync.op}")
         lines.append(f"    {sync.op}: {sync.why}")
         lines += [f"    instead: {line}" for line in sync.instead.splitlines()]
+    lines += [f"note: {warning}" for warning in syncs.warnings]
     return "\n".join(lines)

@@ -115,7 +115,7 @@ def lint(
 
     from perfkit.advice.synclint.watch import Watch
 
-    watch = Watch(model)
+    watch = Watch(model, as_it_is=torch.cuda.is_available())
     waits: Counter[Site] = Counter()
     with ExitStack() as stack:
         if torch.cuda.is_available():

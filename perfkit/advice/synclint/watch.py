@@ -24,7 +24,9 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from perfkit import _torch_compat
+from perfkit.advice.synclint.argument_checks import checks_as_without_compile
 from perfkit.advice.synclint.connections import Connections
+from perfkit.advice.synclint.find import entry_of
 from perfkit.advice.synclint.rules import API_READS, rule_of
 from perfkit.advice.synclint.sites import (
     Site,
@@ -84,9 +86,12 @@ class Watch:
     Args:
         model: whose parameters, buffers and inputs are on the device. By default everything
             that has or needs a gradient, and all modules that run.
+        as_it_is: leave the process as it is, because what happens in it is looked at too.
 
     Attributes:
         saw_cuda: whether a tensor on a real GPU came along.
+        checks_again: whether the argument checks of torch.distributions ran only for the watch,
+            as they would in a process that compiles nothing.
 
     Raises:
         UsageError: on entry, if a watch is already active.
@@ -95,8 +100,9 @@ class Watch:
     _active: Watch | None = None
     _claim = threading.Lock()
 
-    def __init__(self, model: torch.nn.Module | None = None) -> None:
+    def __init__(self, model: torch.nn.Module | None = None, *, as_it_is: bool = False) -> None:
         self._model = model
+        self._as_it_is = as_it_is
         self._members = None if model is None else weakref.WeakSet(model.modules())
         self._links = Connections()
         self._found: Counter[tuple[Found, tuple[int, ...]]] = Counter()
@@ -114,6 +120,7 @@ class Watch:
         self._backward_line: Site | None = None
         self._looked_at = -1
         self.saw_cuda = False
+        self.checks_again = False
         self._api = ""
         self._one_hot_is_fixed = False
         self._stack = ExitStack()
@@ -142,6 +149,9 @@ class Watch:
                 stack.enter_context(warnings.catch_warnings())
                 # it warns of our own hook, which may well fire twice
                 warnings.filterwarnings("ignore", message="Using `torch.compile.*global hooks")
+                if not self._as_it_is:
+                    checks = checks_as_without_compile(self._compiled)
+                    self.checks_again = stack.enter_context(checks)
             api, ops = _ApiMode(self), _OpMode(self)
             api.__enter__()  # type: ignore[no-untyped-call]
             stack.callback(_torch_compat.leave_function_mode, api)
@@ -157,6 +167,13 @@ class Watch:
     @staticmethod
     def _release() -> None:
         Watch._active = None
+
+    def _compiled(self) -> None:
+        """Compiled code runs in the step: it makes no argument checks, wherever it runs."""
+        self.checks_again = False
+        for found, numbers in list(self._found):
+            if entry_of(found) == "distribution":
+                del self._found[found, numbers]
 
     @contextmanager
     def _in_backward(self, api: _ApiMode) -> Iterator[None]:

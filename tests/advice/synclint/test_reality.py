@@ -50,8 +50,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     monkeypatch.setattr(Watch, "saw_cuda", True, raising=False)
     init = Watch.__init__
 
-    def started(self: Watch, model: nn.Module | None = None) -> None:
-        init(self, model)
+    def started(self: Watch, model: nn.Module | None = None, **more: Any) -> None:
+        init(self, model, **more)
         self.saw_cuda = True
 
     monkeypatch.setattr(Watch, "__init__", started)

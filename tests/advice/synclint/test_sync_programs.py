@@ -6,24 +6,13 @@ import contextlib
 import io
 import re
 import runpy
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch.distributions import Distribution
 
 from perfkit.advice.synclint.find import find_syncs
 
 PROGRAMS = sorted((Path(__file__).parent / "programs").glob("*.py"))
-
-
-@pytest.fixture(autouse=True)
-def arguments_are_checked() -> Iterator[None]:
-    """torch's default, which torch.compile switches off for the whole process."""
-    before = Distribution._validate_args
-    Distribution.set_default_validate_args(True)
-    yield
-    Distribution.set_default_validate_args(before)
 
 
 def marked(path: Path) -> set[int]:
