@@ -27,7 +27,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -128,7 +128,7 @@ class Records:
     """All records that could be read, and a line for each file that could not."""
 
     records: tuple[Record, ...] = ()
-    refused: Mapping[Path, str] = MappingProxyType({})
+    refused: Mapping[Path, str] = field(default_factory=dict)
 
     def of(self, claim: str) -> list[Record]:
         """Those of one claim; its first lesson's first, the newest first within a lesson."""

@@ -125,7 +125,8 @@ def _split(key: str) -> tuple[str, str]:
     if claim not in claims():
         near = difflib.get_close_matches(claim.upper(), claims(), n=_NEAR, cutoff=0.5)
         raise UsageError(
-            f"no claim {claim!r}; near ones: {', '.join(near) or 'none'}; `perfkit claims` lists all"
+            f"no claim {claim!r}; near ones: {', '.join(near) or 'none'}; "
+            "`perfkit claims` lists all"
         )
     return claim, name
 
