@@ -18,11 +18,14 @@ class Message:
         title: one line.
         lines: paragraphs under it.
         items: list entries under those.
+        folds: what the reader opens when they want it, as summary and text, each inside the one
+            before. The page alone has them: in plain text a call gives the same.
     """
 
     title: str
     lines: tuple[str, ...] = ()
     items: tuple[str, ...] = ()
+    folds: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         lines = (_text.wrap(line) for line in self.lines)
@@ -35,4 +38,6 @@ class Message:
     def _repr_html_(self) -> str:
         from perfkit.report._html import render
 
-        return render("lesson.html", title=self.title, lines=self.lines, items=self.items)
+        return render(
+            "lesson.html", title=self.title, lines=self.lines, items=self.items, folds=self.folds
+        )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from perfkit._user_code import cell_names, is_user_code, where
 from perfkit.lessons._message import Message
 
 __all__ = ["Exercise", "NotYet"]
+
+_CALLS = (
+    "To look at your answer: .show(answer); to have it checked: .check(answer); hints: .hint()."
+)
 
 
 class NotYet(Exception):  # noqa: N818 - it is no error, the reader is on the way
@@ -19,8 +24,11 @@ class NotYet(Exception):  # noqa: N818 - it is no error, the reader is on the wa
 class Exercise:
     """One exercise of a lesson.
 
+    Shown, it is its title and its spec; on a page the hints open one inside the other.
+
     Args:
         title: one line.
+        spec: what the answer must do, one requirement a line.
         hints: the first one vague, the last one nearly the solution.
         show: takes what the reader wrote, gives what there is to see of it.
         check: takes what the reader wrote, gives the facts that hold, one a line; raises
@@ -34,8 +42,10 @@ class Exercise:
         hints: Sequence[str],
         show: Callable[[Any], Message],
         check: Callable[[Any], Sequence[str]],
+        spec: Sequence[str] = (),
     ) -> None:
         self.title = title
+        self.spec = tuple(spec)
         self._hints = tuple(hints)
         self._given = 0
         self._show = show
@@ -68,8 +78,19 @@ class Exercise:
             return _broken(answer, error)
         return Message("Done", items=tuple(facts))
 
+    def _message(self) -> Message:
+        return Message(self.title, (_CALLS,), self.spec)
+
     def __repr__(self) -> str:
-        return f"<Exercise: {self.title}>"
+        return repr(self._message())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        n = len(self._hints)
+        folds = tuple((f"Hint {i} of {n}", hint) for i, hint in enumerate(self._hints, start=1))
+        return replace(self._message(), folds=folds)._repr_html_()
 
 
 def _broken(answer: Any, error: Exception) -> Message:

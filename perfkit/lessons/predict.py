@@ -7,16 +7,21 @@ from typing import Any
 
 from perfkit.errors import UsageError
 from perfkit.lessons import progress
+from perfkit.lessons._choices import Choices
 from perfkit.lessons._message import Message
 
 __all__ = ["Predict"]
+
+# What a reader may say of how sure they are, in percent; none below chance is offered.
+_SURE = (30, 50, 70, 90)
 
 
 class Predict:
     """A question with lettered answers.
 
-    ``guess.lock("b")`` settles on one; after that it can no longer be changed, which is the
-    point. ``guess.score("d", because=…)`` ends it. A lesson also runs without a guess.
+    ``guess.lock("b")`` settles on one, as a click in a notebook does; after that it can no longer
+    be changed, which is the point. ``guess.score("d", because=…)`` ends it. A lesson also runs
+    without a guess.
 
     Args:
         question: one sentence.
@@ -39,6 +44,15 @@ class Predict:
         self.locked: str | None = None
         self.sure: int | None = None
         self._scored = False
+        chance = 100 / len(answers)
+        self._choices = Choices(
+            question,
+            answers,
+            button="Lock my guess",
+            chosen=lambda letter, sure: self.lock(letter, sure=sure),
+            # without a lesson nothing is kept, and nobody would ever look at it
+            sure=[percent for percent in _SURE if percent >= chance] if lesson else [],
+        )
 
     def lock(self, letter: str | None, *, sure: int | None = None) -> Message:
         """Settle on an answer; an empty string or None settles on nothing yet.
@@ -67,6 +81,12 @@ class Predict:
             )
         if self.locked is None:
             self.locked, self.sure = letter, sure
+            self._choices.update(
+                f"Locked: {letter}{self._said_sure()}. It is scored when it has been measured.",
+                open=False,
+                picked=letter,
+                marks={letter: ("mine", "your guess")},
+            )
         return self._locked_message()
 
     def score(self, right: str, *, because: str) -> Message:
@@ -82,6 +102,7 @@ class Predict:
         if right not in self.answers:
             raise UsageError(f"no answer {right!r}; there are: {', '.join(self.answers)}")
         self._scored = True
+        self._show_score(right)
         truth = f"It is {right}: {self.answers[right]}."
         if self.locked is None:
             again = 'That is fine; next time, lock one before you measure: guess.lock("a").'
@@ -101,10 +122,20 @@ class Predict:
             return (f"Your guess could not be kept for later: {trouble}.",)
         return (progress.calibration().sentence(),)
 
+    def _show_score(self, right: str) -> None:
+        marks = {right: ("right", "what was measured")}
+        if self.locked == right:
+            marks[right] = ("right", "your guess, and what was measured")
+        elif self.locked is not None:
+            marks[self.locked] = ("wrong", "your guess")
+        self._choices.update(f"Scored: it is {right}.", open=False, picked=self.locked, marks=marks)
+
+    def _said_sure(self) -> str:
+        return "" if self.sure is None else f" ({self.sure} % sure)"
+
     def _locked_message(self) -> Message:
         letter = self.locked or ""
-        sure = "" if self.sure is None else f" ({self.sure} % sure)"
-        return Message("Locked", (f"{letter}: {self.answers[letter]}{sure}",))
+        return Message("Locked", (f"{letter}: {self.answers[letter]}{self._said_sure()}",))
 
     def _message(self) -> Message:
         return Message(self.question, items=tuple(f"{k}: {v}" for k, v in self.answers.items()))
@@ -117,3 +148,6 @@ class Predict:
 
     def _repr_html_(self) -> str:
         return self._message()._repr_html_()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return self._choices.view()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from perfkit.errors import UsageError
+from perfkit.lessons._choices import Choices
 from perfkit.lessons._message import Message
 
 __all__ = ["Quiz"]
@@ -14,7 +16,8 @@ __all__ = ["Quiz"]
 class Quiz:
     """A question with lettered answers of which one is right.
 
-    ``quiz.answer("b")`` says whether it is, and why; a wrong one may be followed by another.
+    ``quiz.answer("b")`` says whether it is, and why, as a click in a notebook does; a wrong one
+    may be followed by another. Nothing is kept.
 
     Args:
         question: one sentence.
@@ -41,6 +44,10 @@ class Quiz:
         self.answers = dict(answers)
         self.right = right
         self.because = dict(because)
+        self._tried: list[str] = []
+        self._choices = Choices(
+            question, answers, button="Answer", chosen=lambda letter, _: self.answer(letter)
+        )
 
     def answer(self, letter: str | None) -> Message:
         """Whether that is right, and why; an empty string or None answers nothing yet.
@@ -52,7 +59,18 @@ class Quiz:
             return Message("No answer yet", ("Choose a letter and run this cell.",))
         if letter not in self.answers:
             raise UsageError(f"no answer {letter!r}; there are: {', '.join(self.answers)}")
+        if letter not in self._tried:
+            self._tried.append(letter)
         title = "Right" if letter == self.right else "Not that one"
+        self._choices.update(
+            f"{title}." if letter == self.right else f"{title}: try another.",
+            open=self.right not in self._tried,
+            picked=letter,
+            marks={
+                tried: ("right" if tried == self.right else "wrong", self.because[tried])
+                for tried in self._tried
+            },
+        )
         chosen = f"{letter}: {self.answers[letter]}"
         return Message(title, (chosen, self.because[letter]))
 
@@ -66,4 +84,8 @@ class Quiz:
         printer.text(repr(self))
 
     def _repr_html_(self) -> str:
-        return self._message()._repr_html_()
+        right = f"{self.right}: {self.answers[self.right]}. {self.because[self.right]}"
+        return replace(self._message(), folds=(("The answer", right),))._repr_html_()
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        return self._choices.view()

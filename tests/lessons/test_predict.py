@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from perfkit.errors import UsageError
+from perfkit.lessons import progress
 from perfkit.lessons.predict import Predict
 
 ANSWERS = {"a": "a larger batch", "b": "fewer <pixels>"}
@@ -47,3 +52,59 @@ def test_letters_that_are_not_there() -> None:
 def test_what_is_shown_is_escaped() -> None:
     page = Predict("Which?", ANSWERS)._repr_html_()
     assert "fewer &lt;pixels&gt;" in page
+
+
+def test_how_sure_is_kept_and_must_be_a_percentage() -> None:
+    guess = Predict("Which?", ANSWERS)
+    with pytest.raises(UsageError, match="from 0 to 100"):
+        guess.lock("a", sure=101)
+    assert guess.locked is None
+    assert "(70 % sure)" in repr(guess.lock("a", sure=70))
+    guess.lock("a", sure=99)  # the same letter again changes nothing
+    assert guess.sure == 70
+
+
+def test_a_guess_after_the_score_is_none() -> None:
+    guess = Predict("Which?", ANSWERS)
+    guess.score("b", because="it was measured")
+    with pytest.raises(UsageError, match="scored already"):
+        guess.lock("b")
+    assert "No guess yet" in repr(guess.lock(""))  # a notebook that is run again goes through
+
+
+def test_only_a_lesson_s_guess_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFKIT_HOME", str(tmp_path / "home"))
+    for lesson, locked in ((None, "a"), ("03", None)):
+        guess = Predict("Which?", ANSWERS, lesson=lesson)
+        guess.lock(locked)
+        guess.score("b", because="")
+    assert not (tmp_path / "home").exists()
+
+    guess = Predict("Which?", ANSWERS, lesson="03")
+    guess.lock("b", sure=90)
+    assert "So far you were right 1 of 1 time." in repr(guess.score("b", because=""))
+    (kept,) = progress.guesses()
+    assert kept == progress.Guess("03", "Which?", "b", "b", 90)
+
+
+def test_a_folder_that_cannot_be_written_costs_only_the_tally(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PERFKIT_HOME", str(tmp_path / "file"))
+    guess = Predict("Which?", ANSWERS, lesson="03")
+    guess.lock("b")
+    said = " ".join(repr(guess.score("b", because="measured")).split())
+    assert said.startswith("You guessed right")
+    assert "Your guess could not be kept for later: " in said
+
+
+def test_without_a_kernel_there_is_no_widget_and_nothing_is_imported_for_it() -> None:
+    program = (
+        "import sys; from perfkit.lessons.predict import Predict; from perfkit.lessons.quiz "
+        "import Quiz; g = Predict('Q?', {'a': 'x', 'b': 'y'}, lesson='00'); g.lock('a'); "
+        "assert g._repr_mimebundle_() == {}; g._repr_html_(); "
+        "print(sorted({'anywidget', 'ipywidgets', 'IPython', 'torch'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("[]\n", "")

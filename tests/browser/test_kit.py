@@ -1,0 +1,168 @@
+"""Predict, Quiz and Exercise as a reader meets them: by keyboard, by call, after a reload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+QUESTION = "Which one change makes this training at least twice as fast?"
+PREDICT = f"""
+from perfkit.lessons.predict import Predict
+guess = Predict({QUESTION!r}, {{"a": "a larger batch", "b": "lower precision (bf16)",
+    "c": "no printing and no .item() in the loop <b>",
+    "d": "less work for each picture before it reaches the network"}}, lesson="00")
+guess
+"""
+SCORE = "guess.score('d', because='The step waited for its data.')"
+QUIZ = """
+from perfkit.lessons.quiz import Quiz
+Quiz("A CPU tensor is sent with non_blocking=True. When may it be overwritten?",
+    {"a": "at once", "b": "when the copy is done"}, right="b", because={
+    "a": "The copy may still be reading it: the GPU would get half of each.",
+    "b": "An event or a synchronisation tells when."})
+"""
+EXERCISE = """
+from perfkit.lessons.start_here import cache_pictures
+cache_pictures
+"""
+BOX = ".pk-choices"
+QUIZ_BOX = ".pk-choices:has(legend:has-text('CPU tensor'))"
+
+
+@pytest.fixture
+def kit(open_notebook: Callable, tmp_path: Path) -> Iterator[Any]:
+    """A notebook with all three; the kernel keeps its guesses in a scratch folder."""
+    home = f"import os; os.environ['PERFKIT_HOME'] = {str(tmp_path / 'home')!r}"
+    book = open_notebook([home, PREDICT, QUIZ, EXERCISE, "1", "2"], "kit")
+    book.run_all()
+    yield book
+    assert book.console == []
+
+
+def _run(book: Any, cell: int, source: str) -> None:
+    """Put ``source`` into a cell and run it alone."""
+    book.page.evaluate(
+        "([cell, source]) => { const book = jupyterapp.shell.currentWidget.content;"
+        " book.activeCellIndex = cell;"
+        " book.activeCell.model.sharedModel.setSource(source);"
+        " return jupyterapp.commands.execute('notebook:run-cell'); }",
+        [cell, source],
+    )
+    book.wait_for_kernel()
+
+
+def _status(book: Any, box: str) -> str:
+    return str(book.page.locator(box).first.locator("[role=status]").inner_text())
+
+
+def test_a_guess_is_locked_by_keyboard_and_stays_after_a_reload(kit: Any, tmp_path: Path) -> None:
+    page = kit.page
+    box = page.locator(BOX).first
+    cells = page.locator(".jp-Cell").count()
+    group = box.get_by_role("group", name=QUESTION)
+    assert group.get_by_role("radio").count() == 4
+    assert group.get_by_role("radio", name="c no printing and no .item() in the loop <b>").count()
+
+    group.get_by_role("radio").first.focus()
+    page.keyboard.press("Enter")  # nothing is chosen yet
+    assert "Choose an answer first." in _status(kit, BOX)
+    page.keyboard.press("Space")
+    page.keyboard.press("ArrowDown")
+    assert group.get_by_role("radio").nth(1).is_checked()
+    page.keyboard.press("Tab")
+    page.keyboard.press("7")  # the entry of the list that begins so: 70 %
+    page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.textContent") == "Lock my guess"
+    kit.screenshot("kit-predict-focus", BOX)
+    page.keyboard.press("Enter")
+    kit.wait_data(BOX, "d.state === 'closed' && d.picked === 'b'")
+    assert _status(kit, BOX).startswith("Locked: b (70 % sure).")
+    # the focus is not lost with the button, and the notebook took none of the keys for itself
+    assert page.evaluate("() => document.activeElement.getAttribute('role')") == "status"
+    assert page.locator(".jp-Cell").count() == cells
+    assert all(group.get_by_role("radio").nth(i).is_disabled() for i in range(4))
+
+    kit.save()
+    kit.reload()
+    kit.wait_data(BOX, "d.state === 'closed' && d.picked === 'b'")
+    assert _status(kit, BOX).startswith("Locked: b (70 % sure).")
+    _run(kit, 4, SCORE)
+    kit.screenshot("kit-predict-scored")
+    page.wait_for_function(
+        "box => document.querySelector(box + ' [data-mark=right]') !== null", arg=BOX
+    )
+    assert "what was measured" in page.locator(f"{BOX} [data-mark=right]").inner_text()
+    assert "your guess" in page.locator(f"{BOX} [data-mark=wrong]").inner_text()
+    assert [path.parent.name for path in (tmp_path / "home").rglob("*.json")] == ["guesses"]
+
+
+def test_a_call_does_what_a_click_does(kit: Any) -> None:
+    _run(kit, 4, "guess.lock('c')")
+    kit.wait_data(BOX, "d.state === 'closed' && d.picked === 'c'")
+    assert kit.page.locator(f"{BOX} input:checked").get_attribute("value") == "c"
+
+
+def test_a_click_is_what_a_call_sees(kit: Any) -> None:
+    box = kit.page.locator(BOX).first
+    box.get_by_text("a larger batch").click()
+    box.get_by_role("button", name="Lock my guess").click()
+    kit.wait_data(BOX, "d.state === 'closed' && d.picked === 'a'")
+    _run(kit, 4, "print('the guess is', guess.locked, guess.sure)")
+    assert any(out.get("text") == "the guess is a None\n" for out in kit.outputs())
+
+
+def test_a_quiz_says_why_and_lets_try_again(kit: Any) -> None:
+    page = kit.page
+    box = page.locator(QUIZ_BOX)
+    box.get_by_role("radio").first.focus()
+    page.keyboard.press("Space")
+    page.keyboard.press("Enter")
+    page.locator(f"{QUIZ_BOX} [data-mark=wrong]").wait_for()
+    assert "try another" in box.get_by_role("status").inner_text()
+    assert "half of each" in box.inner_text()
+    assert "synchronisation tells" not in box.inner_text()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    page.locator(f"{QUIZ_BOX} [data-mark=right]").wait_for()
+    kit.screenshot("kit-quiz-right", QUIZ_BOX)
+    assert box.get_by_role("radio").first.is_disabled()
+    assert "synchronisation tells" in box.inner_text()
+
+
+def test_hints_open_one_by_one_with_the_keyboard(kit: Any) -> None:
+    page = kit.page
+    exercise = page.locator(".pk-report:has(summary:has-text('Hint 1'))")
+    summaries = exercise.locator("summary")
+    assert [summaries.nth(i).is_visible() for i in range(3)] == [True, False, False]
+    summaries.first.focus()
+    page.keyboard.press("Space")
+    summaries.nth(1).wait_for(state="visible")
+    assert not summaries.nth(2).is_visible()
+
+
+def test_what_is_saved_needs_no_kernel(kit: Any) -> None:
+    saved = kit.save()
+    for cell in (1, 2):
+        data = saved.cells[cell].outputs[0].data
+        assert {"text/plain", "text/html"} <= set(data)
+        assert "<script" not in data["text/html"]
+    assert saved.cells[1].outputs[0].data["text/plain"].startswith(QUESTION)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 420])
+def test_nothing_is_wider_than_the_page(kit: Any, theme: str, width: int) -> None:
+    page = kit.page
+    page.set_viewport_size({"width": width, "height": 1000})
+    kit.theme(theme)
+    for index in range(page.locator(BOX).count()):
+        box = page.locator(BOX).nth(index)
+        box.scroll_into_view_if_needed()
+        inside = box.evaluate("e => [e.scrollWidth, e.clientWidth]")
+        assert inside[0] <= inside[1]
+    kit.screenshot(f"kit-{theme}-{width}")
