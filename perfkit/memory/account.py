@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -13,10 +13,10 @@ from perfkit import _torch_compat
 from perfkit._display import Shown
 from perfkit.errors import UsageError
 from perfkit.machine import Provenance, stamp
-from perfkit.memory.categories import CATEGORIES, OTHER, by_name
+from perfkit.memory.categories import CATEGORIES, INPUTS, OTHER, by_name
 from perfkit.memory.cuda import AllocatorUse, CudaMeter, CudaRuntime
 from perfkit.memory.curve import NO_CURVE, Curve, curve_of
-from perfkit.memory.ledger import Ledger
+from perfkit.memory.ledger import Ledger, Totals
 from perfkit.memory.out_of_memory import is_out_of_memory, remedies, requested_bytes
 from perfkit.memory.places import (
     FunctionLine,
@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 __all__ = ["Accountant", "DeviceAccount", "MemoryAccount", "account"]
 
 _T = TypeVar("_T")
+
+# In "other" can be what grows with the batch and what does not: from this share of the peak on,
+# not counting what was there at the start, half the batch is not predicted.
+_UNKNOWN_SHARE = 0.1
+# A batch of half the size that saves less than this share of the peak is not worth a word.
+_SAVING_SHARE = 0.05
 
 #: Tensors alive at the end that no operator has touched are worth a word from this share of
 #: the end's total on; below it they are random-number states and the like.
@@ -72,6 +78,11 @@ class DeviceAccount:
         curve: bytes held by tensors over the region.
         function_lines: the lines of the functions that were watched.
         freed_bytes: held by tensors at the start, and no longer at the end.
+        half_batch_peak_bytes: predicted peak with half the batch. At each moment of the region
+            inputs, activations and the temporaries of forward and backward are halved, all else
+            (parameters, gradients, buffers, optimizer state and its temporaries, other) stays;
+            the highest moment counts. None where no inputs were seen, where a batch of half the
+            size would save less than 5 %, or where the categories are not known.
     """
 
     device: str
@@ -88,6 +99,7 @@ class DeviceAccount:
     curve: Curve = NO_CURVE
     function_lines: tuple[FunctionLine, ...] = ()
     freed_bytes: int = 0
+    half_batch_peak_bytes: int | None = None
 
     @property
     def left_behind_bytes(self) -> int:
@@ -119,6 +131,7 @@ class DeviceAccount:
             "left_behind_bytes": self.left_behind_bytes,
             "freed_bytes": self.freed_bytes,
             "kept_bytes": self.kept_bytes,
+            "half_batch_peak_bytes": self.half_batch_peak_bytes,
             "rise_bytes": self.rise_bytes,
             "at_start_bytes": dict(self.at_start_bytes),
             "at_peak_bytes": dict(self.at_peak_bytes),
@@ -185,6 +198,11 @@ class MemoryAccount(Shown):
     def peak_bytes(self) -> int:
         """The most bytes held by tensors at once (CUDA: allocated by the allocator)."""
         return self.devices[0].peak_bytes
+
+    @property
+    def half_batch_peak_bytes(self) -> int | None:
+        """Predicted peak with half the batch; None where it cannot be told."""
+        return self.devices[0].half_batch_peak_bytes
 
     @property
     def end_bytes(self) -> int:
@@ -256,6 +274,7 @@ class MemoryAccount(Shown):
             "type": "memory",
             "device": self.device,
             "peak_bytes": self.peak_bytes,
+            "half_batch_peak_bytes": self.half_batch_peak_bytes,
             "left_behind_bytes": self.left_behind_bytes,
             "at_peak_bytes": dict(self.at_peak_bytes),
             "devices": [device.to_dict() for device in self.devices],
@@ -400,7 +419,7 @@ class Accountant:
         finally:
             resident = self._resident.stop()
             uses = self._cuda.stop()
-        devices, warnings = _devices(tracker, uses)
+        devices, warnings = _devices(tracker, uses, ended_well=not self._ended_by)
         # %gpumem lets go of such a traceback, and says so
         warnings += _doubts(tracker, "" if self._out_of_memory else self._ended_by)
         main = devices[0]
@@ -481,13 +500,15 @@ def _listed(value: Any, kind: type[_T], name: str) -> tuple[_T, ...]:
 
 
 def _devices(
-    tracker: Tracker, uses: tuple[AllocatorUse, ...]
+    tracker: Tracker, uses: tuple[AllocatorUse, ...], *, ended_well: bool
 ) -> tuple[tuple[DeviceAccount, ...], list[str]]:
     """One account per device: GPUs by falling peak, then the CPU."""
     warnings: list[str] = []
     found: list[DeviceAccount] = []
     books = {str(device): ledger for device, ledger in tracker.ledgers.items()}
     by_device = {f"cuda:{use.device}": use for use in uses}
+    # what was not seen cannot be split
+    all_seen = not (tracker.compiled or tracker.cuda_graphs or tracker.n_unreadable)
     for device in sorted({*books, *by_device, "cpu"}):
         ledger = books.get(device)
         totals = (ledger or Ledger()).totals()
@@ -532,10 +553,26 @@ def _devices(
                 curve=curve_of(totals),
                 function_lines=function_lines(totals),
                 freed_bytes=totals.freed_bytes,
+                half_batch_peak_bytes=_half_batch(totals, parts, sums[1], sums[1] - tensors[1])
+                if ended_well and all_seen
+                else None,
             )
         )
     found.sort(key=lambda d: (d.device == "cpu", -d.peak_bytes))
     return tuple(found), warnings
+
+
+def _half_batch(
+    totals: Totals, parts: Sequence[Mapping[str, int]], peak_bytes: int, not_tensors_bytes: int
+) -> int | None:
+    """The predicted peak with half the batch; see :class:`DeviceAccount`."""
+    at_start, at_peak, _ = parts
+    unknown = at_peak["other"] - at_start["other"]
+    inputs_seen = any(point.by_category.get(INPUTS) for point in totals.curve)
+    half = totals.half_batch_bytes + not_tensors_bytes
+    if not inputs_seen or unknown > _UNKNOWN_SHARE * peak_bytes:
+        return None
+    return half if peak_bytes - half >= _SAVING_SHARE * peak_bytes > 0 else None
 
 
 def _doubts(tracker: Tracker, ended_by: str) -> list[str]:

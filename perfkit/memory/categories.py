@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["CATEGORIES", "by_name", "name_of"]
+__all__ = ["BATCH_CATEGORIES", "CATEGORIES", "by_name", "name_of"]
 
 # A smaller number wins: a gradient that was first seen as a temporary becomes a gradient, never
 # the other way round.
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS, INPUTS, ACTIVATIONS, TEMPORARY, OTHER = range(8)
 UNDECIDED = 8
+
+#: What grows with the batch; the optimizer's temporaries are the exception.
+BATCH_CATEGORIES = frozenset({INPUTS, ACTIVATIONS, TEMPORARY})
 
 _NAMES = {
     PARAMETERS: "parameters",

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfkit.memory.categories import OTHER, TEMPORARY, UNDECIDED
+from perfkit.memory.categories import BATCH_CATEGORIES, OTHER, TEMPORARY, UNDECIDED
 
 __all__ = ["Block", "Ledger", "Place", "Point", "Stay", "Totals", "Watched"]
 
@@ -37,6 +37,7 @@ class Block(weakref.ref[Any]):
         phase: where it was made (a number of :mod:`perfkit.memory.tracker`).
         category: a number of :mod:`perfkit.memory.categories`; ``UNDECIDED`` until labelled.
         alive: not yet freed.
+        sliced: the batch is a part of it (a data set), so it does not grow with the batch.
         ledger: the book it stands in.
         line: the innermost line of user code that it was made in.
         watched: the line of a function that is watched, through which it was made, or None.
@@ -45,7 +46,8 @@ class Block(weakref.ref[Any]):
     """
 
     __slots__ = (
-        "alive", "category", "key", "ledger", "line", "nbytes", "owner", "phase", "watched",
+        "alive", "category", "key", "ledger", "line", "nbytes", "owner", "phase", "sliced",
+        "watched",
     )  # fmt: skip
 
     alive: bool
@@ -56,6 +58,7 @@ class Block(weakref.ref[Any]):
     nbytes: int
     owner: str
     phase: int
+    sliced: bool
     watched: Place | None
 
 
@@ -104,6 +107,7 @@ class Totals:
 
     Each ``at_…`` adds up to its total exactly, and so do ``by_owner`` and ``by_line``, which
     tell of the peak. ``freed_bytes`` is what was there at the start and is not at the end.
+    ``half_batch_bytes`` is the highest moment if all that grows with the batch is halved.
     ``curve`` runs from the start to the end; one point of it is the peak.
     """
 
@@ -121,6 +125,7 @@ class Totals:
     watched_at_peak: dict[Place, int] = field(default_factory=dict)
     watched_at_end: dict[Place, int] = field(default_factory=dict)
     freed_bytes: int = 0
+    half_batch_bytes: int = 0
 
 
 class Ledger:
@@ -130,7 +135,14 @@ class Ledger:
     weak reference's callback may come at any time and from any thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, fixed_phase: int | None = None) -> None:
+        """An empty book.
+
+        Args:
+            fixed_phase: where temporaries do not grow with the batch (the optimizer's step).
+        """
+        self._fixed_phase = fixed_phase
+        self._half_batch_bytes = 0.0
         self._log: list[Any] = []
         self._start: list[Block] = []
         # what lived where the log now begins
@@ -192,6 +204,7 @@ class Ledger:
         peak = self._peak
         alive = {id(block) for block in end}
         return Totals(
+            half_batch_bytes=round(self._half_batch_bytes),
             freed_bytes=sum(block.nbytes for block in self._start if id(block) not in alive),
             by_owner=_stays(peak, "owner"),
             by_line=_stays(peak, "line"),
@@ -216,6 +229,8 @@ class Ledger:
         now = _by_category(self._base.values())
         total = self._base_bytes
         self._curve = self._curve or [Point(0, total, dict(now), BEFORE)]
+        halved = total - sum(b.nbytes for b in self._base.values() if self._grows(b)) / 2
+        halved_most = max(self._half_batch_bytes, halved)
         best: Point | None = None
         for index, entry in enumerate(entries, start=self._n_folded + 1):
             if type(entry) is tuple:
@@ -224,6 +239,9 @@ class Ledger:
                 block, sign = entry, 1
                 self._phase = block.phase
             total += sign * block.nbytes
+            halved += sign * (block.nbytes / 2 if self._grows(block) else block.nbytes)
+            if halved > halved_most:
+                halved_most = halved
             category = _shown_category(block)
             now[category] = now.get(category, 0) + sign * block.nbytes
             place = block.watched
@@ -241,6 +259,12 @@ class Ledger:
                     self._curve = _halved(self._curve)
                     self._stretch *= 2
         self._n_folded += len(entries)
+        self._half_batch_bytes = halved_most
+
+    def _grows(self, block: Block) -> bool:
+        """Whether a batch of twice the size would make this block twice as large."""
+        fixed = block.sliced or block.phase == self._fixed_phase
+        return not fixed and _shown_category(block) in BATCH_CATEGORIES
 
 
 def _halved(points: list[Point]) -> list[Point]:

@@ -303,7 +303,7 @@ class Tracker(_DispatchMode):
         return storages_of(tensor)
 
     def _book(self, device: torch.device) -> Ledger | None:
-        return None if device.type == "meta" else Ledger()
+        return None if device.type == "meta" else Ledger(fixed_phase=_OPTIMIZER)
 
     def _take_stock(self, seen: Survey) -> None:
         for tensor, category in seen.tensors:
@@ -488,6 +488,7 @@ class Tracker(_DispatchMode):
         block.phase = phase
         block.category = category
         block.alive = True
+        block.sliced = False
         block.ledger = ledger
         block.line = _NO_LINE.get(phase, _NO_USER_LINE)
         block.watched = None
@@ -558,6 +559,7 @@ class Tracker(_DispatchMode):
         new = self._admit(storage, old.phase or _ARRIVED, old.category)
         if new is not None:
             new.line, new.watched, new.owner = old.line, old.watched, old.owner
+            new.sliced = old.sliced
 
     # --- labels -------------------------------------------------------------------------
 
@@ -660,6 +662,8 @@ class Tracker(_DispatchMode):
                     self._admit(storage, _ARRIVED, INPUTS)
                 elif block.phase in _MAY_BE_INPUT:
                     _label(block, INPUTS)
+                    # half of it or less: not a batch with a little cut off
+                    block.sliced |= 2 * value.nbytes <= block.nbytes
         elif depth and isinstance(value, dict):
             for item in value.values():
                 self._label_inputs(item, depth - 1)

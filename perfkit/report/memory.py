@@ -50,6 +50,13 @@ _ROWS = 12
 _USED, _CACHED = "held by tensors", "reserved, not in use"
 
 
+_HALF_BATCH = (
+    "Half the batch is predicted: inputs, activations and the temporaries of forward and backward "
+    "halved at every moment of the region, all else as it was (parameters, buffers, gradients, "
+    "optimizer state and what its step makes, other); the highest moment of that is the figure."
+)
+
+
 def _looks(curve: Curve) -> Mapping[str, str]:
     return {_USED: "blue", _CACHED: "grey"} if _USED in curve.by_category else _LOOKS
 
@@ -121,6 +128,8 @@ def _account_view(account: MemoryAccount) -> _MemoryView:
     quiet = account.did_nothing
     foot = [_resident_line(account.resident)]
     foot += [_allocator_line(d.allocator) for d in devices if d.allocator is not None]
+    if account.half_batch_peak_bytes:
+        foot.append(_HALF_BATCH)
     foot.append(_counted_line(account))
     foot.append(account.provenance.sentence())
     return _MemoryView(
@@ -170,7 +179,9 @@ def _sentence(account: MemoryAccount) -> str:
     if main.peak_bytes:
         name, nbytes = max(main.at_peak_bytes.items(), key=lambda item: item[1])
         peak += f", {fmt_share(nbytes / main.peak_bytes)} {name}{_most_of(main, name)}"
-    sentence = f"{peak}; {_left(main)}"
+    half = account.half_batch_peak_bytes
+    less = f"half the batch would give {fmt_bytes(half)} (predicted); " if half else ""
+    sentence = f"{peak}; {less}{_left(main)}"
     if account.out_of_memory:
         asked = account.requested_bytes
         more = f"{fmt_bytes(asked)} more could not be had; " if asked else ""

@@ -25,7 +25,7 @@ def _account() -> MemoryAccount:
 
 def test_the_sentence_tells_peak_largest_share_and_what_stayed() -> None:
     result = _account()
-    sentence = str(result).splitlines()[0]
+    sentence = " ".join(str(result).split("\n\n")[0].split())
     assert sentence.startswith(f"Peak {fmt_bytes(result.peak_bytes)}, ")
     assert "activations" in sentence
     assert sentence.endswith(f"{fmt_bytes(result.left_behind_bytes)} stayed behind.")
