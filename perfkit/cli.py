@@ -1,4 +1,4 @@
-"""``perfkit doctor · lab · tour · trace · synclint``: thin commands over the library."""
+"""``perfkit doctor``, ``lab``, ``tour``, ``trace``, ``claims``, ``record``, ``synclint``: thin commands."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfkit import _trace_command
+from perfkit import _claims_command, _record_command, _trace_command
 from perfkit._version import __version__
 from perfkit.errors import PerfkitError, UsageError
 
 __all__ = ["main"]
+
+_OWN_FILES = (
+    __file__,
+    *(command.__file__ for command in (_claims_command, _record_command, _trace_command)),
+)
 
 _DOCTOR_JSON = """\
 --json prints one object:
@@ -69,7 +74,7 @@ def _say_anything() -> None:
 def _is_of_output(error: OSError) -> bool:
     """Whether one of our own lines raised it: they touch no file but standard output."""
     frames = traceback.extract_tb(error.__traceback__)
-    return frames[-1].filename in (__file__, _trace_command.__file__)
+    return frames[-1].filename in _OWN_FILES
 
 
 def _drop_output() -> None:
@@ -122,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     tour.set_defaults(run=_tour)
 
     _trace_command.add(commands)
+    _claims_command.add(commands)
+    _record_command.add(commands)
 
     synclint = commands.add_parser(
         "synclint",

@@ -21,6 +21,7 @@ neither import IPython nor print.
 from __future__ import annotations
 
 import math
+import numbers
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,10 +72,11 @@ class Figure:
     kind: FigureKind = "measured"
 
     def __post_init__(self) -> None:
+        for name in ("value", "low", "high"):
+            number = getattr(self, name)
+            if name == "value" or number is not None:
+                object.__setattr__(self, name, _plain(number))
         ends = [end for end in (self.low, self.high) if end is not None]
-        for number in (self.value, *ends):
-            if isinstance(number, bool) or not math.isfinite(number):
-                raise UsageError(f"a figure must be a finite number, not {number!r}")
         if not self.unit.strip():
             raise UsageError('a figure needs a unit; a plain number has the unit "1"')
         if len(ends) == 1 or (len(ends) == 2 and ends[0] > ends[1]):
@@ -281,6 +283,17 @@ def lesson_number(lesson: str) -> str:
     if found is None:
         raise UsageError(f"no lesson {lesson!r}; one looks like 06 or 06-host-to-device")
     return found[1]
+
+
+def _plain(number: Any) -> float:
+    """An int or float of Python, also from numpy's: what JSON can hold."""
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, numbers.Real)
+        or not math.isfinite(number)
+    ):
+        raise UsageError(f"a figure must be a finite number, not {number!r}")
+    return int(number) if isinstance(number, numbers.Integral) else float(number)
 
 
 def _place(function: Callable[..., Any]) -> str:

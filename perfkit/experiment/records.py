@@ -36,7 +36,7 @@ from perfkit._files import write_atomically
 from perfkit.errors import RecordError, UsageError
 from perfkit.experiment.claims import first_lesson
 from perfkit.experiment.recording import Figure, Outcome, lesson_number
-from perfkit.machine import Provenance
+from perfkit.machine import Provenance, facts
 
 __all__ = [
     "SCHEMA",
@@ -72,6 +72,14 @@ class Device:
     def slug(self) -> str:
         """The name of its folder."""
         return slug(self.name) if self.type == "cuda" else f"cpu-{slug(self.name)}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine has it, as far as its name tells."""
+        machine = facts()
+        if self.type == "cpu":
+            return self.name == machine.cpu
+        return self.name in {gpu.name for gpu in machine.gpus}
 
 
 @dataclass(frozen=True)

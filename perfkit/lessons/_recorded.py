@@ -25,15 +25,15 @@ def recorded_folders() -> list[Path]:
     return [folder for folder in dict.fromkeys([here, own]) if folder.is_dir()]
 
 
-def taught_claims() -> Mapping[str, tuple[str, ...]]:
+def taught_claims() -> Mapping[str, tuple[str, ...]] | None:
     """The lessons that list each claim in their notebook's metadata, by claim id.
 
-    A notebook that cannot be read teaches nothing; without notebooks nothing is taught.
+    A notebook that cannot be read teaches nothing. ``None`` where there are no notebooks at all.
     """
     try:
         paths = lessons()
     except MissingError:
-        return {}
+        return None
     taught: dict[str, tuple[str, ...]] = {}
     for path in paths:
         try:

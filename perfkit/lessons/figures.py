@@ -18,13 +18,11 @@ from perfkit.experiment.claims import claims
 from perfkit.experiment.recording import Figure
 from perfkit.experiment.records import Record, Records, read_records
 from perfkit.lessons._recorded import recorded_folders
-from perfkit.machine import facts
-from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio
+from perfkit.report._figures import shown
 
-__all__ = ["RecordedFigure", "figure", "shown"]
+__all__ = ["RecordedFigure", "figure"]
 
 _NEAR = 4  # names listed beside an unknown one
-_MS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,31 +89,9 @@ def figure(
     having = [r for r in found if name in r.outcome.figures]
     if not having:
         raise UsageError(f"no record of {claim} has a figure {name!r}; {_near(key, found)}")
-    record = max(having, key=lambda r: (_is_here(r), r.provenance.when_utc))
-    source = "measured here" if _is_here(record) else f"recorded on {record.device.name}"
+    record = max(having, key=lambda r: (r.device.is_here, r.provenance.when_utc))
+    source = "measured here" if record.device.is_here else f"recorded on {record.device.name}"
     return RecordedFigure(key, record.outcome.figures[name], source, record.date)
-
-
-def shown(figure: Figure) -> str:
-    """Value, unit and interval: ``2.34× [2.10, 2.61]``; exact whole numbers with all digits."""
-    value = _number(figure.value, figure)
-    if figure.low is None or figure.high is None:
-        return value
-    return f"{value} [{_number(figure.low, figure)}, {_number(figure.high, figure)}]"
-
-
-def _number(value: float, figure: Figure) -> str:
-    if figure.unit == "×":
-        return fmt_ratio(value)
-    if figure.kind == "exact" and float(value).is_integer():
-        number = fmt_count(value)
-    elif figure.unit == "B":
-        return fmt_bytes(value)
-    elif figure.unit in _MS:
-        return fmt_ms(value * _MS[figure.unit])
-    else:
-        number = f"-{fmt_number(-value)}" if value < 0 else fmt_number(value)
-    return number if figure.unit == "1" else f"{number} {figure.unit}"
 
 
 def _split(key: str) -> tuple[str, str]:
@@ -141,11 +117,3 @@ def _raise_refused(claim: str, records: Records) -> None:
     for path, reason in records.refused.items():
         if path.stem.partition("-")[0] == claim:
             raise RecordError(reason)
-
-
-def _is_here(record: Record) -> bool:
-    """Whether it was recorded on this very machine, as far as names tell."""
-    machine = facts()
-    if record.device.type == "cpu":
-        return record.device.name == machine.cpu
-    return record.device.name in {gpu.name for gpu in machine.gpus}

@@ -1,0 +1,74 @@
+"""``perfkit claims``: the command's arguments and output."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from perfkit.errors import UsageError
+
+_EPILOG = """\
+A status comes from records only (`perfkit record`); none holds without one. "here" means that a
+record was made on a processor or GPU of this machine's name.
+
+--json prints one object (schema perfkit.claims/1; keys are only ever added):
+  schema, perfkit     "perfkit.claims/1", version that wrote it
+  here[]              this machine's processor and GPUs
+  counts              status -> number of claims
+  claims[]            id, technique, source_figure (the source's own, or ""), measured
+    where             "cpu", "gpu", "multi" -> which part of the claim, "" for all of it
+    today             what changed since the source was written, or ""
+    lessons[]         where the course treats it; the first one settles it
+    taught_in[]       lessons whose notebook lists it; null where no notebooks are at hand
+    status            holds here, does not hold here, holds, does not hold (elsewhere),
+                      not recorded, needs a GPU, needs several GPUs, not yet taught
+    figure            value, unit, low, high (95 %, or null), kind (exact, measured, predicted or
+                      simulated); null without a record
+    records[]         device, device_type, gpus, here, lesson, when_utc, holds, headline (name),
+                      figures, sentence, provenance, warnings; those behind the status first
+    not_recorded[]    keys of where that no record covers
+  refused[]           records that were not read, and why (changed by hand, torn, another schema)
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser of ``perfkit``."""
+    claims = commands.add_parser(
+        "claims",
+        help="list the course's claims, and what the records say of each",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    claims.add_argument("--json", action="store_true", help="print JSON instead of text")
+    claims.add_argument("--html", metavar="OUT", help="write one self-contained page")
+    claims.add_argument(
+        "--records", metavar="DIR", help="default: data/recorded, and the user's data folder"
+    )
+    claims.set_defaults(run=_claims)
+
+
+def _claims(arguments: argparse.Namespace) -> int:
+    from perfkit.experiment.ledger import ledger
+    from perfkit.experiment.records import read_records
+    from perfkit.lessons._recorded import recorded_folders, taught_claims
+
+    if arguments.records is None:
+        folders = recorded_folders()
+    else:
+        folders = [Path(arguments.records)]
+        if not folders[0].is_dir():
+            raise UsageError(f"no folder {arguments.records!r}: --records names one of records")
+    found = ledger(read_records(folders), taught_claims())
+    if arguments.html is not None:
+        from perfkit.report.page import save
+
+        path = save(found, arguments.html, title="Claims ledger")
+        print(f"page: {path}", file=sys.stderr if arguments.json else sys.stdout)
+    if arguments.json:
+        print(json.dumps(found.to_dict(), indent=1))
+    elif arguments.html is None:
+        print(found)
+    return 0

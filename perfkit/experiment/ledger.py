@@ -1,0 +1,177 @@
+"""The claims ledger: what the records say of each claim. Nothing holds without a record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from perfkit._display import Shown
+from perfkit._version import __version__
+from perfkit.experiment.claims import PARTS, Claim, claims
+from perfkit.experiment.recording import Figure
+from perfkit.experiment.records import Record, Records
+from perfkit.machine import facts
+
+__all__ = ["SCHEMA", "STATUSES", "Ledger", "Row", "Status", "ledger"]
+
+SCHEMA = "perfkit.claims/1"
+
+Status = Literal[
+    "holds here",
+    "does not hold here",
+    "holds",
+    "does not hold",
+    "not recorded",
+    "needs a GPU",
+    "needs several GPUs",
+    "not yet taught",
+]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim and what is known of it.
+
+    Attributes:
+        claim: the claim itself.
+        taught_in: the lessons whose notebook lists it; ``None`` where no notebooks are at hand.
+        status: with "here" where this machine's records say it; from other machines' otherwise.
+        records: all of its records, those that the status comes from first.
+        n_decisive: how many of them the status comes from.
+        not_recorded: the parts of its ``where`` that no record covers.
+    """
+
+    claim: Claim
+    taught_in: tuple[str, ...] | None
+    status: Status
+    records: tuple[Record, ...]
+    n_decisive: int
+    not_recorded: tuple[str, ...]
+
+    @property
+    def headline(self) -> Figure | None:
+        """The figure that the ledger shows; ``None`` without a record."""
+        if not self.records:
+            return None
+        outcome = self.records[0].outcome
+        return outcome.figures[outcome.headline]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        figure = self.headline
+        return {
+            **self.claim.to_dict(),
+            "taught_in": None if self.taught_in is None else list(self.taught_in),
+            "status": self.status,
+            "figure": None if figure is None else figure.to_dict(),
+            "records": [_record(one) for one in self.records],
+            "not_recorded": list(self.not_recorded),
+        }
+
+
+@dataclass(frozen=True)
+class Ledger(Shown):
+    """Every claim, in the order of the sources.
+
+    Attributes:
+        rows: one a claim.
+        refused: a line for each record that was not read, and why.
+        here: this machine's processor and GPUs, by name.
+    """
+
+    rows: tuple[Row, ...]
+    refused: tuple[str, ...]
+    here: tuple[str, ...]
+
+    def counts(self) -> dict[str, int]:
+        """How many rows have each status; those with none are left out."""
+        found = Counter(row.status for row in self.rows)
+        return {status: found[status] for status in STATUSES if found[status]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``perfkit claims --json`` prints."""
+        return {
+            "schema": SCHEMA,
+            "perfkit": __version__,
+            "here": list(self.here),
+            "counts": self.counts(),
+            "claims": [row.to_dict() for row in self.rows],
+            "refused": list(self.refused),
+        }
+
+
+def ledger(records: Records, taught: Mapping[str, Sequence[str]] | None) -> Ledger:
+    """What these records say of every claim, seen from this machine.
+
+    Args:
+        records: as :func:`perfkit.experiment.records.read_records` gives them.
+        taught: the lessons that teach each claim; ``None`` where that cannot be known.
+    """
+    machine = facts()
+    rows = []
+    for claim in claims().values():
+        known = None if taught is None else tuple(taught.get(claim.id, ()))
+        rows.append(_row(claim, known, records.of(claim.id)))
+    here = (machine.cpu, *dict.fromkeys(gpu.name for gpu in machine.gpus))
+    return Ledger(tuple(rows), tuple(records.refused.values()), here)
+
+
+def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -> Row:
+    if not found:
+        return Row(claim, taught_in, _unrecorded(claim, taught_in), (), 0, tuple(claim.where))
+    decisive = _decisive(found)
+    here = decisive[0].device.is_here
+    status: Status
+    if all(one.outcome.holds for one in decisive):
+        status = "holds here" if here else "holds"
+    else:
+        status = "does not hold here" if here else "does not hold"
+    rest = [one for one in found if one not in decisive]
+    missing = tuple(part for part in PARTS if part in claim.where and not _covers(found, part))
+    return Row(claim, taught_in, status, (*decisive, *rest), len(decisive), missing)
+
+
+def _decisive(found: list[Record]) -> list[Record]:
+    """This machine's records, a GPU's first; else those of the device recorded last.
+
+    One that does not hold comes before those that do: it is what the status says.
+    """
+    own = [one for one in found if one.device.is_here]
+    if not own:
+        newest = max(found, key=lambda one: one.provenance.when_utc).device
+        own = [one for one in found if one.device == newest]
+    return sorted(own, key=lambda one: (one.outcome.holds, one.device.type != "cuda"))
+
+
+def _unrecorded(claim: Claim, taught_in: tuple[str, ...] | None) -> Status:
+    if taught_in is not None and not taught_in:
+        return "not yet taught"
+    if "cpu" in claim.where:
+        return "not recorded"
+    return "needs a GPU" if "gpu" in claim.where else "needs several GPUs"
+
+
+def _covers(found: list[Record], part: str) -> bool:
+    if part == "multi":
+        return any(one.device.type == "cuda" and one.device.gpus > 1 for one in found)
+    return any(one.device.type == ("cuda" if part == "gpu" else "cpu") for one in found)
+
+
+def _record(one: Record) -> dict[str, Any]:
+    return {
+        "device": one.device.name,
+        "device_type": one.device.type,
+        "gpus": one.device.gpus,
+        "here": one.device.is_here,
+        "lesson": one.lesson,
+        "when_utc": one.provenance.when_utc,
+        "holds": one.outcome.holds,
+        "headline": one.outcome.headline,
+        "figures": {name: figure.to_dict() for name, figure in one.outcome.figures.items()},
+        "sentence": one.outcome.sentence,
+        "provenance": one.provenance.to_dict(),
+        "warnings": list(one.warnings),
+    }
