@@ -16,6 +16,7 @@ from perfkit.errors import PerfkitError
 if TYPE_CHECKING:
     from perfkit.advice.synclint.find import find_syncs
     from perfkit.advice.synclint.guard import no_syncs
+    from perfkit.experiment.ab import ab
     from perfkit.experiment.settings import setting
     from perfkit.machine import doctor
     from perfkit.memory.account import account
@@ -31,6 +32,7 @@ __all__ = [
     "PerfkitError",
     "Timeline",
     "__version__",
+    "ab",
     "account",
     "compare",
     "doctor",
@@ -48,6 +50,7 @@ __all__ = [
 _HOMES = {
     "Lab": "perfkit.widgets.lab",
     "Timeline": "perfkit.widgets.timeline",
+    "ab": "perfkit.experiment.ab",
     "account": "perfkit.memory.account",
     "compare": "perfkit.timing.compare",
     "doctor": "perfkit.machine",

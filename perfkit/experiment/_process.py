@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -513,6 +513,24 @@ def await_ready(timeout_s: float) -> bool:
     if server is None:
         return not can_prepare()
     return server.wait_ready(max(deadline - time.monotonic(), 0.0))
+
+
+@contextlib.contextmanager
+def prepared_process(timeout_s: float) -> Iterator[None]:
+    """Keep the prepared process for all sessions within, and wait first until it is ready.
+
+    Until then it would import beside the first runs, and a run would import for itself what the
+    later ones find loaded.
+    """
+    if not can_prepare():
+        yield
+        return
+    shared.acquire()
+    try:
+        await_ready(timeout_s)
+        yield
+    finally:
+        shared.release()
 
 
 def _program(module: str, *arguments: str) -> list[str]:

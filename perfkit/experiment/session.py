@@ -83,9 +83,9 @@ class Session:
         draws: bool = True,
     ) -> None:
         self.settings: tuple[Setting, ...] = resolve(settings)
-        self._seconds = _positive("seconds", seconds)
-        self._step_timeout_s = _positive("step_timeout_s", step_timeout_s)
-        self._start_timeout_s = _positive("start_timeout_s", start_timeout_s)
+        self._seconds = positive("seconds", seconds)
+        self._step_timeout_s = positive("step_timeout_s", step_timeout_s)
+        self._start_timeout_s = positive("start_timeout_s", start_timeout_s)
         self._warmup = _count("warmup", warmup)
         self._seed = _count("seed", seed, _HIGHEST_SEED)
         if on_event is not None and not callable(on_event):
@@ -296,7 +296,12 @@ class Session:
             )
 
 
-def _positive(name: str, value: Any) -> float:
+def positive(name: str, value: Any) -> float:
+    """A number of seconds, checked.
+
+    Raises:
+        UsageError: it cannot be one.
+    """
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

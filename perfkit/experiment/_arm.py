@@ -1,0 +1,150 @@
+"""One side of a comparison: a run that goes on for a letter at a time, and stands still between.
+
+Two of them are alive at once and take turns (A B B A), so that what changes slowly meets both
+alike, at the price of one start each. They stand still between two steps
+(:meth:`~perfkit.experiment.session.Session.park`), with their loader workers and threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfkit.experiment.events import FINAL_STATES, Event, Points, StateChanged
+from perfkit.experiment.result import RunResult
+from perfkit.experiment.session import Session
+from perfkit.experiment.settings import Setting, Settings
+
+# A letter goes on until it has this many steps, however long they are.
+_FEWEST_STEPS = 3
+# The first step after a standstill finds cold caches: it is left out where others are left.
+_LEAVES_FIRST_OUT = 5
+# How soon to look for the warm-up's end, which only a standstill tells.
+_WARM_UP_LOOK_S = 0.05
+# The run itself has no end: whoever holds the arm ends it.
+_NO_END_S = 86_400.0
+_LOOK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a run may take; see :class:`~perfkit.experiment.session.Session`."""
+
+    step_timeout_s: float = 60.0
+    start_timeout_s: float = 300.0
+    warmup: int = 3
+    seed: int = 0
+
+
+class Arm:
+    """One live run; :meth:`begin` it, take letters, and :meth:`end` it.
+
+    Raises:
+        SettingError, WorkloadNotPortableError: see :class:`Session`.
+    """
+
+    def __init__(
+        self,
+        workload: Callable[[Settings], Any],
+        settings: Sequence[str | Setting],
+        values: Mapping[str, Any],
+        limits: Limits,
+    ) -> None:
+        self._changed = threading.Condition()
+        self._state = "idle"
+        self._part: list[NDArray[np.float64]] = []
+        self._n_steps = 0
+        self._warmup = limits.warmup
+        self._session = Session(
+            workload,
+            settings,
+            seconds=_NO_END_S,
+            step_timeout_s=limits.step_timeout_s,
+            start_timeout_s=limits.start_timeout_s,
+            warmup=limits.warmup,
+            seed=limits.seed,
+            on_event=self._hear,
+            draws=False,
+        )
+        self._values = dict(values)
+        self.start_s = self.step_s = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over: the workload ended by itself, or failed."""
+        return self._state in FINAL_STATES
+
+    def begin(self) -> None:
+        """Start, warm up, and stand still. A run that has ended meanwhile is no error here."""
+        began_s = time.monotonic()
+        self._session.start(**self._values)
+        self._wait(lambda: self._n_steps > 0)
+        while not self.ended:
+            self._wait(lambda: False, _WARM_UP_LOOK_S)
+            self._park()
+            if self._n_steps > self._warmup:
+                break
+            self._go()
+        self.start_s = time.monotonic() - began_s
+        # how long a step takes, roughly: the shortest of the warm-up, whose first ones are long
+        self.step_s = min((float(part.min()) for part in self._part if len(part)), default=0) / 1e3
+
+    def letter(self, seconds: float) -> NDArray[np.float64]:
+        """Durations in ms of the steps of about ``seconds``; empty where it ended before."""
+        self._part = []
+        began = self._n_steps
+        while not self.ended:
+            self._go()
+            self._wait(lambda: False, seconds)
+            self._park()
+            if self._n_steps - began >= _FEWEST_STEPS:
+                break
+        steps = np.concatenate([np.empty(0), *self._part])
+        return steps[1:] if len(steps) >= _LEAVES_FIRST_OUT else steps
+
+    def end(self) -> RunResult:
+        """The run's result; its processes are gone."""
+        self._session.stop()
+        try:
+            return self._session.wait()
+        finally:
+            self._session.close()
+
+    def close(self) -> None:
+        """Let go of it, whatever state it is in."""
+        self._session.close()
+
+    # --- within -----------------------------------------------------------------------------
+
+    def _go(self) -> None:
+        self._session.resume()
+        self._wait(lambda: self._state not in ("paused",))
+
+    def _park(self) -> None:
+        self._session.park()
+        self._wait(lambda: self._state == "paused")
+
+    def _hear(self, event: Event) -> None:
+        with self._changed:
+            if isinstance(event, Points):
+                self._part.append(event.step_ms)
+                self._n_steps += len(event.step_ms)
+            elif isinstance(event, StateChanged):
+                self._state = event.state
+            self._changed.notify_all()
+
+    def _wait(self, ready: Callable[[], bool], seconds: float | None = None) -> None:
+        """Until it is ready, has ended, or the time is over; a hang ends by the run's limits."""
+        until_s = float("inf") if seconds is None else time.monotonic() + seconds
+        with self._changed:
+            while not ready() and not self.ended:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    return
+                self._changed.wait(min(left_s, _LOOK_EVERY_S))

@@ -1,0 +1,218 @@
+"""Blocks of a comparison, a fresh process of each arm in turn: :mod:`perfkit.experiment.ab`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from perfkit.errors import MeasurementError, WorkloadError
+from perfkit.experiment._arm import Arm, Limits
+from perfkit.experiment.result import RunResult
+from perfkit.experiment.settings import Setting, Settings
+
+# A letter is long against what interrupts a step, and has some steps of the slower arm.
+_LETTER_S = 0.25
+_LETTER_STEPS = 6
+# Where starting the processes takes long, measuring gets at least half as much of a block: all
+# four letters together.
+_LETTER_OF_START = 1 / 8
+# The fewest fresh blocks may need this much more than the budget; beyond that processes stay.
+_OVER_BUDGET = 1.5
+# How often a block is measured again whose run something outside cut off.
+_MORE_TRIES = 2
+
+
+@dataclass(frozen=True)
+class Block:
+    """What one block says.
+
+    Attributes:
+        a_ms, b_ms: time per step of each arm.
+        order: ``"ABBA"`` or ``"BAAB"``; ``"AB"`` or ``"BA"`` where one ran after the other.
+        fresh: whether its processes were started for it.
+    """
+
+    a_ms: float
+    b_ms: float
+    order: str
+    fresh: bool = True
+
+
+class Blocks:
+    """Measures one block after the other; :meth:`close` it when done.
+
+    Args:
+        values: of every setting, for each arm.
+        limits: what a run may take.
+        budget_s: seconds that ``min_blocks`` should take.
+        names: of the arms, for messages.
+    """
+
+    def __init__(
+        self,
+        workload: Callable[[Settings], Any],
+        settings: Sequence[Setting],
+        values: tuple[Mapping[str, Any], Mapping[str, Any]],
+        limits: Limits,
+        *,
+        budget_s: float,
+        min_blocks: int,
+        names: tuple[str, str],
+    ) -> None:
+        self._workload, self._settings, self._values = workload, settings, values
+        self._limits, self._names = limits, names
+        self._block_budget_s = budget_s / min_blocks
+        self._rng = np.random.default_rng(limits.seed)
+        self._arms: dict[int, Arm] = {}
+        self._stays = False
+        self._apart = False
+        self._tries_left = _MORE_TRIES
+        self._n_runs = 0
+        self.warnings: list[str] = []
+
+    def skip(self) -> None:
+        """A block was measured before: draw what it has drawn."""
+        self._rng.integers(2)
+
+    def next(self) -> tuple[Block, tuple[RunResult, ...]]:
+        """One more block, and the runs that ended with it: none where its processes live on.
+
+        Raises:
+            WorkloadError: an arm failed, or was cut off from outside again and again.
+            MeasurementError: an arm has no step after its warm-up.
+        """
+        while True:
+            outer = int(self._rng.integers(2))
+            try:
+                return self._one_after_the_other(outer) if self._apart else self._in_turn(outer)
+            except _Cut as cut:
+                self.close()
+                self._bear(cut)
+
+    def end(self) -> tuple[RunResult, ...]:
+        """The runs that still live, ended; nothing where each block ended its own."""
+        return self._ended() if self._arms else ()
+
+    def close(self) -> None:
+        """Let go of whatever runs."""
+        arms, self._arms = self._arms, {}
+        for arm in arms.values():
+            arm.close()
+
+    # --- within -----------------------------------------------------------------------------
+
+    def _bear(self, cut: _Cut) -> None:
+        """Go on after a run that was cut off, or raise how it failed."""
+        run, name = cut.run, self._names[cut.which]
+        if run.state == "out of memory" and cut.together and not self._apart:
+            self._apart = True
+            self.warnings.append(
+                "there was no memory for both arms at once, so one ran after the other: within "
+                "a block drift is not cancelled, over the blocks it is"
+            )
+            return
+        self._tries_left -= 1
+        if run.state != "killed" or self._tries_left < 0:
+            try:
+                run.raise_if_failed()
+            except WorkloadError as error:  # say whose run it was
+                raise type(error)(f"{name}: {error}", error.traceback_text) from None
+            raise MeasurementError(f"{name}: its run was {run.state}")
+        self.warnings.append(
+            f"a run of {name!r} was cut off ({run.message}): its block was measured again"
+        )
+
+    def _begun(self, which: int) -> Arm:
+        arm = Arm(self._workload, self._settings, self._values[which], self._limits)
+        together = bool(self._arms)
+        self._arms[which] = arm
+        arm.begin()
+        if arm.ended:
+            self._check(which, arm.end(), together=together)
+        return arm
+
+    def _in_turn(self, outer: int) -> tuple[Block, tuple[RunResult, ...]]:
+        fresh = not self._arms
+        if fresh:
+            for which in (outer, 1 - outer):
+                self._begun(which)
+            self._stays = self._must_stay()
+        seconds = self._letter_s()
+        times: dict[int, list[float]] = {0: [], 1: []}
+        for which in (outer, 1 - outer, 1 - outer, outer):
+            times[which].extend(self._arms[which].letter(seconds))
+        if self._stays and not self._any_ended():
+            return self._block(times, "BAAB" if outer else "ABBA", fresh), ()
+        by_itself = [which for which in (0, 1) if self._arms[which].ended]
+        runs = self._ended()
+        for which in by_itself:
+            # few steps: all after the warm-up count, also those in no letter
+            times[which] = runs[which].counted_ms().tolist()
+        return self._block(times, "BAAB" if outer else "ABBA", fresh), runs
+
+    def _one_after_the_other(self, outer: int) -> tuple[Block, tuple[RunResult, ...]]:
+        times: dict[int, list[float]] = {0: [], 1: []}
+        runs: dict[int, RunResult] = {}
+        for which in (outer, 1 - outer):
+            self._begun(which)
+            times[which].extend(self._arms[which].letter(2 * self._letter_s()))
+            (runs[which],) = self._ended()
+        return self._block(times, "BA" if outer else "AB", True), (runs[0], runs[1])
+
+    def _letter_s(self) -> float:
+        arms = self._arms.values()
+        step_s = max(arm.step_s for arm in arms)
+        wanted_s = max(
+            _LETTER_S,
+            _LETTER_STEPS * step_s,
+            _LETTER_OF_START * sum(arm.start_s for arm in arms),
+        )
+        return min(wanted_s, max(_LETTER_S, self._block_budget_s / 4))
+
+    def _must_stay(self) -> bool:
+        """Whether starting takes so long that the fewest fresh blocks break the budget."""
+        start_s = sum(arm.start_s for arm in self._arms.values())
+        if start_s <= _OVER_BUDGET * self._block_budget_s:
+            return False
+        self.warnings.append(
+            f"starting both takes {start_s:.3g} s, so one process of each served all blocks: "
+            "what differs from process to process is not in the interval; raise budget_s to "
+            "have fresh ones in each block"
+        )
+        return True
+
+    def _any_ended(self) -> bool:
+        return any(arm.ended for arm in self._arms.values())
+
+    def _ended(self) -> tuple[RunResult, ...]:
+        together = len(self._arms) == 2
+        runs = []
+        for which in sorted(self._arms):
+            runs.append(self._check(which, self._arms[which].end(), together=together))
+        self._arms = {}
+        return tuple(runs)
+
+    def _check(self, which: int, run: RunResult, *, together: bool) -> RunResult:
+        if run.state not in ("done", "stopped"):
+            raise _Cut(which, run, together)
+        self._n_runs += 1
+        return replace(run, run_id=self._n_runs)
+
+    def _block(self, times: Mapping[int, Sequence[float]], order: str, fresh: bool) -> Block:
+        means = []
+        for which in (0, 1):
+            if not times[which]:
+                raise MeasurementError(f"{self._names[which]}: no step was measured in a block")
+            means.append(float(np.mean(times[which])))
+        return Block(means[0], means[1], order, fresh)
+
+
+class _Cut(Exception):  # noqa: N818 - told as the kind of error that fits, or borne
+    """A run of this block failed."""
+
+    def __init__(self, which: int, run: RunResult, together: bool) -> None:
+        super().__init__(run.message)
+        self.which, self.run, self.together = which, run, together

@@ -1,0 +1,234 @@
+"""Two arms in turn: real processes, workloads of milliseconds, facts that no clock can blur."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+import perfkit
+from perfkit import report
+from perfkit.errors import (
+    SettingError,
+    UsageError,
+    WorkloadEmptyError,
+    WorkloadFailedError,
+    WorkloadHungError,
+    WorkloadKilledError,
+)
+from perfkit.experiment import setting
+from perfkit.experiment.ab import ab
+
+SHORT = {"budget_s": 3.0, "say": False}
+
+
+def by_value(function):
+    """As from a notebook: not to be imported by name in the child."""
+    function.__module__ = "__main__"
+    return function
+
+
+@by_value
+def sleeping(s):
+    import time
+
+    while True:
+        time.sleep(0.002 if s.quick else 0.02)
+        yield 4
+
+
+def test_the_slower_arm_is_seen_and_the_result_says_so():
+    found = ab(sleeping, {"quick": False}, {"quick": True}, budget_s=4.0, say=False)
+    assert found.names == ("quick off", "quick on")
+    assert found.ratio.low > 2.0, found  # ten times, and sleeps are never short
+    assert found.different
+    assert found.ratio.per == "step"
+    assert len(found.blocks) >= 6
+    assert len(found.runs) == 2 * len(found.blocks)
+    assert [run.run_id for run in found.runs] == list(range(1, len(found.runs) + 1))
+    assert all(run.values["quick"] == bool(i % 2) for i, run in enumerate(found.runs))
+    assert all(block.fresh and block.order in ("ABBA", "BAAB") for block in found.blocks)
+    assert all(block.a_ms >= 20.0 and block.b_ms >= 2.0 for block in found.blocks)
+    assert not [w for run in found.runs for w in run.warnings if "parallel" in w]
+    assert json.loads(json.dumps(found.to_dict()))["different"] is True
+    shown = report.text(found)
+    assert found.sentence.split(" (")[0] in " ".join(shown.split())
+    assert "quick on" in report.html(found)
+
+
+def test_it_is_perfkit_ab():
+    assert perfkit.ab is ab
+
+
+def test_other_batches_are_compared_per_sample():
+    @by_value
+    def workload(s):
+        import time
+
+        while True:
+            time.sleep(0.001 * s.batch_size / 8)
+            yield s.batch_size
+
+    found = ab(workload, {"batch_size": 8}, {"batch_size": 80}, **SHORT)
+    assert found.ratio.per == "sample"
+    # per step it would be 0.1; per sample sleeping costs at least the same
+    assert found.ratio.ratio > 0.5
+
+
+def test_a_workload_that_ends_by_itself_is_measured_to_its_end():
+    @by_value
+    def ten(s):
+        import time
+
+        for _ in range(10):
+            time.sleep(0.005)
+            yield 1
+
+    found = ab(ten, {"x": 1}, {"x": 2}, settings=[setting("x", [1, 2])], **SHORT)
+    assert {run.n_steps for run in found.runs} == {10}
+    assert {run.state for run in found.runs} <= {"done", "stopped"}
+
+
+def test_a_workload_that_ends_within_its_warm_up_is_told():
+    @by_value
+    def two(s):
+        yield 1
+        yield 1
+
+    found = ab(two, {"x": 1}, {"x": 2}, **SHORT)
+    assert [w for w in found.warnings if "only 2 steps: a warm-up of 3 could not be" in w]
+
+
+def test_a_workload_without_a_step_is_an_error():
+    @by_value
+    def none(s):
+        yield from ()
+
+    with pytest.raises(WorkloadEmptyError, match="yielded no step"):
+        ab(none, {"x": 1}, {"x": 2}, **SHORT)
+
+
+def test_an_arm_that_fails_is_named_with_its_error():
+    @by_value
+    def workload(s):
+        yield 1
+        if s.bad:
+            raise ValueError("no such thing")
+        while True:
+            yield 1
+
+    with pytest.raises(WorkloadFailedError, match=r"bad on: ValueError: no such thing"):
+        ab(workload, {"bad": False}, {"bad": True}, **SHORT)
+
+
+def test_an_arm_that_hangs_is_ended_and_told():
+    @by_value
+    def workload(s):
+        import time
+
+        for i in range(10**9):
+            time.sleep(1000 if s.bad and i > 20 else 0.001)
+            yield 1
+
+    with pytest.raises(WorkloadHungError, match=r"bad on: no step within 1 s"):
+        ab(workload, {"bad": False}, {"bad": True}, step_timeout_s=1.0, **SHORT)
+
+
+def test_a_run_that_is_killed_once_is_made_again(tmp_path):
+    @by_value
+    def workload(s):
+        import os
+        import time
+        from pathlib import Path
+
+        for i in range(10**9):
+            time.sleep(0.001)
+            marker = Path(s.marker)
+            if s.x == 2 and i == 10 and not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), 9)
+            yield 1
+
+    marker = str(tmp_path / "killed")
+    settings = [setting("marker", [marker])]
+    found = ab(workload, {"x": 1}, {"x": 2}, settings=settings, **SHORT)
+    assert [w for w in found.warnings if "cut off (killed (SIGKILL)" in w]
+    assert len(found.runs) == 2 * len(found.blocks)
+
+
+def test_a_run_that_is_killed_each_time_is_an_error():
+    @by_value
+    def workload(s):
+        for i in range(10**9):
+            if s.x == 2 and i == 10:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield 1
+
+    with pytest.raises(WorkloadKilledError, match=r"x 2: killed \(SIGKILL\)"):
+        ab(workload, {"x": 1}, {"x": 2}, **SHORT)
+
+
+def test_arms_that_do_not_fit_together_run_one_after_the_other(tmp_path):
+    @by_value
+    def workload(s):
+        import fcntl
+        import time
+        from pathlib import Path
+
+        with Path(s.place).open("a") as taken:  # there is place for one
+            try:
+                fcntl.flock(taken, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise MemoryError("no place") from None
+            while True:
+                time.sleep(0.001)
+                yield 1
+
+    place = [setting("place", [str(tmp_path / "place")])]
+    found = ab(workload, {"x": 1}, {"x": 2}, settings=place, **SHORT)
+    assert {block.order for block in found.blocks} <= {"AB", "BA"}
+    assert [w for w in found.warnings if "no memory for both arms at once" in w]
+
+
+def test_processes_stay_where_starting_them_takes_the_budget():
+    @by_value
+    def workload(s):
+        import time
+
+        time.sleep(1.0)
+        while True:
+            time.sleep(0.001)
+            yield 1
+
+    found = ab(workload, {"x": 1}, {"x": 2}, budget_s=2.0, say=False)
+    assert [block.fresh for block in found.blocks] == [True] + [False] * (len(found.blocks) - 1)
+    assert len(found.runs) == 2
+    assert [w for w in found.warnings if "one process of each served all blocks" in w]
+
+
+def test_progress_is_told_to_who_asks():
+    said = []
+    ab(sleeping, {"quick": True}, {"quick": True}, budget_s=1.0, say=said.append)
+    assert said[0].startswith("a | b: 1 blocks, ratio ")
+    assert all("left" in line or "nearly done" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"a": {"nun_workers": 1}}, SettingError, "'nun_workers' is in one arm only"),
+        ({"a": ["num_workers"]}, SettingError, "a mapping of values by setting"),
+        ({"a": {"num_workers": -1}}, SettingError, "num_workers=-1 cannot be"),
+        ({"budget_s": 0}, UsageError, "budget_s=0 cannot be"),
+        ({"min_blocks": 1}, UsageError, "min_blocks=1 cannot be"),
+        ({"max_blocks": 3}, UsageError, "max_blocks=3 is below min_blocks=6"),
+        ({"names": "ab"}, UsageError, "two different strings"),
+        ({"names": ("a", "a")}, UsageError, "two different strings"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(options, error, words):
+    given = {"a": {"num_workers": 0}, "b": {"num_workers": 1}, "say": False} | options
+    with pytest.raises(error, match=words):
+        ab(sleeping, given.pop("a"), given.pop("b"), **given)
