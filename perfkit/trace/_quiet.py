@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _NOTICE = re.compile(
-    rb"profiler_kineto\.cpp|collection\.cpp|ActivityProfiler|\.cpp:\d+\] "
+    rb"profiler_kineto\.cpp|collection\.cpp|ActivityProfiler|Memory block of unknown size|\.cpp:\d+\] "
     rb"(profiler_start|profiler_stop|Profiler|CUPTI|Completed Stage)|^(INFO|STAGE|USDT):",
 )
 
