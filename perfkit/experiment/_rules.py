@@ -9,14 +9,22 @@ values that work but may not do what one hopes.
 from __future__ import annotations
 
 import operator
+import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from perfkit.experiment import _malloc
 
 if TYPE_CHECKING:
     from perfkit.machine import Machine
 
 Acceptor = Callable[[Any], Any]
 Need = Callable[[Any, "Machine"], "str | None"]
+
+# name:value, separated by commas; a value may be a list in brackets
+_CONF = r"[a-z][\w]*:(\[[^\]\s]*\]|[^,\[\]\s]+)(,[a-z][\w]*:(\[[^\]\s]*\]|[^,\[\]\s]+))*"
+_LONGEST_CONF = 1000
 
 
 def is_flag(value: Any) -> bool:
@@ -124,3 +132,80 @@ def more_than_cores(what: str) -> Need:
         return f"{value} {what} share {cores}: they take turns"
 
     return hint
+
+
+def flag_or(*words: str) -> Acceptor:
+    """An acceptor of ``True``, ``False`` and these words."""
+    return one_of((False, True, *words))
+
+
+def compile_mode_here(value: Any, machine: Machine) -> str | None:
+    """As :func:`compile_here`; ``reduce-overhead`` is a mode for GPUs."""
+    if value == "reduce-overhead" and not machine.gpus:
+        return f"reduce-overhead replays CUDA graphs: {machine.capability('gpu').reason}"
+    return compile_here(value, machine)
+
+
+def several_cores_for(unwanted: str, what: str) -> Need:
+    """Every value but ``unwanted`` needs the means to pin, ``what`` at least two cores."""
+
+    def need(value: Any, machine: Machine) -> str | None:
+        if value == unwanted:
+            return None
+        if not hasattr(os, "sched_setaffinity"):
+            return f"pinning to cores works on Linux; this is {machine.system.split()[0]}"
+        if value == what and machine.cores < 2:
+            return "it takes at least two cores, and here is one"
+        return None
+
+    return need
+
+
+def malloc_here(value: Any, machine: Machine) -> str | None:
+    """A library that was found here and seen to answer."""
+    return None if value == "system" else _malloc.find(value).reason
+
+
+def alloc_conf(value: Any) -> str:
+    """``"default"``, or options as in ``PYTORCH_ALLOC_CONF``: ``"key:value,key:value"``."""
+    words = "'default' or options 'name:value,name:value' as in PYTORCH_ALLOC_CONF"
+    if not isinstance(value, str) or len(value) > _LONGEST_CONF or not _is_plain(value):
+        raise ValueError(words)
+    if value != "default" and not re.fullmatch(_CONF, value):
+        raise ValueError(words)
+    return value
+
+
+def _is_plain(text: str) -> bool:
+    # what an environment variable can hold everywhere
+    return text.isascii() and text.isprintable()
+
+
+def caching_allocator_here(value: Any, machine: Machine) -> str | None:
+    """The options are those of the allocator of GPU memory."""
+    if value == "default" or machine.gpus:
+        return None
+    return f"these options are for GPU memory: {machine.capability('gpu').reason}"
+
+
+def processes_here(value: Any, machine: Machine) -> str | None:
+    """Several processes need torch.distributed, and where there are GPUs, one for each."""
+    if value == 1:
+        return None
+    if machine.gpus:
+        n = len(machine.gpus)
+        if value <= n:
+            return None
+        return f"{value} processes need {value} GPUs, and here {'is' if n == 1 else 'are'} {n}"
+    if machine.torch is None:
+        return "torch is not installed"
+    import torch.distributed
+
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        return f"torch {machine.torch.version} is built without gloo, which joins CPU processes"
+    return None
+
+
+def processes_share_cores(value: Any, machine: Machine) -> str | None:
+    """On a CPU each process wants a core of its own."""
+    return None if machine.gpus else more_than_cores("processes")(value, machine)

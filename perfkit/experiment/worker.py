@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
-from perfkit.experiment import _failure, _frames
+from perfkit.experiment import _apply, _failure, _frames
 from perfkit.experiment._loader_wait import LoaderWait
 from perfkit.experiment._memory_now import (
     AllocatorMemory,
@@ -231,7 +231,7 @@ def _prepared(job: Job) -> Callable[[Settings], Any]:
     _seed(job.seed)
     workload: Callable[[Settings], Any] = cloudpickle.loads(job.workload)
     _become_main(workload)
-    _apply(job.values, job.threads)
+    _apply.apply(job.values, job.threads)
     return workload
 
 
@@ -265,20 +265,6 @@ def _become_main(workload: Any) -> None:
     names = {k: v for k, v in function.__globals__.items() if not k.startswith("__")}
     vars(module).update(names)
     sys.modules["__main__"] = module
-
-
-def _apply(values: Mapping[str, Any], threads: int | None) -> None:
-    """Settings that perfkit itself can put into effect, and the kernel's number of threads."""
-    import torch
-
-    wanted = values.get("threads", threads)
-    if wanted is not None and wanted != torch.get_num_threads():
-        torch.set_num_threads(wanted)
-    if "precision" in values and torch.cuda.is_available():
-        tf32 = values["precision"] != "fp32"
-        # fp32 means fp32: cuDNN's convolutions would use TF32 unless told not to
-        torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        torch.backends.cudnn.allow_tf32 = tf32
 
 
 def _started(workload: Callable[[Settings], Any], settings: Settings) -> Iterator[Any]:

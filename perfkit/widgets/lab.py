@@ -33,7 +33,7 @@ from perfkit.experiment.events import (
 )
 from perfkit.experiment.result import SPEED, RunResult
 from perfkit.experiment.session import Session
-from perfkit.experiment.settings import Setting
+from perfkit.experiment.settings import Setting, clash
 from perfkit.machine import facts
 from perfkit.widgets import _lab_rows as rows_
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
@@ -576,9 +576,13 @@ def _controls(settings: Sequence[Setting], chosen: Mapping[str, Any]) -> list[di
             "name": one.name,
             "label": _label(one),
             "control": one.control,
-            "help": one.help + (f" Lesson {one.lesson}." if one.lesson else ""),
+            "help": one.about(),
             "values": [
-                {"label": rows_.words(value), "reason": one.unavailable(value, machine)}
+                {
+                    "label": rows_.words(value),
+                    "reason": one.unavailable(value, machine)
+                    or clash(settings, {**chosen, one.name: value}),
+                }
                 for value in _offered(settings, one.name, chosen)
             ],
         }

@@ -1,0 +1,52 @@
+"""Settings that perfkit puts into effect by itself, in the process of the run.
+
+The rest is up to the workload, with the helpers of
+:class:`~perfkit.experiment.settings.Settings`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from perfkit.experiment import _affinity
+
+# cuBLAS gives the same sums each time only with a fixed workspace; it reads this when it starts.
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def apply(values: Mapping[str, Any], threads: int | None) -> None:
+    """Put the declared ones into effect; the others stay as torch has them.
+
+    Args:
+        threads: of the kernel's torch, for a workload that does not declare them.
+    """
+    import torch
+
+    # before torch starts its threads, which inherit the cores
+    cores = _affinity.pin(values)
+    wanted = values.get("threads", threads)
+    if cores is not None and "threads" not in values:
+        wanted = min(wanted or torch.get_num_threads(), len(cores))
+    if wanted is not None and wanted != torch.get_num_threads():
+        torch.set_num_threads(wanted)
+    if "precision" in values and torch.cuda.is_available():
+        tf32 = values["precision"] != "fp32"
+        # fp32 means fp32: cuDNN's convolutions would use TF32 unless told not to
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = tf32
+    if "cudnn_benchmark" in values:
+        torch.backends.cudnn.benchmark = values["cudnn_benchmark"]
+    if "deterministic" in values:
+        _be_deterministic(values["deterministic"])
+
+
+def _be_deterministic(on: bool) -> None:
+    import torch
+
+    if on:
+        os.environ.setdefault(_CUBLAS, ":4096:8")
+        torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(on)
+    torch.backends.cudnn.deterministic = on
