@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfkit.experiment._failure import is_library, short_name
@@ -53,6 +53,7 @@ def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
     if parts and parts["other"] >= max(_WORTH * total, 1):
         found.append(_let_go(parts["other"], biggest))
     asked = requested_bytes(error)
+    frames = _frames(error.__traceback__)
     lines = [
         f"When memory ran out (measured in the run's process; {device}):",
         f"  tensors alive: {_size(total)}{_by_category(parts)}",
@@ -66,7 +67,7 @@ def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
         *([f"  asked for in vain: {_size(asked)}"] if asked is not None else []),
         *_where(error.__traceback__),
         *(["The biggest tensors:"] if biggest else []),
-        *(f"  {_row(tensor)}" for tensor in biggest),
+        *(f"  {_row(tensor)}{_made(tensor, frames)}" for tensor in biggest),
         *(["What would help:"] if found else []),
         *(f"  - {words}" for words in found),
         *(f"  note: {words}" for words in state.warnings),
@@ -81,13 +82,16 @@ def _variables(tb: TracebackType | None) -> dict[str, Any]:
     """The user's variables by name, those of inner functions before those of outer ones."""
     names: dict[str, Any] = {}
     inner: dict[str, Any] = {}
-    while tb is not None:
-        frame = tb.tb_frame
-        if not is_library(frame.f_code.co_filename):
-            names.update(frame.f_globals)
-            inner.update(frame.f_locals)
-        tb = tb.tb_next
+    for frame in reversed(_frames(tb)):
+        names.update(frame.f_globals)
+        inner.update(frame.f_locals)
     return names | inner
+
+
+def _frames(tb: TracebackType | None) -> list[FrameType]:
+    """Those of the user's functions, the innermost first."""
+    frames = [frame for frame, _ in traceback.walk_tb(tb)]
+    return [f for f in reversed(frames) if not is_library(f.f_code.co_filename)]
 
 
 def _device(error: BaseException, state: MemoryNow) -> str:
@@ -117,6 +121,21 @@ def _row(tensor: LiveTensor) -> str:
     shape = "x".join(map(str, tensor.shape)) or "scalar"
     words = f"{_size(tensor.storage_bytes)}  {_name(tensor)}  {shape} {tensor.dtype}"
     return f"{words}  {tensor.category}"
+
+
+def _made(tensor: LiveTensor, frames: list[FrameType]) -> str:
+    """The line that made it, where a variable of a running function leads to it."""
+    from perfkit.memory.made_at import lines_of
+
+    found = lines_of(tensor.name, frames) if tensor.name else None
+    if found is None:
+        return ""
+    frame, lines = found
+    where = f"{frame.f_code.co_name} ({short_name(frame.f_code.co_filename)})"
+    if not lines:
+        return f"; an argument of {where}"
+    shown = " or ".join(map(str, lines[:3])) + (" or …" if len(lines) > 3 else "")
+    return f"; made at line {shown} of {where}"
 
 
 def _name(tensor: LiveTensor) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -50,13 +52,23 @@ def test_the_text_has_the_traceback_first_and_then_the_stock(result):
     assert trace.startswith("Traceback (most recent call last)")
     assert "held.append(torch.ones(64 << 20))" in trace
     assert "in workload (test_alive.py): held.append(torch.ones(64 << 20))" in stock
-    assert "288 MiB  held[0]  75497472 float32  other" in stock
+    assert "288 MiB  held[0]  75497472 float32  other; made at line " in stock
     # weight and bias: (512 * 1024 + 1024) * 4 bytes, to what three digits show
     assert "parameters 2 MiB" in stock
     assert "gradients 2 MiB" in stock
     assert "2 MiB  model.weight  1024x512 float32  parameters" in stock
     assert "What would help:" in stock
     assert "let go of what the step does not need" in stock
+
+
+def test_the_lines_that_made_the_tensors_are_named(result):
+    # `held = […]` stands two lines above the `held.append(…)` that failed
+    failed = int(re.search(r"at line (\d+) in workload", result.traceback_text)[1])
+    words = f"held[0]  75497472 float32  other; made at line {failed - 2} or {failed} of workload"
+    assert f"{words} (test_alive.py)" in result.traceback_text
+    # a parameter is the model's: no line of the step made it
+    (row,) = [x for x in result.traceback_text.splitlines() if "model.weight  1024x512" in x]
+    assert row.endswith("parameters")
 
 
 def test_the_report_shows_it(result):
