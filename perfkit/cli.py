@@ -1,4 +1,4 @@
-"""``perfkit doctor``, ``lab``, ``tour``, ``trace``, ``claims``, ``record``, ``synclint``: thin commands."""
+"""``perfkit doctor``, ``tour``, ``trace``, ``claims``, ``record`` …: thin over the library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfkit import _claims_command, _record_command, _trace_command
+from perfkit import _claims_command, _record_command, _trace_command, _tutorial_command
 from perfkit._version import __version__
 from perfkit.errors import PerfkitError, UsageError
 
@@ -20,7 +20,10 @@ __all__ = ["main"]
 
 _OWN_FILES = (
     __file__,
-    *(command.__file__ for command in (_claims_command, _record_command, _trace_command)),
+    *(
+        command.__file__
+        for command in (_claims_command, _record_command, _trace_command, _tutorial_command)
+    ),
 )
 
 _DOCTOR_JSON = """\
@@ -104,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
     doctor.set_defaults(run=_doctor)
 
-    lab = commands.add_parser("lab", help="open JupyterLab on the first lesson")
+    lab = commands.add_parser("lab", help="open JupyterLab on a lesson, the first by default")
     lab.add_argument("--port", type=int, help="default: the first free one from 8888 on")
     lab.add_argument(
         "--browser",
@@ -115,9 +118,12 @@ def _parser() -> argparse.ArgumentParser:
     lab.set_defaults(run=_lab)
 
     tour = commands.add_parser(
-        "tour", help="run lessons without a browser; print what they found and measured"
+        "tour",
+        help="run lessons without a browser; print what they found and measured",
+        epilog="Writes one site (index.html and a page for each lesson) and summary.json. A lesson "
+        "that fails does not end the tour; the exit code is then 1.",
     )
-    tour.add_argument("lesson", nargs="*", default=["00"], help="e.g. 00 (the default)")
+    tour.add_argument("lesson", nargs="*", help="e.g. 00 06; default: all, a minute or so each")
     tour.add_argument(
         "--out", type=_folder, default=Path("build", "tour"), help="default: build/tour"
     )
@@ -129,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     _trace_command.add(commands)
     _claims_command.add(commands)
     _record_command.add(commands)
+    _tutorial_command.add(commands)
 
     synclint = commands.add_parser(
         "synclint",
@@ -170,7 +177,6 @@ def _tour(arguments: argparse.Namespace) -> int:
     from perfkit.lessons.tour import tour
 
     tour(arguments.lesson, arguments.out, _say, save=arguments.save)
-    print(f"summary: {arguments.out / 'summary.json'}")
     return 0
 
 
