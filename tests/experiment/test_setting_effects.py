@@ -54,7 +54,7 @@ def observed(s):
     seen = {}
     calls = []
     net = Net()
-    net.body.register_forward_pre_hook(lambda *_: calls.append(1))
+    net.body[0].register_forward_pre_hook(lambda *_: calls.append(1))
     if "compile" in s:
         net = nn.Sequential(nn.Flatten(), nn.Linear(192, 24))
     model = s.prepare(net)
@@ -250,3 +250,38 @@ def test_two_processes_train_one_model(session, accumulate):
     ranks = [line.split(maxsplit=3) for line in result.output.splitlines() if "RANK" in line]
     assert sorted(rank[1:3] for rank in ranks) == [["0", "2"], ["1", "2"]]
     assert ranks[0][3] == ranks[1][3]
+
+
+def five_lines(s):
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    images = torch.randint(0, 256, (32, 3, 8, 8), dtype=torch.uint8)
+    data = TensorDataset(s.as_sent(images), torch.arange(32) % 2)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten())
+
+    model = s.prepare(torch.nn.Sequential(net, torch.nn.Linear(144, 2)))
+    optimizer = torch.optim.AdamW(model.parameters(), **s.optimizer_kwargs())
+    step = s.training_step(model, optimizer, torch.nn.functional.cross_entropy)
+    for images, labels in DataLoader(data, shuffle=True, **s.loader_kwargs()):
+        yield {"samples": len(labels), "loss": step(images, labels)}
+
+
+five_lines.__module__ = "__main__"
+
+
+def test_a_workload_of_five_lines_takes_them_all(session):
+    one = session(five_lines, list(CATALOGUE), seconds=60)
+    plain = one.run(batch_size=4)
+    assert plain.state == "done", plain
+    assert (plain.n_steps, len(plain.loss)) == (8, 8)
+    turned = {
+        "num_workers": 2, "prefetch_factor": 1, "persistent_workers": True, "in_order": False,
+        "uint8": True, "batch_size": 8, "accumulate": 2, "set_to_none": False, "precision": "bf16",
+        "channels_last": True, "fused": True, "checkpointing": True, "threads": 1,
+        "deterministic": True, "storage": "decoded", "loss": "vectorised",
+    }  # fmt: skip
+    other = one.run(**turned)
+    assert other.state == "done", other
+    assert other.n_steps == 4
+    assert {name: other.values[name] for name in turned} == turned

@@ -248,3 +248,19 @@ def test_prepare_compiles_only_when_asked():
     model = torch.nn.Linear(2, 2)
     assert Settings(compile=False).prepare(model) is model
     assert isinstance(Settings().device, torch.device)
+
+
+@pytest.mark.parametrize(
+    ("value", "options"), [(True, {}), ("max-autotune", {"mode": "max-autotune"})]
+)
+def test_prepare_compiles_in_the_mode(monkeypatch, value, options):
+    asked = []
+
+    def compiled(model, **given):
+        asked.append(given)
+        return model
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    model = torch.nn.Linear(2, 2)
+    assert Settings(compile=value).prepare(model) is model
+    assert asked == [options]
