@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from perfkit.advice.synclint.guard import no_syncs
     from perfkit.experiment.ab import ab
     from perfkit.experiment.settings import setting
+    from perfkit.experiment.sweep import sweep
     from perfkit.machine import doctor
     from perfkit.memory.account import account
+    from perfkit.memory.crossings import crossings
     from perfkit.memory.fit import will_it_fit
     from perfkit.memory.leaks import find_leaks
     from perfkit.timing.compare import compare
@@ -35,12 +37,14 @@ __all__ = [
     "ab",
     "account",
     "compare",
+    "crossings",
     "doctor",
     "find_leaks",
     "find_syncs",
     "load_ipython_extension",
     "no_syncs",
     "setting",
+    "sweep",
     "unload_ipython_extension",
     "watch",
     "will_it_fit",
@@ -53,11 +57,13 @@ _HOMES = {
     "ab": "perfkit.experiment.ab",
     "account": "perfkit.memory.account",
     "compare": "perfkit.timing.compare",
+    "crossings": "perfkit.memory.crossings",
     "doctor": "perfkit.machine",
     "find_leaks": "perfkit.memory.leaks",
     "find_syncs": "perfkit.advice.synclint.find",
     "no_syncs": "perfkit.advice.synclint.guard",
     "setting": "perfkit.experiment.settings",
+    "sweep": "perfkit.experiment.sweep",
     "watch": "perfkit.widgets.watch",
     "will_it_fit": "perfkit.memory.fit",
 }

@@ -34,6 +34,7 @@ _RENDERERS = {
     "perfkit.experiment.ledger": "perfkit.report.claims",
     "perfkit.machine": "perfkit.report.machine",
     "perfkit.memory": "perfkit.report.memory",
+    "perfkit.memory.crossings": "perfkit.report.crossings",
     "perfkit.timing": "perfkit.report.timing",
     "perfkit.trace": "perfkit.report.profile",
     "perfkit.trace.communication": "perfkit.report.trace_answers",

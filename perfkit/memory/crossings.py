@@ -1,0 +1,247 @@
+"""Which bytes cross between the host and a device, line by line: counted, not timed.
+
+Works without a GPU: tensors on torch's ``meta`` device have shapes and no data, so a step written
+for ``device`` runs on it and every copy to or from it is seen, with its exact size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from perfkit._display import Shown
+from perfkit._user_code import cell_names, is_user_code, where
+from perfkit.errors import UsageError
+from perfkit.memory.places import source_of
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+__all__ = ["Crossing", "Crossings", "crossings"]
+
+Direction = Literal["to device", "to host"]
+_Place = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What one line of code sends in one direction.
+
+    Attributes:
+        direction: ``"to device"`` or ``"to host"``.
+        nbytes: bytes that cross, over all copies.
+        n_copies: how many copies that were.
+        non_blocking: how many of them asked not to wait.
+        file, line: the line; empty and 0 where no user code was on the stack.
+        where: how to name it to a person.
+        text: the source line, stripped; empty where it cannot be found.
+    """
+
+    direction: Direction
+    nbytes: int
+    n_copies: int
+    non_blocking: int
+    file: str
+    line: int
+    where: str
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Crossings(Shown):
+    """All copies between the host and a device during one call.
+
+    Attributes:
+        lines: one entry per line and direction, most bytes first.
+        stand_in: whether the ``meta`` device took the place of a real one.
+    """
+
+    lines: tuple[Crossing, ...]
+    stand_in: bool
+
+    def of(self, direction: Direction) -> tuple[Crossing, ...]:
+        """The lines of one direction."""
+        return tuple(line for line in self.lines if line.direction == direction)
+
+    @property
+    def to_device_bytes(self) -> int:
+        """Bytes from the host to the device."""
+        return sum(line.nbytes for line in self.of("to device"))
+
+    @property
+    def to_host_bytes(self) -> int:
+        """Bytes from the device to the host."""
+        return sum(line.nbytes for line in self.of("to host"))
+
+    @property
+    def n_to_device(self) -> int:
+        """Copies from the host to the device."""
+        return sum(line.n_copies for line in self.of("to device"))
+
+    @property
+    def n_to_host(self) -> int:
+        """Copies from the device to the host."""
+        return sum(line.n_copies for line in self.of("to host"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            "to_device_bytes": self.to_device_bytes,
+            "to_host_bytes": self.to_host_bytes,
+            "n_to_device": self.n_to_device,
+            "n_to_host": self.n_to_host,
+            "stand_in": self.stand_in,
+            "lines": [line.to_dict() for line in self.lines],
+        }
+
+
+def crossings(step: Callable[[], object]) -> Crossings:
+    """Call ``step`` once and count what it copies between the host and a device.
+
+    Without a GPU, let the step use ``torch.device("meta")`` as its device. Nothing is computed
+    there; a copy back from it, which torch refuses, yields zeros here and is counted.
+
+    A copy that also changes the dtype is converted on the host first, unless it is non-blocking:
+    what crosses is then the *new* dtype's size (``copy_kernel_cuda`` in torch's
+    ``aten/src/ATen/native/cuda/Copy.cu``). Lists that ``torch.tensor(…, device=…)`` turns into
+    tensors cross as tensors do.
+
+    Raises:
+        UsageError: ``step`` cannot be called without arguments.
+    """
+    if not callable(step):
+        raise UsageError(f"crossings needs a function to call, not a {type(step).__name__}")
+    seen = _Seen()
+    with seen.watching():
+        step()
+    return seen.result()
+
+
+class _Seen:
+    """Copies by place and direction, as they come."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[_Place, Direction], list[int]] = {}
+        self._lock = threading.Lock()  # CUDA's backward runs in a thread of its own
+        self.stand_in = False
+
+    def add(self, direction: Direction, nbytes: int, *, non_blocking: bool, device: str) -> None:
+        place = _place()
+        with self._lock:
+            self.stand_in |= device == "meta"
+            counts = self._found.setdefault((place, direction), [0, 0, 0])
+            counts[0] += nbytes
+            counts[1] += 1
+            counts[2] += non_blocking
+
+    def result(self) -> Crossings:
+        cells = cell_names()
+        lines = [
+            Crossing(
+                direction=direction,
+                nbytes=counts[0],
+                n_copies=counts[1],
+                non_blocking=counts[2],
+                file=file,
+                line=line,
+                where=where(file, line, cells) if file else "(no line of yours)",
+                text=source_of(file, line),
+            )
+            for ((file, line), direction), counts in self._found.items()
+        ]
+        lines.sort(key=lambda x: (-x.nbytes, x.direction, x.file, x.line))
+        return Crossings(tuple(lines), self.stand_in)
+
+    def watching(self) -> contextlib.ExitStack:
+        """The context in which copies are seen."""
+        dispatch, function = _modes(self)
+        stack = contextlib.ExitStack()
+        stack.enter_context(dispatch)
+        stack.enter_context(function)
+        return stack
+
+
+def _place() -> _Place:
+    """The innermost line of user code that is running now."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if is_user_code(frame.f_code.co_filename):
+            return frame.f_code.co_filename, frame.f_lineno or 0
+        frame = frame.f_back
+    return "", 0
+
+
+def _modes(seen: _Seen) -> tuple[Any, Any]:
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    from perfkit._torch_compat import dispatch_mode_class
+
+    aten = torch.ops.aten
+
+    def copied(source: Any, device: Any, dtype: Any, *, non_blocking: bool) -> None:
+        if (source.device.type == "cpu") == (torch.device(device).type == "cpu"):
+            return
+        direction: Direction = "to device" if source.device.type == "cpu" else "to host"
+        # to the host, torch copies first and converts there
+        sent = dtype if direction == "to device" and not non_blocking else source.dtype
+        other = torch.device(device) if direction == "to device" else source.device
+        nbytes = source.numel() * sent.itemsize
+        seen.add(direction, nbytes, non_blocking=non_blocking, device=other.type)
+
+    class Dispatch(dispatch_mode_class()):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self,
+            func: Any,
+            types: Sequence[Any],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            kwargs = dict(kwargs or {})
+            if func is aten._to_copy.default:
+                source = args[0]
+                device = kwargs.get("device") or source.device
+                dtype = kwargs.get("dtype") or source.dtype
+                copied(source, device, dtype, non_blocking=bool(kwargs.get("non_blocking")))
+                if source.device.type == "meta" and torch.device(device).type == "cpu":
+                    return torch.zeros(source.shape, dtype=dtype)
+            elif func is aten.copy_.default:
+                target, source = args[:2]
+                wait = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+                copied(source, target.device, target.dtype, non_blocking=not wait)
+                if source.device.type == "meta" and target.device.type == "cpu":
+                    return target.zero_()
+            elif func is aten._local_scalar_dense.default and args[0].device.type != "cpu":
+                copied(args[0], "cpu", args[0].dtype, non_blocking=False)
+                if args[0].device.type == "meta":
+                    return torch.zeros((), dtype=args[0].dtype).item()
+            return func(*args, **kwargs)
+
+    class Function(TorchFunctionMode):
+        """For what makes a tensor on a device from Python data: no operator tells of that copy."""
+
+        def __torch_function__(
+            self,
+            func: Any,
+            types: Sequence[Any],
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            made = func(*args, **(kwargs or {}))
+            if (
+                func in (torch.tensor, torch.as_tensor, torch.asarray)
+                and not any(isinstance(a, torch.Tensor) for a in (*args, *(kwargs or {}).values()))
+                and made.device.type != "cpu"
+            ):
+                seen.add("to device", made.nbytes, non_blocking=False, device=made.device.type)
+            return made
+
+    return Dispatch(), Function()
