@@ -10,6 +10,7 @@
     ├── TraceError               a file or byte string that is no (complete enough) Kineto trace
     ├── ProfilerBusyError        another profiler already runs in this process
     ├── MeasurementError         a measurement that cannot be made or trusted at all
+    ├── StoreError               a file of runs: locked, of another workload, damaged, not writable
     ├── SyncFoundError           code under ``no_syncs`` would make a GPU wait (an AssertionError)
     └── WorkloadError            the user's workload did not run
         ├── WorkloadNotPortableError   it cannot travel to the child process; names the culprit
@@ -55,6 +56,10 @@ class ProfilerBusyError(PerfkitError):
 
 class MeasurementError(PerfkitError):
     """A measurement that cannot be made or trusted at all."""
+
+
+class StoreError(PerfkitError):
+    """A file of runs that is in use, damaged, of another workload or machine, or not writable."""
 
 
 class SyncFoundError(PerfkitError, AssertionError):

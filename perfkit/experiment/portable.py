@@ -100,7 +100,7 @@ def _culprit(workload: Any) -> tuple[list[str], Any]:
     path: list[str] = []
     current, seen, probes = workload, {id(workload)}, 0
     while True:
-        for label, part in _parts(current):
+        for label, part in parts(current):
             if id(part) in seen:
                 continue
             seen.add(id(part))
@@ -115,7 +115,7 @@ def _culprit(workload: Any) -> tuple[list[str], Any]:
             return path, current
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def parts(value: Any) -> Iterator[tuple[str, Any]]:
     """What a value refers to and takes along when it travels, each with a label."""
     if isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
@@ -199,10 +199,10 @@ def _code_files(workload: Any) -> Iterator[str]:
         seen.add(id(value))
         if isinstance(value, types.FunctionType):
             yield value.__code__.co_filename
-            stack += [part for _, part in _parts(value)]
+            stack += [part for _, part in parts(value)]
         elif isinstance(value, type) and value.__module__ == "__main__":
             stack += vars(value).values()
         elif isinstance(value, types.MethodType | functools.partial | staticmethod | classmethod):
-            stack += [part for _, part in _parts(value)]
+            stack += [part for _, part in parts(value)]
         elif type(value).__module__ == "__main__":
             stack.append(type(value))

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.experiment._declared import words
 from perfkit.experiment.ab import ABResult
-from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, table, wrap
+from perfkit.experiment.sweep import Sweep
+from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share, table, wrap
 
 __all__ = ["html", "text"]
 
@@ -46,6 +48,8 @@ def html(obj: Any) -> str:
 
 
 def _view(obj: Any) -> _View:
+    if isinstance(obj, Sweep):
+        return _sweep(obj)
     return _ab(obj)
 
 
@@ -89,6 +93,65 @@ def _ab(found: ABResult) -> _View:
             found.provenance.sentence(),
         ),
     )
+
+
+def _sweep(found: Sweep) -> _View:
+    names = list(found.grid)
+    rows = []
+    for row in found.table():
+        if row["state"] == "skipped":
+            continue
+        interval = "–"
+        if row["ratio"] is not None:
+            high = math.inf if row["ratio_high"] is None else row["ratio_high"]
+            interval = f"{row['ratio_low']:.2f} … {high:.2f}" if high < 100 else "too wide"
+            if row["ratio_low"] == row["ratio_high"] == 1:
+                interval = "fastest"
+        measured = row["state"] == "measured"
+        rows.append(
+            (
+                *(_value(row[name]) for name in names),
+                fmt_ms(row["time_ms"]) if measured else row["state"],
+                fmt_ratio(row["ratio"]),
+                interval,
+                "–" if row["samples_per_s"] is None else _rate(row["samples_per_s"]),
+                fmt_share(row["wait_share"]),
+                fmt_bytes(row["peak_bytes"]),
+                str(row["rounds"]),
+            )
+        )
+    n = len(found.runs)
+    before = f", {found.n_resumed} of them from the store" if found.n_resumed else ""
+    foot = [
+        f"{n} runs{before}, in interleaved rounds, {found.duration_s:.0f} s, ended by: "
+        f"{found.stopped}. Ratio: time ÷ the fastest's; the intervals hold all together with "
+        "95 %.",
+        found.provenance.sentence(),
+    ]
+    return _View(
+        name="sweep",
+        sentence=found.sentence,
+        header=(
+            *names,
+            f"per {found.per}",
+            "ratio",
+            "interval",
+            "samples/s",
+            "data wait",
+            "peak",
+            "rounds",
+        ),
+        rows=rows,
+        warnings=[
+            *found.warnings,
+            *(f"skipped: {words(one.values)}: {one.reason}" for one in found.skipped),
+        ],
+        foot=foot,
+    )
+
+
+def _value(value: Any) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
 
 
 def _end(x: float) -> str:

@@ -1,0 +1,155 @@
+"""Is it the same workload? A name and a digest that are the same in another process, too.
+
+Pickled bytes would not do: they hold line numbers, the names of a notebook's temporary files and
+sets in no order. The digest is made of the source of every function and class that travels with
+the workload, and of the plain values (numbers, strings, …) that these refer to.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import textwrap
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from perfkit.experiment._failure import is_library
+from perfkit.experiment.portable import parts
+from perfkit.machine import facts
+
+_MOST_PARTS = 10_000
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), PurePath)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a store's runs are of: one workload, on one machine with one torch.
+
+    Attributes:
+        name: of the workload.
+        digest: of its code and the plain values in it.
+        machine, gpu, torch: where it runs; ``gpu`` is ``"none"`` without one.
+    """
+
+    name: str
+    digest: str
+    machine: str
+    gpu: str
+    torch: str
+
+    def to_dict(self) -> dict[str, str]:
+        """As in a line of a store."""
+        return {
+            "workload": self.name,
+            "digest": self.digest,
+            "machine": self.machine,
+            "gpu": self.gpu,
+            "torch": self.torch,
+        }
+
+    def difference(self, line: Mapping[str, Any]) -> str:
+        """Why the run of this line is not of the same; empty where it is."""
+        mine = self.to_dict()
+        if line.get("workload") != mine["workload"]:
+            return f"it holds runs of the workload {line.get('workload')!r}, not of {self.name!r}"
+        if line.get("digest") != mine["digest"]:
+            return (
+                f"it holds runs of {self.name!r} as it was before: its code, or a value in it, "
+                "has changed"
+            )
+        for what in ("machine", "gpu", "torch"):
+            if line.get(what) != mine[what]:
+                return f"its runs were made with {what} {line.get(what)!r}, not {mine[what]!r}"
+        return ""
+
+
+def identity(workload: Any, options: Mapping[str, Any] | None = None) -> Identity:
+    """Of this workload here; ``options`` are plain values that belong to it (its seed …)."""
+    from perfkit.machine import machine_sentence
+
+    digest = hashlib.sha256()
+    for piece in _pieces(workload):
+        digest.update(piece.encode("utf-8", "surrogatepass") + b"\0")
+    for name, value in sorted((options or {}).items()):
+        digest.update(f"{name}={value!r}\0".encode())
+    machine = facts()
+    return Identity(
+        name=str(getattr(workload, "__name__", type(workload).__name__)),
+        digest=digest.hexdigest()[:16],
+        machine=machine_sentence(),
+        gpu=machine.gpus[0].name if machine.gpus else "none",
+        torch=machine.torch.version if machine.torch else "none",
+    )
+
+
+def _pieces(workload: Any) -> Iterator[str]:
+    """Texts that make the workload what it is, in an order that does not depend on the process."""
+    stack: list[tuple[str, Any]] = [("workload", workload)]
+    seen: set[int] = set()
+    kept: list[Any] = []  # what the search made itself must not give its number to another
+    while stack and len(seen) < _MOST_PARTS:
+        label, value = stack.pop()
+        if isinstance(value, _PLAIN):
+            yield f"{label}={value!r}"
+            continue
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        kept.append(value)
+        if isinstance(value, types.ModuleType):
+            yield f"{label}: module {value.__name__}"
+        elif isinstance(value, types.FunctionType | type):
+            yield f"{label}: {value.__qualname__}"
+            if _of_library(value):
+                continue
+            yield _source(value)
+            stack += sorted(_within(value), key=lambda part: part[0], reverse=True)
+        elif isinstance(value, set | frozenset):
+            yield f"{label}: " + " ".join(sorted(map(repr, value)))
+        elif isinstance(
+            value, types.MethodType | functools.partial | Mapping | list | tuple
+        ) or not _of_library(type(value)):
+            yield f"{label}: {type(value).__qualname__}"
+            stack += sorted(parts(value), key=lambda part: part[0], reverse=True)
+        else:
+            yield f"{label}: {type(value).__qualname__}"
+
+
+def _within(value: types.FunctionType | type) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, type):
+        for base in value.__bases__:
+            yield f"base {base.__qualname__}", base
+        for name, member in vars(value).items():
+            if isinstance(member, types.FunctionType | staticmethod | classmethod | property):
+                yield f"member {name}", member
+        return
+    yield from parts(value)
+
+
+def _of_library(value: Any) -> bool:
+    """Whether its code is installed: the versions of packages tell of that, not the digest."""
+    module = inspect.getmodule(value)
+    file = getattr(module, "__file__", None)
+    if getattr(value, "__module__", "") == "builtins":
+        return True
+    return file is not None and is_library(str(file))
+
+
+def _source(value: Any) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(value))
+    except (OSError, TypeError):
+        code = getattr(value, "__code__", None)
+        return "" if code is None else f"{code.co_code.hex()} {_constants(code)}"
+
+
+def _constants(code: types.CodeType) -> str:
+    said = (
+        f"{c.co_code.hex()} {_constants(c)}" if isinstance(c, types.CodeType) else repr(c)
+        for c in code.co_consts
+    )
+    return " ".join(said)

@@ -1,0 +1,92 @@
+"""A run as plain JSON types, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfkit.experiment.result import RunResult
+from perfkit.machine import Provenance
+from perfkit.timing.summary import Summary
+
+# A run of a million steps would be a line of 100 MB: beyond this neighbours are averaged.
+_MOST_POINTS = 2000
+_LONGEST_OUTPUT = 2000
+_FLOATS = ("step_ms", "wait_ms", "loss")
+
+
+def saved(run: RunResult) -> dict[str, Any]:
+    """Everything of a run that serves later; a long curve is thinned, its figures are not."""
+    found = run.to_dict()
+    found["summary"] = None if run.step is None else run.step.to_dict()
+    found["output"] = run.output[-_LONGEST_OUTPUT:]
+    found["curve"] = _thinned(run)
+    plain: dict[str, Any] = _plain(found)
+    return plain
+
+
+def run_of(found: Mapping[str, Any]) -> RunResult:
+    """The run that :func:`saved` wrote.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    curve, summary = found["curve"], found["summary"]
+    if summary is not None:
+        summary = Summary(**summary | {"warnings": tuple(summary["warnings"])})
+    same = (
+        "run_id state message wait_share samples_per_s peak_bytes peak_kind n_steps n_quiet "
+        "n_counted workers_bytes setup_s first_point_s running_s output"
+    )
+    columns: dict[str, Any] = {name: np.asarray(curve[name], np.float64) for name in _FLOATS}
+    return RunResult(
+        **{name: found[name] for name in same.split()},
+        values=dict(found["values"]),
+        step=summary,
+        provenance=Provenance.from_dict(found["provenance"]),
+        memory_kind=curve["memory_kind"],
+        index=np.asarray(curve["index"], np.int64),
+        memory_bytes=np.asarray(curve["memory_bytes"], np.int64),
+        quiet=np.asarray(curve["quiet"], np.bool_),
+        counted=np.asarray(curve["counted"], np.bool_),
+        traceback_text=found["traceback"],
+        warnings=tuple(found["warnings"]),
+        **columns,  # a loss that JSON cannot hold is None there, and NaN here
+    )
+
+
+def _thinned(run: RunResult) -> dict[str, Any]:
+    n = len(run.index)
+    each = max(math.ceil(n / _MOST_POINTS), 1)
+
+    def means(values: NDArray[Any]) -> list[float]:
+        groups = [values[i : i + each] for i in range(0, n, each)]
+        return [round(float(np.mean(group)), 5) for group in groups]
+
+    def alls(values: NDArray[np.bool_]) -> list[bool]:
+        return [bool(values[i : i + each].all()) for i in range(0, n, each)]
+
+    return {
+        "each": each,
+        "index": run.index[::each].tolist(),
+        "memory_kind": run.memory_kind,
+        "memory_bytes": run.memory_bytes[::each].tolist(),
+        "quiet": alls(run.quiet),
+        "counted": alls(run.counted),
+        **{name: means(getattr(run, name)) for name in _FLOATS},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,263 @@
+"""Runs in a file, as they come: one JSON object per line, whole even after ``kill -9``.
+
+Each line names its ``schema``, the workload (name and digest of its code), the machine, the
+``part`` that the run plays in its experiment, and the run with its curve. A line is written in
+one call and forced to the disk before the next run begins. A line that was cut off in the
+writing is recognised by its missing end, reported, and removed; the run is made again. One
+process at a time may write (a lock that dies with its holder), and a store takes the runs of one
+workload on one machine only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from perfkit.errors import StoreError
+from perfkit.experiment._identity import Identity
+from perfkit.experiment._saved import run_of, saved
+from perfkit.experiment.result import RunResult
+
+__all__ = ["SCHEMA", "Line", "Store", "read"]
+
+#: Of every line; another one is refused.
+SCHEMA = "perfkit.run/1"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run of a store.
+
+    Attributes:
+        part: which run of its experiment it is, in plain values; the experiment's own affair.
+        run: the run.
+        identity: workload and machine, as in the file.
+    """
+
+    part: Mapping[str, Any]
+    run: RunResult
+    identity: Mapping[str, str]
+
+
+def read(path: str | os.PathLike[str]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+    """The runs in a store, and what is wrong with its last line; nothing is changed or locked.
+
+    Raises:
+        StoreError: it cannot be read, or is no store.
+    """
+    place = Path(path)
+    try:
+        data = place.read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot read {place}: {error.strerror or error}") from error
+    whole, torn = _split(place, data)
+    notes = (_torn_note(place, torn),) if torn else ()
+    return tuple(_lines(place, whole)), notes
+
+
+class Store:
+    """A store that this process writes; a context manager.
+
+    Attributes:
+        lines: the runs that it held when it was opened, and those appended since.
+        notes: what was repaired.
+
+    Raises:
+        StoreError: another process writes it (the message has its number), it holds runs of
+            another workload or machine, it is damaged before its last line, or it cannot be
+            written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], identity: Identity) -> None:
+        self.path = Path(path)
+        self.notes: list[str] = []
+        self._identity = identity
+        self._lock = _Lock(self.path)
+        try:
+            self.lines = list(self._opened())
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def append(self, run: RunResult, part: Mapping[str, Any]) -> None:
+        """Add a run; it is on the disk when this returns.
+
+        Raises:
+            StoreError: it cannot be written (disk full …); the file is as it was before.
+        """
+        line = {
+            "schema": SCHEMA,
+            **self._identity.to_dict(),
+            "part": dict(part),
+            "run": saved(run),
+        }
+        data = json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+        self._write(data)
+        self.lines.append(Line(dict(part), run, self._identity.to_dict()))
+
+    def close(self) -> None:
+        """Let others write. A second call does nothing."""
+        self._lock.release()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- within -----------------------------------------------------------------------------
+
+    def _opened(self) -> Iterator[Line]:
+        if not self.path.exists():
+            return
+        if not self.path.is_file():
+            raise StoreError(f"{self.path} is no ordinary file: name another one for the store")
+        try:
+            data = self.path.read_bytes()
+            whole, torn = _split(self.path, data)
+            lines = _lines(self.path, whole)
+            for line in lines:
+                why = self._identity.difference(line.identity)
+                if why:
+                    raise StoreError(f"the store {self.path} is refused: {why}; name another file")
+            if torn:
+                os.truncate(self.path, len(whole))
+                self.notes.append(f"{_torn_note(self.path, torn)}: it was removed")
+            elif data and not data.endswith(b"\n"):
+                self._write(b"\n")
+        except OSError as error:
+            raise StoreError(f"cannot open {self.path}: {error.strerror or error}") from error
+        yield from lines
+
+    def _write(self, data: bytes) -> None:
+        """All of it or nothing."""
+        try:
+            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            try:
+                before = os.fstat(fd).st_size
+                try:
+                    rest = memoryview(data)
+                    while rest:
+                        rest = rest[os.write(fd, rest) :]
+                    os.fsync(fd)
+                except BaseException:
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(fd, before)
+                    raise
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise StoreError(
+                f"cannot append to the store {self.path}: {error.strerror or error}"
+            ) from error
+
+
+def _split(path: Path, data: bytes) -> tuple[bytes, bytes]:
+    """Whole lines, and what is left of a line that was cut off in the writing."""
+    end = data.rfind(b"\n") + 1
+    tail = data[end:]
+    if not tail:
+        return data, b""
+    try:
+        json.loads(tail)
+    except ValueError:
+        return data[:end], tail
+    return data, b""  # only the end of the line is missing
+
+
+def _lines(path: Path, data: bytes) -> list[Line]:
+    found = []
+    for number, text in enumerate(data.split(b"\n"), 1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+            schema = line["schema"]
+        except (ValueError, KeyError, TypeError):
+            raise StoreError(
+                f"{path}, line {number} is no run of a store; remove that line, or name another "
+                "file"
+            ) from None
+        if schema != SCHEMA:
+            raise StoreError(
+                f"{path}, line {number} has the schema {schema!r:.60}, this perfkit reads "
+                f"{SCHEMA!r}; name another file"
+            )
+        try:
+            run = run_of(line["run"])
+            part = dict(line["part"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(
+                f"{path}, line {number} is damaged ({error!r:.80}); remove that line"
+            ) from None
+        names = ("workload", "digest", "machine", "gpu", "torch")
+        found.append(Line(part, run, {name: str(line.get(name)) for name in names}))
+    return found
+
+
+def _torn_note(path: Path, torn: bytes) -> str:
+    return f"the last line of {path} was cut off in the writing ({len(torn)} bytes)"
+
+
+class _Lock:
+    """A lock beside the store, which the system lets go of when its holder dies.
+
+    The file beside it says who holds it. It is not the store itself that is locked, so that
+    others can read it everywhere.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_name(path.name + ".lock")
+        self._fd: int | None = None
+        if sys.platform == "win32":  # there two sweeps on one store are not kept apart
+            return
+        import fcntl
+
+        while True:
+            try:
+                fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            except OSError as error:
+                raise StoreError(
+                    f"cannot write beside the store {path}: {error.strerror or error}"
+                ) from error
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                holder = os.read(fd, 200).decode(errors="replace").strip()
+                os.close(fd)
+                raise StoreError(
+                    f"the store {path} is in use by {holder or 'another process'}: wait until "
+                    "that is done, or name another file"
+                ) from None
+            # its last holder may have removed the file between open and lock
+            try:
+                if os.path.samestat(os.fstat(fd), os.stat(self._path)):  # noqa: PTH116
+                    break
+            except FileNotFoundError:
+                pass
+            os.close(fd)
+        self._fd = fd
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, only its word is missing
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let go."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            os.close(fd)

@@ -1,0 +1,569 @@
+"""Which combination of settings is fastest? Every point of a grid, in interleaved rounds.
+
+::
+
+    found = perfkit.sweep(workload, {"num_workers": [0, 1, 2], "uint8": [False, True]})
+    print(found)
+    found.knee("num_workers")
+
+A **round** runs every point once, each in a fresh process, in an order drawn by lot: what drifts
+over minutes meets all points alike, and two points are compared by their ratio in each round. A
+grid of many points is halved: after each round the slower half is left out, until few are left.
+A run that fails is a result. With a store every run is on the disk before the next begins, and a
+second call goes on where the first was cut off.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from perfkit._display import Shown, _report
+from perfkit.errors import StoreError, UsageError
+from perfkit.experiment._declared import words
+from perfkit.experiment._grid import Grid, Skipped, grid_of, key
+from perfkit.experiment._identity import identity
+from perfkit.experiment._process import prepared_process
+from perfkit.experiment._progress import Progress, Say, left
+from perfkit.experiment.knee import Knee, knee_of
+from perfkit.experiment.result import RunResult
+from perfkit.experiment.session import Session, positive
+from perfkit.experiment.settings import Setting, Settings
+from perfkit.experiment.store import Store
+from perfkit.machine import Provenance, facts, stamp
+from perfkit.timing.compare import Interval, ratio_interval
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+__all__ = ["Point", "Sweep", "sweep"]
+
+# Grids up to here run whole in each round; larger ones are halved until this many are left.
+_FULL_UP_TO = 12
+_HALVED_TO = 4
+# Fewer rounds give no interval, more are not needed to tell a few per cent.
+_FEWEST_ROUNDS = 2
+_MOST_ROUNDS = 20
+# Looking for a clear answer after every round would find too many.
+_FIRST_LOOK = 4
+_LOOK_GROWTH = 1.5
+# A point is out of the race when its interval lies beyond this as a whole.
+_WORSE = 1.02
+_ALPHA = 0.05
+# One run: long enough for some steps, short enough for about this many rounds.
+_ROUNDS_AIMED_AT = 6
+_SHORTEST_RUN_S, _LONGEST_RUN_S = 0.3, 10.0
+_START_GUESS_S = 0.3
+# Batches differ by more than this: points are compared by the time per sample.
+_OTHER_WORK = 1.2
+_MARGIN = 0.05
+_PREPARED_WITHIN_S = 30.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of values.
+
+    Attributes:
+        values: of the settings that the grid varies.
+        runs: by round; a run that failed is its last.
+        dropped: why it was left out of later rounds; empty where it was not.
+    """
+
+    values: Mapping[str, Any]
+    runs: Mapping[int, RunResult] = field(repr=False)
+    dropped: str = ""
+
+    @property
+    def state(self) -> str:
+        """``"measured"``, ``"not reached"``, or how its run failed: ``"out of memory"`` …"""
+        if not self.runs:
+            return "not reached"
+        bad = [run for run in self.runs.values() if not run.ok]
+        return bad[0].state if bad else "measured"
+
+    @property
+    def message(self) -> str:
+        """What went wrong, in one line; empty where nothing did."""
+        return next((run.message for run in self.runs.values() if not run.ok), "")
+
+    def times(self, per: Literal["step", "sample"]) -> dict[int, float]:
+        """By round: ms per step or per sample."""
+        found = {}
+        for number, run in self.runs.items():
+            each = 1.0 if per == "step" else run.samples_per_step
+            if run.ok and run.mean_ms and each:
+                found[number] = run.mean_ms / each
+        return found
+
+
+@dataclass(frozen=True)
+class Sweep(Shown):
+    """What came of a sweep.
+
+    Attributes:
+        grid: the values of each setting that was varied.
+        points: in the grid's order.
+        skipped: points that cannot run here, or are another one again, with the reason.
+        per: whether times are per ``"step"`` or, where batches differ, per ``"sample"``.
+        confidence: of each interval; 0.95 for all of them together (Bonferroni).
+        n_resumed: runs that the store held already.
+        stopped: why it ended: ``"clear"``, ``"time budget"``, ``"most rounds"``, ``"every round
+            asked for"``, ``"nothing left to run"`` or ``"the store cannot be written"``.
+        warnings: what makes the answer doubtful, what was repaired.
+    """
+
+    grid: Mapping[str, tuple[Any, ...]]
+    points: tuple[Point, ...]
+    skipped: tuple[Skipped, ...]
+    per: Literal["step", "sample"]
+    confidence: float
+    n_resumed: int
+    stopped: str
+    duration_s: float
+    warnings: tuple[str, ...]
+    provenance: Provenance
+
+    @property
+    def runs(self) -> tuple[RunResult, ...]:
+        """All runs, round by round."""
+        rounds = sorted({number for point in self.points for number in point.runs})
+        return tuple(p.runs[number] for number in rounds for p in self.points if number in p.runs)
+
+    @property
+    def best(self) -> Point | None:
+        """The fastest of those that ran in most rounds; None where none was measured."""
+        return _best(self.points, self.per)
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        best = self.best
+        n = len(self.points)
+        if best is None:
+            return f"None of {n} points was measured."
+        time_ms = float(np.median(list(best.times(self.per).values())))
+        lead = f"The fastest of {n} points is {words(best.values)}: {time_ms:.3g} ms per {self.per}"
+        alike = [
+            point
+            for point in self.points
+            if point is not best and not point.dropped and self._alike(point)
+        ]
+        if not alike:
+            return f"{lead}." if n == 1 else f"{lead}; every other one is distinguishably slower."
+        names = "; ".join(words(point.values) for point in alike[:3])
+        more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""
+        return f"{lead}; not distinguishably slower: {names}{more}."
+
+    def _alike(self, point: Point) -> bool:
+        found = self.ratio(point)
+        return found is not None and found.low <= 1
+
+    def ratio(self, point: Point, to: Point | None = None) -> Interval | None:
+        """Time of a point ÷ time of another (the best), over the rounds that both ran in.
+
+        None where one of them was not measured.
+        """
+        other = self.best if to is None else to
+        return None if other is None else _ratio(point, other, self.per, self.confidence)
+
+    def knee(self, name: str, *, margin: float = _MARGIN) -> Knee:
+        """From which value of a setting on more brings nothing; see :class:`Knee`.
+
+        The other settings stay as they are in the best point.
+
+        Raises:
+            UsageError: the grid does not vary it, its values have no order, or none of them was
+                measured.
+        """
+        if name not in self.grid:
+            raise UsageError(f"the grid does not vary {name!r}; it varies: {', '.join(self.grid)}")
+        if not all(isinstance(v, int | float) for v in self.grid[name]):
+            raise UsageError(f"the values of {name!r} are no numbers: they have no knee")
+        best = self.best
+        if best is None:
+            raise UsageError("no point was measured: there is no knee")
+        line = [
+            (point.values[name], ratio)
+            for point in self.points
+            if all(point.values[n] == best.values[n] for n in self.grid if n != name)
+            and (ratio := self.ratio(point)) is not None
+        ]
+        line.sort(key=lambda pair: pair[0])
+        return knee_of(name, line, best.values[name], margin)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One row of plain values per point.
+
+        Keys: each setting's name, ``state``, ``time_ms`` (median over rounds, per step or
+        sample), ``ratio``, ``ratio_low``, ``ratio_high`` (its time ÷ the best's),
+        ``samples_per_s``, ``wait_share``, ``peak_bytes``, ``rounds``, ``message``.
+        """
+        rows = []
+        for point in self.points:
+            times = list(point.times(self.per).values())
+            ratio = self.ratio(point) if times else None
+            good = [run for run in point.runs.values() if run.ok]
+            rows.append(
+                dict(point.values)
+                | {
+                    "state": point.state,
+                    "time_ms": float(np.median(times)) if times else None,
+                    "ratio": ratio.ratio if ratio else None,
+                    "ratio_low": ratio.low if ratio else None,
+                    "ratio_high": _finite(ratio.high) if ratio else None,
+                    "samples_per_s": _median([run.samples_per_s for run in good]),
+                    "wait_share": _median([run.wait_share for run in good]),
+                    "peak_bytes": max((run.peak_bytes or 0 for run in good), default=0) or None,
+                    "rounds": len(times),
+                    "message": point.message or point.dropped,
+                }
+            )
+        rows += [
+            dict(one.values)
+            | {"state": "skipped", "rounds": 0, "message": one.reason}
+            | dict.fromkeys(
+                ("time_ms", "ratio", "ratio_low", "ratio_high", "samples_per_s", "wait_share")
+            )
+            | {"peak_bytes": None}
+            for one in self.skipped
+        ]
+        return rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types; the store has the runs with their curves."""
+        best = self.best
+        return {
+            "grid": {name: list(values) for name, values in self.grid.items()},
+            "sentence": self.sentence,
+            "best": None if best is None else dict(best.values),
+            "per": self.per,
+            "confidence": self.confidence,
+            "table": self.table(),
+            "skipped": [{"values": dict(s.values), "reason": s.reason} for s in self.skipped],
+            "n_resumed": self.n_resumed,
+            "stopped": self.stopped,
+            "duration_s": self.duration_s,
+            "warnings": list(self.warnings),
+            "provenance": self.provenance.to_dict(),
+        }
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return dict(_report().mime_bundle(self, "sweep"))
+
+
+def sweep(
+    workload: Callable[[Settings], Any],
+    grid: Mapping[str, Sequence[Any]],
+    *,
+    settings: Sequence[str | Setting] = (),
+    base: Mapping[str, Any] | None = None,
+    budget_s: float = 120.0,
+    store: str | PathLike[str] | None = None,
+    seconds: float | None = None,
+    rounds: int | None = None,
+    step_timeout_s: float = 60.0,
+    start_timeout_s: float = 300.0,
+    warmup: int = 3,
+    seed: int = 0,
+    say: Say | bool | None = None,
+) -> Sweep:
+    """Run every combination of the grid's values, in rounds, and tell which is fastest.
+
+    It ends when the answer is clear (every other point is distinguishably slower, or known to
+    be alike within 2 %), when the budget is spent, or after 20 rounds. Two rounds of a small
+    grid are run even if that takes longer. Ctrl-C comes through; what is in the store stays.
+
+    Args:
+        workload: see :class:`~perfkit.experiment.session.Session`.
+        grid: the values of each setting. Points that cannot run here are skipped, with the
+            reason.
+        settings: further settings that the workload reads.
+        base: their values, where not the default.
+        budget_s: seconds to spend; runs that the store holds count with the time they took.
+        store: a JSONL file that takes each run as it comes; a second call with the same
+            workload and grid makes only the runs that it lacks.
+        seconds: how long one run lasts; by default as the budget allows.
+        rounds: exactly this many, instead of as many as it takes.
+        step_timeout_s, start_timeout_s, warmup, seed: see ``Session``; the seed also draws the
+            order within the rounds.
+        say: takes the lines of progress; None for standard error, False for silence.
+
+    Raises:
+        SettingError: a value that cannot be, or a grid of which nothing can run here.
+        UsageError: a number that makes no sense.
+        StoreError: the store is in use, of another workload or machine, damaged, or cannot be
+            opened. (One that cannot be written later ends the sweep; what was measured is
+            returned, with a warning.)
+    """
+    budget = positive("budget_s", budget_s)
+    if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
+        raise UsageError(f"rounds={rounds!r:.80} cannot be: it takes a whole number")
+    if rounds is not None and rounds < 1:
+        raise UsageError(f"rounds={rounds} cannot be: it takes 1 or more")
+    points = grid_of(grid, settings, dict(base or {}), facts())
+    length_s = _run_s(budget, len(points.points)) if seconds is None else seconds
+    progress = Progress(say)
+    with Session(
+        workload,
+        points.settings,
+        seconds=length_s,
+        step_timeout_s=step_timeout_s,
+        start_timeout_s=start_timeout_s,
+        warmup=warmup,
+        seed=seed,
+    ) as session:
+        opened = None if store is None else Store(store, identity(workload))
+        try:
+            with prepared_process(_PREPARED_WITHIN_S):
+                going = _Sweeping(session, points, opened, budget, rounds, seed, progress)
+                stopped = going.until_clear()
+                return going.result(stopped)
+        finally:
+            progress.close()
+            if opened is not None:
+                opened.close()
+
+
+class _Sweeping:
+    """Round after round, until it is clear."""
+
+    def __init__(
+        self,
+        session: Session,
+        grid: Grid,
+        store: Store | None,
+        budget_s: float,
+        rounds: int | None,
+        seed: int,
+        progress: Progress,
+    ) -> None:
+        self._session, self._grid, self._store = session, grid, store
+        self._budget_s, self._rounds, self._seed = budget_s, rounds, seed
+        self._progress = progress
+        self._began_s = time.monotonic()
+        self._spent_before_s = 0.0
+        self._runs: list[dict[int, RunResult]] = [{} for _ in grid.points]
+        self._dropped = [""] * len(grid.points)
+        self._took_s: list[float] = []
+        self._n_resumed = 0
+        self._n_runs = 0
+        self._warnings: list[str] = list(store.notes) if store is not None else []
+        self._known = self._from_store()
+
+    def _from_store(self) -> dict[tuple[str, int], tuple[RunResult, float]]:
+        found = {}
+        for line in self._store.lines if self._store is not None else ():
+            part = line.part
+            if part.get("kind") == "sweep" and part.get("seed") == self._seed:
+                took_s = float(part.get("took_s", 0.0))
+                found[key(line.run.values), int(part["round"])] = (line.run, took_s)
+        return found
+
+    # --- the loop ---------------------------------------------------------------------------
+
+    def until_clear(self) -> str:
+        """Measure; says why it ended."""
+        number, next_look = 0, _FIRST_LOOK
+        while True:
+            alive = self._alive()
+            if not alive:
+                return "nothing left to run"
+            for index in np.random.default_rng([self._seed, number]).permutation(len(alive)):
+                which = alive[int(index)]
+                try:
+                    if not self._run(which, number):
+                        return "time budget"
+                except StoreError as error:
+                    self._warnings.append(f"{error}: the sweep ends here, with what was measured")
+                    return "the store cannot be written"
+            number += 1
+            if self._rounds is not None:
+                if number >= self._rounds:
+                    return "every round asked for"
+                continue
+            if number >= _MOST_ROUNDS:
+                return "most rounds"
+            self._halve(number)
+            if number >= next_look:
+                next_look = math.ceil(number * _LOOK_GROWTH)
+                if self._clear():
+                    return "clear"
+
+    def _alive(self) -> list[int]:
+        return [
+            i
+            for i, runs in enumerate(self._runs)
+            if not self._dropped[i] and all(run.ok for run in runs.values())
+        ]
+
+    def _run(self, which: int, number: int) -> bool:
+        """Run a point, or take its run from the store; False where the budget is spent."""
+        values = self._grid.points[which]
+        known = self._known.get((key(values), number))
+        if known is not None:
+            run, took_s = known
+            self._n_resumed += 1
+            self._spent_before_s += took_s
+        else:
+            if self._over(number):
+                return False
+            self._tell(which, number)
+            began_s = time.monotonic()
+            run = self._session.run(**values)
+            took_s = time.monotonic() - began_s
+        self._n_runs += 1
+        self._took_s.append(took_s)
+        self._runs[which][number] = run
+        if known is None and self._store is not None:
+            part = {
+                "kind": "sweep",
+                "seed": self._seed,
+                "round": number,
+                "point": self._grid.varied(values),
+                "took_s": round(took_s, 3),
+            }
+            self._store.append(run, part)
+        return True
+
+    @property
+    def _spent_s(self) -> float:
+        return self._spent_before_s + time.monotonic() - self._began_s
+
+    def _over(self, number: int) -> bool:
+        """Whether the next run does not fit into the budget, and need not be made all the same."""
+        if self._rounds is not None or not self._took_s:
+            return False
+        if number < _FEWEST_ROUNDS and len(self._grid.points) <= _FULL_UP_TO:
+            return False
+        return self._spent_s + float(np.median(self._took_s)) > self._budget_s
+
+    def _tell(self, which: int, number: int) -> None:
+        said = words(self._grid.varied(self._grid.points[which]))
+        alive = len(self._alive())
+        if not self._took_s:
+            self._progress.line(f"round 1, run 1 of {alive}: {said}")
+            return
+        each_s = float(np.median(self._took_s))
+        fewest = self._rounds or _FEWEST_ROUNDS
+        there = sum(number in runs for runs in self._runs)
+        least_s = (max(fewest - number, 1) * alive - there) * each_s
+        rest_s = least_s if self._rounds else max(self._budget_s - self._spent_s, least_s)
+        self._progress.line(
+            f"round {number + 1}, run {there + 1} of {alive}: {said}; {left(rest_s)}"
+        )
+
+    # --- who stays, and whether it is clear ---------------------------------------------------
+
+    def _halve(self, number: int) -> None:
+        if len(self._grid.points) <= _FULL_UP_TO:
+            return
+        points, per = self._points(), self._per()
+        measured = [i for i in self._alive() if points[i].times(per)]
+        if len(measured) <= _HALVED_TO:
+            return
+        measured.sort(key=lambda i: float(np.median(list(points[i].times(per).values()))))
+        stay = max(math.ceil(len(measured) / 2), _HALVED_TO)
+        for i in measured[stay:]:
+            self._dropped[i] = f"in the slower half after round {number}"
+
+    def _clear(self) -> bool:
+        points, per = self._points(), self._per()
+        best = _best(points, per)
+        if best is None:
+            return False
+        for i in self._alive():
+            if points[i] is best:
+                continue
+            found = _ratio(points[i], best, per, self._confidence())
+            if found is None or not (found.tight or found.low > _WORSE):
+                return False
+        return True
+
+    def _points(self) -> tuple[Point, ...]:
+        return tuple(
+            Point(self._grid.varied(values), dict(runs), dropped)
+            for values, runs, dropped in zip(
+                self._grid.points, self._runs, self._dropped, strict=True
+            )
+        )
+
+    def _per(self) -> Literal["step", "sample"]:
+        good = [run for runs in self._runs for run in runs.values() if run.ok]
+        samples = [run.samples_per_step for run in good]
+        if not samples or not all(samples):
+            return "step"
+        known = [n for n in samples if n]
+        return "sample" if max(known) > _OTHER_WORK * min(known) else "step"
+
+    def _confidence(self) -> float:
+        return 1 - _ALPHA / max(len(self._grid.points) - 1, 1)
+
+    def result(self, stopped: str) -> Sweep:
+        """All of it."""
+        failed = [p for p in self._points() if p.state not in ("measured", "not reached")]
+        warnings = [*self._warnings]
+        warnings += [f"{words(p.values)}: {p.state}: {p.message}" for p in failed]
+        missed = [p for p in self._points() if p.state == "not reached"]
+        if missed:
+            warnings.append(f"{len(missed)} points were not reached: raise budget_s")
+        runs = [run for runs in self._runs for run in runs.values()]
+        on_gpu = any("CUDA" in run.peak_kind for run in runs)
+        return Sweep(
+            grid={
+                one.name: one.values for one in self._grid.settings if one.name in self._grid.names
+            },
+            points=self._points(),
+            skipped=self._grid.skipped,
+            per=self._per(),
+            confidence=self._confidence(),
+            n_resumed=self._n_resumed,
+            stopped=stopped,
+            duration_s=time.monotonic() - self._began_s,
+            warnings=tuple(dict.fromkeys(warnings)),
+            provenance=stamp(
+                command=f"perfkit.sweep(…, {', '.join(self._grid.names)})",
+                seed=self._seed,
+                device=None if on_gpu else "cpu",
+            ),
+        )
+
+
+def _run_s(budget_s: float, n_points: int) -> float:
+    each_s = budget_s / (min(n_points, 2 * _FULL_UP_TO) * _ROUNDS_AIMED_AT) - _START_GUESS_S
+    return min(max(each_s, _SHORTEST_RUN_S), _LONGEST_RUN_S)
+
+
+def _best(points: Sequence[Point], per: Literal["step", "sample"]) -> Point | None:
+    """The one with the least median time, of those that no round has left out."""
+    measured = [p for p in points if p.state == "measured" and p.times(per)]
+    stayed = [p for p in measured if not p.dropped] or measured
+    return min(stayed, key=lambda p: float(np.median(list(p.times(per).values()))), default=None)
+
+
+def _ratio(
+    point: Point, other: Point, per: Literal["step", "sample"], confidence: float
+) -> Interval | None:
+    if point is other or point.values == other.values:
+        return Interval(1.0, 1.0, 1.0, confidence) if point.times(per) else None
+    mine, its = point.times(per), other.times(per)
+    both = sorted(set(mine) & set(its))
+    if not both:
+        return None
+    return ratio_interval(
+        [[mine[n]] for n in both], [[its[n]] for n in both], confidence=confidence
+    )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None
