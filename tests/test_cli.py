@@ -68,7 +68,7 @@ def test_no_lessons_without_the_repository(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(perfkit, "__file__", str(tmp_path / "site" / "perfkit" / "__init__.py"))
     assert cli.main(["lab"]) == 1
-    assert "clone it" in capsys.readouterr().err
+    assert "`perfkit tutorial DIR`" in capsys.readouterr().err
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

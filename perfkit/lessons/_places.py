@@ -7,16 +7,20 @@ from pathlib import Path
 
 import perfkit
 from perfkit.errors import MissingError
+from perfkit.lessons._course_files import SHIPPED
 
 _START = "00-start-here.ipynb"
 
 
 def clone_folder() -> Path | None:
-    """The repository that the working directory, or else this package, lies in."""
+    """The clone, or copy of the course, that the working directory or this package lies in.
+
+    What the installed package ships is neither: nothing is written there.
+    """
     here = Path.cwd()
-    package = Path(perfkit.__file__).resolve().parent.parent
-    for folder in (here, *here.parents, package):
-        if (folder / "data" / "make_images.py").is_file():
+    package = Path(perfkit.__file__).resolve().parent
+    for folder in (here, *here.parents, package.parent):
+        if folder != package / SHIPPED and (folder / "data" / "make_images.py").is_file():
             return folder
     return None
 
@@ -37,13 +41,14 @@ def notebooks_folder() -> Path:
     """The folder of the lessons.
 
     Raises:
-        MissingError: there is none, because perfkit was installed without its repository.
+        MissingError: there is none: perfkit was installed without its repository, and the
+            working directory is in no copy of the course.
     """
     clone = clone_folder()
     if clone is None or not (clone / "notebooks" / _START).is_file():
         raise MissingError(
-            "the lessons are not here: they come with perfkit's repository; clone it and call "
-            "this inside the clone"
+            "the lessons are not here: copy them with `perfkit tutorial DIR`, then call this "
+            "inside DIR"
         )
     return clone / "notebooks"
 

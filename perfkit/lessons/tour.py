@@ -11,13 +11,18 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from perfkit._files import write_atomically
 from perfkit.errors import MissingError, PerfkitError, UsageError
-from perfkit.lessons._places import lesson_path
-from perfkit.lessons.page import html_page
+from perfkit.experiment.ledger import Ledger, ledger
+from perfkit.experiment.records import read_records
+from perfkit.lessons._places import lesson_path, lessons
+from perfkit.lessons._recorded import recorded_folders, taught_claims
+from perfkit.lessons.page import html_page, needs_nbconvert
+from perfkit.lessons.site import Entry, Site
 from perfkit.machine import stamp
 from perfkit.report import RESULT_MIME
 
@@ -26,13 +31,24 @@ __all__ = ["LessonFailedError", "LessonRun", "run_lesson", "tour"]
 # A lesson's cell takes at most 60 s on two cores; three times that means that it hangs, even on
 # a slower machine.
 _CELL_TIMEOUT_S = 180
+# What a lesson is made to take, for one that has not run here yet.
+_USUAL_S = 60.0
+_SUMMARY = "summary.json"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 Say = Callable[[str], None]
 
 
 class LessonFailedError(PerfkitError):
-    """A lesson did not run to its end; the message names lesson and cell."""
+    """A lesson did not run to its end; the message names lesson and cell.
+
+    Attributes:
+        notebook: what ran until then, an ``nbformat`` node; None where nothing could be read.
+    """
+
+    def __init__(self, message: str, notebook: Any = None) -> None:
+        super().__init__(message)
+        self.notebook = notebook
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,7 @@ class LessonRun:
         comparisons: the numbers of each comparison that it displayed, first the lesson's own.
         page: the executed notebook as HTML.
         notebook: the executed notebook itself, an ``nbformat`` node.
+        title: its question.
     """
 
     lesson: str
@@ -54,6 +71,7 @@ class LessonRun:
     comparisons: tuple[dict[str, Any], ...]
     page: str = field(repr=False)
     notebook: Any = field(repr=False, compare=False, default=None)
+    title: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """One entry of ``lessons[]`` in ``summary.json``; ratio and interval may be None."""
@@ -68,46 +86,108 @@ class LessonRun:
 
 
 def tour(names: Sequence[str], out: Path, say: Say, *, save: bool = False) -> list[LessonRun]:
-    """Run lessons, tell what they found, and write a page for each and ``summary.json``.
+    """Run lessons, tell what they found, and write a site and ``summary.json``.
 
-    What the lessons before a failing one gave is written all the same.
+    A lesson that fails is told, and the next one begins. However the tour ends, the lessons that
+    ran are in the site and in the summary.
 
     Args:
-        names: lessons as :func:`perfkit.lessons._places.lesson_path` takes them.
-        out: folder for the pages and the summary; made where it is missing.
+        names: lessons as :func:`perfkit.lessons._places.lesson_path` takes them; none are all.
+        out: folder for the site and the summary; made where it is missing.
         say: takes each line to print.
         save: also write the outputs back into the notebooks, for who maintains the course.
 
     Raises:
-        LessonFailedError: a cell raised, took too long, or took its kernel with it.
+        LessonFailedError: at the end, where a lesson raised, took too long, or took its kernel
+            with it.
         MissingError: a lesson, or nbclient or nbconvert, is not here.
         UsageError: nothing can be written to ``out``.
     """
     if not _is_here():
         raise UsageError("the current folder was deleted: go to another one first")
-    paths = [lesson_path(name) for name in names]
+    paths = list(dict.fromkeys(map(lesson_path, names))) if names else lessons()
+    needs_nbconvert()
     _check_writable(out)
+    site = Site(out, paths)
+    say(_outlook(paths, out))
     runs: list[LessonRun] = []
+    failed: list[tuple[str, LessonFailedError]] = []
+    found: Ledger | None = None
     try:
-        for path in paths:
-            say(f"Lesson {path.stem}")
-            run = run_lesson(path, say)
+        for number, path in enumerate(paths, start=1):
+            say(f"Lesson {path.stem} ({number} of {len(paths)})")
+            began_s = time.perf_counter()
+            try:
+                run = run_lesson(path, say)
+            except LessonFailedError as error:
+                failed.append((path.stem, error))
+                page = site.add(_failed_entry(path, error, time.perf_counter() - began_s))
+                say(f"\nfailed: {error}" + (f"; page: {page}" if page else "") + "\n")
+                continue
             runs.append(run)
-            (out / f"{run.lesson}.html").write_text(run.page, encoding="utf-8")
+            page = site.add(_entry(run))
             if save:
                 _save(run.notebook, path)
             for profile in run.profiles:
                 say("\n" + profile)
             for comparison in run.comparisons:
                 say("\n" + comparison["sentence"])
-            say(f"\n{run.lesson}: {run.seconds:.0f} s; page: {out / f'{run.lesson}.html'}\n")
+            say(f"\n{run.lesson}: {run.seconds:.0f} s; page: {page}\n")
+        found = _ledger(paths if names else None)
+        say(str(found) + "\n")
     finally:
+        provenance = stamp(command="perfkit tour")
         summary = {
             "lessons": [run.to_dict() for run in runs],
-            "provenance": stamp(command="perfkit tour").to_dict(),
+            "failed": [{"lesson": stem, "reason": str(error)} for stem, error in failed],
+            "provenance": provenance.to_dict(),
         }
-        (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(summary, indent=1) + "\n"
+        write_atomically(out / _SUMMARY, lambda part: part.write_text(text, encoding="utf-8"))
+        say(f"site: {site.finish(str(provenance), found)}")
+        say(f"summary: {out / _SUMMARY}")
+    if failed:
+        n = f"{len(failed)} of {len(paths)} lessons failed: " if len(paths) > 1 else ""
+        raise LessonFailedError(n + "; ".join(str(error) for _, error in failed))
     return runs
+
+
+def _outlook(paths: Sequence[Path], out: Path) -> str:
+    """How many lessons, and about how long they take: as last time, where that is known."""
+    try:
+        before = json.loads((out / _SUMMARY).read_text(encoding="utf-8"))["lessons"]
+        known = {str(one["lesson"]): float(one["seconds"]) for one in before}
+    except (OSError, ValueError, KeyError, TypeError):
+        known = {}
+    seconds = sum(known.get(path.stem, _USUAL_S) for path in paths)
+    n = "1 lesson" if len(paths) == 1 else f"{len(paths)} lessons"
+    minutes = max(1, round(seconds / 60))
+    basis = "as last time" if all(path.stem in known for path in paths) else "on two cores"
+    return f"{n}, about {minutes} minute{'s' * (minutes > 1)} {basis}\n"
+
+
+def _entry(run: LessonRun) -> Entry:
+    sentence = run.comparisons[0]["sentence"] if run.comparisons else ""
+    return Entry(run.lesson, run.title, run.page, run.seconds, found=sentence)
+
+
+def _failed_entry(path: Path, error: LessonFailedError, seconds: float) -> Entry:
+    """With the page of what ran until then."""
+    if error.notebook is None:
+        return Entry(path.stem, path.stem, "", seconds, failed=str(error))
+    title = _title(error.notebook, path.stem)
+    page = html_page(error.notebook, title=title)
+    return Entry(path.stem, title, page, seconds, failed=str(error))
+
+
+def _ledger(paths: Sequence[Path] | None) -> Ledger:
+    """What the records say of every claim, or of those that these lessons treat."""
+    everything = ledger(read_records(recorded_folders()), taught_claims())
+    if paths is None:
+        return everything
+    numbers = {path.stem.split("-")[0] for path in paths}
+    rows = tuple(row for row in everything.rows if numbers & set(row.claim.lessons))
+    return replace(everything, rows=rows)
 
 
 def _is_here() -> bool:
@@ -140,7 +220,7 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
 
     Raises:
         LessonFailedError: a cell raised, took longer than ``cell_timeout_s``, or took its
-            kernel with it.
+            kernel with it; or the file is no notebook.
         MissingError: nbclient or nbformat is not installed.
     """
     try:
@@ -152,7 +232,11 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
             "nbclient runs the lessons and is missing: pip install 'perfkit[lab]'"
         ) from None
 
-    notebook = nbformat.read(path, as_version=4)
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except Exception as error:  # nbformat raises many kinds for a file that is no notebook
+        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise LessonFailedError(f"lesson {path.stem} cannot be read: {said}") from None
     progress = _Progress(notebook, say)
     client = nbclient.NotebookClient(
         notebook,
@@ -169,27 +253,35 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
         client.execute()
     except nbclient.exceptions.CellTimeoutError:
         raise LessonFailedError(
-            f"lesson {path.stem}, {progress.where}: no end after {cell_timeout_s:.0f} s"
+            f"lesson {path.stem}, {progress.where}: no end after {cell_timeout_s:.0f} s", notebook
         ) from None
     except nbclient.exceptions.DeadKernelError:
         raise LessonFailedError(
             f"lesson {path.stem}, {progress.where}: its kernel died; the machine may be out of "
-            "memory"
+            "memory",
+            notebook,
         ) from None
     except nbclient.exceptions.CellExecutionError as error:
         said = _ANSI.sub("", f"{error.ename}: {error.evalue}".strip().splitlines()[0])
-        raise LessonFailedError(f"lesson {path.stem}, {progress.where}: {said}") from None
+        raise LessonFailedError(f"lesson {path.stem}, {progress.where}: {said}", notebook) from None
+    except (RuntimeError, KeyError) as error:  # no kernel of that name, or it never came
+        raise LessonFailedError(
+            f"lesson {path.stem}, {progress.where}: its kernel could not be used ({error})",
+            notebook,
+        ) from None
     finally:
         manager = client.km
         if manager is not None and manager.has_kernel:
             nbclient.util.run_sync(manager.shutdown_kernel)(now=True)
+    title = _title(notebook, path.stem)
     return LessonRun(
         lesson=path.stem,
         seconds=time.perf_counter() - start,
         profiles=tuple(_texts(notebook, "profile")),
         comparisons=tuple(_numbers(notebook, "comparison")),
-        page=html_page(notebook, title=_title(notebook, path.stem)),
+        page=html_page(notebook, title=title),
         notebook=notebook,
+        title=title,
     )
 
 
