@@ -246,6 +246,22 @@ def test_few_or_different_indexings_are_no_loop() -> None:
     assert "loop-indexing" not in _rules(_indexing(30, same=False))
 
 
+def test_a_loop_in_which_another_process_took_the_core_is_still_one() -> None:
+    sim = _indexing(30)
+    long = [e for e in sim.events if e["name"] == "aten::fill_"][29::30]
+    for event in long:  # the last of each step, so that no other event lies inside
+        event["dur"] = 200.0 * 30
+    steps = [e for e in sim.events if e["name"].startswith("ProfilerStep")]
+    for number, event in enumerate(steps):
+        event["ts"] += 10_000 * number
+        event["dur"] = 20_000
+    for event in sim.events:
+        if event not in steps and event["ts"] >= 10_000:
+            event["ts"] += 10_000
+    finding = _finding(sim, "loop-indexing")
+    assert finding.evidence[0].startswith("30 times per step")
+
+
 def _made(move_kind: str, *, made_on_device: bool = False) -> Simulated:
     sim = gpu_training(4, n_kernels=5, python=600)
     for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
