@@ -1,11 +1,13 @@
 # Everything runs from .venv, which the first target that needs it makes.
 #   PYTHON=python3.12   which Python makes .venv (3.11 or newer)
 #   PORT=8899           where `make lab` listens
+#   LESSONS="00 06"     which lessons `make tour` runs
 # pip takes its own settings from the environment (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL …): that is
 # how to get torch for the CPU only, or for another CUDA.
 
 PYTHON ?= python3
 PORT ?=
+LESSONS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -45,8 +47,8 @@ test: install chromium  ## lint, types, import directions, unit tests, notebooks
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=180
 
-tour: install  ## run the first lesson without a browser; results in build/tour
-	@$(BIN)/perfkit tour --out build/tour
+tour: install  ## run all lessons without a browser, a minute or so each (LESSONS=00 for one); site in build/tour
+	@$(BIN)/perfkit tour $(LESSONS) --out build/tour
 
 bench: install  ## ratios against named peers; results in build/bench
 	@mkdir -p build/bench

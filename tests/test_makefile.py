@@ -52,3 +52,20 @@ def test_a_python_that_is_new_enough_goes_on(tmp_path: Path) -> None:
     check = next(line for line in planned.splitlines() if line.startswith("test "))
     condition = check.removesuffix("\\").removesuffix(" || ")
     assert subprocess.run(["sh", "-c", condition], timeout=60).returncode == 0
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
+@pytest.mark.parametrize(
+    ("given", "command"),
+    [([], "perfkit tour --out"), (["LESSONS=00 06"], "perfkit tour 00 06 --out")],
+)
+def test_which_lessons_a_tour_runs(given: list[str], command: str) -> None:
+    planned = subprocess.run(
+        ["make", "--dry-run", "tour", *given],
+        cwd=MAKEFILE.parent,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout
+    assert command in " ".join(planned.split())
