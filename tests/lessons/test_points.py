@@ -1,0 +1,32 @@
+"""Key points are a list; what is known of the claims comes from records alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfkit.errors import UsageError
+from perfkit.lessons import points
+from perfkit.lessons.points import KeyPoints
+
+
+def test_points_alone_never_change() -> None:
+    shown = KeyPoints("Look first.", "Compare <interleaved>.")
+    assert repr(shown) == "Key points\n- Look first.\n- Compare <interleaved>."
+    assert "Compare &lt;interleaved&gt;." in shown._repr_html_()
+
+
+def test_without_a_record_no_claim_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "recorded_folders", list)
+    monkeypatch.setattr(points, "taught_claims", lambda: {"A1": ("00-start-here",)})
+    said = " ".join(repr(KeyPoints("Look first.", claims=["A1", "A5"])).split())
+    assert "The ledger says - A1 (" in said
+    assert "): not recorded" in said
+    assert "): not yet taught" in said
+    assert "holds" not in said
+
+
+def test_points_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match="at least one"):
+        KeyPoints()
+    with pytest.raises(UsageError, match="'Z9'"):
+        KeyPoints("a", claims=["A1", "Z9"])
