@@ -2,7 +2,8 @@
 
 ``figure("A9.bytes_ratio")`` shows a figure of the newest record of claim A9; this machine's own
 record goes before others. In Markdown a number that a record backs is written
-``<data value="A9.bytes_ratio">5.0×</data>``: readers see the number, and a test compares it.
+``<data value="A9.bytes_ratio">5.0×</data>``: readers see the number, and :func:`disagreements`
+finds where it is not what was recorded (:mod:`perfkit.lessons._prose` has the rules).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from perfkit.errors import RecordError, UsageError
 from perfkit.experiment.claims import claims
 from perfkit.experiment.recording import Figure
 from perfkit.experiment.records import Record, Records, read_records
+from perfkit.lessons._prose import Disagreement, disagreements
 from perfkit.lessons._recorded import recorded_folders
 from perfkit.report._figures import shown
 
-__all__ = ["RecordedFigure", "figure"]
+__all__ = ["Disagreement", "RecordedFigure", "disagreements", "figure"]
 
 _NEAR = 4  # names listed beside an unknown one
 

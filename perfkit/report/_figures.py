@@ -11,17 +11,21 @@ _MS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
 
 
 def shown(figure: Figure) -> str:
-    """Value, unit and interval: ``2.34× [2.10, 2.61]``; exact whole numbers with all digits."""
+    """Value, unit and interval: ``2.34× [2.10, 2.61]``; whole numbers with all their digits."""
     value = _number(figure.value, figure)
     if figure.low is None or figure.high is None:
         return value
-    return f"{value} [{_number(figure.low, figure)}, {_number(figure.high, figure)}]"
+    low, high = _number(figure.low, figure), _number(figure.high, figure)
+    if figure.unit == "×":
+        low, high = low.removesuffix("×"), high.removesuffix("×")
+    return f"{value} [{low}, {high}]"
 
 
 def _number(value: float, figure: Figure) -> str:
     if figure.unit == "×":
         return fmt_ratio(value)
-    if figure.kind == "exact" and float(value).is_integer():
+    whole = isinstance(value, int) or (figure.kind == "exact" and float(value).is_integer())
+    if whole and (figure.kind == "exact" or figure.unit not in ("B", *_MS)):
         number = fmt_count(value)
     elif figure.unit == "B":
         return fmt_bytes(value)
