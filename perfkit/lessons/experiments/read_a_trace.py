@@ -1,0 +1,205 @@
+"""What lesson 02 settles: the parts of a step (D3), idle time and causes (D4), utilisation (E6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from perfkit.experiment.recording import Context, Figure, Outcome, experiment
+from perfkit.lessons.read_a_trace import (
+    BUSY,
+    CASES,
+    achievable_tflop_per_s,
+    documents,
+    host_busy,
+    tokens,
+)
+from perfkit.lessons.simulated_gpu import SimulatedGpu, simulate
+from perfkit.lessons.simulated_traces import ENGINE
+from perfkit.trace.breakdown import breakdown
+from perfkit.trace.columns import Trace
+from perfkit.trace.flops import flops
+from perfkit.trace.idle import idle
+from perfkit.trace.record import Recorder
+
+__all__ = ["busy_is_not_used", "idle_has_causes", "three_parts"]
+
+_LESSON = "02-read-a-trace"
+_LENGTH, _WIDTH, _PIECES = 16, 64, 16
+_STEPS = 4
+
+
+@experiment("D3", lesson=_LESSON, title="data loading, forward and backward, named in a trace")
+def three_parts(context: Context) -> Outcome:
+    """The article's three parts, by name, in a simulated GPU trace and in a real one from here."""
+    trace = simulate(CASES["data"])
+    shares = breakdown(trace).shares()
+    nodes = trace.named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+    threads = {trace.threads[i].tid for i in trace.thread[nodes]}
+    own_thread = threads == {ENGINE}
+    here = breakdown(_recorded(context, prepared=False))
+    unexplained = sum(abs(sum(s.host_ns.values()) - s.wall_ns) for s in here.steps)
+    named = [c for c in ("data wait", "forward", "backward") if here.shares().get(c, 0) > 0]
+    simulated = [c for c in ("data wait", "forward", "backward") if shares[c] > 0]
+    figures = {
+        "parts_named": Figure(len(named), "1", kind="exact"),
+        "unexplained_ns": Figure(unexplained, "ns", kind="exact"),
+        **{
+            f"simulated_{c.replace(' ', '_')}": Figure(100 * shares[c], "%", kind="simulated")
+            for c in simulated
+        },
+    }
+    return Outcome(
+        holds=len(named) == len(simulated) == 3 and own_thread and not unexplained,
+        figures=figures,
+        headline="parts_named",
+        sentence=(
+            f"Of data loading, forward and backward the breakdown names {len(named)} on a trace "
+            f"recorded here and {len(simulated)} on a simulated GPU trace, where backward has a "
+            f"thread of its own; {unexplained} ns of the recorded steps are in no class."
+        ),
+    )
+
+
+@experiment("D4", lesson=_LESSON, title="idle time and its causes; the wait for data, and its cure")
+def idle_has_causes(context: Context) -> Outcome:
+    """Idle time adds up by cause (simulated); a loader that does less waits less (measured)."""
+    trace = simulate(CASES["data"])
+    found, split = idle(trace), breakdown(trace)
+    pairs = zip(found.steps, split.steps, strict=True)
+    unexplained = sum(abs(sum(c.values()) - s.device_ns["idle"]) for c, s in pairs)
+    before = breakdown(_recorded(context, prepared=False)).shares().get("data wait", 0.0)
+    after = breakdown(_recorded(context, prepared=True)).shares().get("data wait", 0.0)
+    idle_share = split.device_shares()["idle"]
+    return Outcome(
+        holds=unexplained == 0 and after < before,
+        figures={
+            "idle_without_cause_ns": Figure(unexplained, "ns", kind="exact"),
+            "simulated_idle": Figure(100 * idle_share, "%", kind="simulated"),
+            "simulated_for_data": Figure(100 * found.shares()["data"], "%", kind="simulated"),
+            "data_wait_before": Figure(100 * before, "%"),
+            "data_wait_after": Figure(100 * after, "%"),
+        },
+        headline="data_wait_after",
+        sentence=(
+            f"Every ns of the simulated device's idle time has one cause ({unexplained} ns "
+            f"without); measured here, data loading went from {100 * before:.0f} % of a step to "
+            f"{100 * after:.1f} % when the texts were taken apart once, before training."
+        ),
+    )
+
+
+@experiment("E6", lesson=_LESSON, title="utilisation beside achieved FLOP/s")
+def busy_is_not_used(context: Context) -> Outcome:
+    """Busy without computing: on a simulated GPU, and on this machine's own processor."""
+    gpu, trace = SimulatedGpu(), simulate(BUSY)
+    device = breakdown(trace).device_shares()
+    utilisation = device["compute"] + device["communication"]
+    used = flops(trace).achieved_tflop_per_s / gpu.tflop_per_s
+
+    achieved = flops(_recorded(context, prepared=True, shapes=True)).achieved_tflop_per_s
+    with _one_thread():
+        best = achievable_tflop_per_s(context.device)
+        step = _trainer(context)
+        batch = next(iter(_batches(context, prepared=True)))
+        busy = host_busy(lambda: step(*batch))
+    here = achieved / best
+    return Outcome(
+        holds=utilisation >= 0.9 and used < 0.1 and here < busy / 2,
+        figures={
+            "simulated_utilisation": Figure(100 * utilisation, "%", kind="simulated"),
+            "simulated_flops_share": Figure(100 * used, "%", kind="simulated"),
+            "host_busy": Figure(100 * busy, "%"),
+            "flops_share": Figure(100 * here, "%"),
+        },
+        headline="simulated_utilisation",
+        sentence=(
+            f"A simulated step has a utilisation of {100 * utilisation:.0f} % and uses "
+            f"{100 * used:.1f} % of the achievable FLOP/s; a real one of many small operators "
+            f"keeps the host {100 * busy:.0f} % busy and uses {100 * here:.2g} % of what one large "
+            "product reaches here."
+        ),
+    )
+
+
+def _recorded(context: Context, *, prepared: bool, shapes: bool = False) -> Trace:
+    """Some steps of the small training."""
+    step = _trainer(context)
+    recorder = Recorder(active_steps=_STEPS, warmup_steps=2, shapes=shapes, lines=False)
+    with _one_thread(), recorder:
+        for words, labels in _batches(context, prepared=prepared):
+            step(words, labels)
+            if recorder.is_done:
+                break
+    return recorder.recording.trace
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One busy core is 100 % then, and tiny operators do not wait for other threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _batches(context: Context, *, prepared: bool) -> Iterable[Any]:
+    """Batches of eight texts; taken apart when they are asked for, or all of them before."""
+    from torch.utils.data import DataLoader
+
+    texts = documents(64, seed=context.seed)
+    samples: Any = _Texts(texts)
+    if prepared:
+        samples = [samples[i] for i in range(len(texts))]
+    return DataLoader(samples, batch_size=8)
+
+
+class _Texts:
+    """A dataset that takes a text apart whenever it is asked for one."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        import torch
+
+        return torch.tensor(tokens(self._texts[index], _LENGTH)), index % 4
+
+
+def _trainer(context: Context) -> Callable[[Any, Any], None]:
+    """One step of a network that works in many small pieces, as a function of a batch."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(context.seed)
+    size = _WIDTH // _PIECES
+    table = nn.Embedding(1000, _WIDTH)
+    pieces = nn.ModuleList(nn.Linear(_WIDTH, size) for _ in range(_PIECES))
+    head = nn.Linear(_WIDTH, 4)
+    model = nn.ModuleList([table, pieces, head]).to(context.device)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(words: Any, labels: Any) -> None:
+        words, labels = words.to(context.device), labels.to(context.device)
+        optimizer.zero_grad()
+        x = table(words)
+        for _ in range(4):
+            x = torch.cat(list(_each(pieces, x)), 2)
+        loss = nn.functional.cross_entropy(head(x.mean(1)), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def _each(pieces: Any, x: Any) -> Iterator[Any]:
+    for piece in pieces:
+        yield piece(x).relu()
