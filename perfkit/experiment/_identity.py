@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import sys
 import textwrap
 import types
 from collections.abc import Iterator, Mapping
@@ -132,10 +133,12 @@ def _within(value: types.FunctionType | type) -> Iterator[tuple[str, Any]]:
 
 def _of_library(value: Any) -> bool:
     """Whether its code is installed: the versions of packages tell of that, not the digest."""
-    module = inspect.getmodule(value)
-    file = getattr(module, "__file__", None)
-    if getattr(value, "__module__", "") == "builtins":
-        return True
+    if isinstance(value, types.FunctionType):
+        return is_library(value.__code__.co_filename)
+    module = getattr(value, "__module__", None) or ""
+    if module in ("builtins", "__main__"):  # a notebook's __main__ has the launcher's file
+        return module == "builtins"
+    file = getattr(sys.modules.get(module), "__file__", None)
     return file is not None and is_library(str(file))
 
 

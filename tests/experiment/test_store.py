@@ -1,0 +1,293 @@
+"""Runs in a file: whole lines, a lock, and the right workload."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from perfkit.errors import StoreError
+from perfkit.experiment import result as results
+from perfkit.experiment._identity import Identity, identity
+from perfkit.experiment._saved import run_of, saved
+from perfkit.experiment.store import SCHEMA, Store, read
+from perfkit.machine import stamp
+from perfkit.timing.summary import summarize
+
+ME = Identity("train", "0123", "a machine", "none", "2.9.0")
+
+
+def run(run_id=1, n=10, **changes):
+    step_ms = np.linspace(1.0, 2.0, n)
+    flags = np.arange(n) >= 3
+    made = {
+        "run_id": run_id,
+        "values": {"num_workers": 2, "uint8": True, "collate": "pad", "x": None},
+        "state": "done",
+        "message": "",
+        "step": summarize(step_ms[flags], unit="ms") if n else None,
+        "wait_share": 0.25,
+        "samples_per_s": 1000.0,
+        "peak_bytes": 2**20,
+        "peak_kind": "resident set",
+        "n_steps": n,
+        "n_quiet": n,
+        "n_counted": int(flags.sum()),
+        "provenance": stamp(seed=0, device="cpu"),
+        "index": np.arange(n),
+        "step_ms": step_ms,
+        "wait_ms": step_ms / 4,
+        "memory_bytes": np.full(n, 2**20),
+        "quiet": flags,
+        "counted": flags,
+        "loss": np.where(np.arange(n) == 1, np.inf, np.nan),
+        "output": "said",
+        "warnings": ("doubtful",),
+    }
+    return results.RunResult(**(made | changes))
+
+
+def test_a_run_comes_back_as_it_was(tmp_path):
+    before = run()
+    with Store(tmp_path / "s.jsonl", ME) as store:
+        store.append(before, {"kind": "sweep", "round": 0})
+    lines, notes = read(tmp_path / "s.jsonl")
+    assert notes == ()
+    (line,) = lines
+    assert line.part == {"kind": "sweep", "round": 0}
+    assert line.identity == ME.to_dict()
+    after = line.run
+    for name in ("run_id", "values", "state", "message", "wait_share", "peak_bytes", "n_counted"):
+        assert getattr(after, name) == getattr(before, name), name
+    assert after.step == before.step
+    assert after.warnings == before.warnings
+    assert after.provenance == before.provenance
+    assert after.mean_ms == pytest.approx(before.mean_ms)
+    assert np.array_equal(after.counted, before.counted)
+    assert np.isnan(after.loss).all(), "JSON has no infinity"
+    text = (tmp_path / "s.jsonl").read_text()
+    assert text.count("\n") == 1
+    assert json.loads(text)["schema"] == SCHEMA
+
+
+def test_a_failed_run_without_a_step_comes_back(tmp_path):
+    empty = run(n=0, state="out of memory", message="no", wait_share=None)
+    again = run_of(json.loads(json.dumps(saved(empty))))
+    assert again.state == "out of memory"
+    assert again.step is None
+    assert len(again.index) == 0
+
+
+def test_a_long_curve_is_thinned_and_its_mean_stays():
+    before = run(n=100_000)
+    text = json.dumps(saved(before), allow_nan=False)
+    assert len(text) < 300_000
+    after = run_of(json.loads(text))
+    assert after.n_steps == 100_000
+    assert after.mean_ms == pytest.approx(before.mean_ms, rel=1e-3)
+    assert after.step == before.step
+
+
+def test_a_torn_last_line_is_reported_and_removed(tmp_path):
+    path = tmp_path / "s.jsonl"
+    with Store(path, ME) as store:
+        store.append(run(1), {"round": 0})
+        store.append(run(2), {"round": 1})
+    whole = path.read_bytes()
+    second = whole.index(b"\n") + 1
+    for length in (1, 20, (len(whole) - second) // 2, len(whole) - second - 2):
+        path.write_bytes(whole[: second + length])
+        lines, notes = read(path)
+        assert [line.run.run_id for line in lines] == [1]
+        assert f"cut off in the writing ({length} bytes)" in notes[0]
+        assert path.stat().st_size == second + length, "reading changes nothing"
+        with Store(path, ME) as store:
+            assert [line.run.run_id for line in store.lines] == [1]
+            assert "cut off in the writing" in store.notes[0]
+            assert "removed" in store.notes[0]
+            store.append(run(2), {"round": 1})
+        assert [line.run.run_id for line in read(path)[0]] == [1, 2]
+
+
+def test_a_last_line_that_lacks_only_its_end_is_whole(tmp_path):
+    path = tmp_path / "s.jsonl"
+    with Store(path, ME) as store:
+        store.append(run(1), {})
+    path.write_bytes(path.read_bytes()[:-1])
+    with Store(path, ME) as store:
+        assert store.notes == []
+        store.append(run(2), {})
+    assert [line.run.run_id for line in read(path)[0]] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no json\n{}\n", "line 1 is no run of a store"),
+        ('{"a": 1}\n', "line 1 is no run of a store"),
+        ('{"schema": "perfkit.run/99"}\n', "has the schema 'perfkit.run/99', this perfkit reads"),
+        ('{"schema": "perfkit.run/1", "run": 3, "part": {}}\n', "line 1 is damaged"),
+        ("[1]\n", "line 1 is no run of a store"),
+    ],
+)
+def test_what_is_no_store_is_refused_and_left_alone(tmp_path, text, words):
+    path = tmp_path / "s.jsonl"
+    path.write_text(text)
+    for use in (read, lambda p: Store(p, ME)):
+        with pytest.raises(StoreError, match=words):
+            use(path)
+    assert path.read_text() == text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "other"}, "runs of the workload 'train', not of 'other'"),
+        ({"digest": "4567"}, "'train' as it was before: its code, or a value in it, has changed"),
+        ({"machine": "another"}, "made with machine 'a machine', not 'another'"),
+        ({"gpu": "NVIDIA H200"}, "made with gpu 'none', not 'NVIDIA H200'"),
+        ({"torch": "3.0"}, "made with torch '2.9.0', not '3.0'"),
+    ],
+)
+def test_runs_of_something_else_are_refused(tmp_path, change, words):
+    path = tmp_path / "s.jsonl"
+    with Store(path, ME) as store:
+        store.append(run(), {})
+    other = Identity(**(vars(ME) | change))
+    with pytest.raises(StoreError, match=words):
+        Store(path, other)
+    Store(path, ME).close()
+
+
+def test_one_process_at_a_time_and_the_holder_is_named(tmp_path):
+    path = tmp_path / "s.jsonl"
+    first = Store(path, ME)
+    with pytest.raises(StoreError, match=rf"in use by process {os.getpid()} on "):
+        Store(path, ME)
+    program = (
+        "import sys\n"
+        "from perfkit.experiment._identity import Identity\n"
+        "from perfkit.experiment.store import Store\n"
+        f"Store(sys.argv[1], Identity{(ME.name, ME.digest, ME.machine, ME.gpu, ME.torch)!r})\n"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False
+    )
+    assert other.returncode == 1
+    assert f"in use by process {os.getpid()} on " in other.stderr
+    first.close()
+    Store(path, ME).close()
+    assert not path.with_name("s.jsonl.lock").exists()
+
+
+def test_a_lock_dies_with_its_holder(tmp_path):
+    path = tmp_path / "s.jsonl"
+    program = (
+        "import os, sys\n"
+        "from perfkit.experiment._identity import Identity\n"
+        "from perfkit.experiment.store import Store\n"
+        f"Store(sys.argv[1], Identity{(ME.name, ME.digest, ME.machine, ME.gpu, ME.torch)!r})\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
+    assert ended.returncode == -9
+    assert path.with_name("s.jsonl.lock").exists(), "its word stays, the lock does not"
+    Store(path, ME).close()
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "s.jsonl"
+    store = Store(path, ME)
+    store.append(run(1), {})
+    before = path.read_bytes()
+    real = os.write
+    written = []
+
+    def full(fd, data):
+        if written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(real(fd, bytes(data[:100])))
+        return 100
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoreError, match=r"cannot append .*No space left on device"):
+        store.append(run(2), {})
+    monkeypatch.undo()
+    assert written == [100], "some of it was written"
+    assert path.read_bytes() == before
+    store.append(run(2), {})
+    store.close()
+    assert [line.run.run_id for line in read(path)[0]] == [1, 2]
+
+
+def test_a_place_that_cannot_be_is_told(tmp_path):
+    with pytest.raises(StoreError, match="cannot write beside the store"):
+        Store(tmp_path / "missing" / "s.jsonl", ME)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreError, match="no ordinary file"):
+        Store(tmp_path / "folder", ME)
+    with pytest.raises(StoreError, match="cannot read"):
+        read(tmp_path / "none.jsonl")
+
+
+# --- is it the same workload? -------------------------------------------------------------------
+
+
+def make(code, **names):
+    namespace = {"__name__": "__main__", **names}
+    exec(code, namespace)
+    return namespace["train"]
+
+
+ONE = "def train(s):\n    yield helper(s)\n\ndef helper(s):\n    return s + {}\n"
+
+
+def test_the_digest_follows_code_and_values_however_deep():
+    def digest(workload):
+        return identity(workload).digest
+
+    assert digest(make(ONE.format(1))) == digest(make(ONE.format(1)))
+    assert digest(make(ONE.format(1))) != digest(make(ONE.format(2))), "a helper's constant"
+    reads = "def train(s):\n    yield SIZE\n"
+    assert digest(make(reads, SIZE=1)) == digest(make(reads, SIZE=1))
+    assert digest(make(reads, SIZE=1)) != digest(make(reads, SIZE=2)), "a global"
+    assert digest(make(reads, SIZE={1, 2, 3})) == digest(make(reads, SIZE={3, 2, 1}))
+    train = make(reads, SIZE=1)
+    assert digest(functools.partial(train, s=1)) != digest(functools.partial(train, s=2))
+
+
+PROGRAM = """
+from perfkit.experiment._identity import identity
+class Pictures:
+    side = 3
+    def get(self, i):
+        return {"a", "b", "c", str(i)}
+NAMES = {"x", "y", "z"}
+def train(settings):
+    import torch
+    yield Pictures().get(0) | NAMES, torch.nn.Linear
+print(identity(train).digest)
+"""
+
+
+def test_the_digest_is_the_same_in_another_process(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    found = set()
+    for hash_seed in ("1", "2"):
+        ended = subprocess.run(
+            [sys.executable, str(program)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(ended.stdout)
+    assert len(found) == 1
