@@ -313,13 +313,13 @@ def test_ipykernel_7_0_cannot_send(
 ) -> None:
     (tmp_path / "widgets/static").mkdir(parents=True)
     (tmp_path / "widgets/static/lab.js").write_text("")
-    monkeypatch.setattr(_capabilities, "__file__", str(tmp_path / "_capabilities.py"))
+    monkeypatch.setattr(_capabilities, "__file__", str(tmp_path / "machine" / "_capabilities.py"))
     live = _named(_all(packages=WIDGETS | {"ipykernel": version}), "live plots")
     assert live.available is works
 
 
 def test_live_plots_need_the_built_bundle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_capabilities, "__file__", str(tmp_path / "_capabilities.py"))
+    monkeypatch.setattr(_capabilities, "__file__", str(tmp_path / "machine" / "_capabilities.py"))
     live = _named(_all(packages=WIDGETS), "live plots")
     assert not live.available
     assert "not built" in live.reason
@@ -406,3 +406,12 @@ def test_what_a_machine_shows_is_escaped_and_complete() -> None:
     for capability in found.capabilities:
         assert capability.name in str(found)
     assert max(len(line) for line in str(found).splitlines()) <= 100
+
+
+def test_live_plots_are_available_where_the_bundle_is() -> None:
+    import perfkit
+
+    bundle = Path(perfkit.__file__).parent / "widgets" / "static" / "live_plot.js"
+    assert bundle.is_file(), "make install builds it"
+    found = {c.name: c for c in machine.doctor().capabilities}["live plots"]
+    assert found.available, found.reason

@@ -212,7 +212,7 @@ def _live_widgets_work(packages: Mapping[str, str]) -> Capability:
             f"ipykernel {kernel} cannot send from user threads",
             "pip install 'ipykernel!=7.0.*'",
         )
-    if not any((Path(__file__).parent / "widgets" / "static").glob("*.js")):
+    if not any((Path(__file__).parent.parent / "widgets" / "static").glob("*.js")):
         return Capability(
             name,
             False,
