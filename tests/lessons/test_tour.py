@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import nbformat
 import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from perfkit.errors import MissingError
+from perfkit.errors import MissingError, UsageError
 from perfkit.lessons import tour as tour_
+from perfkit.lessons._links import relink
 from perfkit.lessons.tour import LessonFailedError, run_lesson, tour
 
 RESULTS = """
@@ -109,13 +112,194 @@ def test_a_kernel_that_dies_is_told(clone: Path) -> None:
     assert _kernel_is_gone(clone)
 
 
-def test_what_came_before_a_failing_lesson_is_kept(clone: Path) -> None:
+def test_a_failing_lesson_does_not_lose_the_others(clone: Path) -> None:
     _lesson(clone, RESULTS)
-    _lesson(clone, "1 / 0", name="01-measure")
-    with pytest.raises(LessonFailedError):
-        tour(["00", "01-measure"], clone / "out", lambda _: None)
+    _lesson(clone, "print('so far')", "1 / 0", name="01-measure")
+    (clone / "notebooks" / "02-broken.ipynb").write_text("{")
+    _lesson(clone, RESULTS, name="03-storage")
+    said: list[str] = []
+    with pytest.raises(LessonFailedError) as caught:
+        tour([], clone / "out", said.append)
+    message = str(caught.value)
+    assert message.startswith("2 of 4 lessons failed: lesson 01-measure, cell 2 of 2")
+    assert "lesson 02-broken cannot be read" in message
+    assert "\n" not in message
+
+    summary = json.loads((clone / "out" / "summary.json").read_text())
+    assert [lesson["lesson"] for lesson in summary["lessons"]] == ["00-start-here", "03-storage"]
+    assert [lesson["lesson"] for lesson in summary["failed"]] == ["01-measure", "02-broken"]
+    assert "ZeroDivisionError" in summary["failed"][0]["reason"]
+    assert "so far" in (clone / "out" / "01-measure.html").read_text()
+    assert not (clone / "out" / "02-broken.html").exists()
+    index = (clone / "out" / "index.html").read_text()
+    assert index.count("Did not run to its end") == 2
+    _check_links(clone / "out")
+
+
+def test_an_interrupted_tour_keeps_what_it_has(clone: Path) -> None:
+    _lesson(clone, RESULTS)
+    _lesson(clone, "1", name="01-measure")
+
+    def say(line: str) -> None:
+        if "01-measure" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tour([], clone / "out", say)
     summary = json.loads((clone / "out" / "summary.json").read_text())
     assert [lesson["lesson"] for lesson in summary["lessons"]] == ["00-start-here"]
+    assert "01-measure" not in (clone / "out" / "00-start-here.html").read_text()
+    assert (clone / "out" / "index.html").is_file()
+    _check_links(clone / "out")
+
+
+class _Addresses(HTMLParser):
+    """Every address in a page, by the tag that has it, and every id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, str]] = []
+        self.ids: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src", "srcset", "poster") and value is not None:
+                self.found.append((tag, value))
+            if name == "id" and value:
+                self.ids.add(value)
+
+
+def _read(page: Path) -> _Addresses:
+    parser = _Addresses()
+    parser.feed(page.read_text(encoding="utf-8"))
+    return parser
+
+
+def _check_links(out: Path) -> set[str]:
+    """Every address of every page holds within the site; returns the links to the outside."""
+    outside = set()
+    for page in out.rglob("*.html"):
+        for tag, address in _read(page).found:
+            parts = urlsplit(address)
+            if parts.scheme in ("http", "https", "mailto"):
+                assert tag == "a", f"{page.name} would ask {address}"
+                outside.add(address)
+            elif parts.scheme == "data":
+                assert tag != "a"
+            else:
+                assert parts.scheme == ""
+                target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+                assert target.is_relative_to(out.resolve()), f"{page.name}: {address}"
+                assert target.is_file(), f"{page.name}: {address}"
+                if parts.fragment and target.suffix == ".html":
+                    assert unquote(parts.fragment) in _read(target).ids, f"{page.name}: {address}"
+    return outside
+
+
+LINKS = """# One
+
+[next](01-two.ipynb), [a part of it](01-two.ipynb#A-heading), [not run](02-three.ipynb),
+[solution](solutions/00-start-here.ipynb), [map](README.md), [up](../README.md), [here](#One),
+[outside](https://pytorch.org/docs), [script](javascript:alert(1)), <img src="http://x/y.png">,
+<a title="a > b" href='01-two.ipynb'>quoted</a>, <link rel=stylesheet href=http://x/y.css>,
+`<a href="code.ipynb">`
+"""
+
+
+def test_every_link_of_the_site_holds_within_it(clone: Path) -> None:
+    for name, text in (("00-start-here", LINKS), ("01-two", "# Two\n\n## A heading")):
+        notebook = new_notebook(cells=[new_markdown_cell(text), new_code_cell("1")])
+        nbformat.write(notebook, clone / "notebooks" / f"{name}.ipynb")
+    _lesson(clone, "1", name="02-three")
+    (clone / "notebooks" / "solutions").mkdir()
+    solution = new_notebook(
+        cells=[new_markdown_cell("[back](../00-start-here.ipynb) [x](y.ipynb)")]
+    )
+    nbformat.write(solution, clone / "notebooks" / "solutions" / "00-start-here.ipynb")
+    (clone / "notebooks" / "solutions" / "01-two.ipynb").write_text("no notebook")
+
+    tour(["00", "01"], clone / "out", lambda _: None)
+    assert _check_links(clone / "out") == {"https://pytorch.org/docs"}
+    page = (clone / "out" / "00-start-here.html").read_text()
+    for kept in ('href="01-two.html"', 'href="01-two.html#A-heading"', 'title="a &gt; b"'):
+        assert kept in page
+    assert 'href="solutions/00-start-here.html"' in page
+    assert ">not run</a>" in page
+    assert "&lt;a href=&quot;code.ipynb&quot;&gt;" in page or '&lt;a href="code.ipynb"&gt;' in page
+    assert "javascript:" not in page
+    back = _read(clone / "out" / "solutions" / "00-start-here.html").found
+    assert ("a", "../00-start-here.html") in back
+    assert "cannot be read" in (clone / "out" / "solutions" / "01-two.html").read_text()
+    linked = {address for _, address in _read(clone / "out" / "index.html").found}
+    assert {"00-start-here.html", "01-two.html", "solutions/00-start-here.html"} <= linked
+    index = (clone / "out" / "index.html").read_text()
+    assert "<script" not in index
+    assert "default-src 'none'" in index
+
+
+@pytest.mark.parametrize(
+    ("tag", "expected"),
+    [
+        ("<a title='a > b' href='01.ipynb'>", "<a title='a > b' href=\"01.html\">"),
+        ("<a href=01.ipynb#x>", '<a href="01.html#x">'),
+        ('<A HREF="./a/../01.ipynb">', '<A HREF="01.html">'),
+        ('<a href="a&amp;b%20c.ipynb">', '<a href="a%26b%20c.html">'),
+        ('<a href=" javascript:x">', "<a>"),
+        ('<a href="//host/x">', "<a>"),
+        ('<a href="http://[x">', "<a>"),
+        ('<a href="https://a/?b=1&amp;c">', '<a href="https://a/?b=1&amp;c">'),
+        ('<img src="data:image/png;base64,AA==" alt="x">', None),
+        ('<img alt="x" src="a.png">', '<img alt="x">'),
+        ('<use href="#id"/>', None),
+        ('<p data-href="x">a < b > c</p>', None),
+    ],
+)
+def test_addresses(tag: str, expected: str | None) -> None:
+    pages = {"01.ipynb": "01.html", "a&b c.ipynb": "a&b c.html"}
+    assert relink(tag, "00.ipynb", "00.html", pages) == (tag if expected is None else expected)
+
+
+def test_a_later_tour_links_what_is_new(clone: Path) -> None:
+    _lesson(clone, RESULTS)
+    tour(["00"], clone / "out", lambda _: None)
+    _lesson(clone, RESULTS, name="01-two")
+    tour([], clone / "out", lambda _: None)
+    pages = {path.name for path in (clone / "out").iterdir()}
+    assert pages == {"00-start-here.html", "01-two.html", "index.html", "summary.json"}
+    assert 'rel="next" href="01-two.html"' in (clone / "out" / "00-start-here.html").read_text()
+
+
+def test_the_ledger_of_the_lessons_that_ran_is_printed(clone: Path) -> None:
+    _lesson(clone, "1")
+    said: list[str] = []
+    tour(["00"], clone / "out", said.append)
+    few = "\n".join(said)
+    assert "C2 " in few  # the claim of lesson 00
+    assert "B12 " not in few  # of lesson 16
+    assert 'id="claim-C2"' in (clone / "out" / "index.html").read_text()
+    said.clear()
+    tour([], clone / "out", said.append)
+    assert "B12 " in "\n".join(said)
+
+
+def test_the_time_is_told_before_and_learnt(clone: Path) -> None:
+    _lesson(clone, "1")
+    _lesson(clone, "1", name="01-two")
+    said: list[str] = []
+    tour([], clone / "out", said.append)
+    assert said[0] == "2 lessons, about 2 minutes on two cores\n"
+    said.clear()
+    tour([], clone / "out", said.append)
+    assert said[0] == "2 lessons, about 1 minute as last time\n"
+
+
+def test_two_notebooks_cannot_share_a_page(clone: Path) -> None:
+    path = _lesson(clone, "1")
+    other = clone / "other"
+    other.mkdir()
+    (other / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(UsageError, match="page of its own"):
+        tour(["00", str(other / path.name)], clone / "out", lambda _: None)
 
 
 def test_a_lesson_without_comparison_has_no_ratio(clone: Path) -> None:
