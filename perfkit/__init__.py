@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from perfkit.advice.synclint.find import find_syncs
     from perfkit.advice.synclint.guard import no_syncs
     from perfkit.experiment.ab import ab
+    from perfkit.experiment.same import same_result
     from perfkit.experiment.settings import setting
     from perfkit.experiment.sweep import sweep
     from perfkit.machine import doctor
@@ -43,6 +44,7 @@ __all__ = [
     "find_syncs",
     "load_ipython_extension",
     "no_syncs",
+    "same_result",
     "setting",
     "sweep",
     "unload_ipython_extension",
@@ -62,6 +64,7 @@ _HOMES = {
     "find_leaks": "perfkit.memory.leaks",
     "find_syncs": "perfkit.advice.synclint.find",
     "no_syncs": "perfkit.advice.synclint.guard",
+    "same_result": "perfkit.experiment.same",
     "setting": "perfkit.experiment.settings",
     "sweep": "perfkit.experiment.sweep",
     "watch": "perfkit.widgets.watch",

@@ -22,6 +22,7 @@ from perfkit.errors import PerfkitError
 from perfkit.experiment import _failure, _process
 from perfkit.experiment._failure import Failure
 from perfkit.experiment._figures import Curve, Figures, Pauses, figures
+from perfkit.experiment._fingerprint import STEPS, Fingerprint
 from perfkit.experiment.events import Event, Points, RunFinished, RunStarted, State, StateChanged
 from perfkit.experiment.result import NO_STEP, RunResult
 from perfkit.experiment.worker import Job
@@ -98,6 +99,7 @@ class Run:
         self._pauses = Pauses()
         self._output = bytearray()
         self._last: dict[str, Any] = {}
+        self._gradients: Fingerprint | None = None
         self._begun = False
         self._failure: Failure | None = None
         self._done = False
@@ -207,6 +209,8 @@ class Run:
             environment={**os.environ, **self.plan.environment},
             sources=dict(self.plan.sources),
             threads=_threads_here(),
+            # no step that counts is disturbed
+            watched_steps=min(self.plan.warmup, STEPS),
         )
 
     def _enter(self, state: State, message: str = "") -> None:
@@ -221,6 +225,8 @@ class Run:
             self._enter("warm-up")
         elif kind == "points":
             self._take_points(message)
+        elif kind == "gradients":
+            self._gradients = Fingerprint.from_dict(message["found"])
         elif kind == "parked" and self._parks:
             self._stands_still(between_steps=True)
         elif kind == "done":
@@ -441,6 +447,7 @@ class Run:
             quiet=curve.column("quiet"),
             counted=found.counted,
             loss=curve.column("loss"),
+            gradients=self._gradients,
             setup_s=last.get("setup_s"),
             first_point_s=self._first_point_s,
             running_s=running_s,

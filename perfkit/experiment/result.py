@@ -21,6 +21,7 @@ from perfkit.errors import (
 )
 
 if TYPE_CHECKING:
+    from perfkit.experiment._fingerprint import Fingerprint
     from perfkit.experiment.events import State
     from perfkit.machine import Provenance
     from perfkit.timing.summary import Summary
@@ -85,6 +86,8 @@ class RunResult(Shown):
         quiet: whether nothing was sent or drawn during the step.
         counted: whether the step is one of the counted ones.
         loss: what the workload yielded as ``loss``, NaN where it did not.
+        gradients: fingerprint of the gradients of the steps that warm it up; None where no
+            optimizer stepped in them.
         setup_s: from the workload's start to its first step: building model, data, loader.
         first_point_s: from the call of ``start`` until the first step was measured.
         running_s: from the first step's end to the last one's, without pauses.
@@ -115,6 +118,7 @@ class RunResult(Shown):
     quiet: NDArray[np.bool_] = field(default_factory=_no_flags, repr=False)
     counted: NDArray[np.bool_] = field(default_factory=_no_flags, repr=False)
     loss: NDArray[np.float64] = field(default_factory=_no_floats, repr=False)
+    gradients: Fingerprint | None = field(default=None, repr=False)
     setup_s: float | None = None
     first_point_s: float | None = None
     running_s: float = 0.0
@@ -206,6 +210,7 @@ class RunResult(Shown):
                 # JSON has no NaN
                 "loss": [None if np.isnan(x) else x for x in self.loss.tolist()],
             },
+            "gradients": None if self.gradients is None else self.gradients.to_dict(),
             "traceback": self.traceback_text,
             "warnings": list(self.warnings),
             "provenance": self.provenance.to_dict(),

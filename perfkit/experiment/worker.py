@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
-from perfkit.experiment import _apply, _failure, _frames
+from perfkit.experiment import _apply, _failure, _fingerprint, _frames
 from perfkit.experiment._loader_wait import LoaderWait
 from perfkit.experiment._memory_now import (
     AllocatorMemory,
@@ -53,6 +53,7 @@ class Job:
         seed: of torch's, numpy's and Python's random numbers.
         sys_path, cwd, environment: of the kernel, so that its modules and files are found.
         threads: with which the kernel's torch computes; None where it has not loaded torch.
+        watched_steps: steps at the beginning whose gradients are caught.
         sources: lines of notebook cells by file name, for tracebacks.
     """
 
@@ -64,6 +65,7 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     sources: Mapping[str, list[str]] = field(default_factory=dict)
     threads: int | None = None
+    watched_steps: int = _fingerprint.STEPS
 
 
 class Commands(Protocol):
@@ -162,8 +164,8 @@ def run(commands: Commands, stream: _Stream) -> int:
         return 1
     stream.say("begun")
     try:
-        with LoaderWait() as loader:
-            recorder = _Recorder(stream, loader)
+        with LoaderWait() as loader, _fingerprint.Watch(job.watched_steps) as watch:
+            recorder = _Recorder(stream, loader, watch)
             steps = _started(workload, Settings(job.values))
             try:
                 ended = recorder.follow(steps, commands)
@@ -281,8 +283,11 @@ def _started(workload: Callable[[Settings], Any], settings: Settings) -> Iterato
 class _Recorder:
     """Times steps and sends them, window by window."""
 
-    def __init__(self, stream: _Stream, loader: LoaderWait) -> None:
+    def __init__(
+        self, stream: _Stream, loader: LoaderWait, watch: _fingerprint.Watch | None = None
+    ) -> None:
         self._stream = stream
+        self._watch = watch
         self._loader = loader
         self._windows = Windows()
         self._stopwatch: Stopwatch = HostStopwatch()
@@ -311,6 +316,7 @@ class _Recorder:
             try:
                 value = next(steps)
             except StopIteration:
+                self._tell_gradients()
                 return "ended"
             if first:
                 begin_s = self._first_step(begin_s)
@@ -319,6 +325,8 @@ class _Recorder:
                 self._stopwatch.end()
             end_s = clock()
             self._note(value, begin_s, end_s)
+            if self._watch is not None and self._watch.after_step():
+                self._tell_gradients()
             action = self._windows.after_step(begin_s, end_s)
             if action == "send":
                 self.send()
@@ -330,6 +338,7 @@ class _Recorder:
             if end_s - looked_s >= _LOOK_EVERY_S:
                 looked_s = end_s
                 if commands.finish_asked():
+                    self._tell_gradients()
                     return "finished"
                 if commands.park_asked():
                     self.send()  # waits for the device: nothing of a step is left to do
@@ -364,6 +373,13 @@ class _Recorder:
         known = samples if samples is not None else fetched
         self._samples.append(-1 if known is None else known)
         self._loss.append(loss)
+
+    def _tell_gradients(self) -> None:
+        """Send what the first steps' gradients were, once; later steps are not watched."""
+        watch, self._watch = self._watch, None
+        found = None if watch is None else watch.found()
+        if found is not None:
+            self._stream.say("gradients", found=found.to_dict())
 
     def send(self) -> None:
         """Send what was measured since the last time."""

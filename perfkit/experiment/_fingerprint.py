@@ -1,0 +1,428 @@
+"""Gradients of the first steps, as a few numbers per parameter: the norm and random projections.
+
+:class:`Watch` catches them just before each optimizer step, through torch's global pre-step
+hook, for the first steps only; after that neither hook nor wrapper is left. What it costs then
+is nothing, what it costs before are a few passes over the gradients.
+
+A projection is the sum of the elements with random signs. The difference of two gradients'
+projections has the mean square of the squared norm of their difference, so a handful of them
+tells how far two gradients are apart without sending either (Alon, Matias and Szegedy 1996).
+The signs are products of a row's and a column's sign: pairwise independent, which is all that
+this needs, and cheap to make for any size.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit._printable import printable
+from perfkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import torch
+    from torch import Tensor
+
+__all__ = ["Fingerprint", "Sketch", "StepGradients", "Watch", "lowest"]
+
+#: Steps whose gradients are caught.
+STEPS = 3
+_PROJECTIONS = 3
+# Optimizer steps that are caught at most: one function may make thousands in one call.
+_MOST_CALLS = 12
+# Elements that are turned into double precision at a time: 2 MiB.
+_AT_ONCE = 2**18
+_LONGEST_NAME = 120
+# Wrappers (torch.compile, DataParallel) put these in front of a parameter's name.
+_WRAPPERS = ("_orig_mod.", "module.")
+#: Number formats from the finest to the coarsest.
+FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16")
+
+
+class Sketch(NamedTuple):
+    """One tensor in a few numbers.
+
+    ``norm`` is the Euclidean norm; ``projections`` are empty for a sparse gradient, whose
+    elements stand in no fixed order.
+    """
+
+    norm: float
+    projections: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class StepGradients:
+    """The gradients that one optimizer step used.
+
+    Attributes:
+        step: number of the workload's step (its ``yield``), from 0.
+        call: number of the optimizer step within it, from 0.
+        optimizer: its class.
+        gradients: number of the parameter → sketch; None where the parameter had no gradient.
+    """
+
+    step: int
+    call: int
+    optimizer: str
+    gradients: Mapping[int, Sketch | None]
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Gradients and starting weights of the first steps of one run.
+
+    Attributes:
+        names: of the parameters; ``"parameter 3"`` where no module knows it.
+        shapes: of the parameters.
+        weights: a sketch of each parameter before its first update.
+        steps: in order.
+        precision: the coarsest number format that was seen: ``"fp64"``, ``"fp32"``, ``"tf32"``,
+            ``"fp16"`` or ``"bf16"``.
+        trouble: why something is missing; empty where nothing is.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    weights: tuple[Sketch, ...]
+    steps: tuple[StepGradients, ...]
+    precision: str
+    trouble: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types; :meth:`from_dict` takes it back."""
+        return {
+            "names": list(self.names),
+            "shapes": [list(shape) for shape in self.shapes],
+            "weights": [_flat(sketch) for sketch in self.weights],
+            "steps": [
+                {
+                    "step": step.step,
+                    "call": step.call,
+                    "optimizer": step.optimizer,
+                    "parameters": list(step.gradients),
+                    "gradients": [_flat(sketch) for sketch in step.gradients.values()],
+                }
+                for step in self.steps
+            ],
+            "precision": self.precision,
+            "trouble": self.trouble,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Fingerprint:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            UsageError: it is something else.
+        """
+        try:
+            names = tuple(str(name) for name in data["names"])
+            weights = tuple(_sketch(numbers) or Sketch(math.nan, ()) for numbers in data["weights"])
+            shapes = tuple(tuple(int(n) for n in shape) for shape in data["shapes"])
+            steps = tuple(
+                StepGradients(
+                    int(step["step"]),
+                    int(step["call"]),
+                    str(step["optimizer"]),
+                    {
+                        int(number): _sketch(numbers)
+                        for number, numbers in zip(
+                            step["parameters"], step["gradients"], strict=True
+                        )
+                    },
+                )
+                for step in data["steps"]
+            )
+            precision = str(data["precision"])
+            trouble = str(data.get("trouble", ""))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"this is no fingerprint of gradients: {error!r:.120}") from None
+        whole = len(names) == len(weights) == len(shapes) and precision in FORMATS
+        if not whole or any(n not in range(len(names)) for s in steps for n in s.gradients):
+            raise UsageError("this is no fingerprint of gradients: its parts do not fit together")
+        return cls(names, shapes, weights, steps, precision, trouble)
+
+
+class Watch:
+    """Catches the gradients of the first steps; a context manager.
+
+    Call :meth:`after_step` at each step's end. It says when the last step that is watched has
+    ended; hook and wrapper are gone then. What goes wrong in here never reaches the training:
+    it is told in the fingerprint.
+
+    Args:
+        steps: how many steps are watched; 0 watches nothing.
+        names_at_once: look for the parameters' names at the first step, because the model may
+            be gone when :meth:`found` is asked; else that looks, between two steps.
+    """
+
+    def __init__(self, steps: int = STEPS, *, names_at_once: bool = False) -> None:
+        self._left = steps
+        self._names_at_once = names_at_once
+        self._names: list[str] = []
+        self._step = 0
+        self._call = 0
+        self._undo: list[Callable[[], None]] = []
+        self._parameters: list[Tensor] = []  # alive, so that no other takes its id
+        self._number: dict[int, int] = {}
+        self._weights: list[Sketch] = []
+        self._steps: list[StepGradients] = []
+        self._formats: set[str] = set()
+        self._trouble = ""
+
+    @property
+    def formats(self) -> frozenset[str]:
+        """Number formats that autocast was entered with."""
+        return frozenset(self._formats)
+
+    def __enter__(self) -> Watch:
+        if self._left > 0:
+            from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+            self._undo.append(register_optimizer_step_pre_hook(self._before_step).remove)
+            self._undo.append(_watch_autocast(self._formats.add))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def after_step(self) -> bool:
+        """A step has ended; whether it was the last one that is watched."""
+        self._step += 1
+        self._call = 0
+        if not self._undo or self._step < self._left:
+            return False
+        self._stop()
+        return True
+
+    def found(self) -> Fingerprint | None:
+        """What was caught; None where no optimizer stepped. Lets go of the parameters."""
+        if not self._steps and not self._trouble:
+            return None
+        parameters, self._parameters = self._parameters, []
+        names = self._names if self._names_at_once else _names(parameters)
+        return Fingerprint(
+            names=tuple(names),
+            shapes=tuple(tuple(p.shape) for p in parameters),
+            weights=tuple(self._weights),
+            steps=tuple(self._steps),
+            precision=lowest(self._formats | {_format_of(p) for p in parameters}),
+            trouble=self._trouble,
+        )
+
+    def read(self, parameters: Sequence[Tensor]) -> None:
+        """Take the gradients as they are now: of a step without an optimizer."""
+        self._take(parameters, "none", 1.0)
+
+    def _stop(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        import torch
+
+        if torch.compiler.is_compiling():
+            return  # the optimizer's own step is being compiled: nothing to read here
+        try:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            # a fused optimizer divides by the scaler's factor itself
+            scale = getattr(optimizer, "grad_scale", None)
+            factor = 1.0 if scale is None else 1.0 / float(scale)
+            self._take(parameters, type(optimizer).__name__, factor)
+        except Exception as error:
+            self._trouble = printable(f"gradients could not be read: {error!r}", 200)
+
+    def _take(self, parameters: Sequence[Tensor], optimizer: str, factor: float) -> None:
+        import torch
+
+        gradients: dict[int, Sketch | None] = {}
+        with torch.no_grad():
+            for parameter in parameters:
+                number = self._number.get(id(parameter))
+                if number is None:
+                    number = self._number[id(parameter)] = len(self._parameters)
+                    self._parameters.append(parameter)
+                    self._weights.append(sketch(parameter))
+                gradient = parameter.grad
+                gradients[number] = None if gradient is None else sketch(gradient, factor)
+        if self._names_at_once and len(self._names) < len(self._parameters):
+            self._names = _names(self._parameters)
+        self._steps.append(StepGradients(self._step, self._call, optimizer, gradients))
+        self._call += 1
+        if len(self._steps) >= _MOST_CALLS:
+            self._stop()
+
+
+def sketch(tensor: Tensor, factor: float = 1.0) -> Sketch:
+    """Norm and projections of a tensor of any dtype and layout, times ``factor``.
+
+    Summed in double precision (float32 where the device has none), in pieces, so that it takes
+    a few MiB whatever the tensor's size.
+    """
+    import torch
+
+    tensor = tensor.detach()
+    tensor = getattr(tensor, "_local_tensor", tensor)  # this rank's part of a DTensor
+    if tensor.layout != torch.strided:
+        values = tensor.coalesce().values().reshape(-1)
+        return Sketch(_rounded(float(values.double().norm()) * factor), ())
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    flat = tensor.reshape(-1)
+    n = flat.numel()
+    wide = torch.float32 if flat.device.type == "mps" else torch.float64
+    columns = max(math.isqrt(n), 1)
+    rows = -(-n // columns)
+    column_signs = torch.from_numpy(_signs(1, columns)).to(flat.device, wide)
+    row_signs = torch.from_numpy(_signs(2, rows)).to(flat.device, wide)
+    sums = torch.zeros(_PROJECTIONS + 1, dtype=wide, device=flat.device)
+    rows_at_once = max(_AT_ONCE // columns, 1)
+    for row in range(0, rows, rows_at_once):
+        part = flat[row * columns : (row + rows_at_once) * columns].to(wide)
+        sums[0] += part.dot(part)
+        whole = part.numel() // columns
+        body = part[: whole * columns].view(whole, columns)
+        signs = row_signs[row : row + whole]
+        sums[1:] += (signs * (body @ column_signs)).sum(0)
+        rest = part[whole * columns :]
+        if rest.numel():  # the last row is not full
+            sums[1:] += row_signs[row + whole] * (rest @ column_signs[: rest.numel()])
+    squares, *projections = sums.tolist()
+    return Sketch(
+        _rounded(math.sqrt(squares) * factor), tuple(_rounded(p * factor) for p in projections)
+    )
+
+
+def lowest(formats: Iterable[str]) -> str:
+    """The coarsest of these number formats; fp32 where there is none."""
+    return max(formats, key=FORMATS.index, default="fp32")
+
+
+def _signs(kind: int, n: int) -> npt.NDArray[np.float64]:
+    """``n`` × projections of +1 and -1, the same on every machine and with every numpy.
+
+    Bits of a hash of their position (the finaliser of SplitMix64): no random generator is
+    touched, the workload's least of all.
+    """
+    x = np.arange(1, n * _PROJECTIONS + 1, dtype=np.uint64) + np.uint64(kind << 40)
+    with np.errstate(over="ignore"):
+        x *= np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits = (x ^ (x >> np.uint64(31))) & np.uint64(1)
+    return (bits.astype(np.float64) * 2 - 1).reshape(n, _PROJECTIONS)
+
+
+def _rounded(x: float) -> float:
+    """Nine digits: beyond float32, and short to send."""
+    return float(f"{x:.9g}")
+
+
+def _flat(sketch: Sketch | None) -> list[float | None] | None:
+    """Norm first. JSON has no NaN and no infinity: both become None."""
+    if sketch is None:
+        return None
+    return [x if math.isfinite(x) else None for x in (sketch.norm, *sketch.projections)]
+
+
+def _sketch(numbers: Any) -> Sketch | None:
+    if numbers is None:
+        return None
+    norm, *projections = (math.nan if x is None else float(x) for x in numbers)
+    return Sketch(norm, tuple(projections))
+
+
+def _names(parameters: Sequence[Tensor]) -> list[str]:
+    """What the outermost module calls each parameter; torch's optimizers do not know names."""
+    from torch.nn import Module
+
+    wanted = {id(p): number for number, p in enumerate(parameters)}
+    names = [""] * len(parameters)
+    for found in gc.get_objects():
+        if not issubclass(type(found), Module):
+            continue
+        try:
+            named = list(found.named_parameters(remove_duplicate=False))
+        except Exception:
+            continue
+        for name, parameter in named:
+            number = wanted.get(id(parameter))
+            for prefix in _WRAPPERS:
+                name = name.replace(prefix, "")
+            # the longest name is that of the outermost module; equal ones need an order
+            if number is not None and (len(name), name) > (len(names[number]), names[number]):
+                names[number] = name
+    return [
+        printable(name, _LONGEST_NAME) if name else f"parameter {number}"
+        for number, name in enumerate(names)
+    ]
+
+
+def _format_of(parameter: Tensor) -> str:
+    """The number format in which a layer with this weight computes, without autocast."""
+    import contextlib
+
+    import torch
+
+    known = _formats_by_dtype()
+    found = known.get(parameter.dtype, "fp32")
+    if found == "fp32" and parameter.is_cuda and parameter.dim() >= 2:
+        # convolutions may use TF32 by default, matrix products where they were allowed to;
+        # newer versions of torch refuse the question where both ways of setting it were used
+        with contextlib.suppress(RuntimeError):
+            if parameter.dim() >= 3 and torch.backends.cudnn.allow_tf32:
+                return "tf32"
+            if torch.get_float32_matmul_precision() != "highest":
+                return "tf32"
+    return found
+
+
+def _formats_by_dtype() -> dict[torch.dtype, str]:
+    import torch
+
+    return {
+        torch.float64: "fp64",
+        torch.complex128: "fp64",
+        torch.float32: "fp32",
+        torch.complex64: "fp32",
+        torch.float16: "fp16",
+        torch.bfloat16: "bf16",
+    }
+
+
+def _watch_autocast(seen: Callable[[str], None]) -> Callable[[], None]:
+    """Tell ``seen`` the format of each ``torch.autocast`` that is entered; returns how to stop.
+
+    Neither the loss nor a gradient shows that autocast was on: both are float32 again.
+    """
+    import torch
+
+    autocast: Any = torch.autocast
+    original = autocast.__enter__
+    formats = _formats_by_dtype()
+
+    def __enter__(self: Any) -> Any:  # noqa: N807 - takes the place of the method
+        entered = original(self)
+        device = getattr(self, "device", "cpu")
+        if torch.is_autocast_enabled(device):
+            seen(formats.get(torch.get_autocast_dtype(device), "bf16"))
+        return entered
+
+    def stop() -> None:
+        autocast.__enter__ = original
+
+    autocast.__enter__ = __enter__
+    return stop
