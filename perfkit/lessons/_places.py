@@ -25,6 +25,12 @@ def clone_folder() -> Path | None:
     return None
 
 
+def shipped_course() -> Path | None:
+    """The course that the installed package carries, to be read only; None in a clone."""
+    course = Path(perfkit.__file__).resolve().parent / SHIPPED
+    return course if course.is_dir() else None
+
+
 def data_folder() -> Path:
     """Where generated data lies: ``$PERFKIT_DATA``, else the clone's, else the user's cache."""
     told = os.environ.get("PERFKIT_DATA")

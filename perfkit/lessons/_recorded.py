@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from perfkit.errors import MissingError
-from perfkit.lessons._places import clone_folder, data_folder, lessons
+from perfkit.lessons._places import clone_folder, data_folder, lessons, shipped_course
 
 __all__ = ["recorded_folder", "recorded_folders", "taught_claims"]
 
@@ -19,10 +19,15 @@ def recorded_folder() -> Path:
 
 
 def recorded_folders() -> list[Path]:
-    """Where records are looked for: the clone's, then the user's own."""
+    """Where records are looked for: the clone's, the user's own, else the wheel's."""
     own = data_folder() / "recorded"
     here = recorded_folder()
-    return [folder for folder in dict.fromkeys([here, own]) if folder.is_dir()]
+    places = [here, own]
+    shipped = shipped_course()
+    # a copy of the course has the same records: they would count twice
+    if shipped is not None and clone_folder() is None:
+        places.append(shipped / "data" / "recorded")
+    return [folder for folder in dict.fromkeys(places) if folder.is_dir()]
 
 
 def taught_claims() -> Mapping[str, tuple[str, ...]] | None:
@@ -33,7 +38,10 @@ def taught_claims() -> Mapping[str, tuple[str, ...]] | None:
     try:
         paths = lessons()
     except MissingError:
-        return None
+        shipped = shipped_course()
+        if shipped is None:
+            return None
+        paths = sorted((shipped / "notebooks").glob("[0-9][0-9]-*.ipynb"))
     taught: dict[str, tuple[str, ...]] = {}
     for path in paths:
         try:

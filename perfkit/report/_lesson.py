@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-# The notebooks lie beside the package in a clone; an installed wheel has none.
-_NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+# The notebooks lie beside the package in a clone, and inside it in an installed wheel.
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SHIPPED = _PACKAGE / "_course" / "notebooks"
+_NOTEBOOKS = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE.parent / "notebooks"
 
 
 def lesson_here(lesson: str | None) -> str:

@@ -121,6 +121,28 @@ def test_the_course_comes_out_of_an_installed_wheel(installed: Path, tmp_path: P
     assert _ours(installed) == before
 
 
+def test_an_installed_wheel_knows_its_lessons_and_records(installed: Path, tmp_path: Path) -> None:
+    found = json.loads(_perfkit(installed, tmp_path, "claims", "--json").stdout)
+    taught = {row["id"]: row["taught_in"] for row in found["claims"]}
+    assert "00-start-here" in taught["C2"]
+    program = (
+        "from perfkit.report._lesson import lesson_here; "
+        "from perfkit.lessons._recorded import recorded_folders; "
+        "print(lesson_here('00-start-here'), [f.parts[-3:] for f in recorded_folders()])"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1",
+             "XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout  # fmt: skip
+    assert said == "00-start-here [('_course', 'data', 'recorded')]\n"
+
+
 @pytest.fixture
 def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An installed package with a small course, as version one; returns its root."""
