@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perfkit.experiment.same import same_result
     from perfkit.experiment.settings import setting
     from perfkit.experiment.sweep import sweep
+    from perfkit.experiment.tune import tune
     from perfkit.machine import doctor
     from perfkit.memory.account import account
     from perfkit.memory.crossings import crossings
@@ -47,6 +48,7 @@ __all__ = [
     "same_result",
     "setting",
     "sweep",
+    "tune",
     "unload_ipython_extension",
     "watch",
     "will_it_fit",
@@ -67,6 +69,7 @@ _HOMES = {
     "same_result": "perfkit.experiment.same",
     "setting": "perfkit.experiment.settings",
     "sweep": "perfkit.experiment.sweep",
+    "tune": "perfkit.experiment.tune",
     "watch": "perfkit.widgets.watch",
     "will_it_fit": "perfkit.memory.fit",
 }

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -26,15 +26,18 @@ import numpy.typing as npt
 
 from perfkit._display import Shown, _report
 from perfkit._printable import printable
-from perfkit.errors import UsageError
+from perfkit.errors import StoreError, UsageError
 from perfkit.experiment._arm import Limits
 from perfkit.experiment._blocks import Block, Blocks
 from perfkit.experiment._declared import declared, words
+from perfkit.experiment._identity import identity
 from perfkit.experiment._process import prepared_process
 from perfkit.experiment._progress import Progress, Say, left
 from perfkit.experiment.result import Ratio, RunResult
+from perfkit.experiment.same import SameResult, same_result
 from perfkit.experiment.session import positive
 from perfkit.experiment.settings import Setting, Settings, check_values
+from perfkit.experiment.store import Store
 from perfkit.machine import Provenance, facts, stamp
 from perfkit.timing.compare import Interval, doubts, ratio_interval, sentence
 
@@ -51,6 +54,8 @@ _LOOK_GROWTH = 1.5
 _OTHER_WORK = 0.2
 _PREPARED_WITHIN_S = 30.0
 _LONGEST_NAME = 60
+# Two runs of each arm tell what the workload's own noise is; a third one makes that surer.
+_SAME_RUNS = 3
 
 _Array = npt.NDArray[np.float64]
 
@@ -80,7 +85,7 @@ class ABResult(Shown):
     confidence: float
     blocks: tuple[Block, ...]
     runs: tuple[RunResult, ...] = field(repr=False)
-    same: Any
+    same: SameResult | None
     sentence: str
     warnings: tuple[str, ...]
     stopped: str
@@ -190,17 +195,20 @@ def ab(
     def tell(line: str) -> None:
         progress.line(f"{called[0]} | {called[1]}: {line}")
 
+    kept = None if store is None else _Kept(Store(store, identity(workload)), values, seed)
     # kept for all blocks; what it still imports would disturb the first one
-    with prepared_process(_PREPARED_WITHIN_S):
-        measuring = _Measuring(blocks, budget, seed)
-        try:
+    try:
+        with prepared_process(_PREPARED_WITHIN_S):
+            measuring = _Measuring(blocks, budget, seed, kept)
             stopped, found = measuring.until_clear(min_blocks, max_blocks, tell)
-        finally:
-            blocks.close()
-            progress.close()
+    finally:
+        blocks.close()
+        progress.close()
+        if kept is not None:
+            kept.close()
     times = measuring.times()
     per: Literal["step", "sample"] = "step" if measuring.work() is None else "sample"
-    warnings = [*blocks.warnings, *doubts(*times, found)]
+    warnings = [*measuring.warnings, *blocks.warnings, *doubts(*times, found)]
     if stopped == "fewest blocks":
         warnings.append(
             f"{len(measuring.blocks)} blocks took {measuring.duration_s:.3g} s, budget_s was "
@@ -215,7 +223,7 @@ def ab(
         confidence=found.confidence,
         blocks=tuple(measuring.blocks),
         runs=tuple(measuring.runs),
-        same=None,
+        same=_same(measuring.runs),
         sentence=sentence(called, found),
         warnings=tuple(dict.fromkeys([*warnings, *_of_runs(measuring.runs)])),
         stopped=stopped,
@@ -228,18 +236,66 @@ def ab(
     )
 
 
+def _same(runs: Sequence[RunResult]) -> SameResult | None:
+    """Whether both arms learn the same, from the runs that the times come from."""
+    try:
+        return same_result(list(runs[0::2][:_SAME_RUNS]), list(runs[1::2][:_SAME_RUNS]))
+    except UsageError:
+        return None
+
+
 def _of_runs(runs: Sequence[RunResult]) -> list[str]:
     """What the runs' settings are warned of, and steps too few; the blocks tell the spread."""
     told = ("no effect", "take turns", "a warm-up of")
     return [w for run in runs[:2] for w in run.warnings if any(words in w for words in told)]
 
 
+class _Kept:
+    """The blocks of two arms in a store."""
+
+    def __init__(self, store: Store, values: Sequence[Mapping[str, Any]], seed: int) -> None:
+        self.store = store
+        self._part = {"kind": "ab", "arms": [dict(arm) for arm in values], "seed": seed}
+        self._found: dict[tuple[int, int], tuple[Mapping[str, Any], RunResult]] = {}
+        for line in store.lines:
+            if all(line.part.get(name) == value for name, value in self._part.items()):
+                self._found[line.part["block"], line.part["which"]] = (line.part, line.run)
+
+    def block(self, number: int) -> tuple[Block, tuple[RunResult, ...], float] | None:
+        """A block that was measured before; None where a run of it is missing."""
+        first, second = (self._found.get((number, which)) for which in (0, 1))
+        if first is None or second is None:
+            return None
+        part = first[0]
+        block = Block(part["a_ms"], part["b_ms"], part["order"])
+        return block, (first[1], second[1]), float(part["took_s"])
+
+    def add(self, number: int, block: Block, runs: Sequence[RunResult], took_s: float) -> None:
+        """Its runs; nothing where its processes live on, for nothing would tell them later."""
+        for which, run in enumerate(runs):
+            part = {
+                "block": number,
+                "which": which,
+                "a_ms": block.a_ms,
+                "b_ms": block.b_ms,
+                "order": block.order,
+                "took_s": round(took_s, 3),
+            }
+            self.store.append(run, self._part | part)
+
+    def close(self) -> None:
+        """Let others write."""
+        self.store.close()
+
+
 class _Measuring:
     """Block after block, until it is clear."""
 
-    def __init__(self, blocks: Blocks, budget_s: float, seed: int) -> None:
-        self._source, self._budget_s, self._seed = blocks, budget_s, seed
+    def __init__(self, blocks: Blocks, budget_s: float, seed: int, kept: _Kept | None) -> None:
+        self._source, self._budget_s, self._seed, self._kept = blocks, budget_s, seed, kept
         self._began_s = time.monotonic()
+        self._before_s = 0.0
+        self.warnings: list[str] = [] if kept is None else [*kept.store.notes]
         self.blocks: list[Block] = []
         self.runs: list[RunResult] = []
 
@@ -250,19 +306,19 @@ class _Measuring:
         next_look = min_blocks
         first_s = time.monotonic()
         while True:
-            block, runs = self._source.next()
-            self.blocks.append(block)
-            self.runs += runs
+            written = self._next()
             now_s = time.monotonic()
-            done, spent_s = len(self.blocks), now_s - self._began_s
-            each_s = (now_s - first_s) / done
+            done, spent_s = len(self.blocks), now_s - self._began_s + self._before_s
+            each_s = (now_s - first_s + self._before_s) / done
             found = self.interval()
             rest_s = max(self._budget_s - spent_s, (min_blocks - done) * each_s)
             tell(f"{done} blocks, ratio {found.ratio:.3f}, {left(rest_s)}")
-            stopped = ""
-            if done < min_blocks:
+            stopped = "" if written else "the store cannot be written"
+            if done < min_blocks and not stopped:
                 continue
-            if done >= max_blocks:
+            if stopped:
+                pass
+            elif done >= max_blocks:
                 stopped = "most blocks"
             elif spent_s + each_s > self._budget_s:
                 over = done == min_blocks and spent_s > self._budget_s
@@ -274,6 +330,27 @@ class _Measuring:
             if stopped:
                 self.runs += self._source.end()
                 return stopped, self.interval()
+
+    def _next(self) -> bool:
+        """One more block; whether the store, where there is one, has taken it."""
+        number = len(self.blocks)
+        before = None if self._kept is None else self._kept.block(number)
+        if before is not None:
+            block, runs, took_s = before
+            self._source.skip()
+            self._before_s += took_s
+        else:
+            began_s = time.monotonic()
+            block, runs = self._source.next()
+        self.blocks.append(block)
+        self.runs += [replace(run, run_id=len(self.runs) + i) for i, run in enumerate(runs, 1)]
+        if before is None and self._kept is not None:
+            try:
+                self._kept.add(number, block, runs, time.monotonic() - began_s)
+            except StoreError as error:
+                self.warnings.append(f"{error}: it ends here, with what was measured")
+                return False
+        return True
 
     @property
     def duration_s(self) -> float:

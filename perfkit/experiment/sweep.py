@@ -354,13 +354,22 @@ class _Sweeping:
         self._n_resumed = 0
         self._n_runs = 0
         self._warnings: list[str] = list(store.notes) if store is not None else []
+        self._grid_values = {
+            one.name: one.values for one in grid.settings if one.name in grid.names
+        }
+        # runs of another grid were not interleaved with these
+        self._part = {
+            "kind": "sweep",
+            "seed": seed,
+            "grid": {name: list(values) for name, values in self._grid_values.items()},
+        }
         self._known = self._from_store()
 
     def _from_store(self) -> dict[tuple[str, int], tuple[RunResult, float]]:
         found = {}
         for line in self._store.lines if self._store is not None else ():
             part = line.part
-            if part.get("kind") == "sweep" and part.get("seed") == self._seed:
+            if all(part.get(name) == value for name, value in self._part.items()):
                 took_s = float(part.get("took_s", 0.0))
                 found[key(line.run.values), int(part["round"])] = (line.run, took_s)
         return found
@@ -422,13 +431,11 @@ class _Sweeping:
         self._runs[which][number] = run
         if known is None and self._store is not None:
             part = {
-                "kind": "sweep",
-                "seed": self._seed,
                 "round": number,
                 "point": self._grid.varied(values),
                 "took_s": round(took_s, 3),
             }
-            self._store.append(run, part)
+            self._store.append(run, self._part | part)
         return True
 
     @property
@@ -515,9 +522,7 @@ class _Sweeping:
         runs = [run for runs in self._runs for run in runs.values()]
         on_gpu = any("CUDA" in run.peak_kind for run in runs)
         return Sweep(
-            grid={
-                one.name: one.values for one in self._grid.settings if one.name in self._grid.names
-            },
+            grid=self._grid_values,
             points=self._points(),
             skipped=self._grid.skipped,
             per=self._per(),

@@ -9,7 +9,9 @@ from typing import Any
 
 from perfkit.experiment._declared import words
 from perfkit.experiment.ab import ABResult
+from perfkit.experiment.batch import LargestBatch
 from perfkit.experiment.sweep import Sweep
+from perfkit.experiment.tune import Tuning
 from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share, table, wrap
 
 __all__ = ["html", "text"]
@@ -50,6 +52,10 @@ def html(obj: Any) -> str:
 def _view(obj: Any) -> _View:
     if isinstance(obj, Sweep):
         return _sweep(obj)
+    if isinstance(obj, LargestBatch):
+        return _batch(obj)
+    if isinstance(obj, Tuning):
+        return _tuning(obj)
     return _ab(obj)
 
 
@@ -146,6 +152,47 @@ def _sweep(found: Sweep) -> _View:
             *found.warnings,
             *(f"skipped: {words(one.values)}: {one.reason}" for one in found.skipped),
         ],
+        foot=foot,
+    )
+
+
+def _batch(found: LargestBatch) -> _View:
+    rows = [
+        (
+            str(run.values[found.setting]),
+            "fits" if run.ok else run.state,
+            fmt_bytes(run.peak_bytes),
+            "–" if run.samples_per_s is None else _rate(run.samples_per_s),
+        )
+        for run in found.runs
+    ]
+    return _View(
+        name="largest batch",
+        sentence=found.sentence,
+        header=(found.setting, "", "peak", "samples/s"),
+        rows=rows,
+        foot=[found.runs[-1].provenance.sentence()] if found.runs else [],
+    )
+
+
+def _tuning(found: Tuning) -> _View:
+    rows = [
+        (name, _value(value), _value(found.proposed[name])) for name, value in found.start.items()
+    ]
+    n = sum(len(one.runs) for one in found.sweeps)
+    foot = [f"{n} runs of search, {found.duration_s:.0f} s in all."]
+    if found.verified is not None:
+        foot = [
+            f"{n} runs of search; then {len(found.verified.blocks)} blocks of start against "
+            f"proposal; {found.duration_s:.0f} s in all.",
+            found.verified.provenance.sentence(),
+        ]
+    return _View(
+        name="tuning",
+        sentence=found.sentence,
+        header=("setting", "start", "proposed"),
+        rows=rows,
+        warnings=found.warnings,
         foot=foot,
     )
 

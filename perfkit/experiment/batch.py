@@ -1,0 +1,212 @@
+"""The largest batch that fits: doubled until it does not, then halved in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perfkit._display import Shown
+from perfkit.errors import MeasurementError, UsageError
+from perfkit.experiment._declared import declared
+from perfkit.experiment._progress import Progress, Say
+from perfkit.experiment.events import State
+from perfkit.experiment.result import RunResult
+from perfkit.experiment.session import Session
+from perfkit.experiment.settings import Setting, Settings
+
+__all__ = ["LargestBatch", "largest_batch"]
+
+# Out of memory; an exit by the system's killer is told as "killed", with a question mark.
+_NO_MEMORY = ("out of memory",)
+
+
+@dataclass(frozen=True)
+class LargestBatch(Shown):
+    """The largest batch that was seen to fit.
+
+    Attributes:
+        batch: its size; None where the smallest one tried did not fit.
+        too_large: the smallest that did not fit; None where all did, up to ``most``.
+        runs: all tried, in this order.
+        limit_bytes: the simulated limit; None where memory itself was the limit.
+    """
+
+    batch: int | None
+    too_large: int | None
+    runs: tuple[RunResult, ...]
+    limit_bytes: int | None
+    setting: str = "batch_size"
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        limit = (
+            ""
+            if self.limit_bytes is None
+            else f" below the simulated limit of {self.limit_bytes / 2**20:,.0f} MiB"
+        )
+        n = f"{len(self.runs)} runs"
+        if self.batch is None:
+            return f"No batch fits{limit}: {self.setting}={self.too_large} is already too large."
+        if self.too_large is None:
+            return f"{self.setting}={self.batch} fits{limit}, the largest that was tried ({n})."
+        return (
+            f"The largest batch that fits{limit} is {self.batch}; {self.too_large} does not ({n})."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            "batch": self.batch,
+            "too_large": self.too_large,
+            "limit_bytes": self.limit_bytes,
+            "sentence": self.sentence,
+            "tried": [
+                {
+                    "batch": run.values[self.setting],
+                    "state": run.state,
+                    "message": run.message,
+                    "peak_bytes": run.peak_bytes,
+                    "samples_per_s": run.samples_per_s,
+                }
+                for run in self.runs
+            ],
+        }
+
+
+def largest_batch(
+    workload: Callable[[Settings], Any],
+    *,
+    setting: str = "batch_size",
+    settings: Sequence[str | Setting] = (),
+    base: Mapping[str, Any] | None = None,
+    start: int = 8,
+    most: int = 65_536,
+    within: float = 0.05,
+    limit_bytes: int | None = None,
+    seconds: float = 0.5,
+    step_timeout_s: float = 60.0,
+    start_timeout_s: float = 300.0,
+    seed: int = 0,
+    say: Say | bool | None = None,
+) -> LargestBatch:
+    """Find the largest batch with which the workload runs a few steps.
+
+    Each size runs in a process of its own, so what did not fit leaves nothing behind. That it
+    fits for a few steps is what is shown: memory that grows later is another matter.
+
+    Args:
+        workload: see :class:`~perfkit.experiment.session.Session`.
+        setting: the name of the batch size.
+        settings, base: further settings, and their values where not the default.
+        start: the first size.
+        most: sizes beyond this are not tried.
+        within: how near to the limit, as a share of the batch; 0 for the exact number.
+        limit_bytes: take a run whose peak is above this for one that does not fit: a simulated
+            limit, for a machine with more memory than the one that is meant.
+        seconds, step_timeout_s, start_timeout_s, seed: of each run.
+
+    Raises:
+        UsageError: a number that makes no sense.
+        WorkloadError: a run failed otherwise than for lack of memory.
+        MeasurementError: there is a limit, and a run's memory could not be read.
+    """
+    for name, number, least in (("start", start, 1), ("most", most, 1)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise UsageError(f"{name}={number!r:.80} cannot be: it takes a whole number from 1 on")
+    if start > most:
+        raise UsageError(f"start={start} is above most={most}")
+    if not 0 <= within < 1:
+        raise UsageError(f"within={within!r:.80} cannot be: it takes a share from 0 to below 1")
+    fixed = dict(base or {})
+    known = declared(settings, {setting: start, **fixed})
+    # of a setting of the user's own only the first size was declared
+    own = [replace(one, _accept=_any_size) for one in known if one.name == setting]
+    known = tuple(own[0] if one.name == setting and _is_own(one) else one for one in known)
+    progress = Progress(say)
+    runs: list[RunResult] = []
+    with Session(
+        workload,
+        known,
+        seconds=seconds,
+        step_timeout_s=step_timeout_s,
+        start_timeout_s=start_timeout_s,
+        seed=seed,
+    ) as session:
+
+        def fits(size: int) -> bool:
+            progress.line(f"{setting} {size}: {len(runs)} tried")
+            run = session.run(**fixed, **{setting: size})
+            if run.ok and limit_bytes is not None:
+                run = _limited(run, limit_bytes)
+            runs.append(run)
+            if run.state not in _NO_MEMORY and "out of memory" not in run.message:
+                run.raise_if_failed()
+            return run.ok
+
+        try:
+            good, bad = _search(fits, start, most, within)
+        finally:
+            progress.close()
+    return LargestBatch(good, bad, tuple(runs), limit_bytes, setting)
+
+
+def _search(
+    fits: Callable[[int], bool], start: int, most: int, within: float
+) -> tuple[int | None, int | None]:
+    """The largest that fits and the smallest that does not, as near as asked for."""
+    good: int | None = None
+    bad: int | None = None
+    size = start
+    while bad is None:
+        if fits(size):
+            good = size
+            if size >= most:
+                return good, None
+            size = min(2 * size, most)
+        else:
+            bad = size
+    if good is None:
+        low = 0  # not even the first: look below it
+        while bad - low > 1 and good is None:
+            middle = (low + bad) // 2
+            if fits(middle):
+                good = middle
+            else:
+                bad = middle
+        if good is None:
+            return None, bad
+    while bad - good > max(1, int(within * good)):
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return good, bad
+
+
+def _limited(run: RunResult, limit_bytes: int) -> RunResult:
+    if run.peak_bytes is None:
+        raise MeasurementError("the run's memory could not be read: a limit cannot be held to it")
+    if run.peak_bytes <= limit_bytes:
+        return run
+    state: State = "out of memory"
+    return replace(
+        run,
+        state=state,
+        message=(
+            f"out of memory (simulated): peak {run.peak_bytes / 2**20:,.0f} MiB, limit "
+            f"{limit_bytes / 2**20:,.0f} MiB"
+        ),
+    )
+
+
+def _is_own(one: Setting) -> bool:
+    return one._accept is None
+
+
+def _any_size(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError("a whole number from 1 on")
+    return value

@@ -1,0 +1,310 @@
+"""Sweeps with real child processes; facts that no clock can blur."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+import perfkit
+from perfkit import report
+from perfkit.errors import SettingError, UsageError
+from perfkit.experiment import setting
+from perfkit.experiment._grid import grid_of
+from perfkit.experiment.batch import _search, largest_batch
+from perfkit.experiment.knee import knee_of
+from perfkit.experiment.sweep import sweep
+from perfkit.machine import facts
+from perfkit.timing.compare import Interval
+
+SHORT = {"seconds": 0.1, "say": False}
+
+
+def by_value(function):
+    """As from a notebook: not to be imported by name in the child."""
+    function.__module__ = "__main__"
+    return function
+
+
+@by_value
+def sleeping(s):
+    import time
+
+    while True:
+        time.sleep(0.001 * s.ms)
+        yield 2
+
+
+def test_rounds_are_interleaved_and_the_fastest_is_found():
+    found = sweep(sleeping, {"ms": [40, 20, 1]}, rounds=4, **SHORT)
+    assert perfkit.sweep is sweep
+    assert found.best.values == {"ms": 1}
+    assert found.stopped == "every round asked for"
+    assert [len(point.runs) for point in found.points] == [4, 4, 4]
+    assert len(found.runs) == 12
+    order = [[run.run_id for run in point.runs.values()] for point in found.points]
+    for number in range(4):
+        ran = {ids[number] for ids in order}
+        assert ran == {3 * number + 1, 3 * number + 2, 3 * number + 3}, "a round is a round"
+    assert found.ratio(found.points[0]).low > 2
+    rows = found.table()
+    assert [row["rounds"] for row in rows] == [4, 4, 4]
+    assert rows[2]["ratio"] == 1.0
+    assert rows[0]["time_ms"] >= 40.0
+    assert found.per == "step"
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["best"] == {"ms": 1}
+    text = report.text(found)
+    assert "The fastest of 3 points is ms 1" in text
+    assert max(map(len, text.splitlines())) <= 96
+    assert "The fastest of 3 points" in report.html(found)
+
+
+def test_it_stops_when_the_answer_is_clear():
+    found = sweep(sleeping, {"ms": [60, 1]}, budget_s=300.0, **SHORT)
+    assert found.stopped == "clear"
+    assert len(found.runs) < 40
+
+
+def test_the_budget_ends_it_but_two_rounds_of_a_small_grid_are_run():
+    found = sweep(sleeping, {"ms": [1, 2]}, budget_s=0.1, **SHORT)
+    assert found.stopped == "time budget"
+    assert [len(point.runs) for point in found.points] == [2, 2]
+
+
+def test_a_large_grid_is_halved():
+    values = list(range(1, 15))
+    found = sweep(sleeping, {"ms": values}, budget_s=12.0, **SHORT)
+    left = [point for point in found.points if not point.dropped]
+    dropped = [point for point in found.points if point.dropped]
+    assert len(dropped) >= 7
+    assert all("in the slower half after round" in point.dropped for point in dropped)
+    assert {p.values["ms"] for p in dropped} >= {12, 13, 14}, "sleeps of 12 ms are no 1 ms"
+    assert found.best in left
+    most = max(len(point.runs) for point in left)
+    assert all(len(point.runs) < most for point in dropped if point.runs)
+
+
+def test_batches_of_other_sizes_are_compared_per_sample():
+    @by_value
+    def workload(s):
+        import time
+
+        while True:
+            time.sleep(0.02)
+            yield s.batch_size
+
+    found = sweep(workload, {"batch_size": [8, 128]}, rounds=2, **SHORT)
+    assert found.per == "sample"
+    assert found.best.values == {"batch_size": 128}
+
+
+def test_other_settings_keep_their_base_value():
+    @by_value
+    def workload(s):
+        assert s.other == 7
+        while True:
+            yield s.num_workers
+
+    settings = [setting("other", [1, 7]), "num_workers"]
+    found = sweep(workload, {"x": [1, 2]}, settings=settings, base={"other": 7}, rounds=1, **SHORT)
+    assert {point.state for point in found.points} == {"measured"}
+
+
+def test_points_that_cannot_run_here_are_skipped_with_the_reason():
+    here = facts()
+    grid = grid_of({"precision": ["fp32", "fp16"], "x": [1]}, (), {}, here)
+    if not here.gpus:
+        assert [p["precision"] for p in grid.points] == ["fp32"]
+        assert "not available on this machine" in grid.skipped[0].reason
+    grid = grid_of({"deterministic": [False, True], "cudnn_benchmark": [False, True]}, (), {}, here)
+    both = [s for s in grid.skipped if s.values == {"deterministic": True, "cudnn_benchmark": True}]
+    assert len(both) == 1
+    assert both[0].reason
+
+
+@pytest.mark.parametrize("prefetch", [[2, 4], [4, 2], [1, 4], [8]])
+def test_a_point_that_is_another_one_again_is_skipped(prefetch):
+    grid = grid_of(
+        {"num_workers": [0, 2], "prefetch_factor": prefetch, "persistent_workers": [False, True]},
+        (),
+        {},
+        facts(),
+    )
+    without = [p for p in grid.points if p["num_workers"] == 0]
+    assert len(without) == 1, "without workers nothing else matters"
+    assert len(grid.points) == 1 + 2 * len(prefetch)
+    assert len(grid.skipped) == 2 * len(prefetch) - 1
+    assert all("has no effect without workers" in one.reason for one in grid.skipped)
+    assert all("the same as num_workers 0" in one.reason for one in grid.skipped)
+
+
+@pytest.mark.parametrize(
+    ("grid", "options", "error", "words"),
+    [
+        ({}, {}, SettingError, "a mapping of lists"),
+        ([1], {}, SettingError, "a mapping of lists"),
+        ({"x": 3}, {}, SettingError, "must be a list"),
+        ({"num_workers": [-1]}, {}, SettingError, "num_workers=-1 cannot be"),
+        ({"x": [1], "y": range(900), "z": range(3)}, {}, SettingError, "the grid has 2,700 points"),
+        ({"x": [1]}, {"base": {"x": 1}}, SettingError, "in the grid and in base"),
+        ({"x": [1]}, {"rounds": 0}, UsageError, "rounds=0 cannot be"),
+        ({"x": [1]}, {"rounds": "all"}, UsageError, "rounds='all' cannot be"),
+        ({"x": [1]}, {"budget_s": -1}, UsageError, "budget_s=-1 cannot be"),
+    ],
+)
+def test_what_cannot_be_is_refused(grid, options, error, words):
+    with pytest.raises(error, match=words):
+        sweep(sleeping, grid, say=False, **options)
+
+
+def test_progress_tells_where_it_is_and_how_long_it_takes():
+    said = []
+    sweep(sleeping, {"ms": [1, 2]}, rounds=2, seconds=0.1, say=said.append)
+    assert len(said) == 4
+    assert said[0].startswith("round 1, run 1 of 2: ms ")
+    assert said[3].startswith("round 2, run 2 of 2: ms ")
+    assert all("left" in line or "nearly done" in line for line in said[1:])
+
+
+def test_progress_by_itself_goes_to_standard_error(capsys):
+    sweep(sleeping, {"ms": [1]}, rounds=1, seconds=0.1)
+    shown = capsys.readouterr()
+    assert "round 1, run 1 of 1" in shown.err
+    assert shown.out == ""
+
+
+# --- the knee ----------------------------------------------------------------------------------
+
+
+def ratio(centre, low, high):
+    return Interval(centre, low, high, 0.95)
+
+
+SELF = ratio(1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "knee", "sure", "words"),
+    [
+        # 2 is the first that is not shown to be more than 5 % slower
+        ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.02, 1.0, 1.04)), (4, SELF)], 4, 2, True, "is 2"),
+        # it may be: the interval goes on beyond the margin
+        ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.06, 0.9, 1.2)), (4, SELF)], 4, 2, False, "wide"),
+        # measured far above it is no knee, however wide its interval
+        ([(0, ratio(3, 0.5, 9)), (2, SELF), (4, ratio(1.1, 1.08, 1.2))], 2, 2, True, "also the"),
+        ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.5, 1.4, 1.6)), (4, SELF)], 4, 4, True, "No knee"),
+        ([(0, SELF), (2, ratio(1.2, 1.1, 1.3))], 0, 0, True, "also the fastest"),
+    ],
+)
+def test_the_knee_is_the_smallest_value_not_shown_to_be_slower(values, best, knee, sure, words):
+    found = knee_of("num_workers", values, best, 0.05)
+    assert (found.value, found.best, found.sure) == (knee, best, sure)
+    assert words in found.sentence
+
+
+def test_the_knee_of_a_sweep():
+    @by_value
+    def workload(s):
+        import time
+
+        while True:
+            time.sleep({0: 0.06, 1: 0.02, 2: 0.02}[s.num_workers] * (2 if s.slow else 1))
+            yield 1
+
+    grid = {"slow": [True, False], "num_workers": [2, 0, 1]}
+    found = sweep(workload, grid, rounds=6, seconds=0.25, say=False)
+    knee = found.knee("num_workers", margin=0.5)
+    assert knee.value == 1
+    assert found.best.values["slow"] is False
+    with pytest.raises(UsageError, match="does not vary 'nun_workers'"):
+        found.knee("nun_workers")
+
+
+def test_values_without_an_order_have_no_knee():
+    found = sweep(sleeping, {"ms": [1], "kind": ["a", "b"]}, rounds=1, **SHORT)
+    with pytest.raises(UsageError, match="no numbers"):
+        found.knee("kind")
+
+
+# --- the largest batch ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 9, 100, 127, 128, 1000])
+def test_the_search_is_exact_where_asked(limit):
+    tried = []
+
+    def fits(size):
+        tried.append(size)
+        return size <= limit
+
+    assert _search(fits, 8, 4096, 0.0) == (limit, limit + 1)
+    assert len(tried) == len(set(tried)) <= 22
+
+
+def test_the_search_ends_where_nothing_fits_and_where_all_does():
+    assert _search(lambda n: False, 8, 100, 0.0) == (None, 1)
+    assert _search(lambda n: True, 8, 100, 0.0) == (100, None)
+    good, bad = _search(lambda n: n <= 1000, 8, 4096, 0.05)
+    assert good <= 1000 < bad
+    assert bad - good <= 0.05 * good
+
+
+@by_value
+def needs_memory(s):
+    import time
+
+    if s.batch_size > 37:
+        raise MemoryError("no more than 37")
+    while True:
+        time.sleep(0.001)
+        yield s.batch_size
+
+
+def test_the_largest_batch_is_found_by_running_it():
+    found = largest_batch(needs_memory, seconds=0.05, within=0.0, say=False)
+    assert (found.batch, found.too_large) == (37, 38)
+    assert [run.values["batch_size"] for run in found.runs][:4] == [8, 16, 32, 64]
+    assert "The largest batch that fits is 37; 38 does not" in found.sentence
+    assert json.loads(json.dumps(found.to_dict()))["batch"] == 37
+    assert found.sentence in " ".join(report.text(found).split())
+
+
+def test_a_simulated_limit_counts_like_memory_itself():
+    @by_value
+    def workload(s):
+        held = bytearray(s.batch_size << 20)
+        while True:
+            held[::4096] = bytes(len(held[::4096]))
+            yield s.batch_size
+
+    free = largest_batch(workload, start=1, most=1, seconds=0.05, say=False).runs[0].peak_bytes
+    limit = free + (100 << 20)
+    found = largest_batch(workload, start=16, seconds=0.05, limit_bytes=limit, say=False)
+    assert 60 <= found.batch <= 128, found
+    assert "simulated limit" in found.sentence
+    assert "out of memory (simulated)" in next(r.message for r in found.runs if not r.ok)
+
+
+def test_another_failure_is_no_lack_of_memory():
+    @by_value
+    def workload(s):
+        yield 1
+        raise ValueError("no such picture")
+
+    with pytest.raises(perfkit.PerfkitError, match="no such picture"):
+        largest_batch(workload, seconds=0.05, say=False)
+
+
+def test_a_wall_clock_that_goes_backwards_is_harmless(monkeypatch):
+    now = [2e9]
+
+    def backwards():
+        now[0] -= 3600.0
+        return now[0]
+
+    monkeypatch.setattr(time, "time", backwards)
+    found = sweep(sleeping, {"ms": [1, 2]}, rounds=2, **SHORT)
+    assert [len(point.runs) for point in found.points] == [2, 2]
+    assert 0 < found.duration_s < 60
+    assert all(run.running_s >= 0 for run in found.runs)
