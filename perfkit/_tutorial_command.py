@@ -40,7 +40,8 @@ def _tutorial(arguments: argparse.Namespace) -> int:
     copied = copy_course(arguments.folder, force=arguments.force)
     if copied.written:
         same = f", {copied.same} as they were" if copied.same else ""
-        print(f"{copied.lessons} lessons in {copied.folder}: {copied.written} files copied{same}")
+        files = "1 file" if copied.written == 1 else f"{copied.written} files"
+        print(f"{copied.lessons} lessons in {copied.folder}: {files} copied{same}")
     else:
         print(f"{copied.lessons} lessons in {copied.folder}: nothing to do, all is up to date")
     if copied.folder != Path():
