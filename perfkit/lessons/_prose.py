@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfkit.errors import UsageError
 from perfkit.experiment.recording import Figure
-from perfkit.experiment.records import Record, Records, read_records
+from perfkit.experiment.records import Records, read_records
 from perfkit.report._figures import shown
 
 __all__ = ["Bound", "Disagreement", "bound_numbers", "disagreements"]
@@ -137,19 +137,15 @@ def _wrong(bound: Bound, records: Records) -> str:
         if name in one.outcome.figures and bound.device in ("", one.device.type)
     ]
     if not having:
-        refused = [why for path, why in records.refused.items() if path.stem.startswith(claim)]
+        refused = [why for path, why in records.refused.items() if path.stem.split("-")[0] == claim]
         return refused[0] if refused else "no record has this figure"
-    newest = max(having, key=lambda one: one.provenance.when_utc)
-    figures = [one.outcome.figures[name] for one in _newest_first(having)]
+    having.sort(key=lambda one: one.provenance.when_utc, reverse=True)
+    newest, figures = having[0], [one.outcome.figures[name] for one in having]
     exact = figures[0].kind == "exact"
     reasons = [_differs(bound.text, one) for one in (figures if exact else figures[:1])]
     if not all(reasons):
         return ""
     return f"{reasons[0]} ({newest.device.name}, {newest.date})"
-
-
-def _newest_first(records: Sequence[Record]) -> list[Record]:
-    return sorted(records, key=lambda one: one.provenance.when_utc, reverse=True)
 
 
 def _differs(text: str, figure: Figure) -> str:

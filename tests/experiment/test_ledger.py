@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from perfkit import report
+from perfkit.experiment.claims import claims
+from perfkit.experiment.ledger import STATUSES, Row, ledger
+from perfkit.experiment.recording import Figure
+from perfkit.experiment.records import Record, Records
+from tests.experiment.made_records import GPU, SOMEWHERE, here, made
+
+# Counted in the course's list of claims: A1-A17, B1-B12, C1-C16, D1-D7, E1-E7.
+IDS = [
+    f"{letter}{n}"
+    for letter, last in (("A", 17), ("B", 12), ("C", 16), ("D", 7), ("E", 7))
+    for n in range(1, last + 1)
+]
+ALL_TAUGHT = dict.fromkeys(IDS, ("a lesson",))
+
+
+def row_of(claim: str, *records: Record, taught: bool = True) -> Row:
+    found = ledger(Records(records), ALL_TAUGHT if taught else {})
+    return next(row for row in found.rows if row.claim.id == claim)
+
+
+def test_every_claim_is_there_once_and_whole() -> None:
+    assert list(claims()) == IDS
+    for claim in claims().values():
+        assert claim.technique
+        assert claim.measured
+        assert claim.where
+        assert set(claim.where) <= {"cpu", "gpu", "multi"}
+        assert claim.lessons
+        assert all(re.fullmatch(r"[01][0-9]", lesson) for lesson in claim.lessons)
+    assert {lesson for c in claims().values() for lesson in c.lessons} == {
+        f"{n:02}" for n in range(20)
+    }
+
+
+def test_nothing_holds_without_a_record() -> None:
+    for taught in (None, {}, ALL_TAUGHT):
+        found = ledger(Records(), taught)
+        assert len(found.rows) == len(IDS)
+        assert {row.status for row in found.rows} <= {
+            "not recorded", "needs a GPU", "needs several GPUs", "not yet taught",
+        }  # fmt: skip
+        assert all(row.headline is None for row in found.rows)
+        assert "holds" not in found.counts()
+
+
+@pytest.mark.parametrize(
+    ("claim", "status"),
+    [("A1", "not recorded"), ("A9", "not recorded"), ("C8", "needs a GPU"),
+     ("A13", "needs several GPUs")],
+)  # fmt: skip
+def test_without_a_record_it_says_what_is_missing(claim: str, status: str) -> None:
+    assert row_of(claim).status == status
+    assert row_of(claim, taught=False).status == "not yet taught"
+
+
+def test_a_record_of_this_machine_says_here() -> None:
+    assert row_of("A9", made(device=here())).status == "holds here"
+    assert row_of("A9", made(device=here(), holds=False)).status == "does not hold here"
+
+
+def test_a_record_of_another_machine_says_where() -> None:
+    row = row_of("A9", made())
+    assert row.status == "holds"
+    assert f"recorded on {SOMEWHERE}, 2026-01-02" in str(ledger(Records((made(),)), ALL_TAUGHT))
+    assert row_of("A9", made(holds=False)).status == "does not hold"
+
+
+def test_this_machine_s_record_decides_and_the_other_is_told() -> None:
+    own = made(device=here(), holds=False, figures={"bytes_ratio": Figure(1.0, "×")})
+    newer = made(when="2027-01-01T00:00:00+00:00")
+    row = row_of("A9", newer, own)
+    assert row.status == "does not hold here"
+    assert row.records == (own, newer)
+    assert row.n_decisive == 1
+    assert row.headline == Figure(1.0, "×")
+
+
+def test_of_other_machines_the_newest_decides() -> None:
+    old = made(holds=False)
+    new = made(device=GPU, type="cuda", gpus=1, when="2027-01-01T00:00:00+00:00")
+    assert row_of("A9", old, new).status == "holds"
+
+
+def test_two_lessons_on_one_device_must_both_hold() -> None:
+    first = made("A16", lesson="01")
+    second = made("A16", lesson="08", holds=False, figures={"ratio": Figure(1.0, "×")})
+    row = row_of("A16", first, second)
+    assert row.status == "does not hold"
+    assert row.headline == Figure(1.0, "×")
+
+
+def test_the_gpu_part_that_is_not_recorded_is_told_beside_the_cpu_status() -> None:
+    row = row_of("A9", made(device=here()))
+    assert row.not_recorded == ("gpu",)
+    found = ledger(Records((made(device=here()),)), ALL_TAUGHT)
+    assert "GPU part (transfer) not recorded" in " ".join(str(found).split())
+    both = made(device=GPU, type="cuda", gpus=1)
+    assert row_of("A9", made(device=here()), both).not_recorded == ()
+    assert row_of("A9", both).not_recorded == ("cpu",)
+
+
+def test_several_gpus_are_recorded_only_by_several() -> None:
+    processes = made("A13", lesson="15", device=here())
+    assert row_of("A13", processes).status == "holds here"
+    assert row_of("A13", processes).not_recorded == ("multi",)
+    one = made("A13", lesson="15", device=GPU, type="cuda", gpus=1)
+    assert row_of("A13", one).not_recorded == ("multi",)
+    two = made("A13", lesson="15", device=GPU, type="cuda", gpus=2)
+    assert row_of("A13", two).not_recorded == ()
+
+
+def test_a_gpu_by_that_name_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gpu:
+        name = GPU
+
+    class Machine:
+        cpu = "Some CPU"
+        gpus = (Gpu(),)
+
+    monkeypatch.setattr("perfkit.experiment.records.facts", Machine)
+    assert row_of("C8", made("C8", device=GPU, type="cuda", gpus=1)).status == "holds here"
+    # a processor that happens to have the GPU's name is none of ours
+    assert row_of("C8", made("C8", device=GPU, type="cpu")).status == "holds"
+
+
+def test_json_has_every_row_and_its_schema() -> None:
+    found = json.loads(json.dumps(ledger(Records((made(),)), {"A9": ["06-x"]}).to_dict()))
+    assert found["schema"] == "perfkit.claims/1"
+    assert [one["id"] for one in found["claims"]] == IDS
+    assert sum(found["counts"].values()) == len(IDS)
+    assert {one["status"] for one in found["claims"]} <= set(STATUSES)
+    row = next(one for one in found["claims"] if one["id"] == "A9")
+    assert row["taught_in"] == ["06-x"]
+    assert row["figure"]["value"] == 5.0
+    assert row["not_recorded"] == ["gpu"]
+    assert row["records"][0]["provenance"]["versions"] == {"torch": "2.13.0"}
+
+
+def test_text_fits_the_terminal_and_names_refused_records(tmp_path: Path) -> None:
+    refused = {tmp_path / "A9.json": "A9.json was changed since it was recorded"}
+    text = str(ledger(Records((made(device=here()),), refused), ALL_TAUGHT))
+    assert max(map(len, text.splitlines())) <= 100
+    assert "Note: A9.json was changed" in text
+    assert "5.00×; measured here, 2026-01-02" in text
+    for claim in IDS:
+        assert re.search(rf"^{claim} ", text, re.MULTILINE)
+
+
+def test_html_escapes_what_records_say() -> None:
+    evil = "<script>alert(1)</script> & \u202e"
+    record = made(sentence=evil, device="<b>CPU</b>")
+    html = report.html(ledger(Records((record,), {Path("x"): evil}), ALL_TAUGHT))
+    assert "<script>" not in html
+    assert "<b>CPU" not in html
+    assert "\u202e" not in html
+    assert html.count("&lt;script&gt;") == 2
+    assert all(f'id="claim-{claim}"' in html for claim in IDS)
