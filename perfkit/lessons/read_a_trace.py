@@ -21,6 +21,7 @@ from perfkit.lessons.simulated_gpu import (
 )
 from perfkit.report import strip
 from perfkit.report._text import fmt_ratio, fmt_share
+from perfkit.timing.clock import clock_in_use
 from perfkit.trace.breakdown import breakdown
 from perfkit.trace.columns import Category, Trace
 from perfkit.trace.steps import find_steps
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BUSY",
     "CASES",
+    "Pace",
     "StepStrip",
     "achievable_tflop_per_s",
+    "anonymous_steps",
     "documents",
-    "host_busy",
     "name_the_bound",
     "operators_per_step",
+    "pace",
     "step_strip",
     "tokens",
     "what_if_table",
@@ -115,12 +118,30 @@ def operators_per_step(trace: Trace) -> float:
     return float(inside.sum()) / max(len(steps), 1)
 
 
-def host_busy(work: Callable[[], object], *, calls: int = 20) -> float:
-    """Share of the time in which this process used one core, as ``top`` shows it: 1.0 is 100 %."""
-    wall, used = time.perf_counter(), time.process_time()
+@dataclass(frozen=True)
+class Pace:
+    """How a piece of work runs, without a profiler.
+
+    Attributes:
+        busy: processor time of this process over wall time, as ``top`` shows it: 1.0 is one core.
+        seconds: wall time of a call, the mean.
+    """
+
+    busy: float
+    seconds: float
+
+
+def pace(work: Callable[[], object], *, calls: int = 20) -> Pace:
+    """Call it some times, and see how busy that keeps the processor; the device's work counts."""
+    clock = clock_in_use()
+    work()
+    clock.settle()
+    began, used = clock.now(), time.process_time()
     for _ in range(calls):
         work()
-    return (time.process_time() - used) / max(time.perf_counter() - wall, 1e-9)
+    clock.settle()
+    wall = max(clock.now() - began, 1) / 1e9
+    return Pace((time.process_time() - used) / wall, wall / calls)
 
 
 def achievable_tflop_per_s(
@@ -134,8 +155,6 @@ def achievable_tflop_per_s(
         calls: products to time.
     """
     import torch
-
-    from perfkit.timing.clock import clock_in_use
 
     n = size or (768 if torch.device(device).type == "cpu" else 4096)
     a, b = torch.ones(n, n, device=device), torch.ones(n, n, device=device)

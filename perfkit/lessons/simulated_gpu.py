@@ -133,7 +133,7 @@ def simulate(
         raise UsageError(f"a simulated training needs at least one step, got {steps}")
     run = _Run(training, gpu or SimulatedGpu())
     run.train(steps)
-    return load(run.json())
+    return replace(load(run.json()), source="simulated")
 
 
 def what_if(training: SimulatedTraining, *, gpu: SimulatedGpu | None = None) -> dict[str, float]:

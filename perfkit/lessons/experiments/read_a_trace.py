@@ -12,7 +12,7 @@ from perfkit.lessons.read_a_trace import (
     CASES,
     achievable_tflop_per_s,
     documents,
-    host_busy,
+    pace,
     tokens,
 )
 from perfkit.lessons.simulated_gpu import SimulatedGpu, simulate
@@ -98,27 +98,27 @@ def busy_is_not_used(context: Context) -> Outcome:
     utilisation = device["compute"] + device["communication"]
     used = flops(trace).achieved_tflop_per_s / gpu.tflop_per_s
 
-    achieved = flops(_recorded(context, prepared=True, shapes=True)).achieved_tflop_per_s
+    per_step = flops(_recorded(context, prepared=True, shapes=True)).per_step
     with _one_thread():
         best = achievable_tflop_per_s(context.device)
         step = _trainer(context)
         batch = next(iter(_batches(context, prepared=True)))
-        busy = host_busy(lambda: step(*batch))
-    here = achieved / best
+        ran = pace(lambda: step(*batch))
+    here = per_step / ran.seconds / 1e12 / best
     return Outcome(
-        holds=utilisation >= 0.9 and used < 0.1 and here < busy / 2,
+        holds=utilisation >= 0.9 and used < 0.1 and here < ran.busy / 2,
         figures={
             "simulated_utilisation": Figure(100 * utilisation, "%", kind="simulated"),
             "simulated_flops_share": Figure(100 * used, "%", kind="simulated"),
-            "host_busy": Figure(100 * busy, "%"),
+            "host_busy": Figure(100 * ran.busy, "%"),
             "flops_share": Figure(100 * here, "%"),
         },
         headline="simulated_utilisation",
         sentence=(
             f"A simulated step has a utilisation of {100 * utilisation:.0f} % and uses "
             f"{100 * used:.1f} % of the achievable FLOP/s; a real one of many small operators "
-            f"keeps the host {100 * busy:.0f} % busy and uses {100 * here:.2g} % of what one large "
-            "product reaches here."
+            f"keeps the host {100 * ran.busy:.0f} % busy and uses {100 * here:.2g} % of what one "
+            "large product reaches here."
         ),
     )
 
