@@ -54,6 +54,7 @@ _LOOK_GROWTH = 1.5
 _OTHER_WORK = 0.2
 _PREPARED_WITHIN_S = 30.0
 _LONGEST_NAME = 60
+_NO_BLOCK = -1
 # Two runs of each arm tell what the workload's own noise is; a third one makes that surer.
 _SAME_RUNS = 3
 
@@ -271,7 +272,7 @@ class _Kept:
         return block, (first[1], second[1]), float(part["took_s"])
 
     def add(self, number: int, block: Block, runs: Sequence[RunResult], took_s: float) -> None:
-        """Its runs; nothing where its processes live on, for nothing would tell them later."""
+        """Its runs, where they have ended: those that serve all blocks come last, as no block."""
         for which, run in enumerate(runs):
             part = {
                 "block": number,
@@ -328,8 +329,18 @@ class _Measuring:
                 if found.tight:
                     stopped = "interval tight"
             if stopped:
-                self.runs += self._source.end()
-                return stopped, self.interval()
+                return stopped, self._ended()
+
+    def _ended(self) -> Interval:
+        """The ratio, with the processes that served all blocks ended, and their runs kept."""
+        runs = self._source.end()
+        self.runs += runs
+        if self._kept is not None and runs:
+            try:
+                self._kept.add(_NO_BLOCK, self.blocks[-1], runs, 0.0)
+            except StoreError as error:
+                self.warnings.append(str(error))
+        return self.interval()
 
     def _next(self) -> bool:
         """One more block; whether the store, where there is one, has taken it."""
