@@ -51,7 +51,8 @@ class Profile(Shown):
         lines: by share of samples; empty for a trace from a file.
         syncs: host-device syncs by cost.
         diagnosis: what bounds the step, and what to do.
-        step: the profiled steps' lengths in ms: median, interval, n.
+        step: the profiled steps' lengths in ms: median, interval, n; without steps in which
+            nothing ran.
         cost: what profiling cost; None for a trace from a file.
         provenance: where the figures come from.
         n: how many steps were profiled.
@@ -195,7 +196,8 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
     steps = find_steps(trace)
     split = breakdown(trace, steps)
     case = Case(trace, steps, split, lines, facts)
-    step = summarize(split.wall_ms)
+    # an empty mark has a length, but is no step
+    step = summarize([s.wall_ns / 1e6 for s in split.steps if not s.is_empty] or split.wall_ms)
     return Profile(
         breakdown=split,
         operators=case.operators,
@@ -218,10 +220,13 @@ def _accumulation(trace: Trace, steps: Steps) -> list[str]:
     fetches = trace.is_a(Category.ANNOTATION, Category.OP) & trace.named(is_data_wait)
     inside = steps.containing(trace.start_ns[fetches & (trace.thread == steps.thread)])
     counts = np.bincount(inside[inside >= 0], minlength=len(steps))
-    if len(steps) < 2 or counts.min() < 2:
+    if len(steps) < 2 or counts.min() < 2 or "DataLoader" in steps.how_found:
         return []
     # the median: the fetch that ends an epoch brings no batch
-    return [f"a step is one optimizer step: {np.median(counts):.0f} batches of the DataLoader"]
+    n = f"{np.median(counts):.0f}"
+    if trace.named(lambda name: name.startswith("Optimizer.step#")).any():
+        return [f"a step is one optimizer step: {n} batches of the DataLoader"]
+    return [f"each step fetches {n} times from the DataLoader; an epoch's last fetch has no batch"]
 
 
 def _recorded(trace: Trace) -> Provenance:

@@ -6,7 +6,7 @@ length; like all shares they add up to 1. ``Breakdown.shares()`` and the JSON ke
 
 Workers of a DataLoader deliver in bursts: three steps get their batch at once, the fourth waits
 for all of them. There the long steps are no accident, and the middle would hide the wait: then
-all steps count.
+all steps count. A step in which nothing ran (the profiler's last mark is often one) is none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ class Typical:
 
 def typical(of: Breakdown) -> Typical:
     """Choose the steps that stand for a typical one."""
-    n = len(of.steps)
+    at = [i for i, step in enumerate(of.steps) if not step.is_empty] or list(range(len(of.steps)))
+    n = len(at)
+    if n < len(of.steps):
+        full = typical(replace(of, steps=tuple(of.steps[i] for i in at)))
+        words = f"{full.words} in which anything ran" if n > 1 else "the only one with work in it"
+        return replace(full, indices=tuple(at[i] for i in full.indices), words=words)
     uneven = ""
     if n > 1 and max(of.wall_ms) > _UNEVEN_FROM * min(of.wall_ms):
         longest = max(of.wall_ms)

@@ -90,9 +90,10 @@ class TorchprofMagics(Magics):
         """Profile a few training steps and say in words what bounds them.
 
         ``%torchprof train_step(batch)`` profiles a statement, ``%%torchprof`` on top of a cell
-        the whole cell. Steps are found by themselves: one ends when an optimizer has stepped.
-        After warm-up a few of them are profiled, the rest of the cell runs on unprofiled. All
-        variables stay in your namespace.
+        the whole cell. Steps are found by themselves: one ends when an optimizer has stepped; in
+        a cell without an optimizer (evaluation) each batch of a DataLoader is one, and all are
+        profiled, for at most 10 s. Otherwise a few are profiled after warm-up, and the rest of the
+        cell runs on unprofiled. All variables stay in your namespace.
 
         Shown: what bounds the step, where its time goes, the findings that promise most, the
         slowest operators and source lines, and what profiling itself cost. ``-D`` writes the

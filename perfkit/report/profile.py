@@ -90,12 +90,12 @@ def _view(p: Profile) -> ProfileView:
     findings = tuple(_finding_view(f) for f in p.diagnosis.findings)
     return ProfileView(
         sentence=p.diagnosis.sentence,
-        # the marks of a recording are perfkit's own: how they are found there says nothing
+        # the marks of a recording are perfkit's own: that they were found says nothing
         step_line=" ".join(
             filter(
                 None,
                 (
-                    _step_line(p.breakdown, how=p.cost is None),
+                    _step_line(p.breakdown, how=p.cost is None or _by_fetches(p.breakdown)),
                     "" if p.coverage is None else p.coverage.sentence(),
                 ),
             )
@@ -245,15 +245,22 @@ def _breakdown_view(b: Breakdown) -> ProfileView:
     )
 
 
+def _by_fetches(b: Breakdown) -> bool:
+    return "DataLoader" in b.how_found
+
+
 def _step_line(b: Breakdown, *, how: bool = True) -> str:
     """How many steps stand behind the figures, how they spread, and how they were found."""
     if not b.steps:
         return ""
     found = f", found by {b.how_found}" if how else ""
-    n = len(b.steps)
+    steps_ms = [s.wall_ns / 1e6 for s in b.steps if not s.is_empty] or list(b.wall_ms)
+    n, n_empty = len(steps_ms), len(b.steps) - len(steps_ms)
+    if n_empty:
+        found += f"; {n_empty} more in which nothing ran {'is' if n_empty == 1 else 'are'} left out"
     if n == 1:
-        return f"One step profiled, so no interval: {fmt_ms(b.median_step_ms)}{found}."
-    return f"{n} steps profiled: {fmt_ms(min(b.wall_ms))} … {fmt_ms(max(b.wall_ms))}{found}."
+        return f"One step profiled, so no interval: {fmt_ms(steps_ms[0])}{found}."
+    return f"{n} steps profiled: {fmt_ms(min(steps_ms))} … {fmt_ms(max(steps_ms))}{found}."
 
 
 def _lanes(b: Breakdown) -> tuple[LaneView, ...]:
@@ -321,7 +328,7 @@ def _as_text(view: ProfileView) -> str:
     blocks = ["\n".join(_head(view))]
     blocks += [f"{lane.title}\n{text_bar('class', lane.segments)}" for lane in view.lanes]
     if view.strip is not None:
-        blocks.append(step_strip.text(view.strip))
+        blocks.append(step_strip.text(view.strip, inline=True))
     if view.findings:
         shown = [_finding_text(i, f) for i, f in enumerate(view.findings, 1)]
         blocks.append("What to do\n\n" + "\n\n".join(shown))

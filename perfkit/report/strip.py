@@ -17,8 +17,14 @@ import numpy as np
 
 from perfkit._printable import printable
 from perfkit.errors import UsageError
-from perfkit.report._text import fmt_ms, fmt_share, table
-from perfkit.trace.breakdown import DEVICE_CLASSES, HOST_CLASSES, device_layers, host_layers
+from perfkit.report._text import fmt_ms, fmt_share, table, wrap
+from perfkit.trace.breakdown import (
+    DEVICE_CLASSES,
+    HOST_CLASSES,
+    breakdown,
+    device_layers,
+    host_layers,
+)
 from perfkit.trace.columns import Int64, Trace
 from perfkit.trace.idle import IDLE_CAUSES, idle_causes
 from perfkit.trace.intervals import paint
@@ -94,20 +100,23 @@ class Strip:
 
     Attributes:
         step: what the trace calls it.
-        n_steps: of how many it is the median.
+        n_steps: of how many it is the median; steps in which nothing ran do not count.
         wall_ns: its length.
         lanes: the host's, and the device's where there is one.
+        n_empty: in how many more nothing ran.
     """
 
     step: str
     n_steps: int
     wall_ns: int
     lanes: tuple[StripLane, ...]
+    n_empty: int = 0
 
     @property
     def title(self) -> str:
         """Which step this is, in words."""
         of = "the only step" if self.n_steps == 1 else f"the median of {self.n_steps} steps"
+        of += " in which anything ran" if self.n_empty else ""
         return f"{printable(self.step, 60)}: {fmt_ms(self.wall_ns / 1e6)}, {of}"
 
     @property
@@ -128,6 +137,8 @@ class Strip:
 def strip_of(trace: Trace, steps: Steps | None = None, *, bins: int = WIDTH) -> Strip | None:
     """The step of median length (the shorter of the middle two) as a strip.
 
+    A step in which nothing ran is not chosen: the profiler's last mark is often one.
+
     Args:
         trace: the trace.
         steps: its steps; found from the trace where not given.
@@ -145,11 +156,13 @@ def strip_of(trace: Trace, steps: Steps | None = None, *, bins: int = WIDTH) -> 
     wall = steps.end_ns - steps.start_ns
     if not len(steps) or not wall.any():
         return None
-    index = int(np.argsort(wall, kind="stable")[(len(wall) - 1) // 2])
-    start, end = int(steps.start_ns[index]), int(steps.end_ns[index])
-    if end <= start:
+    split = breakdown(trace, steps)
+    empty = [step.is_empty for step in split.steps]
+    index = next(i for i, step in enumerate(split.steps) if step is split.typical)
+    if wall[index] <= 0:
         index = int(wall.argmax())
-        start, end = int(steps.start_ns[index]), int(steps.end_ns[index])
+    start, end = int(steps.start_ns[index]), int(steps.end_ns[index])
+    n_empty = 0 if all(empty) else sum(empty)
     n = min(bins, end - start)
     edges = start + (np.arange(n + 1) * (end - start)) // n
     # The step cut into columns, each asked the same question as a step is: one rule, one answer.
@@ -166,7 +179,7 @@ def strip_of(trace: Trace, steps: Steps | None = None, *, bins: int = WIDTH) -> 
         idle_names = [f"idle: {name}" for name in IDLE_CAUSES]
         order = (*DEVICE_CLASSES[:-1], *idle_names)
         lanes.append(_lane("Device", list(order), np.concatenate([on_device, idle], axis=1), order))
-    return Strip(steps.names[index], len(steps), end - start, tuple(lanes))
+    return Strip(steps.names[index], len(steps) - n_empty, end - start, tuple(lanes), n_empty)
 
 
 def _lane(title: str, names: list[str], cells: Int64, order: tuple[str, ...]) -> StripLane:
@@ -205,15 +218,17 @@ def svg(strip: Strip | None, *, inline: bool = False) -> str:
 
     Args:
         strip: what to draw.
-        inline: for use inside an HTML page, which knows SVG without its name space.
+        inline: for use inside a report in HTML, which knows SVG without its name space. The
+            report's own bars tell what the colours mean: here only what they do not tell is.
     """
     if strip is None:
         return ""
     key = "pk" + hashlib.sha256(repr(strip).encode()).hexdigest()[:10]  # ids are page-wide
-    n_rows = max(sum(1 for ns in lane.totals_ns.values() if ns) for lane in strip.lanes)
+    legends = [(lane.name, _told(lane, only_new=inline)) for lane in strip.lanes]
+    n_rows = max(len(told) for _, told in legends)
     axis = 24 + _GAP - 14 + len(strip.lanes) * (_BAR + _GAP) - _GAP + 6
     legend = axis + 38
-    height = legend + 18 * (n_rows + 1) + 2
+    height = legend + (18 * (n_rows + 1) + 2 if n_rows else -16)
     space = "" if inline else ' xmlns="http://www.w3.org/2000/svg"'
     out = [
         f'<svg{space} class="{key}" width="{WIDTH}" height="{height}" '
@@ -237,10 +252,20 @@ def svg(strip: Strip | None, *, inline: bool = False) -> str:
         out += [_box(key, part, top) for part in lane.parts]
         out.append(f'<rect class="rail" x="0" y="{top}" width="100%" height="{_BAR}"/>')
     out += _axis(strip, axis)
-    for i, lane in enumerate(strip.lanes):
-        out += _legend(key, lane, strip.wall_ns, 50 * i, legend)
+    shown = [(name, told) for name, told in legends if told]
+    for i, (name, told) in enumerate(shown):
+        out += _legend(key, name, told, strip.wall_ns, 50 * i, legend)
     out.append("</svg>")
     return "".join(out)
+
+
+def _told(lane: StripLane, *, only_new: bool) -> list[tuple[str, int]]:
+    """Class and ns of the lane's legend; all, or only what a breakdown's bars do not tell."""
+    return [
+        (name, ns)
+        for name, ns in lane.totals_ns.items()
+        if ns and (not only_new or name.startswith("idle: "))
+    ]
 
 
 def _box(key: str, part: Part, top: int) -> str:
@@ -280,10 +305,11 @@ def _axis(strip: Strip, y: int) -> list[str]:
     return out
 
 
-def _legend(key: str, lane: StripLane, wall_ns: int, left: int, top: int) -> list[str]:
-    out = [f'<text x="{left}%" y="{top}" class="dim lg">{lane.name}</text>']
-    shown = [(name, ns) for name, ns in lane.totals_ns.items() if ns]
-    for row, (name, ns) in enumerate(shown, 1):
+def _legend(
+    key: str, title: str, told: list[tuple[str, int]], wall_ns: int, left: int, top: int
+) -> list[str]:
+    out = [f'<text x="{left}%" y="{top}" class="dim lg">{title}</text>']
+    for row, (name, ns) in enumerate(told, 1):
         label, colour, _, pattern, _ = _LOOKS.get(name, _UNKNOWN)
         y = top + 18 * row
         low = 5 if name.startswith("idle") else 0
@@ -303,8 +329,15 @@ def _legend(key: str, lane: StripLane, wall_ns: int, left: int, top: int) -> lis
 # ---- as text -----------------------------------------------------------------------------
 
 
-def text(strip: Strip | None, *, width: int = 80) -> str:
-    """The strip as letters, one line a lane, with its legend; empty where there is no strip."""
+def text(strip: Strip | None, *, width: int = 80, inline: bool = False) -> str:
+    """The strip as letters, one line a lane, with its legend; empty where there is no strip.
+
+    Args:
+        strip: what to show.
+        width: letters in a line.
+        inline: for use inside a report, whose bars have told the times by class: the letters are
+            named in a line, and only what the bars do not tell has its time.
+    """
     if strip is None:
         return ""
     lines = [strip.title]
@@ -318,6 +351,9 @@ def text(strip: Strip | None, *, width: int = 80) -> str:
             cells.append(_LOOKS.get(lane.parts[at].name, _UNKNOWN)[4])
         lines.append(f"  {lane.name:<6} |{''.join(cells)}|")
     for lane in strip.lanes:
+        if inline:
+            lines.append(_key(lane, strip.wall_ns))
+            continue
         rows = [
             (
                 _LOOKS.get(name, _UNKNOWN)[4],
@@ -330,3 +366,14 @@ def text(strip: Strip | None, *, width: int = 80) -> str:
         ]
         lines.append(table(("", lane.name.lower(), "time", "share"), rows, align="<<>>"))
     return "\n".join(lines)
+
+
+def _key(lane: StripLane, wall_ns: int) -> str:
+    """What a lane's letters mean, in one line."""
+    new = dict(_told(lane, only_new=True))
+    named = []
+    for name, ns in lane.totals_ns.items():
+        if ns:
+            time = f" {fmt_ms(ns / 1e6)}, {fmt_share(ns / wall_ns)}" if name in new else ""
+            named.append(f"{_LOOKS.get(name, _UNKNOWN)[4]} {_IN_WORDS.get(name, name)}{time}")
+    return wrap(f"{lane.name}: {'; '.join(named)}", indent="  ", hang="    ")

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _NOTICE = re.compile(
-    rb"profiler_kineto\.cpp|collection\.cpp|ActivityProfiler|Memory block of unknown size|\.cpp:\d+\] "
-    rb"(profiler_start|profiler_stop|Profiler|CUPTI|Completed Stage)|^(INFO|STAGE|USDT):",
+    rb"profiler_kineto\.cpp|collection\.cpp|ActivityProfiler|Memory block of unknown size|"
+    rb"\.cpp:\d+\] (profiler_start|profiler_stop|Profiler|CUPTI|Completed Stage)|"
+    rb"^(INFO|STAGE|USDT):",
 )
 
 

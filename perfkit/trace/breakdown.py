@@ -69,6 +69,12 @@ class StepBreakdown:
     idle_ns: Mapping[str, int]
 
     @property
+    def is_empty(self) -> bool:
+        """Nothing ran in it: a mark that was open when the profiler stopped, for one."""
+        host = any(ns for name, ns in self.host_ns.items() if name != "other")
+        return not host and not any(ns for name, ns in self.device_ns.items() if name != "idle")
+
+    @property
     def wall_us(self) -> float:
         """Length in µs."""
         return self.wall_ns / 1e3
@@ -115,8 +121,12 @@ class Breakdown(Shown):
 
     @property
     def typical(self) -> StepBreakdown:
-        """The step of median length (the shorter of the middle two)."""
-        return sorted(self.steps, key=lambda s: s.wall_ns)[(len(self.steps) - 1) // 2]
+        """The step of median length (the shorter of the middle two), of those with work in them.
+
+        Where no step has any, all count.
+        """
+        steps = [s for s in self.steps if not s.is_empty] or list(self.steps)
+        return sorted(steps, key=lambda s: s.wall_ns)[(len(steps) - 1) // 2]
 
     def shares(self) -> dict[str, float]:
         """Host class → its share of all steps' time; they add up to 1."""

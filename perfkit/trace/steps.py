@@ -10,6 +10,18 @@ import numpy as np
 from perfkit.trace.columns import HOST_CATEGORIES, Bool, Category, Int32, Int64, Trace
 
 _BACKWARD = re.compile(r"autograd::engine|Backward\d*$|AccumulateGrad$")
+_FETCH = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
+# What a DataLoader does by itself between two fetches when it is iterated over anew: it draws a
+# seed for its workers, its sampler draws the order, and the first indices are sent out.
+_LOADERS_OWN = frozenset(
+    {
+        "aten::_local_scalar_dense", "aten::arange", "aten::empty", "aten::item",
+        "aten::multinomial", "aten::randint", "aten::random_", "aten::randperm", "aten::resize_",
+        "aten::resolve_conj", "aten::resolve_neg", "aten::scalar_tensor", "aten::set_",
+    }
+)  # fmt: skip
+# Fewer of the region in steps, and the loop over the loader is not what the region is about.
+_LEAST_IN_STEPS = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +66,8 @@ def is_backward(name: str) -> bool:
 
 
 def find_steps(trace: Trace) -> Steps:
-    """Find the steps: ``ProfilerStep#``, else ends of ``Optimizer.step``, else the whole region.
+    """Find the steps: ``ProfilerStep#``, else ends of ``Optimizer.step``, else fetches of the
+    DataLoader (evaluation, inference), else the whole region.
 
     With several optimizers a step is a full cycle of the first one seen. Optimizer steps
     without a backward pass between them belong to the same step.
@@ -68,6 +81,12 @@ def find_steps(trace: Trace) -> Steps:
         found = _from_optimizer(trace, optimizer)
         if found is not None:
             return found
+    else:
+        fetches = labels & trace.named(_FETCH.match)
+        if fetches.any():
+            found = _from_fetches(trace, fetches)
+            if found is not None:
+                return found
     return _whole(trace)
 
 
@@ -121,6 +140,50 @@ def _from_optimizer(trace: Trace, optimizer: Bool) -> Steps | None:
         thread,
         how,
         ("the time before the first optimizer step's end is in no step: its start is unknown",),
+    )
+
+
+def _from_fetches(trace: Trace, fetches: Bool) -> Steps | None:
+    """A step is a batch: from the start of its fetch to the start of the next one.
+
+    A fetch after which nothing was computed is no batch: the end of an epoch, or the first of two
+    loaders that are read together, whose step then begins with it.
+    """
+    thread = _busiest(trace.thread, fetches)
+    rows = np.flatnonzero(fetches & (trace.thread == thread))
+    start, end = trace.start_ns[rows], trace.end_ns[rows]
+    # a data set that reads from a loader itself: its fetches lie inside
+    outer = start >= np.r_[np.iinfo(np.int64).min, np.maximum.accumulate(end)[:-1]]
+    start, end = start[outer], end[outer]
+    if len(start) < 2:
+        return None
+    ops = trace.is_a(Category.OP) & (trace.thread == thread)
+    begun = np.searchsorted(start, trace.start_ns[ops], side="right") - 1
+    outside = (begun >= 0) & (trace.start_ns[ops] >= end[np.maximum(begun, 0)])
+    loaders_own = trace.named(lambda n: n in _LOADERS_OWN)[ops]
+    n_ops = np.bincount(begun[outside], minlength=len(start))
+    n_work = np.bincount(begun[outside & ~loaders_own], minlength=len(start))
+    begins: list[int] = []
+    ends: list[int] = []
+    first = None  # of the fetches that belong to the next batch
+    for i in range(len(start) - 1):  # when the last one's work ended is not known
+        first = start[i] if first is None else first
+        if n_work[i]:
+            begins.append(int(first))
+            ends.append(int(start[i + 1]))
+        if n_ops[i]:
+            first = None
+    region = _whole(trace)
+    in_steps = sum(ends) - sum(begins)
+    if in_steps < _LEAST_IN_STEPS * int(region.end_ns[0] - region.start_ns[0]):
+        return None
+    return Steps(
+        tuple(f"batch {i + 1}" for i in range(len(begins))),
+        np.array(begins, dtype=np.int64),
+        np.array(ends, dtype=np.int64),
+        thread,
+        "fetches of the DataLoader",
+        ("what follows the last fetch is in no step: its end is unknown",) if n_work[-1] else (),
     )
 
 

@@ -87,6 +87,29 @@ def test_a_cell_is_profiled_for_its_steps_and_then_runs_on(kit: Notebook) -> Non
     assert numbers["cost"]["n_unprofiled"] > 0
 
 
+def test_an_evaluation_loop_has_a_step_a_batch(kit: Notebook) -> None:
+    kit.run(
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "loader = DataLoader(TensorDataset(torch.rand(96, 32)), batch_size=8)\n"
+        "large = nn.Sequential(nn.Linear(32, 512), nn.ReLU(), nn.Linear(512, 512)).eval()"
+    )
+    shown = kit.run(
+        "%%torchprof\nwith torch.no_grad():\n    for (x,) in loader:\n        for _ in range(20):\n"
+        "            large(x)"
+    )
+    assert shown.error is None
+    numbers = profile_of(shown)
+    assert numbers["n"] == 96 // 8
+    assert numbers["how_found"] == "fetches of the DataLoader"
+    assert [step["name"] for step in numbers["steps"]][-1] == "batch 12"
+    for step in numbers["steps"]:
+        assert sum(step["host_us"].values()) == pytest.approx(step["wall_us"])
+    words = " ".join(shown.bundles[0]["text/plain"].split())
+    assert "12 steps profiled: " in words
+    assert "found by fetches of the DataLoader" in words
+    assert "optimizer step" not in words
+
+
 def test_text_and_html_come_in_one_bundle(kit: Notebook) -> None:
     (bundle,) = kit.run("%%torchprof\ntrain(9)").bundles
     assert set(bundle) == {"text/plain", "text/html", RESULT_MIME}

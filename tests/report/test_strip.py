@@ -120,6 +120,50 @@ def test_labels_stand_only_where_they_fit(gpu: strip.Strip) -> None:
     assert all(float(width) / 100 * strip.WIDTH > 40 for width in inner)
 
 
+def _with_an_empty_last_step() -> Simulated:
+    sim = gpu_training(1, n_kernels=20)
+    end = max(e["ts"] + e["dur"] for e in sim.events)
+    sim.step(1, end, 5)  # the mark that was open when the profiler stopped
+    return sim
+
+
+def test_an_empty_step_is_not_the_typical_one() -> None:
+    trace = load(_with_an_empty_last_step().json())
+    assert [step.is_empty for step in breakdown(trace).steps] == [False, True]
+    made = strip.strip_of(trace)
+    assert made is not None
+    assert made.step == breakdown(trace).typical.name == "ProfilerStep#0"
+    assert made.title.endswith(", the only step in which anything ran")
+    profile = explain(trace)
+    assert profile.step.n == 1
+    words = report.text(profile)
+    assert "1 more in which nothing ran is left out" in " ".join(words.split())
+    assert "the only one with work in it" in words
+    assert profile.n == len(profile.breakdown.steps) == 2
+
+
+def test_steps_that_are_all_empty_still_have_a_strip() -> None:
+    sim = Simulated()
+    for i in range(3):
+        sim.step(i, i * 100, 100)
+    made = strip.strip_of(load(sim.json()))
+    assert made is not None
+    assert made.title.endswith(", the median of 3 steps")
+
+
+def test_inside_a_report_only_what_its_bars_do_not_tell_is_told(gpu: strip.Strip) -> None:
+    alone, inside = strip.svg(gpu), strip.svg(gpu, inline=True)
+    assert ">forward <" in alone
+    assert ">forward <" not in inside
+    assert ">idle: data <" in inside
+    host_only = strip.strip_of(load(cpu_training(3).json()))
+    assert 'class="sw"' not in strip.svg(host_only, inline=True)
+    shown = strip.text(gpu, inline=True)
+    assert "Host: d data wait; f forward; . other" in shown
+    assert "d idle, the host waits for data 0.7" in shown
+    assert max(map(len, shown.splitlines())) <= 96
+
+
 def test_a_trace_without_any_length_has_no_strip() -> None:
     sim = Simulated()
     sim.host("aten::a", 10, 0)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from simulated_traces import ENGINE, Simulated, cpu_training
+import numpy as np
+import pytest
+import torch
+from simulated_traces import ENGINE, SINGLE, WORKERS, Simulated, cpu_training
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from perfkit.trace import find_steps, load
+from perfkit.trace import breakdown, find_steps, load
+from perfkit.trace.record import Recorder
 
 
 def _without_marks(sim: Simulated) -> Simulated:
@@ -70,6 +76,103 @@ def test_two_optimizers_of_one_class_after_one_backward_are_one_step() -> None:
     assert (steps.end_ns - steps.start_ns).tolist() == [1_000_000, 1_000_000]
 
 
+def _evaluation(n: int, *, loader: str = SINGLE) -> Simulated:
+    """Batches of 1000 µs: 200 of fetch, 700 of forward; then the fetch that ends the epoch."""
+    sim = Simulated()
+    sim.label("perfkit region", 0, 1_000 * n + 100)
+    for i in range(n):
+        sim.label(loader, i * 1_000, 200)
+        sim.host("aten::stack", 50 + i * 1_000, 100)
+        sim.host("aten::linear", 210 + i * 1_000, 700)
+    sim.label(loader, n * 1_000, 50)
+    return sim
+
+
+@pytest.mark.parametrize("loader", [SINGLE, WORKERS])
+def test_without_an_optimizer_a_step_is_a_batch(loader: str) -> None:
+    trace = load(_evaluation(4, loader=loader).json())
+    steps = find_steps(trace)
+    assert steps.how_found == "fetches of the DataLoader"
+    assert steps.names == ("batch 1", "batch 2", "batch 3", "batch 4")
+    assert steps.start_ns.tolist() == [i * 1_000_000 for i in range(4)]
+    assert (steps.end_ns - steps.start_ns == 1_000_000).all()
+    assert steps.warnings == ()
+    shares = breakdown(trace, steps).shares()
+    assert shares["data wait"] == pytest.approx(0.2)
+    assert shares["forward"] == pytest.approx(0.7)
+
+
+def test_the_end_of_an_epoch_is_no_batch_and_its_time_in_none() -> None:
+    sim = _evaluation(3)
+    for name, at in (("aten::empty", 3_100), ("aten::random_", 3_110), ("aten::item", 3_120)):
+        sim.host(name, at, 5)  # the seed of the next epoch
+    for i in range(2):
+        sim.label(SINGLE, 3_300 + i * 1_000, 200)
+        sim.host("aten::linear", 3_510 + i * 1_000, 700)
+    sim.label(SINGLE, 5_300, 50)
+    steps = find_steps(load(sim.json()))
+    assert (steps.end_ns - steps.start_ns).tolist() == [1_000_000] * 5
+    assert steps.start_ns[3] - steps.end_ns[2] == 300_000
+
+
+def test_two_loaders_that_are_read_together_are_one_batch() -> None:
+    sim = Simulated()
+    for i in range(4):
+        sim.label(SINGLE, i * 1_000, 100)
+        sim.label(WORKERS, i * 1_000 + 110, 100)
+        sim.host("aten::linear", i * 1_000 + 300, 600)
+    steps = find_steps(load(sim.json()))
+    assert len(steps) == 3
+    assert (steps.end_ns - steps.start_ns == 1_000_000).all()
+    assert steps.warnings == ("what follows the last fetch is in no step: its end is unknown",)
+
+
+def test_a_loader_inside_of_a_data_set_makes_no_steps() -> None:
+    sim = _evaluation(3)
+    for i in range(3):
+        sim.label(SINGLE, 10 + i * 1_000, 30)
+        sim.host("aten::mul", 45 + i * 1_000, 3)
+    steps = find_steps(load(sim.json()))
+    assert (steps.end_ns - steps.start_ns).tolist() == [1_000_000] * 3
+
+
+def test_a_few_fetches_in_a_long_region_are_not_what_it_is_about() -> None:
+    sim = _evaluation(2)
+    for i in range(20):
+        sim.host("aten::linear", 3_000 + i * 500, 400)
+    assert find_steps(load(sim.json())).names == ("whole region",)
+
+
+def test_a_single_batch_or_a_loader_without_work_is_no_loop() -> None:
+    sim = Simulated()
+    sim.label(SINGLE, 0, 100)
+    sim.host("aten::linear", 200, 600)
+    assert find_steps(load(sim.json())).names == ("whole region",)
+    sim = Simulated()
+    for i in range(5):
+        sim.label(SINGLE, i * 1_000, 900)
+    assert find_steps(load(sim.json())).names == ("whole region",)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_real_evaluation_has_one_step_a_batch(workers: int) -> None:
+    data = TensorDataset(torch.randn(96, 64), torch.zeros(96))
+    loader = DataLoader(data, batch_size=16, shuffle=True, num_workers=workers)
+    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512)).eval()
+    with Recorder() as recorder, torch.no_grad():
+        for _ in range(2):
+            for x, _ in loader:
+                for _ in range(20):
+                    model(x)
+    trace = recorder.recording.trace
+    steps = find_steps(trace)
+    assert steps.how_found == "fetches of the DataLoader"
+    assert len(steps) == 2 * 96 // 16
+    linear = trace.named(lambda n: n == "aten::linear")
+    per_step = np.bincount(steps.containing(trace.start_ns[linear]), minlength=12)
+    assert per_step.tolist() == [40] * 12
+
+
 def test_without_an_optimizer_the_whole_region_is_the_step() -> None:
     sim = Simulated()
     sim.host("aten::mm", 100, 10)
@@ -80,8 +183,6 @@ def test_without_an_optimizer_the_whole_region_is_the_step() -> None:
 
 
 def test_points_belong_to_the_step_that_contains_them() -> None:
-    import numpy as np
-
     steps = find_steps(load(cpu_training(2).json()))
     points = np.array([-1, 0, 869_999, 870_000, 1_739_999, 1_740_000])
     assert steps.containing(points).tolist() == [-1, 0, 0, 1, 1, -1]
