@@ -21,10 +21,11 @@ guess
 SCORE = "guess.score('d', because='The step waited for its data.')"
 QUIZ = """
 from perfkit.lessons.quiz import Quiz
-Quiz("A CPU tensor is sent with non_blocking=True. When may it be overwritten?",
+quiz = Quiz("A CPU tensor is sent with non_blocking=True. When may it be overwritten?",
     {"a": "at once", "b": "when the copy is done"}, right="b", because={
     "a": "The copy may still be reading it: the GPU would get half of each.",
     "b": "An event or a synchronisation tells when."})
+quiz
 """
 EXERCISE = """
 from perfkit.lessons.start_here import cache_pictures
@@ -158,11 +159,19 @@ def test_what_is_saved_needs_no_kernel(kit: Any) -> None:
 @pytest.mark.parametrize("width", [1200, 420])
 def test_nothing_is_wider_than_the_page(kit: Any, theme: str, width: int) -> None:
     page = kit.page
-    page.set_viewport_size({"width": width, "height": 1000})
+    page.set_viewport_size({"width": width, "height": 1900})
     kit.theme(theme)
-    for index in range(page.locator(BOX).count()):
-        box = page.locator(BOX).nth(index)
+    _run(kit, 4, f"guess.lock('b', sure=70)\n{SCORE}")
+    _run(kit, 5, "quiz.answer('a')\nquiz.answer('b')")
+    page.locator(f"{QUIZ_BOX} [data-mark=right]").wait_for()
+    hints = page.locator("summary:has-text('Hint')")
+    for index in range(2):
+        hints.nth(index).click()
+    boxes = page.locator(f"{BOX}, .jp-OutputArea .pk-report")
+    for index in range(boxes.count()):
+        box = boxes.nth(index)
         box.scroll_into_view_if_needed()
         inside = box.evaluate("e => [e.scrollWidth, e.clientWidth]")
         assert inside[0] <= inside[1]
+    page.locator(BOX).first.scroll_into_view_if_needed()
     kit.screenshot(f"kit-{theme}-{width}")
