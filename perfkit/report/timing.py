@@ -106,9 +106,25 @@ def _comparison(c: Comparison) -> _View:
         warnings=warnings,
         foot=(
             f"Both in turn (ABBA blocks), {c.duration_s:.1f} s, ended by: {c.stopped}.",
+            *_power(c),
             c.provenance.sentence(),
         ),
     )
+
+
+def _power(c: Comparison) -> list[str]:
+    """What a comparison like this one would have missed."""
+    least, of_three = c.detectable, c.power()
+    if least is None or of_three is None:
+        return []
+    return [
+        f"Predicted from the spread of the blocks: a difference of {_share(least)} is found with "
+        f"80 % probability, one of 3 % with {100 * of_three:.0f} %."
+    ]
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
 
 
 def _run(run: RunSummary) -> _View:

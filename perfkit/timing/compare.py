@@ -24,11 +24,12 @@ import numpy.typing as npt
 from perfkit._display import Shown, _report
 from perfkit._printable import printable
 from perfkit.errors import MeasurementError, UsageError
-from perfkit.machine import Provenance, stamp
+from perfkit.machine import Provenance, facts, stamp
 from perfkit.timing._student import t_quantile
 from perfkit.timing.clock import Clock, clock_in_use
+from perfkit.timing.drift import Conditions, conditions, drift
+from perfkit.timing.power import detectable, power
 from perfkit.timing.summary import Summary, summarize
-from perfkit.timing.trend import trend
 
 __all__ = ["Comparison", "Interval", "compare", "ratio_interval"]
 
@@ -67,7 +68,6 @@ _FEWEST = 6
 _OVERRUN = 1.2
 _WIDE_INTERVAL = 0.10
 _WIDE_SPREAD = 0.25
-_DRIFT = 0.10
 _FEW_BLOCKS = 8
 
 _Array = npt.NDArray[np.float64]
@@ -113,6 +113,9 @@ class Comparison(Shown):
         stopped: why it ended: ``"interval tight"``, ``"time budget"``, ``"most blocks"``, or
             ``"fewest blocks"`` where these took longer than the budget.
         duration_s: how long it all took, warm-up included.
+        detectable: the smallest difference that such a comparison finds with 80 % probability,
+            as a share (0.03 is a ratio of 1.03), predicted from the spread of the blocks: see
+            :mod:`perfkit.timing.power`. None where it cannot be told.
     """
 
     names: tuple[str, str]
@@ -130,6 +133,15 @@ class Comparison(Shown):
     repeats: tuple[int, int] = (1, 1)
     stopped: str = "time budget"
     duration_s: float = 0.0
+    detectable: float | None = None
+
+    def power(self, effect: float = 0.03) -> float | None:
+        """The probability with which such a comparison finds a difference of this share.
+
+        Predicted, see :mod:`perfkit.timing.power`; None where it cannot be told.
+        """
+        interval = Interval(self.ratio, self.low, self.high, self.confidence)
+        return power(interval, self.n_blocks, effect)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
@@ -150,6 +162,8 @@ class Comparison(Shown):
             "repeats": list(self.repeats),
             "stopped": self.stopped,
             "duration_s": self.duration_s,
+            "detectable": self.detectable,
+            "power_for_3_percent": self.power(),
         }
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
@@ -198,6 +212,7 @@ def compare(
     for name, function in zip(names, (slow, fast), strict=True):
         _check_callable(name, function)
     wall = time.monotonic_ns if clock is None else clock.now
+    before = conditions()
     began = wall()
     for name, function in zip(names, (slow, fast), strict=True):
         _warm_up(name, function, warmup)
@@ -248,6 +263,7 @@ def compare(
                 duration_s=(wall() - began) / 1e9,
                 budget_s=budget_s,
                 seed=seed,
+                before=before,
             )
 
 
@@ -507,6 +523,7 @@ def _comparison(
     duration_s: float,
     budget_s: float,
     seed: int,
+    before: Conditions,
 ) -> Comparison:
     unit, scale = _unit(float(np.median(slow)))
     return Comparison(
@@ -520,7 +537,10 @@ def _comparison(
         n_blocks=len(slow),
         different=interval.different,
         sentence=sentence(names, interval),
-        warnings=(*_overrun(len(slow), duration_s, budget_s), *doubts(slow, fast, interval)),
+        warnings=(
+            *_overrun(len(slow), duration_s, budget_s),
+            *doubts(slow, fast, interval, before=before),
+        ),
         provenance=stamp(
             "measured here",
             command=f"perfkit.compare({names[0]}, {names[1]})",
@@ -530,6 +550,7 @@ def _comparison(
         repeats=repeats,
         stopped=stopped,
         duration_s=duration_s,
+        detectable=detectable(interval, len(slow)),
     )
 
 
@@ -579,8 +600,13 @@ def _overrun(n_blocks: int, duration_s: float, budget_s: float) -> list[str]:
     ]
 
 
-def doubts(slow: _Array, fast: _Array, interval: Interval) -> list[str]:
-    """What makes the interval of two arms doubtful: few blocks, spread, and drift of both."""
+def doubts(
+    slow: _Array, fast: _Array, interval: Interval, *, before: Conditions | None = None
+) -> list[str]:
+    """What makes the interval of two arms doubtful: few blocks, spread, and drift of both.
+
+    ``before``: the machine's state when the measuring began, to name the cause of a drift.
+    """
     found = []
     n = len(slow)
     if n < _FEW_BLOCKS and not interval.tight:
@@ -601,11 +627,6 @@ def doubts(slow: _Array, fast: _Array, interval: Interval) -> list[str]:
         found.append(
             f"unsteady: the ratio of the middle half of the blocks spans {100 * spread:.0f} %"
         )
-    level = trend(np.sqrt(means[0] * means[1]))
-    if level is not None and level.clear and abs(level.relative) > _DRIFT:
-        way = "slower" if level.change > 0 else "faster"
-        found.append(
-            f"both got {100 * abs(level.relative):.0f} % {way} while measured: the times below "
-            f"are an average over that, the ratio is not touched by it"
-        )
-    return found
+    after = conditions() if before is not None else None
+    drifted = drift(slow, fast, before=before, after=after, cores=facts().cores)
+    return [*found, drifted] if drifted else found

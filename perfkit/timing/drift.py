@@ -1,0 +1,136 @@
+"""Did the machine change while two arms were measured in turn: heat, other load, a jump?
+
+Turns keep this out of the ratio, but not out of the times, and it tells that the machine was
+not left alone. Both arms together are looked at, because only what meets both is the machine's.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.timing.trend import trend
+
+__all__ = ["Conditions", "conditions", "drift"]
+
+# Less than this changes nothing that is read off the times.
+_SLOPE = 0.05
+_JUMP = 0.10
+# As for a trend: told unasked, so it must hardly ever be a false one.
+_CLEAR_P = 0.001
+_FEWEST = 10
+# A processor's clock moves by some per cent all the time.
+_CLOCK_FELL = 0.05
+_CPUFREQ = Path("/sys/devices/system/cpu")
+
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The machine at one moment; None for what the system does not tell.
+
+    Attributes:
+        load: mean number of running threads over the last minute, everybody's.
+        clock_ghz: mean clock of the processors.
+    """
+
+    load: float | None
+    clock_ghz: float | None
+
+
+def conditions(folder: Path = _CPUFREQ) -> Conditions:
+    """Load average and processor clock, now; takes well below a millisecond per processor."""
+    try:
+        load: float | None = os.getloadavg()[0]
+    except (OSError, AttributeError):  # Windows has none
+        load = None
+    clocks = []
+    for file in folder.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"):
+        try:
+            clocks.append(int(file.read_text()) / 1e6)
+        except (OSError, ValueError):
+            continue
+    return Conditions(load, float(np.mean(clocks)) if clocks else None)
+
+
+def drift(
+    slow: _Array,
+    fast: _Array,
+    *,
+    before: Conditions | None = None,
+    after: Conditions | None = None,
+    cores: int | None = None,
+) -> str:
+    """What the machine did to both arms, in words; empty where nothing is clear.
+
+    A slope is told from 5 % over the whole measurement, by :func:`perfkit.timing.trend.trend`; a
+    jump from 10 %, by Pettitt's test (1979) on the point where it is clearest, which takes 11
+    blocks at least.
+
+    Args:
+        slow, fast: blocks × letters, in order of time.
+        before, after: the machine's state, to name a cause where it shows one.
+        cores: that this process may use.
+    """
+    if slow.shape != fast.shape or not ((slow > 0).all() and (fast > 0).all()):
+        return ""
+    # the first letters of both arms are one half of a block, the second ones the other half
+    level = np.sqrt(slow * fast).ravel()
+    found = trend(level)
+    cause = _cause(before, after, cores)
+    if found is not None and found.clear and abs(found.relative) > _SLOPE:
+        way = "slower" if found.change > 0 else "faster"
+        return (
+            f"both got {100 * abs(found.relative):.0f} % {way} while measured{cause}: the times "
+            f"below are an average over that, the ratio is not touched by it"
+        )
+    jump = _jump(level)
+    if jump is not None:
+        at, share = jump
+        way = "slower" if share > 0 else "faster"
+        return (
+            f"both became {100 * abs(share):.0f} % {way} at once after {100 * at:.0f} % of the "
+            f"measurement{cause}: the times below are a mixture, the ratio is not touched by it"
+        )
+    return ""
+
+
+def _jump(level: _Array) -> tuple[float, float] | None:
+    """Where (share of the series) and by how much; None where no jump is clear."""
+    n = len(level)
+    if n < _FEWEST:
+        return None
+    signs = np.sign(level[:, None] - level[None, :])
+    # U at t: how often a value up to t lies above one after t, minus the opposite
+    scores = np.array([signs[:t, t:].sum() for t in range(1, n)])
+    at = int(np.argmax(np.abs(scores))) + 1
+    chance = 2 * math.exp(-6 * float(scores[at - 1]) ** 2 / (n**3 + n**2))
+    if chance >= _CLEAR_P or min(at, n - at) < 3:
+        return None
+    share = float(np.median(level[at:]) / np.median(level[:at])) - 1
+    return (at / n, share) if abs(share) > _JUMP else None
+
+
+def _cause(before: Conditions | None, after: Conditions | None, cores: int | None) -> str:
+    if before is None or after is None:
+        return ""
+    said = []
+    if before.clock_ghz and after.clock_ghz:
+        change = after.clock_ghz / before.clock_ghz - 1
+        if abs(change) > _CLOCK_FELL:
+            way = "fell" if change < 0 else "rose"
+            said.append(
+                f"the processor's clock {way} from {before.clock_ghz:.2f} to "
+                f"{after.clock_ghz:.2f} GHz"
+            )
+    if before.load is not None and after.load is not None and cores and after.load > cores:
+        said.append(
+            f"the load average went from {before.load:.1f} to {after.load:.1f} on {cores} cores"
+        )
+    return f" ({'; '.join(said)})" if said else ""

@@ -1,0 +1,76 @@
+"""How small a difference would a comparison have found?
+
+"No difference seen" says something only together with the difference that would have been seen.
+The smallest effect that is found with 80 % probability is the *minimum detectable effect*
+(Bloom 1995, Minimum Detectable Effects, Evaluation Review 19(5))::
+
+    effect = (t[α/2] + t[80 %]) · standard error        in logarithms, n - 1 degrees of freedom
+
+The standard error is read from the interval that the comparison gave, whose half width is
+t[α/2] times it: so the prediction is about this interval with all its widenings, not about an
+ideal one. It is predicted from the spread of the blocks, hence itself as uncertain as a standard
+deviation of n values (about ±1/√(2n)).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from perfkit.timing._student import t_quantile
+
+if TYPE_CHECKING:
+    from perfkit.timing.compare import Interval
+
+__all__ = ["POWER", "detectable", "power"]
+
+#: The probability with which the detectable effect is found.
+POWER = 0.8
+
+
+def detectable(interval: Interval, n_blocks: int) -> float | None:
+    """The smallest effect found with 80 % probability, as a share: 0.03 is a ratio of 1.03.
+
+    None where the interval has no end on one side (a single block).
+    """
+    found = _error(interval, n_blocks)
+    if found is None:
+        return None
+    half, error = found
+    # 80 % on one side is the 60 % interval on both
+    return math.expm1(half + t_quantile(2 * POWER - 1, n_blocks - 1) * error)
+
+
+def power(interval: Interval, n_blocks: int, effect: float = 0.03) -> float | None:
+    """The probability with which a comparison like this one finds an effect of this share.
+
+    None as in :func:`detectable`.
+    """
+    found = _error(interval, n_blocks)
+    if found is None:
+        return None
+    half, error = found
+    distance = abs(math.log1p(effect)) - half
+    if error == 0:
+        return float(distance > 0)
+    return _student_cdf(distance / error, n_blocks - 1)
+
+
+def _error(interval: Interval, n_blocks: int) -> tuple[float, float] | None:
+    """Half the interval's width in logarithms, and the standard error in it."""
+    if n_blocks < 2 or interval.low <= 0 or not math.isfinite(interval.high):
+        return None
+    half = math.log(interval.high / interval.low) / 2
+    return half, half / t_quantile(interval.confidence, n_blocks - 1)
+
+
+def _student_cdf(x: float, freedom: int) -> float:
+    """By bisection on the quantile, to 1e-4: nobody reads more of a probability."""
+    inside, outside = 0.0, 1.0
+    while outside - inside > 1e-4:
+        middle = (inside + outside) / 2
+        if t_quantile(middle, freedom) < abs(x):
+            inside = middle
+        else:
+            outside = middle
+    return (1 + inside) / 2 if x > 0 else (1 - inside) / 2
