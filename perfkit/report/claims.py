@@ -69,7 +69,7 @@ def _title(ledger: Ledger) -> str:
 
 
 def _summary(ledger: Ledger) -> str:
-    return ", ".join(f"{n} {status}" for status, n in ledger.counts().items())
+    return ", ".join(f"{status}: {n}" for status, n in ledger.counts().items())
 
 
 def _foot(ledger: Ledger) -> str:
