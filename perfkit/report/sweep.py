@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfkit.experiment._declared import words
 from perfkit.experiment.ab import ABResult
@@ -14,7 +14,10 @@ from perfkit.experiment.sweep import Sweep
 from perfkit.experiment.tune import Tuning
 from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share, table, wrap
 
-__all__ = ["html", "text"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["alt_text", "figure", "html", "text"]
 
 
 @dataclass(frozen=True)
@@ -209,3 +212,110 @@ def _end(x: float) -> str:
 
 def _rate(per_s: float) -> str:
     return fmt_count(round(per_s)) if per_s >= 100 else f"{per_s:.3g}"
+
+
+# --- the figure --------------------------------------------------------------------------------
+
+# Okabe and Ito's palette, in an order that also differs in lightness; markers differ, too.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
+_MARKERS = "os^Dv*"
+_MOST_LINES = 6
+
+
+def figure(obj: Sweep | ABResult) -> Figure:
+    """A sweep: time over the setting with most numbers, a line for each choice of the others.
+
+    A comparison: the ratio of each block, and the interval. :func:`alt_text` says it in words.
+    Made with matplotlib's objects, so that the user's own figures and backend stay alone.
+    """
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    picture = MatplotlibFigure(figsize=(8, 3.6), dpi=110, layout="constrained")
+    axes = picture.subplots()
+    if isinstance(obj, ABResult):
+        _draw_ab(axes, obj)
+    else:
+        _draw_sweep(axes, obj)
+    axes.grid(alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return picture
+
+
+def alt_text(obj: Sweep | ABResult) -> str:
+    """The figure in words."""
+    if isinstance(obj, ABResult):
+        ratios = [block.a_ms / block.b_ms for block in obj.blocks]
+        return (
+            f"Ratio of the times of {obj.names[0]!r} and {obj.names[1]!r} in {len(ratios)} "
+            f"blocks, from {min(ratios):.3g} to {max(ratios):.3g}. {obj.sentence}"
+        )
+    said = []
+    for row in obj.table():
+        if row["time_ms"] is not None:
+            here = {name: row[name] for name in obj.grid}
+            said.append(f"{words(here)}: {fmt_ms(row['time_ms'])}")
+    listed = "; ".join(said) or "nothing was measured"
+    return f"Time per {obj.per} of {len(said)} points. {listed}. {obj.sentence}"
+
+
+def _draw_ab(axes: Any, found: ABResult) -> None:
+    numbers = range(1, len(found.blocks) + 1)
+    ratios = [block.a_ms / block.b_ms for block in found.blocks]
+    axes.axhline(1.0, color="#000000", lw=0.8, ls=":", label="no difference")
+    if found.ratio.per == "step":
+        low, high = found.ratio.low, found.ratio.high
+        if math.isfinite(high):
+            axes.axhspan(low, high, color=_COLOURS[0], alpha=0.15, label="95 % interval")
+    axes.plot(numbers, ratios, "o", color=_COLOURS[0], ms=4, label="a block")
+    axes.set(xlabel="block", ylabel="ratio of times per step")
+    axes.set_title(f"{found.names[0]} ÷ {found.names[1]}", fontsize="medium")
+    axes.legend(fontsize="small", frameon=False)
+
+
+def _draw_sweep(axes: Any, found: Sweep) -> None:
+    rows = [row for row in found.table() if row["time_ms"] is not None]
+    axes.set_ylabel(f"ms per {found.per}")
+    if not rows:
+        axes.text(0.5, 0.5, "nothing was measured", ha="center", transform=axes.transAxes)
+        return
+    across = _across(found)
+    others = [name for name in found.grid if name != across]
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        lines.setdefault(words({name: row[name] for name in others}), []).append(row)
+    offered = list(found.grid[across])
+    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in offered):
+        offered.sort()
+    for i, (label, line) in enumerate(list(lines.items())[:_MOST_LINES]):
+        line.sort(key=lambda row: offered.index(row[across]))
+        axes.plot(
+            [offered.index(row[across]) for row in line],
+            [row["time_ms"] for row in line],
+            f"{_MARKERS[i % len(_MARKERS)]}-",
+            color=_COLOURS[i % len(_COLOURS)],
+            lw=1.2,
+            ms=5,
+            label=label if others else None,
+        )
+    axes.set_xticks(range(len(offered)), [_value(v) for v in offered])
+    axes.set_xlabel(across)
+    axes.set_ylim(bottom=0)
+    more = len(lines) - _MOST_LINES
+    axes.set_title(
+        f"Median over rounds{f'; {more} more lines are in the table' if more > 0 else ''}",
+        fontsize="medium",
+    )
+    if others:
+        axes.legend(fontsize="small", frameon=False)
+
+
+def _across(found: Sweep) -> str:
+    """The setting that goes along the axis: with the most values, numbers before others."""
+
+    def rank(name: str) -> tuple[bool, int]:
+        values = found.grid[name]
+        numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        return numbers, len(values)
+
+    return max(found.grid, key=rank)
