@@ -137,7 +137,9 @@ def test_the_table_of_what_ifs_has_a_row_for_each_case() -> None:
 def test_a_strip_says_that_it_is_simulated() -> None:
     shown = step_strip(simulate(CASES["sync"]))
     assert "(simulated)" in repr(shown)
-    assert "(simulated)" in shown._repr_html_()
+    html = shown._repr_html_()
+    assert "(simulated)" in html
+    assert all(name in html for name in ("forward", "idle: a sync", "compute"))  # its legend
     assert repr(read_a_trace.StepStrip(None)) == "no step was found in this trace"
 
 
@@ -182,8 +184,8 @@ def test_operators_are_counted_per_step() -> None:
 
 def test_rates_are_of_the_calls_that_were_made() -> None:
     calls = []
-    ran = pace(lambda: calls.append(1), calls=5)
-    assert len(calls) == 6  # one before the clock starts
+    ran = pace(lambda: calls.append(1), calls=5, rounds=2)
+    assert len(calls) == 11  # one before the clock starts
     assert ran.seconds > 0
     assert achievable_tflop_per_s(size=64, calls=2) > 0
 
@@ -209,12 +211,18 @@ def test_an_experiment_returns_its_outcome(
     simulated = [f for name, f in outcome.figures.items() if name.startswith("simulated")]
     assert simulated
     assert all(f.kind == "simulated" for f in simulated)
+    if function is experiments.busy_is_not_used:
+        assert outcome.figures["simulated_utilisation"].value > 90
+        assert outcome.figures["simulated_flops_share"].value < 5
 
 
-def test_utilisation_hides_the_simulated_problem(tmp_path: Path) -> None:
-    outcome = experiments.busy_is_not_used(Context(1, "cpu", 0, tmp_path))
-    assert outcome.figures["simulated_utilisation"].value > 90
-    assert outcome.figures["simulated_flops_share"].value < 5
+def test_the_numbers_in_the_lessons_prose_are_those_of_the_simulation() -> None:
+    assert (CASES["data"].op_us, CASES["data"].launch_us, CASES["data"].layers) == (8, 4, 24)
+    assert (CASES["data"].batch, CASES["data"].loader_us) == (1024, 8_000)
+    assert CASES["launch"].batch == 16
+    assert (CASES["sync"].batch, CASES["sync"].items, CASES["sync"].python_us) == (4096, 10, 700)
+    assert CASES["compute"].batch == 4096
+    assert BUSY.elementwise == 8
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
