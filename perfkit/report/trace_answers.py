@@ -270,13 +270,17 @@ def _(a: Flops) -> _View:
 @_view.register
 def _(a: CriticalPath) -> _View:
     rows = [(_short(name), fmt_ms(us / 1e3)) for name, us in a.top.items()][:_TOP]
+    waits = [(name, fmt_ms(us / 1e3)) for name, us in a.event_waits.items()][:_TOP]
     return _View(
         f"{a.step} is bound by {a.bound_by}: "
         f"{fmt_share(a.bounds_us[a.bound_by] / a.wall_us if a.wall_us else None)} of its critical "
         f"path of {fmt_ms(a.wall_us / 1e3)}.",
         a.warnings,
         (_lane("Critical path", a.by_class_us, {}),) if a.wall_us else (),
-        (_table("Device activities on the path", "", ("activity", "time"), rows, "c"),),
+        (
+            _table("Device activities on the path", "", ("activity", "time"), rows, "c"),
+            _table("Event waits on the path", "as recorded", ("waited", "stood still"), waits, "."),
+        ),
     )
 
 

@@ -49,6 +49,8 @@ class Args(
         "reserved": "Total Reserved",
         "device_type": "Device Type",
         "device_id": "Device Id",
+        "waits_for_record": "wait_on_cuda_event_record_corr_id",
+        "waits_for_stream": "wait_on_stream",
     },
 ):
     """What is read of an event's ``args``."""
@@ -80,6 +82,8 @@ class Args(
     device_id: _Loose = -1
     name: _Loose = None  # of metadata events: what the process or thread is called
     labels: _Loose = None
+    waits_for_record: _Loose = -1  # of cuda_sync events
+    waits_for_stream: _Loose = -1
 
 
 class Event(msgspec.Struct, gc=False):
@@ -117,6 +121,7 @@ _CATEGORIES = {
     "cuda_sync": Category.DEVICE_SYNC,
     "overhead": Category.OVERHEAD,
 }
+_SYNC_CATEGORIES = [name for name, kind in _CATEGORIES.items() if kind == Category.DEVICE_SYNC]
 _KERNEL_CATEGORIES = [name for name, kind in _CATEGORIES.items() if kind == Category.KERNEL]
 # Traces before 2022 call labels "Operator" too; these names are labels in every year.
 _LABELS = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.")
@@ -160,6 +165,7 @@ class Gathered:
             text[b""] = -1
         self._pieces: dict[str, list[Any]] = defaultdict(list)
         self._memory: list[tuple[Any, ...]] = []
+        self._waits: dict[int, tuple[int, int]] = {}
         self._processes: dict[int | str, str] = {}
         self._thread_names: dict[tuple[int | str, int | str], str] = {}
         self._needs_concrete: list[bool] = []
@@ -198,6 +204,7 @@ class Gathered:
         take("dims_id", _raws([a.dims for a in args], dims))
         take("stack_id", _raws([a.stack for a in args], stacks))
         self._add_kernels(args, cat)
+        self._add_waits(args, cat)
         self._add_rare(args, name_id)
 
     def _take(self, name: str, column: Any) -> Any:
@@ -215,6 +222,20 @@ class Gathered:
             mine = [args[i] for i in rows.tolist()]
             occupancy[rows] = _floats([a.occupancy for a in mine])
             blocks[rows] = _floats([a.blocks_per_sm for a in mine])
+
+    def _add_waits(self, args: list[Args], cat: Any) -> None:
+        """What an event wait waits for; recorded where the profiler was told to record syncs."""
+        is_sync = [c.lower() in _SYNC_CATEGORIES for c in self._cats]
+        if True not in is_sync:
+            return
+        for at in np.flatnonzero(np.array(is_sync)[cat]).tolist():
+            a = args[at]
+            waiting, stream = (
+                _as_int(a.correlation, np.int64),
+                _as_int(a.waits_for_stream, np.int32),
+            )
+            if waiting >= 0 and stream >= 0:
+                self._waits[waiting] = (stream, _as_int(a.waits_for_record, np.int64))
 
     def _add_rare(self, args: list[Args], name_id: Any) -> None:
         """Columns of which nearly every row is empty."""
@@ -306,6 +327,7 @@ class Gathered:
                 )
             ),
             memory=MemoryEvents(**memory),
+            waits=self._waits,
             origin_us=origin,
             metadata=metadata,
             source=source,

@@ -156,6 +156,10 @@ class Trace:
     collectives: tuple[Collective, ...]
     memory: MemoryEvents
     origin_us: float
+    #: correlation of a call that waits for a CUDA event, or has a stream wait for one -> the stream
+    #: on which the event was recorded, and the correlation of the call that recorded it (-1 where
+    #: unknown); filled where the trace has the category cuda_sync
+    waits: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     source: str = ""
     warnings: tuple[str, ...] = ()

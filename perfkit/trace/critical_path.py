@@ -7,6 +7,8 @@ activity is preceded by
 
 * the activity before it on its stream, or a later one of another stream, if the launch had
   returned by the time that one ended (the gap between them is a *kernel gap*);
+* where syncs were recorded (category ``cuda_sync``): by what a CUDA event made its stream wait for,
+  instead of that guess at other streams;
 * else by its launch: the path goes back to the host, and the time from the launching call until
   the activity starts is *launch delay*.
 
@@ -19,13 +21,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from perfkit._display import Shown
+from perfkit.trace._event_waits import EventWaits
 from perfkit.trace._lookups import device_rows, launch_rows, together
-from perfkit.trace.breakdown import HOST_CLASSES, host_layers
+from perfkit.trace.breakdown import HOST_CLASSES, breakdown, host_layers
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Trace
 from perfkit.trace.events import is_communication, runtime_calls
 from perfkit.trace.intervals import paint, union
@@ -96,6 +99,8 @@ class CriticalPath(Shown):
         bounds_us: the same for all of them: what bounds → µs of the path, the most first.
         parts: the path in order of time.
         top: activities of the device on the path: name → µs, the longest first.
+        event_waits: CUDA event waits on the path, where syncs were recorded: ``stream 20 for stream
+            7`` → µs for which the waiting stream stood still, the longest first.
         warnings: what is doubtful.
     """
 
@@ -106,6 +111,7 @@ class CriticalPath(Shown):
     bounds_us: Mapping[str, float]
     parts: tuple[PathPart, ...]
     top: Mapping[str, float]
+    event_waits: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -117,14 +123,16 @@ def critical_path(
     Args:
         trace: the trace.
         steps: its steps; found from the trace where not given.
-        step: index of the step; by default the one of median length.
+        step: index of the step; by default the one of median length among those with work.
 
     Raises:
         IndexError: there is no such step.
     """
     steps = find_steps(trace) if steps is None else steps
-    wall = steps.end_ns - steps.start_ns
-    index = int(np.argsort(wall, kind="stable")[(len(wall) - 1) // 2]) if step is None else step
+    index = step
+    if index is None:
+        split = breakdown(trace, steps)
+        index = next(i for i, one in enumerate(split.steps) if one is split.typical)
     begin, end = _window(trace, steps, range(len(steps))[index])
     walk = _Walk(trace, steps, begin, end)
     walk.run()
@@ -143,6 +151,9 @@ def critical_path(
         bounds_us=bounds,
         parts=tuple(reversed(walk.parts)),
         top=top,
+        event_waits={
+            name: ns / 1e3 for name, ns in sorted(walk.waited_ns.items(), key=lambda x: -x[1])
+        },
         warnings=together(steps.warnings, walk.doubts),
     )
 
@@ -177,6 +188,7 @@ class _Walk:
         self.parts: list[PathPart] = []
         self.ns: dict[str, int] = defaultdict(int)
         self.doubts: list[str] = []
+        self.waited_ns: dict[str, int] = defaultdict(int)
         self._host: list[tuple[int, int]] = []
         start, stop = trace.start_ns, trace.end_ns
         near = (stop > begin) & (start < end)
@@ -200,6 +212,10 @@ class _Walk:
         waiting = calls.rows[(calls.is_sync | calls.is_copy) & near[calls.rows]]
         waits = union(start[waiting], stop[waiting])
         self._wait_start, self._wait_end = waits.start, waits.end
+        self._events = EventWaits(trace, self._rows)
+        # what the call at the end of each wait waited for
+        ends = {int(stop[row]): int(trace.correlation[row]) for row in waiting.tolist()}
+        self._wait_call = [ends.get(int(end), -1) for end in waits.end]
         talk = trace.name_table(is_communication)
         self._talks = talk[trace.name_id[self._rows]]
 
@@ -230,6 +246,9 @@ class _Walk:
         while wait >= 0 and self._wait_end[wait] > self.begin:
             until = int(self._wait_end[wait])
             at = int(np.searchsorted(self._ends, until, side="right")) - 1
+            known = self._events.of_host(self._wait_call[wait])
+            if known is not None and known <= at:
+                at = known
             if at >= 0 and self._ends[at] > self._wait_start[wait]:
                 self._on_host(until, now)
                 ended = int(self._ends[at])
@@ -257,7 +276,14 @@ class _Walk:
         before = int(self._before[at])
         while before >= 0 and self._ends[before] > now:
             before = int(self._before[before])
-        if before < 0 or now - int(self._ends[before]) > _OWN_STREAM_GAP_NS:
+        target, stream = self._events.before(at, int(self._before[at]))
+        own_ended = int(self._ends[before]) if before >= 0 else self.begin
+        waited_for = ""
+        if target >= 0 and self._ends[target] <= now:
+            if target > before:
+                before = target
+                waited_for = f"stream {int(trace.stream[row])} for stream {stream}"
+        elif before < 0 or now - int(self._ends[before]) > _OWN_STREAM_GAP_NS:
             other = int(np.searchsorted(self._ends, now, side="right")) - 1
             if other >= 0 and other < at:
                 before = max(before, other)
@@ -271,6 +297,8 @@ class _Walk:
         if ready > int(trace.start_ns[row]):
             ready = int(trace.start_ns[launch])
         if before >= 0 and int(self._ends[before]) >= ready:
+            if waited_for:  # from when it could have started
+                self.waited_ns[waited_for] += max(now - max(own_ended, ready, self.begin), 0)
             return before, self._add("kernel gap", "", int(self._ends[before]), now)
         called = min(int(trace.start_ns[launch]), now)
         return -1, self._add("launch delay", "", called, now)

@@ -189,6 +189,8 @@ def _events(trace: Trace) -> Iterator[dict[str, Any]]:
             args["blocks per SM"] = blocks[i]
         if of_collective[i] >= 0:
             args |= collectives[of_collective[i]]
+        if category == Category.DEVICE_SYNC and (wait := trace.waits.get(int(numbers[0][1][i]))):
+            args["wait_on_stream"], args["wait_on_cuda_event_record_corr_id"] = wait
         where = trace.threads[thread]
         yield {
             "ph": "X",

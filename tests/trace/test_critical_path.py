@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from simulated_traces import Simulated, cpu_training, gpu_training
 
@@ -78,6 +81,92 @@ def test_a_kernel_that_waited_for_another_stream() -> None:
     found = _path(sim)
     assert found.by_class_us["device: communication"] == 300
     assert found.by_class_us["device: compute"] == 198
+
+
+def _wait(sim: Simulated, at: float, number: int, on: int, stream: int, record: int) -> None:
+    """``cudaStreamWaitEvent`` as the category ``cuda_sync`` records it."""
+    args = {
+        "cuda_sync_kind": "Stream Wait Event",
+        "wait_on_stream": stream,
+        "wait_on_cuda_event_record_corr_id": record,
+        "stream": on,
+        "correlation": number,
+        "device": 0,
+    }
+    event = {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 0, "tid": on}
+    sim.events.append({**event, "ts": at, "dur": 1, "args": args})
+
+
+def _two_streams(*, wait_for: int | None) -> Simulated:
+    """Two kernels on streams 20 and 21 end at 400 and 398; then one on stream 7."""
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for number, (name, start, dur, stream) in enumerate(
+        [("first", 100, 300, 20), ("second", 100, 298, 21), ("last", 402, 94, 7)]
+    ):
+        at = 20.0 * number
+        external = sim.host("aten::mm", at, 8)
+        correlation = 100 * (number + 1)
+        sim.device(name, start, dur, correlation)
+        sim.events[-1]["tid"] = sim.events[-1]["args"]["stream"] = stream
+        sim.call("cudaLaunchKernel", at + 1, 5, external)
+        sim.events[-1]["args"]["correlation"] = correlation
+        if number == 1 and wait_for is not None:
+            _wait(sim, at + 10, 290, 7, wait_for, 280)
+    sim.item(70, 430)
+    return sim
+
+
+def test_a_recorded_event_wait_says_what_was_waited_for() -> None:
+    guessed = _path(_two_streams(wait_for=None))
+    assert "first" in guessed.top  # what ended last before it
+    assert guessed.event_waits == {}
+    known = _path(_two_streams(wait_for=21))
+    assert set(known.top) >= {"last", "second"}
+    assert "first" not in known.top
+    # it was launched at 46 µs and could have run from then on
+    assert known.event_waits == {"stream 7 for stream 21": 402 - 46}
+    assert known.by_class_us["kernel gap"] == (402 - 398) + (498 - 496)
+    assert "stream 7 for stream 21" in str(known)
+
+
+def test_a_host_that_waits_for_one_stream_does_not_wait_for_another() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for number, (name, start, dur, stream) in enumerate(
+        [("other", 50, 348, 20), ("mine", 60, 338, 7)]
+    ):
+        external = sim.host("aten::mm", 10.0 * number, 8)
+        correlation = sim.call("cudaLaunchKernel", 10.0 * number + 1, 5, external)
+        sim.device(name, start, dur, correlation)
+        sim.events[-1]["tid"] = sim.events[-1]["args"]["stream"] = stream
+    number = sim.call("cudaStreamSynchronize", 100, 302)
+    args = {"stream": 7, "correlation": number, "device": 0, "cuda_sync_kind": "Stream Sync"}
+    event = {"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 7}
+    sim.events.append({**event, "ts": 101, "dur": 300, "args": args})
+    assert set(_path(sim).top) == {"mine"}
+
+
+def test_event_waits_of_a_trace_survive_export(tmp_path: Path) -> None:
+    from perfkit.trace.export import export
+
+    trace = load(_two_streams(wait_for=21).json())
+    assert trace.waits == {290: (21, 280)}
+    assert load(export(trace, tmp_path / "again.json")).waits == trace.waits
+
+
+@pytest.mark.skipif("PERFKIT_TRACES" not in os.environ, reason="PERFKIT_TRACES names no folder")
+def test_recorded_waits_of_real_traces() -> None:
+    folder = Path(os.environ["PERFKIT_TRACES"])
+    trace = load(folder / "a100_alexnet_cuda_sync__hta.json.gz")
+    assert len(trace.waits) == 20
+    found = critical_path(trace)
+    assert sum(found.by_class_us.values()) == pytest.approx(found.wall_us, abs=0.002)
+    assert {name.split(" for ")[0] for name in found.event_waits} <= {"stream 7", "stream 20"}
+    assert found.event_waits
+    assert sum(found.event_waits.values()) < found.wall_us
+    tiny = load(folder / "a100_tiny_event_sync_cuda_sync_cat__hta.json.gz")
+    assert tiny.waits == {1536: (7, 1533), 1542: (7, 1539)} or len(tiny.waits) == 2
 
 
 def test_on_a_cpu_the_path_is_the_hosts_and_ops_are_computing() -> None:
