@@ -209,8 +209,9 @@ class Run:
             environment={**os.environ, **self.plan.environment},
             sources=dict(self.plan.sources),
             threads=_threads_here(),
-            # no step that counts is disturbed
-            watched_steps=min(self.plan.warmup, STEPS),
+            # no step that counts is disturbed; the last of the warm-up is left out because a
+            # compiled optimizer step may be compiled again when the hook is gone
+            watched_steps=min(max(self.plan.warmup - 1, 1), self.plan.warmup, STEPS),
         )
 
     def _enter(self, state: State, message: str = "") -> None:

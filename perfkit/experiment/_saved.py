@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfkit.experiment._fingerprint import Fingerprint
 from perfkit.experiment.result import RunResult
 from perfkit.machine import Provenance
 from perfkit.timing.summary import Summary
@@ -53,6 +54,7 @@ def run_of(found: Mapping[str, Any]) -> RunResult:
         memory_bytes=np.asarray(curve["memory_bytes"], np.int64),
         quiet=np.asarray(curve["quiet"], np.bool_),
         counted=np.asarray(curve["counted"], np.bool_),
+        gradients=Fingerprint.from_dict(found["gradients"]) if found.get("gradients") else None,
         traceback_text=found["traceback"],
         warnings=tuple(found["warnings"]),
         **columns,  # a loss that JSON cannot hold is None there, and NaN here

@@ -302,15 +302,18 @@ def _seeded(seed: int) -> Iterator[None]:
             np.random.set_state(before[1])
 
 
-def _called(function: Callable[[], Any], watch: Watch, name: str) -> tuple[list[float], list[Any]]:
+def _called(
+    function: Callable[[], Any], watch: Watch, name: str
+) -> tuple[list[float | None], list[Any]]:
     """The losses of one call and the parameters that it returned."""
     from perfkit.experiment.worker import as_float, told
 
     result = function()
+    losses: list[float | None] = []
     if isinstance(result, Iterator):
-        losses = []
         for value in islice(result, STEPS):
-            losses.append(as_float(told(value)[1]))
+            loss = told(value)[1]
+            losses.append(None if loss is None else as_float(loss))
             watch.after_step()
         close = getattr(result, "close", None)
         if close is not None:
@@ -321,7 +324,7 @@ def _called(function: Callable[[], Any], watch: Watch, name: str) -> tuple[list[
         found = _parameters(result[1])
         if found is not None:
             result, parameters = result[0], found
-    losses = [float(x) for x in _losses(result, name)][:STEPS]
+    losses += _losses(result, name)[:STEPS]
     return losses, parameters
 
 
@@ -371,6 +374,8 @@ def _parameters(value: Any) -> list[Tensor] | None:
 
 def _of_run(run: RunResult) -> _Trial:
     losses = [None if math.isnan(x) else float(x) for x in run.loss[:STEPS]]
+    if len(run.index) > 1 and run.index[1] != 1:
+        losses = []  # a long run out of a store: its curve holds averages of neighbours
     prints = run.gradients
     formats = {prints.precision} if prints else set()
     set_to = run.values.get("precision")
