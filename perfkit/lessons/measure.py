@@ -64,7 +64,7 @@ def _ran(answer: Answer, warmup: int, work: Sequence[float]) -> tuple[Any, _Rig]
 
 def _show(answer: Answer) -> Message:
     result, rig = _ran(answer, 2, (20.0, 60.0, 21.0))
-    events = "  ".join(rig.events) or "nothing"
+    events = " → ".join(rig.events) or "nothing"
     return Message(
         "With n=3, warmup=2 on a made-up device your function did, in this order:",
         (events,),

@@ -62,7 +62,7 @@ def draw_first_steps(
             va="top", fontsize="small",
         )  # fmt: skip
     left.set(yscale="log", xlabel="step of a fresh process", ylabel="time of the step (ms)")
-    left.set_xlim(0.5, n + 0.5)
+    left.set_xlim(0, n + 0.5)
     left.set_ylim(top=float(times_ms.max()) * 2)
     left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     left.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if value in (2, 5, 20, 50) else "")

@@ -163,7 +163,7 @@ def test_an_answer_of_other_arguments_is_told_its_error() -> None:
 
 def test_show_gives_the_order_of_calls() -> None:
     said = " ".join(repr(time_one_step.show(_right)).split())
-    assert "step step synchronize now step synchronize now synchronize now" in said
+    assert "step → step → synchronize → now → step → synchronize → now" in said
     assert "it returned 22.0" in said
     assert "returns nothing yet" in repr(time_one_step.show(lambda *_: None))
 
