@@ -223,7 +223,7 @@ class Ratio(NamedTuple):
     The time is that of the counted steps as a whole, per step, or per sample where the two runs
     have batches of different sizes (``per`` says which). ``low`` and ``high`` bound the ratio
     with 95 % confidence as far as noise goes; drift between the two runs is not in them
-    (:data:`ONE_AFTER_THE_OTHER`).
+    (:data:`ONE_AFTER_THE_OTHER`), unless it is a ratio of ``perfkit.ab``.
     """
 
     ratio: float

@@ -20,6 +20,7 @@ from perfkit.errors import (
 )
 from perfkit.experiment import setting
 from perfkit.experiment.ab import ab
+from perfkit.experiment.store import read
 
 SHORT = {"budget_s": 3.0, "say": False}
 
@@ -232,3 +233,62 @@ def test_what_cannot_be_is_refused_before_anything_runs(options, error, words):
     given = {"a": {"num_workers": 0}, "b": {"num_workers": 1}, "say": False} | options
     with pytest.raises(error, match=words):
         ab(sleeping, given.pop("a"), given.pop("b"), **given)
+
+
+def test_what_a_store_holds_is_not_run_again(tmp_path):
+    count, store = tmp_path / "count", tmp_path / "s.jsonl"
+
+    @by_value
+    def workload(s):
+        import time
+        from pathlib import Path
+
+        with Path(s.count).open("a") as file:
+            file.write("x")
+        while True:
+            time.sleep(0.002 if s.quick else 0.02)
+            yield 1
+
+    options = {"settings": [setting("count", [str(count)])], "store": store, "say": False}
+    arms = {"quick": False}, {"quick": True}
+    first = ab(workload, *arms, budget_s=12.0, max_blocks=6, **options)
+    n = len(count.read_text())
+    assert n == len(first.runs) == len(read(store)[0]) == 12
+    again = ab(workload, *arms, budget_s=12.0, max_blocks=6, **options)
+    assert len(count.read_text()) == n
+    assert again.blocks == first.blocks
+    assert again.ratio == first.ratio
+    turned = ab(workload, *reversed(arms), budget_s=12.0, max_blocks=6, **options)
+    assert len(count.read_text()) == 2 * n, "other arms, other runs"
+    assert turned.ratio.high < 1
+
+
+def test_whether_both_learn_the_same_is_told():
+    @by_value
+    def workload(s):
+        from torch import nn, optim, randn
+
+        model = nn.Linear(4, 1)
+        optimizer = optim.SGD(model.parameters(), lr=0.01)
+        while True:
+            loss = s.scale * model(randn(8, 4)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss
+
+    same = ab(workload, {"scale": 1}, {"scale": 1}, max_blocks=6, **SHORT).same
+    assert same.same is True, same
+    other = ab(workload, {"scale": 1}, {"scale": 3}, max_blocks=6, **SHORT)
+    assert other.same.same is False, other.same
+    assert other.same.sentence in " ".join(report.text(other).split())
+
+
+def test_figures_have_their_words():
+    from perfkit.report import sweep as pictures
+
+    found = ab(sleeping, {"quick": False}, {"quick": True}, **SHORT)
+    picture = pictures.figure(found)
+    (axes,) = picture.axes
+    assert len(axes.lines[-1].get_ydata()) == len(found.blocks)
+    assert found.sentence in pictures.alt_text(found)

@@ -308,3 +308,20 @@ def test_a_wall_clock_that_goes_backwards_is_harmless(monkeypatch):
     assert [len(point.runs) for point in found.points] == [2, 2]
     assert 0 < found.duration_s < 60
     assert all(run.running_s >= 0 for run in found.runs)
+
+
+def test_a_sweep_as_a_figure_has_its_words():
+    from perfkit.report import sweep as pictures
+
+    grid = {"ms": [20, 1, 5], "kind": ["a", "<b>"]}
+    found = sweep(sleeping, grid, rounds=1, **SHORT)
+    (axes,) = pictures.figure(found).axes
+    assert axes.get_xlabel() == "ms"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "5", "20"]
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
+    assert set(lines) == {"kind a", "kind <b>"}
+    assert all(times[2] >= 20.0 for times in lines.values())
+    words = pictures.alt_text(found)
+    assert words.startswith("Time per step of 6 points. ")
+    assert found.sentence in words
+    assert "<b>" not in report.html(found).replace("&lt;b&gt;", "")
