@@ -10,11 +10,16 @@ when somebody asks to see the result.
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import Any
 
 
 def _report() -> Any:
     return importlib.import_module("perfkit.report")
+
+
+def _export() -> Any:
+    return importlib.import_module("perfkit.report.export")
 
 
 class Shown:
@@ -30,6 +35,25 @@ class Shown:
 
     def __str__(self) -> str:
         return str(_report().text(self))
+
+    def to_markdown(self) -> str:
+        """Sentence, table and notes as Markdown, for a pull request; names are escaped.
+
+        Raises:
+            UsageError: this kind of result has no table.
+        """
+        return str(_export().markdown(self))
+
+    def save(self, path: str | Path) -> Any:
+        """Write it to ``.md``, ``.json``, ``.png`` or ``.svg``, by the ending; returns the path.
+
+        Pictures carry their text alternative.
+
+        Raises:
+            UsageError: another ending, no such form of this result, or a file that cannot be
+                written.
+        """
+        return Path(_export().save(self, path))
 
     def _repr_html_(self) -> str:
         return str(_report().html(self))

@@ -12,7 +12,13 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfkit import _claims_command, _record_command, _trace_command, _tutorial_command
+from perfkit import (
+    _claims_command,
+    _compare_runs_command,
+    _record_command,
+    _trace_command,
+    _tutorial_command,
+)
 from perfkit._version import __version__
 from perfkit.errors import PerfkitError, UsageError
 
@@ -22,7 +28,13 @@ _OWN_FILES = (
     __file__,
     *(
         command.__file__
-        for command in (_claims_command, _record_command, _trace_command, _tutorial_command)
+        for command in (
+            _claims_command,
+            _compare_runs_command,
+            _record_command,
+            _trace_command,
+            _tutorial_command,
+        )
     ),
 )
 
@@ -134,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _trace_command.add(commands)
     _claims_command.add(commands)
+    _compare_runs_command.add(commands)
     _record_command.add(commands)
     _tutorial_command.add(commands)
 

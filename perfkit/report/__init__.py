@@ -29,6 +29,7 @@ _RENDERERS = {
     "perfkit.experiment": "perfkit.report.runs",
     "perfkit.experiment.ab": "perfkit.report.sweep",
     "perfkit.experiment.batch": "perfkit.report.sweep",
+    "perfkit.experiment.compare_runs": "perfkit.report.compare_runs",
     "perfkit.experiment.same": "perfkit.report.same",
     "perfkit.experiment.sweep": "perfkit.report.sweep",
     "perfkit.experiment.tune": "perfkit.report.sweep",

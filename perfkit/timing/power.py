@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from perfkit.timing._student import t_quantile
+from perfkit.timing._student import central_share, t_quantile
 
 if TYPE_CHECKING:
     from perfkit.timing.compare import Interval
@@ -53,7 +53,8 @@ def power(interval: Interval, n_blocks: int, effect: float = 0.03) -> float | No
     distance = abs(math.log1p(effect)) - half
     if error == 0:
         return float(distance > 0)
-    return _student_cdf(distance / error, n_blocks - 1)
+    share = central_share(abs(distance) / error, n_blocks - 1)
+    return (1 + math.copysign(share, distance)) / 2
 
 
 def _error(interval: Interval, n_blocks: int) -> tuple[float, float] | None:
@@ -62,15 +63,3 @@ def _error(interval: Interval, n_blocks: int) -> tuple[float, float] | None:
         return None
     half = math.log(interval.high / interval.low) / 2
     return half, half / t_quantile(interval.confidence, n_blocks - 1)
-
-
-def _student_cdf(x: float, freedom: int) -> float:
-    """By bisection on the quantile, to 1e-4: nobody reads more of a probability."""
-    inside, outside = 0.0, 1.0
-    while outside - inside > 1e-4:
-        middle = (inside + outside) / 2
-        if t_quantile(middle, freedom) < abs(x):
-            inside = middle
-        else:
-            outside = middle
-    return (1 + inside) / 2 if x > 0 else (1 - inside) / 2

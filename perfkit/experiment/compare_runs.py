@@ -1,0 +1,344 @@
+"""Two stores of runs against each other: what has become slower, beyond a margin?
+
+For continuous integration: the same sweep or comparison is stored before and after a change, and
+each configuration that both hold is compared. A regression is told when the whole interval lies
+beyond the margin, so that noise alone rarely fails a build; how rarely, the interval says.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+
+from perfkit._display import Shown
+from perfkit._printable import printable
+from perfkit.errors import UsageError
+from perfkit.experiment import store
+from perfkit.experiment._declared import words
+from perfkit.experiment.result import RunResult, ratio
+from perfkit.timing._student import t_quantile
+
+__all__ = ["MARGIN", "Matched", "RunsComparison", "compare_runs"]
+
+#: Share by which a configuration may be slower without being a regression.
+MARGIN = 0.05
+_CONFIDENCE = 0.95
+_OTHER_WORK = 0.2
+_LONGEST = 120
+
+Verdict = Literal["slower", "faster", "unclear", "within the margin", "fails now", "runs again"]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """One configuration that both stores hold.
+
+    Attributes:
+        values: of its settings.
+        before_ms, after_ms: mean time of a step, or of a sample where ``per`` says so; None where
+            it did not run.
+        ratio: time after ÷ time before: 1.1 is 10 % slower. None where one did not run.
+        low, high: its interval.
+        n_before, n_after: runs that were measured.
+        per: ``"step"``, or ``"sample"`` where batches differ.
+        verdict: ``"slower"`` and ``"faster"`` are beyond the margin with the whole interval,
+            ``"within the margin"`` lies within it so, ``"unclear"`` is neither; ``"fails now"``
+            ran before, ``"runs again"`` did not.
+        message: what went wrong; empty where nothing did.
+    """
+
+    values: Mapping[str, Any]
+    before_ms: float | None
+    after_ms: float | None
+    ratio: float | None
+    low: float | None
+    high: float | None
+    n_before: int
+    n_after: int
+    per: Literal["step", "sample"]
+    verdict: Verdict
+    message: str = ""
+
+    @property
+    def is_regression(self) -> bool:
+        """Slower beyond the margin, or not running any more."""
+        return self.verdict in ("slower", "fails now")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types; an infinite end is None."""
+        return {
+            "values": dict(self.values),
+            "before_ms": self.before_ms,
+            "after_ms": self.after_ms,
+            "ratio": self.ratio,
+            "low": self.low,
+            "high": self.high if self.high is None or math.isfinite(self.high) else None,
+            "n_before": self.n_before,
+            "n_after": self.n_after,
+            "per": self.per,
+            "verdict": self.verdict,
+            "message": self.message,
+        }
+
+
+@dataclass(frozen=True)
+class RunsComparison(Shown):
+    """What came of comparing two stores.
+
+    Attributes:
+        names: of the two files.
+        margin: share by which a configuration may be slower.
+        matched: the configurations that both hold, regressions first, then the slowest first.
+        only_before, only_after: configurations that one of them lacks.
+        confidence: with which all intervals together hold (Bonferroni).
+        warnings: what makes the comparison doubtful.
+        provenance: where the runs of either were made.
+    """
+
+    names: tuple[str, str]
+    margin: float
+    matched: tuple[Matched, ...]
+    only_before: tuple[Mapping[str, Any], ...]
+    only_after: tuple[Mapping[str, Any], ...]
+    confidence: float
+    warnings: tuple[str, ...]
+    provenance: tuple[str, str]
+
+    @property
+    def regressions(self) -> tuple[Matched, ...]:
+        """Those slower beyond the margin, or failing."""
+        return tuple(one for one in self.matched if one.is_regression)
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        n, bad = len(self.matched), self.regressions
+        counted = f"{n} configuration{'s' * (n != 1)}"
+        margin = f"{100 * self.margin:.3g} %"
+        if not bad:
+            unclear = sum(one.verdict == "unclear" for one in self.matched)
+            rest = f" ({unclear} of them unclear: too noisy to tell)" if unclear else ""
+            return f"No regression beyond {margin} in {counted}{rest}."
+        worst = bad[0]
+        named = printable(words(worst.values), _LONGEST)
+        if worst.ratio is None:
+            return f"{len(bad)} of {counted} got worse: {named} fails now: {worst.message}."
+        return (
+            f"{len(bad)} of {counted} slower beyond {margin}: {named} takes {worst.ratio:.3f}× "
+            f"the time [{worst.low:.3f}, {worst.high:.3f}]."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``perfkit compare-runs --json`` prints."""
+        return {
+            "schema": "perfkit.compare-runs/1",
+            "names": list(self.names),
+            "margin": self.margin,
+            "regression": bool(self.regressions),
+            "sentence": self.sentence,
+            "matched": [one.to_dict() for one in self.matched],
+            "only_before": [dict(values) for values in self.only_before],
+            "only_after": [dict(values) for values in self.only_after],
+            "confidence": self.confidence,
+            "warnings": list(self.warnings),
+            "provenance": list(self.provenance),
+        }
+
+
+def compare_runs(
+    before: str | os.PathLike[str], after: str | os.PathLike[str], *, margin: float = MARGIN
+) -> RunsComparison:
+    """Compare the runs in two stores, configuration by configuration.
+
+    Several runs of a configuration, each in a fresh process, give the interval by their spread
+    (Welch 1947, on logarithms). Where one side has a single run, the interval is that of its
+    steps, which does not hold what differs from process to process; a warning says so. All
+    intervals together hold with 95 % (Bonferroni).
+
+    Args:
+        before, after: files that ``perfkit.sweep`` or ``perfkit.ab`` wrote with ``store=``.
+        margin: share by which a configuration may be slower.
+
+    Raises:
+        StoreError: one of them cannot be read or is no store.
+        UsageError: nothing in them can be compared, or the margin makes no sense.
+    """
+    if isinstance(margin, bool) or not 0 <= margin < 10:
+        raise UsageError(f"margin={margin!r:.60} cannot be: it is a share, e.g. 0.05 for 5 %")
+    sides = [_Side(path) for path in (before, after)]
+    common = [key for key in sides[0].groups if key in sides[1].groups]
+    if not common:
+        raise UsageError(
+            f"{sides[0].name} and {sides[1].name} have no configuration in common: record both "
+            f"with the same settings"
+        )
+    single: list[str] = []
+    confidence = 1 - (1 - _CONFIDENCE) / len(common)
+    matched = [
+        _matched(sides[0].groups[key], sides[1].groups[key], margin, confidence, single)
+        for key in common
+    ]
+    matched.sort(key=lambda one: (not one.is_regression, -(one.ratio or math.inf)))
+    lonely = [
+        tuple(side.groups[key][0].values for key in side.groups if key not in other.groups)
+        for side, other in (sides, sides[::-1])
+    ]
+    warnings = [*sides[0].notes, *sides[1].notes, *_differences(*sides)]
+    if single:
+        warnings.append(
+            f"a single run of {', '.join(single[:3])}{', …' if len(single) > 3 else ''}: what "
+            f"differs from process to process is not in the interval; make several"
+        )
+    return RunsComparison(
+        names=(sides[0].name, sides[1].name),
+        margin=float(margin),
+        matched=tuple(matched),
+        only_before=lonely[0],
+        only_after=lonely[1],
+        confidence=_CONFIDENCE,
+        warnings=tuple(warnings),
+        provenance=(sides[0].where, sides[1].where),
+    )
+
+
+class _Side:
+    """One file: its runs by configuration."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.name = printable(os.fspath(path), _LONGEST)
+        lines, notes = store.read(path)
+        if not lines:
+            raise UsageError(f"{self.name} holds no run: there is nothing to compare")
+        self.notes = [f"{self.name}: {note}" for note in notes]
+        self.groups: dict[str, list[RunResult]] = {}
+        for line in lines:
+            key = json.dumps(dict(line.run.values), sort_keys=True, default=repr)
+            self.groups.setdefault(key, []).append(line.run)
+        self.workloads = sorted({str(line.identity.get("workload", "")) for line in lines})
+        self.last = lines[-1].run.provenance
+        self.where = self.last.sentence()
+
+
+def _matched(
+    before: Sequence[RunResult],
+    after: Sequence[RunResult],
+    margin: float,
+    confidence: float,
+    single: list[str],
+) -> Matched:
+    good = [[run for run in runs if run.ok and run.mean_ms] for runs in (before, after)]
+    values = before[0].values
+    per: Literal["step", "sample"] = "step"
+    work = [_median([run.samples_per_step for run in runs]) for runs in good]
+    if work[0] and work[1] and abs(work[1] / work[0] - 1) >= _OTHER_WORK:
+        per = "sample"
+    times = [
+        [
+            (run.mean_ms or 0.0) / ((run.samples_per_step or 1.0) if per == "sample" else 1.0)
+            for run in runs
+        ]
+        for runs in good
+    ]
+    levels = [float(np.exp(np.mean(np.log(t)))) if t else None for t in times]
+    # one run that failed among several is worth failing for: it did not before
+    failed = [next((run for run in runs if not run.ok), None) for runs in (before, after)]
+    message = "" if failed[1] is None else f"{failed[1].state}: {failed[1].message}".rstrip(": ")
+    counts = len(times[0]), len(times[1])
+    if not times[0] or not times[1] or (failed[1] is not None and failed[0] is None):
+        worse = failed[1] is not None and bool(times[0])
+        verdict: Verdict = "fails now" if worse else "runs again" if times[1] else "unclear"
+        return Matched(
+            values, levels[0], levels[1], None, None, None, *counts, per, verdict, message
+        )
+    if min(counts) > 1:
+        centre, low, high = _welch(times[0], times[1], confidence)
+    else:
+        single.append(printable(words(values), 60))
+        centre, low, high = _of_steps(good[0], good[1], times, confidence)
+    return Matched(
+        values,
+        levels[0],
+        levels[1],
+        centre,
+        low,
+        high,
+        *counts,
+        per,
+        _verdict(low, high, margin),
+        message,
+    )
+
+
+def _verdict(low: float, high: float, margin: float) -> Verdict:
+    if low > 1 + margin:
+        return "slower"
+    if high < 1 / (1 + margin):
+        return "faster"
+    inside = low >= 1 / (1 + margin) and high <= 1 + margin
+    return "within the margin" if inside else "unclear"
+
+
+def _welch(
+    before: Sequence[float], after: Sequence[float], confidence: float
+) -> tuple[float, float, float]:
+    """Ratio of geometric means, after ÷ before, with Welch's interval."""
+    a, b = np.log(before), np.log(after)
+    parts = float(a.var(ddof=1)) / len(a), float(b.var(ddof=1)) / len(b)
+    difference = float(b.mean() - a.mean())
+    error = math.sqrt(sum(parts))
+    if error == 0:
+        return math.exp(difference), math.exp(difference), math.exp(difference)
+    # Satterthwaite's degrees of freedom, rounded down: rather too wide than too narrow
+    weights = parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1)
+    freedom = max(int(sum(parts) ** 2 / weights), 1)
+    half = t_quantile(confidence, freedom) * error
+    return math.exp(difference), math.exp(difference - half), math.exp(difference + half)
+
+
+def _of_steps(
+    before: Sequence[RunResult],
+    after: Sequence[RunResult],
+    times: Sequence[Sequence[float]],
+    confidence: float,
+) -> tuple[float, float, float]:
+    """The same from the steps of one run each; the widest of them where one side has several."""
+    centre = float(np.log(np.mean(times[1]) / np.mean(times[0])))
+    found = [ratio(b, a) for a in before for b in after]
+    spread = max(math.log(r.high / r.low) / 2 for r in found)
+    wider = NormalDist().inv_cdf((1 + confidence) / 2) / NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
+    half = spread * wider
+    return math.exp(centre), math.exp(centre - half), math.exp(centre + half)
+
+
+def _differences(before: _Side, after: _Side) -> list[str]:
+    """Of machine and software: then the runs do not tell about the code alone."""
+    a, b = before.last, after.last
+    found = []
+    if (a.machine, a.device) != (b.machine, b.device):
+        found.append(
+            f"different machines: {printable(f'{a.device}, {a.machine}', 80)} before, "
+            f"{printable(f'{b.device}, {b.machine}', 80)} after: the ratio is theirs as well"
+        )
+    changed = [
+        f"{name} {a.versions.get(name, 'none')} → {b.versions.get(name, 'none')}"
+        for name in sorted({*a.versions, *b.versions} - {"perfkit"})
+        if a.versions.get(name) != b.versions.get(name)
+    ]
+    if changed:
+        found.append(f"different versions: {printable(', '.join(changed), _LONGEST)}")
+    if before.workloads != after.workloads:
+        names = " and ".join(", ".join(side.workloads) for side in (before, after))
+        found.append(f"different workloads: {printable(names, _LONGEST)}")
+    return found
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value]
+    return float(np.median(known)) if known and len(known) == len(values) else None
