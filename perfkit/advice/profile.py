@@ -145,10 +145,12 @@ class Profile(Shown):
         ``.json`` and ``.json.gz``: the trace, for Perfetto, TensorBoard or
         ``perfkit.trace.load``. ``.html``: the report, self-contained. ``.txt``: the text.
 
+        What is written is meant to be shared, so it is scrubbed, whatever the ending.
+
         Args:
             path: where to.
-            scrub: leave names of users and hosts, environment dumps and tokens out of the HTML;
-                ``perfkit.trace.export`` does the same for a trace.
+            scrub: leave names of users and hosts, environment dumps and tokens out (see
+                :mod:`perfkit.trace.scrub`); without, the trace is as torch wrote it.
 
         Raises:
             UsageError: another ending, or a trace that was not recorded here.
@@ -160,19 +162,39 @@ class Profile(Shown):
                 raise UsageError(
                     f"cannot write {target}: this profile was not recorded here; copy its file"
                 )
-            target.write_bytes(
-                gzip.compress(self.raw, compresslevel=6) if name.endswith(".gz") else self.raw
-            )
+            self._save_trace(target, scrub=scrub)
         elif name.endswith((".html", ".htm")):
             page = _report().whole_page(self, title="perfkit profile", scrub=scrub)
             target.write_text(page, encoding="utf-8")
         elif name.endswith(".txt"):
-            target.write_text(str(self) + "\n", encoding="utf-8")
+            words = f"{self}\n"
+            if scrub:
+                from perfkit.trace.scrub import scrub as scrubbed
+
+                words = scrubbed(words)
+            target.write_text(words, encoding="utf-8")
         else:
             raise UsageError(
                 f"cannot tell what to write into {target}: end it in .json, .json.gz, .html or .txt"
             )
         return target
+
+    def _save_trace(self, target: Path, *, scrub: bool) -> None:
+        data = self.raw
+        if scrub:
+            import msgspec
+
+            from perfkit.trace.export import export
+            from perfkit.trace.scrub import scrub as scrubbed
+
+            try:
+                data = msgspec.json.encode(scrubbed(msgspec.json.decode(data)))
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                # torch does not escape all names: then what perfkit could read of it
+                export(self.trace, target, scrub=True)
+                return
+        is_packed = target.name.lower().endswith(".gz")
+        target.write_bytes(gzip.compress(data, compresslevel=6) if is_packed else data)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         return dict(_report().mime_bundle(self, "profile"))

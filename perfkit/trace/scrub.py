@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import getpass
 import os
 import re
@@ -39,6 +40,8 @@ USER, HOST, HOME, SECRET = "[user]", "[host]", "[home]", "[secret]"
 EMAIL, ENVIRONMENT = "[email]", "[environment]"
 
 T = TypeVar("T")
+
+_NO_TEXT = frozenset({int, float, bool, type(None)})
 
 # Names that many machines share tell nothing, and as words they stand in ordinary text.
 _ANYBODY = frozenset(
@@ -227,10 +230,11 @@ class Scrubber:
         bytes become empty.
         """
         before = len(self._learned)
-        self._walk(value, self._learn)
+        self._walk(value, functools.cache(self._learn))
         if len(self._learned) > before:
             self._compile()
-        result: T = self._walk(value, self.text)
+        # in a trace the same texts come again and again
+        result: T = self._walk(value, functools.cache(self.text))
         return result
 
     def _know_this_machine(self) -> None:
@@ -255,6 +259,8 @@ class Scrubber:
         return text
 
     def _walk(self, value: Any, do: Callable[[str], str]) -> Any:
+        if type(value) in _NO_TEXT:  # most of a trace
+            return value
         if isinstance(value, str):
             return do(value)
         if isinstance(value, bytes | bytearray):
@@ -270,13 +276,13 @@ class Scrubber:
         return value
 
     def _mapping(self, value: Mapping[Any, Any], do: Callable[[str], str]) -> Any:
-        if len(_ENV_KEYS & {k for k in value if isinstance(k, str)}) >= 3:
+        if len(value) >= 3 and len(_ENV_KEYS.intersection(value)) >= 3:
             return {ENVIRONMENT: ENVIRONMENT}
         result = {}
         for key, item in value.items():
             if isinstance(key, str) and key.lower() in _ENV_NAMES:
                 result[key] = ENVIRONMENT
-            elif isinstance(key, str) and isinstance(item, str) and _is_secret(key):
+            elif isinstance(item, str) and isinstance(key, str) and _is_secret(key):
                 result[key] = SECRET
             else:
                 result[do(key) if isinstance(key, str) else key] = self._walk(item, do)
@@ -306,5 +312,6 @@ def _pattern(names: set[str], around: str) -> re.Pattern[str] | None:
     return re.compile(around.format("|".join(map(re.escape, telling))))
 
 
+@functools.lru_cache(maxsize=4096)
 def _is_secret(key: str) -> bool:
     return re.search(rf"(?i){_CALLED}(?![a-z])", key) is not None

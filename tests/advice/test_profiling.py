@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from dataclasses import replace
@@ -192,6 +193,44 @@ def test_tables(profile: Profile) -> None:
 def test_a_saved_trace_tells_the_same(profile: Profile, tmp_path: Path, name: str) -> None:
     path = profile.save(tmp_path / name)
     assert breakdown(load(path)).steps == profile.breakdown.steps
+
+
+_SECRET = "hf_" + "a1B2" * 9
+
+
+@pytest.mark.parametrize("name", ["p.json", "p.json.gz", "p.txt", "p.html"])
+def test_what_is_saved_is_scrubbed_unless_told_otherwise(tmp_path: Path, name: str) -> None:
+    def step() -> None:
+        with torch.profiler.record_function(f"/home/alice/run token={_SECRET}"):
+            (torch.ones(64, 64) @ torch.ones(64, 64)).sum().item()
+
+    made = profile_callable(step, n=2, warmup=0, lines=False)
+    made = replace(made, warnings=(*made.warnings, "/home/alice/run is slow"))
+
+    def words(path: Path) -> str:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+
+    clean = words(made.save(tmp_path / name))
+    assert "alice" not in clean
+    assert _SECRET not in clean
+    assert "/home/[user]/run" in clean
+    assert "alice" in words(made.save(tmp_path / f"as-it-is-{name}", scrub=False))
+    if ".json" in name:
+        again = load(tmp_path / name)
+        assert len(again) == len(made.trace)
+        assert load(tmp_path / f"as-it-is-{name}").names == made.trace.names
+        assert breakdown(again).steps == made.breakdown.steps
+
+
+def test_a_trace_that_is_no_clean_json_is_scrubbed_too(tmp_path: Path) -> None:
+    made = profile_callable(lambda: torch.ones(8).sum(), n=2, warmup=0, lines=False)
+    broken = made.raw.replace(b"perfkit", b"/home/alice/x\x01 perfkit", 1)
+    broken = broken.replace(b'"traceEvents": [', b'"traceEvents": [\x02', 1)
+    made = replace(made, raw=broken + b"}")
+    saved = made.save(tmp_path / "p.json").read_text()
+    assert "alice" not in saved
+    assert breakdown(load(tmp_path / "p.json")).steps == made.breakdown.steps
 
 
 def test_saved_text_and_page(profile: Profile, tmp_path: Path) -> None:
