@@ -60,6 +60,17 @@ BUSY = SimulatedTraining(batch=65_536, width=32, elementwise=8, item_at_end=True
 # ---- to look at --------------------------------------------------------------------------
 
 
+_STRIP = """{% extends "_base.html" %}
+{% block name %}{{ title }}{% endblock %}
+{% block body %}
+{% if picture %}
+<div class="pk-strip">{{ picture }}</div>
+{% else %}
+<p>No step was found in this trace.</p>
+{% endif %}
+{% endblock %}"""
+
+
 @dataclass(frozen=True, repr=False)
 class StepStrip:
     """One typical step: a picture where a page can show it, letters elsewhere."""
@@ -73,7 +84,13 @@ class StepStrip:
         printer.text(repr(self))
 
     def _repr_html_(self) -> str:
-        return strip.svg(self.strip) or "<p>No step was found in this trace.</p>"
+        from markupsafe import Markup
+
+        from perfkit.report._html import render_string
+
+        title = "no step" if self.strip is None else self.strip.title
+        # our own picture, in which all names are escaped already; in a report it takes its colours
+        return render_string(_STRIP, title=title, picture=Markup(strip.svg(self.strip)))
 
 
 def step_strip(trace: Trace) -> StepStrip:

@@ -28,8 +28,9 @@ from perfkit.lessons.read_a_trace import (
     what_if_table,
 )
 from perfkit.lessons.simulated_gpu import BOUNDS, simulate, what_bounds
+from perfkit.lessons.simulated_traces import Simulated
 from perfkit.lessons.step_pictures import Use, draw_steps, draw_use, words_of_steps, words_of_use
-from perfkit.trace import Recorder, Trace, breakdown, flops, idle, launch_queue
+from perfkit.trace import Recorder, Trace, breakdown, flops, idle, launch_queue, load
 
 
 def _right(trace: Trace) -> str:
@@ -140,7 +141,18 @@ def test_a_strip_says_that_it_is_simulated() -> None:
     html = shown._repr_html_()
     assert "(simulated)" in html
     assert all(name in html for name in ("forward", "idle: a sync", "compute"))  # its legend
-    assert repr(read_a_trace.StepStrip(None)) == "no step was found in this trace"
+    nothing = read_a_trace.StepStrip(None)
+    assert repr(nothing) == "no step was found in this trace"
+    assert "No step was found" in nothing._repr_html_()
+
+
+def test_the_name_of_a_step_never_becomes_markup() -> None:
+    sim = Simulated()
+    sim.label("ProfilerStep#1 <script>alert(1)</script>", 0, 100)
+    sim.host("aten::mm", 10, 50)
+    html = step_strip(load(sim.json()))._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
 
 
 def test_the_pictures_have_their_figures_in_words() -> None:
