@@ -55,7 +55,7 @@ _MOST_BLOCKS = 200
 _LOOK_GROWTH = 1.5
 # Batches differ by more than this: they are compared by the time per sample.
 _OTHER_WORK = 0.2
-_PREPARED_WITHIN_S = 30.0
+_PREPARED_WITHIN_S = 15.0
 _LONGEST_NAME = 60
 _NO_BLOCK = -1
 # Two runs of each arm tell what the workload's own noise is; a third one makes that surer.

@@ -63,7 +63,7 @@ _START_GUESS_S = 0.3
 # Batches differ by more than this: points are compared by the time per sample.
 _OTHER_WORK = 1.2
 _MARGIN = 0.05
-_PREPARED_WITHIN_S = 30.0
+_PREPARED_WITHIN_S = 15.0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A/A: both arms are the same training step of a small network; a difference that 
 false alarm, of which a 95 % interval may show 5 in 100. A/B: one arm sleeps for 3 % of the step
 besides. The same for ``perfkit.compare``, with the step as a function in this process.
 
-``PERFKIT_AA_N`` sets how many comparisons of each kind (5 by default, which take 2 to 3 minutes;
+``PERFKIT_AA_N`` sets how many comparisons of each kind (4 by default, which take about 2 minutes;
 100 take about 45), ``PERFKIT_AA_BUDGET_S`` the seconds for one of ``ab`` (10).
 Run it on a quiet machine: with other load the power falls, the false alarms should not rise.
 """
@@ -26,7 +26,7 @@ from typing import Any
 import perfkit
 from perfkit.machine import stamp
 
-N = int(os.environ.get("PERFKIT_AA_N", "5"))
+N = int(os.environ.get("PERFKIT_AA_N", "4"))
 BUDGET_S = float(os.environ.get("PERFKIT_AA_BUDGET_S", "10"))
 DELAY = 0.03
 

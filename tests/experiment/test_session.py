@@ -567,3 +567,24 @@ def test_two_runs_of_which_one_stands_still_do_not_disturb_each_other(session):
     for one in (both, second):
         one.stop()
         assert [w for w in one.wait().warnings if "parallel" in w]
+
+
+def test_a_run_parks_where_nothing_is_prepared(session, monkeypatch):
+    from perfkit.experiment import _process
+
+    monkeypatch.setattr(_process, "can_prepare", lambda: False)
+    seen = []
+    one = session(ticking, seconds=30.0, on_event=seen.append, draws=False)
+    one.start()
+    wait_for(lambda: one.state == "running")
+    one.park()
+    wait_for(lambda: one.state == "paused")
+    before = len(seen)
+    time.sleep(0.3)
+    assert len(seen) == before
+    one.resume()
+    wait_for(lambda: len(seen) > before + 1)
+    one.stop()
+    result = one.wait()
+    assert result.index.tolist() == list(range(result.n_steps))
+    assert result.step_ms[3:].max() < 250.0, "the pause is in no step"
