@@ -207,7 +207,7 @@ def _of_comparison(found: Comparison) -> Figure:
     for row, (arm, colour) in enumerate(zip(arms, (_ORANGE, _BLUE), strict=True)):
         left.plot([arm.minimum, arm.maximum], [row, row], color=colour, lw=1, alpha=0.5)
         left.plot([arm.low, arm.high], [row, row], color=colour, lw=6, alpha=0.5)
-        left.plot([arm.median], [row], "o|"[row], color=colour, ms=9, mew=2)
+        left.plot([arm.median], [row], "os"[row], color=colour, ms=9, mew=2)
     # a dollar sign would begin a formula
     names = [printable(name, 30).replace("$", r"\$") for name in found.names]
     left.set_yticks([0, 1], names)
@@ -219,9 +219,10 @@ def _of_comparison(found: Comparison) -> Figure:
     right.plot([found.ratio], [0], "o", color=_BLUE, ms=9)
     right.axvline(1.0, color="black", lw=0.8, ls=":")
     right.set_yticks([])
-    right.set(ylim=(-1, 1), xlabel="ratio of the medians (dotted: no difference)")
+    right.set(ylim=(-1, 1), xlabel="ratio (dotted: equal)")
     left.set_title("median, 95 % interval, range", fontsize="medium")
-    right.set_title(f"{found.ratio:.3g}", fontsize="medium")
+    ends = f"[{low:.3g}, {high:.3g}]" if math.isfinite(high) else "(no interval)"
+    right.set_title(f"{found.ratio:.3g}× {ends}", fontsize="medium")
     for axes in (left, right):
         axes.grid(axis="x", alpha=0.25)
         for side in ("top", "right"):
