@@ -22,7 +22,7 @@ from perfkit.experiment import setting
 from perfkit.experiment.ab import ab
 from perfkit.experiment.store import read
 
-SHORT = {"budget_s": 3.0, "say": False}
+SHORT = {"budget_s": 2.0, "min_blocks": 2, "say": False}
 
 
 def by_value(function):
