@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from simulated_traces import SINGLE, Simulated, cpu_training, gpu_training
 
 from perfkit import _trace_command, cli
 from perfkit.advice.diagnose import BOUNDS
+from perfkit.trace import load
 
 _FOLDER = os.environ.get("PERFKIT_TRACES")
 _REAL = sorted(Path(_FOLDER).glob("*.json*")) if _FOLDER else []
@@ -121,6 +123,43 @@ def test_several_files_are_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found["rank"] == 0
     assert cli.main(["trace", *paths]) == 0
     assert "2 ranks" in capsys.readouterr().out
+
+
+def test_each_of_several_files_is_read_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perfkit.advice import trace_report
+    from perfkit.trace import _rank_worker
+    from perfkit.trace.ranks import ranks
+
+    paths = [
+        _file(tmp_path, gpu_training(3), f"{i}.json", distributedInfo={"rank": i}) for i in range(3)
+    ]
+    alone = ranks(paths, at_once=1)
+    read: list[str] = []
+
+    def counting(path: str, **options: Any) -> Any:
+        read.append(path)
+        return load(path, **options)
+
+    monkeypatch.setattr(trace_report, "load", counting)
+    monkeypatch.setattr(_rank_worker, "load", counting)
+    monkeypatch.setattr(
+        sys.modules["perfkit.trace.ranks"], "_read", lambda *_: pytest.fail("read again")
+    )
+    found = _json(capsys, *paths)
+    assert read == paths
+    # and the comparison is the one that is made when each is read for it
+    assert found["rank_comparison"]["imbalance"] == alone.imbalance
+    assert found["rank_comparison"]["n_collectives"] == alone.n_collectives
+
+    # of large files, read by other processes, only the explained one is read again, here
+    read.clear()
+    monkeypatch.setattr(trace_report, "_WORTH_A_PROCESS_BYTES", 0)
+    monkeypatch.setattr(trace_report, "usable_cpus", lambda: 2)
+    again = _json(capsys, *paths)
+    assert read == [again["file"]]
+    assert again == found
 
 
 def test_diff_says_what_came_and_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,7 +55,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfkit._display import Shown
 from perfkit._version import __version__
@@ -63,12 +63,12 @@ from perfkit.advice.profile import Profile, explain
 from perfkit.advice.where import user_place
 from perfkit.errors import UsageError
 from perfkit.machine._host import usable_cpus
+from perfkit.trace._rank_worker import summary_of
 from perfkit.trace.columns import Trace
 from perfkit.trace.diff import Diff
 from perfkit.trace.diff import diff as compare_traces
 from perfkit.trace.load import load
-from perfkit.trace.ranks import Ranks
-from perfkit.trace.ranks import ranks as compare_ranks
+from perfkit.trace.ranks import Ranks, ranks_of
 from perfkit.trace.syncs import Sync
 
 SCHEMA = "perfkit.trace/1"
@@ -216,10 +216,16 @@ def trace_report(
         return TraceReport(paths[0], profile, other=other, diff=changed)
     ranks = _all_ranks(paths, progress)
     progress(f"comparing {len(paths)} ranks")
-    comparison = compare_ranks(paths)
+    comparison = ranks_of([r.summary for r in ranks])
     late = [r.path for r in comparison.ranks if r.rank in comparison.stragglers[:1]]
-    chosen = late[0] if late else min(ranks, key=_waits_for_others)["file"]
-    return TraceReport(chosen, _explained(chosen, progress), tuple(ranks), comparison)
+    said = sorted(
+        (r.said for r in ranks), key=lambda d: (d["rank"] is None, d["rank"] or 0, d["file"])
+    )
+    chosen = late[0] if late else min(said, key=_waits_for_others)["file"]
+    kept = next((r.profile for r in ranks if r.said["file"] == chosen), None)
+    # what was read in another process is not kept
+    whole = _explained(chosen, progress) if kept is None else kept
+    return TraceReport(chosen, whole, tuple(said), comparison)
 
 
 def _explained(path: str, progress: Progress) -> Profile:
@@ -235,24 +241,34 @@ def _explained(path: str, progress: Progress) -> Profile:
     return explain(trace)
 
 
-def _all_ranks(paths: list[str], progress: Progress) -> list[dict[str, Any]]:
-    """What each file says, by rank; in parallel where that pays, a few at a time."""
+class _Rank(NamedTuple):
+    """One file, read once: what it says, what the comparison needs; the profile if it is small."""
+
+    said: dict[str, Any]
+    summary: dict[str, Any]
+    profile: Profile | None
+
+
+def _all_ranks(paths: list[str], progress: Progress) -> list[_Rank]:
+    """Each file read once; in parallel where that pays, a few at a time."""
     n_bytes = sum(Path(p).stat().st_size for p in paths if Path(p).exists())
     n_workers = min(len(paths), usable_cpus(), _MOST_AT_ONCE)
     if n_workers < 2 or n_bytes < _WORTH_A_PROCESS_BYTES:
         found = []
         for number, path in enumerate(paths, 1):
             progress(f"reading {path}, {number} of {len(paths)}")
-            found.append(_described(path))
+            found.append(_one_rank(path, keep=n_bytes < _WORTH_A_PROCESS_BYTES))
     else:
         progress(f"reading {len(paths)} traces, {n_workers} at a time")
         with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn")) as pool:
-            found = list(pool.map(_described, paths))
-    return sorted(found, key=lambda d: (d["rank"] is None, d["rank"] or 0, d["file"]))
+            found = list(pool.map(_one_rank, paths))
+    return found
 
 
-def _described(path: str) -> dict[str, Any]:
-    return describe(path, explain(load(path)))
+def _one_rank(path: str, *, keep: bool = False) -> _Rank:
+    trace = load(path)
+    profile = explain(trace)
+    return _Rank(describe(path, profile), summary_of(trace, path), profile if keep else None)
 
 
 def _waits_for_others(described: dict[str, Any]) -> tuple[float, float]:

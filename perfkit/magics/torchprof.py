@@ -97,7 +97,8 @@ class TorchprofMagics(Magics):
 
         Shown: what bounds the step, where its time goes, the findings that promise most, the
         slowest operators and source lines, and what profiling itself cost. ``-D`` writes the
-        trace (.json or .json.gz) for chrome://tracing or Perfetto, without names of users and hosts.
+        trace (.json or .json.gz) for chrome://tracing or Perfetto, without names of users and
+        hosts.
         """
         __tracebackhide__ = True
         args = _arguments.parse(TorchprofMagics.torchprof, line)

@@ -28,7 +28,11 @@ def summarize(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         TraceError: the file cannot be read, or is no trace.
     """
-    trace = load(path)
+    return summary_of(load(path), path)
+
+
+def summary_of(trace: Trace, path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The same of a trace that has been read from ``path``."""
     steps = find_steps(trace)
     split = breakdown(trace, steps)
     talk = communication(trace, steps)

@@ -124,6 +124,15 @@ def ranks(paths: Sequence[str | os.PathLike[str]], *, at_once: int | None = None
     return _compare(good, doubts)
 
 
+def ranks_of(summaries: Sequence[dict[str, Any]]) -> Ranks:
+    """Compare the ranks of one job, of which each has been summarized where it was read.
+
+    Args:
+        summaries: of each rank what :func:`perfkit.trace._rank_worker.summary_of` says.
+    """
+    return _compare(list(summaries), [])
+
+
 def _read(paths: list[str], n_processes: int) -> list[dict[str, Any]]:
     """Summaries in the order of the paths."""
     if len(paths) == 1:
