@@ -219,6 +219,49 @@ def test_exposed_communication() -> None:
     assert "communication" not in _rules(trace(2))
 
 
+def _exchange(kernel: str, *labels: str) -> Simulated:
+    sim = gpu_training(3, n_kernels=10)
+    kernels = [e for e in sim.events if e["cat"] == "kernel"]
+    for number, event in enumerate(kernels):
+        if number % 10 >= 6:
+            event["name"] = kernel
+    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        for number, label in enumerate(labels):
+            sim.label(label, mark["ts"] + 5 + 160 * number, 150)
+    return sim
+
+
+def test_gradients_that_are_exchanged() -> None:
+    finding = _finding(_exchange("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), "communication")
+    assert "no_sync" in finding.what_to_do
+    assert "all-to-all" not in " ".join([finding.title, *finding.evidence])
+
+
+_SEND = "ncclDevKernel_SendRecv(ncclDevComm*)"
+
+
+def test_embeddings_that_are_exchanged_are_no_gradients() -> None:
+    wait = "## PooledEmbeddingsAwaitable wait() ##"
+    finding = _finding(_exchange(_SEND, wait), "communication")
+    assert finding.title.startswith("Ranks exchange embeddings (all-to-all)")
+    assert "100 % of the collectives' time is all-to-all" in finding.evidence[2]
+    assert finding.evidence[3].endswith("most of it in PooledEmbeddingsAwaitable")
+    assert "TrainPipelineSparseDist" in finding.what_to_do
+    assert "QCommsConfig" in finding.what_to_do
+    assert "no_sync" not in finding.what_to_do
+    # where the pipeline runs already, it is not advised again
+    piped = _finding(_exchange(_SEND, wait, "## sdd_preprocess_splits ##"), "communication")
+    assert "TrainPipelineSparseDist" not in piped.what_to_do
+    assert "QCommsConfig" in piped.what_to_do
+
+
+def test_any_other_all_to_all() -> None:
+    finding = _finding(_exchange(_SEND), "communication")
+    assert finding.title.startswith("Ranks send each other data (all-to-all)")
+    assert "torchrec" not in finding.what_to_do
+    assert "async_op=True" in finding.what_to_do
+
+
 # --- loops and tensors on the wrong side ---------------------------------------------------
 
 

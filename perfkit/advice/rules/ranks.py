@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
-from perfkit.trace.columns import DEVICE_CATEGORIES, Category
+from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Int64
 from perfkit.trace.events import is_communication
 from perfkit.trace.intervals import paint, union
 
 # TensorBoard's plugin warns of communication from a tenth of the step on.
 _LEAST_SHARE = 0.1
+# NCCL has no kernel of its own for all-to-all: it sends to and receives from each rank.
+_ALL_TO_ALL = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
+# torch's and TorchRec's names around the exchange of embeddings and of their indices.
+_EMBEDDINGS = re.compile(
+    r"KJT\w*Awaitable|EmbeddingsAwaitable|fbgemm::\w*embedding|split_embedding|EmbeddingBagCollection"
+)
+_PIPELINED = re.compile(r"sdd_preprocess|sparse_data_dist|start_sparse_data_dist|wait_sparse_data")
+_WAIT_LABEL = re.compile(r"^## (\w+) wait\(\) ##$")
+
+_EXCHANGE_LESS = (
+    "# fewer exchanges: gradients of several batches at once\n"
+    "with model.no_sync():\n"
+    "    (loss_fn(model(x), y) / n).backward()  # all but the last of n batches\n"
+    "# smaller ones: 16 bits on the wire\n"
+    "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+)
+_PIPELINE = (
+    "# the next batch's indices and embeddings travel while this one computes\n"
+    "from torchrec.distributed.train_pipeline import TrainPipelineSparseDist\n"
+    "pipeline = TrainPipelineSparseDist(model, optimizer, device)\n"
+    "loss = pipeline.progress(batches)  # batches = iter(loader)\n"
+)
+_EMBED_LESS = (
+    "# half the bytes: 16 bits on the wire, given to the embeddings' sharder\n"
+    "from torchrec.distributed.fbgemm_qcomm_codec import (\n"
+    "    CommType, QCommsConfig, get_qcomm_codecs_registry)\n"
+    "registry = get_qcomm_codecs_registry(QCommsConfig(\n"
+    "    forward_precision=CommType.FP16, backward_precision=CommType.BF16))\n"
+    "# even shares: a plan that knows the tables' sizes and how often they are read\n"
+    "plan = EmbeddingShardingPlanner(topology=topology).collective_plan(model, sharders)"
+)
+_SEND_LESS = (
+    "# compute what needs no answer before waiting for one\n"
+    "work = torch.distributed.all_to_all_single(received, sent, async_op=True)\n"
+    "own = local_part(x)\n"
+    "work.wait()\n"
+    "# half the bytes: sent.to(torch.bfloat16)"
+)
+# Below, the host's waits for them are not worth a word.
+_LEAST_WAITING = 0.05
 _DATA_PARALLEL = ("DataParallel.forward", "Broadcast", "Gather", "Scatter")
 
 
@@ -108,23 +149,58 @@ def communication(case: Case) -> Iterator[Finding]:
     took_ms = case.trace.dur_us[rows] / 1e3
     longest_ms, median_ms = float(took_ms.max()), float(np.median(took_ms))
     gain, formula = amdahl(share)
+    title, more, what_to_do = _what_is_exchanged(case, rows)
     yield Finding(
         rule="communication",
-        title="Ranks exchange data while nothing else runs on the device",
+        title=title,
         evidence=(
             f"{percent(share)} of each step is communication that no computation hides; "
             f"{len(rows) / case.n_steps:,.1f} collectives per step",
             "part of it may be waiting for a slower rank: the longest collective took "
             f"{duration(longest_ms)}, half of them less than {duration(median_ms)}",
+            *more,
         ),
-        what_to_do=(
-            "# fewer exchanges: gradients of several batches at once\n"
-            "with model.no_sync():\n"
-            "    (loss_fn(model(x), y) / n).backward()  # all but the last of n batches\n"
-            "# smaller ones: 16 bits on the wire\n"
-            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
-        ),
+        what_to_do=what_to_do,
         gain_at_most=gain,
         formula=formula,
         lesson="15-data-parallel",
     )
+
+
+def _what_is_exchanged(case: Case, rows: Int64) -> tuple[str, list[str], str]:
+    """Title, further evidence and cure: gradients, embeddings and other all-to-all differ."""
+    trace = case.trace
+    names = trace.name_table(_ALL_TO_ALL.search)[trace.name_id[rows]]
+    kinds = np.array([bool(_ALL_TO_ALL.search(c.name)) for c in trace.collectives] + [False])
+    is_all_to_all = names | kinds[trace.collective_id[rows]]
+    took_us = trace.dur_us[rows]
+    part = float(took_us[is_all_to_all].sum() / max(took_us.sum(), 1e-9))
+    if part < 0.5:
+        title = "Ranks exchange data while nothing else runs on the device"
+        return title, [], _EXCHANGE_LESS
+    evidence = [
+        f"{percent(part)} of the collectives' time is all-to-all: each rank sends to each, and all "
+        "wait for the one that has the most to send or comes last"
+    ]
+    if not any(_EMBEDDINGS.search(name) for name in trace.names):
+        title = "Ranks send each other data (all-to-all) while nothing else runs on the device"
+        return title, evidence, _SEND_LESS
+    waits = case.span(case.rows(Category.ANNOTATION, named=_WAIT_LABEL.match))
+    if (waiting := case.share_of(waits)) >= _LEAST_WAITING:
+        longest = _longest_wait(case)
+        evidence.append(
+            f"the host spends {percent(waiting)} of each step in TorchRec's waits for "
+            f"indices and embeddings, most of it in {longest}"
+        )
+    title = "Ranks exchange embeddings (all-to-all) while nothing else runs on the device"
+    is_pipelined = any(_PIPELINED.search(name) for name in trace.names)
+    return title, evidence, _EMBED_LESS if is_pipelined else _PIPELINE + _EMBED_LESS
+
+
+def _longest_wait(case: Case) -> str:
+    """Name of the awaitable in whose wait the host spends the most time."""
+    trace = case.trace
+    rows = np.flatnonzero(case.rows(Category.ANNOTATION, named=_WAIT_LABEL.match))
+    spent = np.bincount(trace.name_id[rows], weights=trace.dur_us[rows])
+    found = _WAIT_LABEL.match(trace.names[int(spent.argmax())])
+    return found[1] if found else ""
