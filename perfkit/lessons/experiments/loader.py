@@ -1,0 +1,283 @@
+"""Lesson 04: what workers bring and hold (A8, A10, B1, B2, C5, D5), and who reads what (D6)."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from perfkit.experiment.knee import Knee
+from perfkit.experiment.recording import Context, Figure, Outcome, experiment
+from perfkit.lessons.loader import START, Numbers, batches_ahead, read_by_all
+from perfkit.timing.compare import compare
+
+LESSON = "04-dataloader"
+# One batch of the source: 32 pictures of 512 × 512 as float32, masks as int64.
+_BATCH_BYTES = 32 * 512 * 512 * (3 * 4 + 8)
+_ROUNDS = 30_000  # of the pure-Python transform: some milliseconds
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Samples that take ``ms`` to come, without a core: as from a disk or a network."""
+
+    def __init__(self, n: int, ms: float, *, uneven: bool = False) -> None:
+        self.n, self.ms, self.uneven = n, ms, uneven
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        late = self.uneven and index % 32 == 31
+        time.sleep(self.ms * (40 if late else 1) / 1e3)
+        return torch.full((8,), float(index))
+
+
+def in_python(index: int) -> int:
+    """A transform that is Python from end to end: it holds the interpreter all the time."""
+    total = 0
+    for i in range(_ROUNDS):
+        total = (total * 31 + i * index) & 0xFFFF
+    return total
+
+
+class PurePython(Dataset[int]):
+    """Samples that :func:`in_python` works on."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> int:
+        return in_python(index)
+
+
+def _loader(data: Dataset[Any], workers: int, **kwargs: Any) -> DataLoader[Any]:
+    if workers:
+        kwargs = {"persistent_workers": True, "multiprocessing_context": START, **kwargs}
+    return DataLoader(data, batch_size=4, num_workers=workers, **kwargs)
+
+
+def _epoch(loader: DataLoader[Any], step_ms: float = 0.0) -> None:
+    for _ in loader:
+        time.sleep(step_ms / 1e3)
+
+
+@contextlib.contextmanager
+def _ended(*loaders: DataLoader[Any]) -> Iterator[None]:
+    """Their workers are gone afterwards, also where the kernel lives on."""
+    try:
+        yield
+    finally:
+        for loader in loaders:
+            iterator, loader._iterator = loader._iterator, None
+            if iterator is not None:
+                iterator._shutdown_workers()  # type: ignore[attr-defined]
+
+
+@experiment("A8", lesson=LESSON, title="batches that workers hold, predicted and measured")
+def memory_of_workers(context: Context) -> Outcome:
+    shape = (3, 128, 128)
+    found = {
+        (workers, prefetch): batches_ahead(workers=workers, prefetch=prefetch, shape=shape)
+        for workers, prefetch in ((1, 1), (1, 2), (2, 2), (2, 4))
+    }
+    as_predicted = all(w * p == ahead.batches for (w, p), ahead in found.items())
+    figures = {
+        "batch_bytes": Figure(_BATCH_BYTES, "B", kind="exact"),
+        "batches_per_worker": Figure(found[1, 2].batches, "1", kind="exact"),
+        "eight_workers_bytes": Figure(8 * 2 * _BATCH_BYTES, "B", kind="predicted"),
+        "source_bytes": Figure(8 * _BATCH_BYTES, "B", kind="predicted"),
+    }
+    shared = found[2, 4].shared_bytes
+    if shared is not None:
+        figures["shared_ratio"] = Figure(shared / found[2, 4].nbytes, "×")
+    return Outcome(
+        holds=as_predicted,
+        figures=figures,
+        headline="batches_per_worker",
+        sentence="Memory grows as workers × prefetch_factor × batch: twice the source's figure.",
+    )
+
+
+@experiment("A10", lesson=LESSON, title="the number of workers by measurement")
+def by_measurement(context: Context) -> Outcome:
+    from perfkit.experiment.sweep import sweep
+    from perfkit.lessons.experiments._loader_workloads import slow_samples
+
+    found = sweep(
+        slow_samples,
+        {"num_workers": [0, 1, 2, 4]},
+        budget_s=max(6.0, context.budget_s),
+        seed=context.seed,
+        say=False,
+    )
+    knee: Knee = found.knee("num_workers")
+    return Outcome(
+        holds=knee.value > 0,
+        figures={"knee": Figure(knee.value, "1"), "best": Figure(knee.best, "1")},
+        headline="knee",
+        sentence="The knee of num_workers is found by a sweep; it depends on sample, step, cores.",
+    )
+
+
+@experiment("B1", lesson=LESSON, title="a DataLoader against a loop by hand")
+def by_hand(context: Context) -> Outcome:
+    data = Slow(16, 2.0)
+
+    def hand_loop() -> None:
+        order = list(range(len(data)))
+        random.Random(context.seed).shuffle(order)
+        for start in range(0, len(order), 4):
+            torch.stack([data[i] for i in order[start : start + 4]])
+            time.sleep(0.008)
+
+    loader = _loader(data, 2, shuffle=True)
+    with _ended(loader):
+        timed = compare(
+            hand_loop,
+            lambda: _epoch(loader, 8.0),
+            names=("loop by hand", "DataLoader, 2 workers"),
+            budget_s=context.budget_s,
+            seed=context.seed,
+        )
+    return Outcome(
+        holds=timed.low > 1,
+        figures={"time_ratio": Figure.of(timed)},
+        headline="time_ratio",
+        sentence="A DataLoader loads the next batch while this one is trained on.",
+    )
+
+
+@experiment("B2", lesson=LESSON, title="two workers against none")
+def with_workers(context: Context) -> Outcome:
+    none, two = _loader(Slow(16, 2.0), 0), _loader(Slow(16, 2.0), 2)
+    with _ended(two):
+        timed = compare(
+            lambda: _epoch(none, 4.0),
+            lambda: _epoch(two, 4.0),
+            names=("no workers", "2 workers"),
+            budget_s=context.budget_s,
+            seed=context.seed,
+        )
+    return Outcome(
+        holds=timed.low > 1,
+        figures={"time_ratio": Figure.of(timed)},
+        headline="time_ratio",
+        sentence="Workers load beside the step where samples take time to come.",
+    )
+
+
+@experiment("C5", lesson=LESSON, title="loading beside the step, and how far ahead")
+def asynchronously(context: Context) -> Outcome:
+    data = Slow(64, 1.0, uneven=True)
+    none = _loader(data, 0)
+    shallow, deep = _loader(data, 1, prefetch_factor=1), _loader(data, 1, prefetch_factor=8)
+    with _ended(shallow, deep):
+        beside = compare(
+            lambda: _epoch(none, 10.0),
+            lambda: _epoch(deep, 10.0),
+            names=("in the step", "one worker, 8 batches ahead"),
+            budget_s=context.budget_s / 2,
+            seed=context.seed,
+        )
+        depth = compare(
+            lambda: _epoch(shallow, 10.0),
+            lambda: _epoch(deep, 10.0),
+            names=("1 batch ahead", "8 batches ahead"),
+            budget_s=context.budget_s / 2,
+            seed=context.seed,
+        )
+    return Outcome(
+        holds=beside.low > 1,
+        figures={"time_ratio": Figure.of(beside), "depth_ratio": Figure.of(depth)},
+        headline="time_ratio",
+        sentence="Loading beside the step hides it; a deeper queue evens out late samples.",
+    )
+
+
+@experiment("D5", lesson=LESSON, title="threads against processes for pure Python")
+def threads_or_processes(context: Context) -> Outcome:
+    data = PurePython(32)
+    processes = _loader(data, 2)
+
+    def threads() -> None:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(in_python, range(32)))
+
+    def alone() -> None:
+        for index in range(32):
+            in_python(index)
+
+    with _ended(processes):
+        by_threads = compare(
+            alone,
+            threads,
+            names=("one thread", "two threads"),
+            budget_s=context.budget_s / 2,
+            seed=context.seed,
+        )
+        by_processes = compare(
+            alone,
+            lambda: _epoch(processes),
+            names=("one process", "two workers"),
+            budget_s=context.budget_s / 2,
+            seed=context.seed,
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Outcome(
+        holds=by_processes.ratio > by_threads.ratio,
+        figures={
+            "threads_ratio": Figure.of(by_threads),
+            "processes_ratio": Figure.of(by_processes),
+            "cores": Figure(cores or 1, "1", kind="exact"),
+        },
+        headline="processes_ratio",
+        sentence="Processes run pure Python side by side; threads of one interpreter do not.",
+    )
+
+
+@experiment("D6", lesson=LESSON, title="an IterableDataset read by several workers")
+def duplicates(context: Context) -> Outcome:
+    def all_of_them(n: int, *_: int) -> range:
+        return range(n)
+
+    def own_share(n: int, rank: int, ranks: int, worker: int, workers: int) -> range:
+        return range(rank * workers + worker, n, ranks * workers)
+
+    doubled = read_by_all(12, all_of_them, ranks=2, workers=2)
+    once = read_by_all(12, own_share, ranks=2, workers=2)
+    return Outcome(
+        holds=set(doubled.values()) == {4} and set(once.values()) == {1},
+        figures={
+            "times_read": Figure(max(doubled.values()), "1", kind="exact"),
+            "times_read_shared": Figure(max(once.values()), "1", kind="exact"),
+        },
+        headline="times_read",
+        sentence="Without shares, two ranks with two workers each read every sample four times.",
+    )
+
+
+def plain_numbers(n: int, workers: int) -> list[int]:
+    """What a loader with that many workers gives for an IterableDataset without shares."""
+    data: IterableDataset[int] = Numbers(n)
+    with warnings.catch_warnings():
+        # torch tells of a length that does not fit, which is what is to be shown
+        warnings.simplefilter("ignore")
+        loader = DataLoader(
+            data,
+            batch_size=None,
+            num_workers=workers,
+            multiprocessing_context=START if workers else None,
+        )
+        return sorted(int(x) for x in itertools.chain(loader))
