@@ -219,6 +219,8 @@ def ab(
             f"{len(measuring.blocks)} blocks took {measuring.duration_s:.3g} s, budget_s was "
             f"{budget:g}: the fewest that give an interval"
         )
+    same, untold = _same(measuring.runs)
+    warnings += untold
     on_gpu = any("CUDA" in run.peak_kind for run in measuring.runs)
     return ABResult(
         names=called,
@@ -228,7 +230,7 @@ def ab(
         confidence=found.confidence,
         blocks=tuple(measuring.blocks),
         runs=tuple(measuring.runs),
-        same=_same(measuring.runs),
+        same=same,
         sentence=sentence(called, found),
         warnings=tuple(dict.fromkeys([*warnings, *_of_runs(measuring.runs)])),
         stopped=stopped,
@@ -241,12 +243,19 @@ def ab(
     )
 
 
-def _same(runs: Sequence[RunResult]) -> SameResult | None:
-    """Whether both arms learn the same, from the runs that the times come from."""
+def _same(runs: Sequence[RunResult]) -> tuple[SameResult | None, list[str]]:
+    """Whether both arms learn the same, from the runs that the times come from; or why not told.
+
+    What was measured took minutes: nothing that goes wrong in here may lose it.
+    """
     try:
-        return same_result(list(runs[0::2][:_SAME_RUNS]), list(runs[1::2][:_SAME_RUNS]))
+        found = same_result(list(runs[0::2][:_SAME_RUNS]), list(runs[1::2][:_SAME_RUNS]))
     except UsageError:
-        return None
+        return None, []
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        return None, [f"whether both learn the same could not be worked out ({what})"]
+    return found, []
 
 
 def _of_runs(runs: Sequence[RunResult]) -> list[str]:

@@ -284,6 +284,17 @@ def test_whether_both_learn_the_same_is_told():
     assert other.same.sentence in " ".join(report.text(other).split())
 
 
+def test_a_comparison_of_results_that_breaks_loses_no_times(monkeypatch):
+    def broken(*_):
+        raise RuntimeError("never seen")
+
+    monkeypatch.setattr("perfkit.experiment.ab.same_result", broken)
+    found = ab(sleeping, {"quick": False}, {"quick": True}, **SHORT)
+    assert found.same is None
+    assert found.ratio.ratio > 1
+    assert [w for w in found.warnings if "RuntimeError: never seen" in w]
+
+
 def test_figures_have_their_words():
     from perfkit.report import sweep as pictures
 
