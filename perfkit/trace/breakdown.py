@@ -193,6 +193,14 @@ def breakdown(trace: Trace, steps: Steps | None = None) -> Breakdown:
 
 def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     """Where each host class (all but *other*) was active; they overlap, priority decides."""
+    question = "host layers", steps.thread  # all that it depends on
+    found: dict[str, Intervals] | None = trace.answers.get(question)
+    if found is None:
+        found = trace.answers[question] = _host_layers(trace, steps)
+    return found
+
+
+def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     start, end = trace.start_ns, trace.end_ns
     on_thread = trace.thread == steps.thread
     labels = trace.is_a(Category.OP, Category.ANNOTATION) & on_thread
@@ -259,7 +267,7 @@ def device_layers(trace: Trace) -> tuple[list[Intervals], list[str]]:
             for d in devices
         }
         busiest = max(time_of, key=lambda d: time_of[d])
-        on_device &= trace.device == busiest
+        on_device = on_device & (trace.device == busiest)
         warnings.append(
             f"{len(devices)} devices in one process: device figures are of device {busiest}, "
             "the busiest"

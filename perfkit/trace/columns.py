@@ -182,10 +182,19 @@ class Trace:
         return self.start_ns + np.rint(self.dur_us * 1e3).astype(np.int64)
 
     def is_a(self, *categories: Category) -> Bool:
-        """Which rows are of one of these categories."""
-        table = np.zeros(256, dtype=np.bool_)
-        table[list(categories)] = True
-        return table[self.category]
+        """Which rows are of one of these categories; not to be written to."""
+        found: Bool | None = self.answers.get(categories)
+        if found is None:
+            table = np.zeros(256, dtype=np.bool_)
+            table[list(categories)] = True
+            found = self.answers[categories] = table[self.category]
+            found.flags.writeable = False
+        return found
+
+    @cached_property
+    def answers(self) -> dict[Any, Any]:
+        """What was asked before, by question: several answers ask the same of a trace."""
+        return {}
 
     def name_table(self, predicate: Any) -> Bool:
         """For every entry of ``names``: does ``predicate(name)`` hold?

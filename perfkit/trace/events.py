@@ -92,6 +92,14 @@ def runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
     A wait that follows a host-to-device copy inside the same op (pageable memory) is part of
     that copy. Device-to-device copies only launch, so they count as neither.
     """
+    question = "runtime calls", steps.thread  # all that it depends on
+    found: RuntimeCalls | None = trace.answers.get(question)
+    if found is None:
+        found = trace.answers[question] = _runtime_calls(trace, steps)
+    return found
+
+
+def _runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
     here = trace.is_a(Category.RUNTIME) & host_threads(trace, steps)[trace.thread]
     waits = here & trace.named(lambda n: _SYNC.search(n))
     copies = here & trace.named(lambda n: _MEMCPY.search(n))

@@ -103,7 +103,7 @@ def _enclosing(
     """For each runtime row: rows of the ops, labels and functions around it, outermost first."""
     result: dict[int, tuple[int, ...]] = {}
     around = trace.is_a(Category.OP, Category.ANNOTATION, Category.PYTHON)
-    around &= ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
+    around = around & ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
     is_call = np.zeros(len(trace), dtype=np.bool_)
     is_call[calls] = True
     for thread in np.unique(trace.thread[calls]):
