@@ -1,0 +1,278 @@
+"""Lesson 05: samples for a store, shards of them, and the exercise: a cache that keeps no halves."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import io
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfkit.errors import UsageError
+from perfkit.lessons._message import Message
+from perfkit.lessons.exercise import Exercise, NotYet
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["SAMPLE_BYTES", "SIDE", "decode", "make_samples", "pack", "read_through", "unpack"]
+
+SIDE = 64  # pixels of a picture
+SAMPLE_BYTES = 1 + 3 * SIDE * SIDE  # the class in one byte, then the pixels
+
+
+def make_samples(folder: Path, n: int, *, seed: int = 0) -> list[str]:
+    """Write ``n`` small pictures, one file each, and return their keys in order.
+
+    A file has one byte for the class, 0 to 3, and 3 × 64 × 64 bytes of pixels: noise, brighter in
+    the quarter that the class names.
+    """
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    keys = []
+    for index in range(n):
+        label = int(random.integers(4))
+        pixels = random.integers(0, 160, (3, SIDE, SIDE), dtype=np.uint8)
+        top, left = divmod(label, 2)
+        half = SIDE // 2
+        pixels[:, top * half : (top + 1) * half, left * half : (left + 1) * half] += 90
+        keys.append(f"{index:05}.bin")
+        (folder / keys[-1]).write_bytes(bytes([label]) + pixels.tobytes())
+    return keys
+
+
+def decode(data: bytes) -> tuple[torch.Tensor, int]:
+    """A sample's picture, uint8 (3, 64, 64), and its class.
+
+    Raises:
+        UsageError: there are more or fewer bytes than a sample has.
+    """
+    import torch
+
+    if len(data) != SAMPLE_BYTES:
+        raise UsageError(f"a sample has {SAMPLE_BYTES:,} bytes, and these are {len(data):,}")
+    values = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return values[1:].view(3, SIDE, SIDE), int(values[0])
+
+
+def pack(folder: Path, keys: Sequence[str], *, per_shard: int) -> list[str]:
+    """Pack files of a folder into tar files beside them; returns the keys of those.
+
+    Raises:
+        UsageError: fewer than one file a shard.
+    """
+    if per_shard < 1:
+        raise UsageError(f"a shard holds at least one sample, not {per_shard!r}")
+    shards = []
+    for begin in range(0, len(keys), per_shard):
+        shards.append(f"shard-{len(shards):03}.tar")
+        with tarfile.open(folder / shards[-1], "w") as tar:
+            for key in keys[begin : begin + per_shard]:
+                tar.add(folder / key, arcname=key)
+    return shards
+
+
+def unpack(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Key and bytes of each file in a tar file, in its order."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for member in tar:
+            found = tar.extractfile(member)
+            if found is not None:
+                yield member.name, found.read()
+
+
+# --- the exercise ---------------------------------------------------------------------------------
+
+Fetch = Callable[[str], bytes]
+Answer = Callable[[Fetch, Path, str], Any]
+
+_CONTENT = {"a.bin": b"first" * 100, "b.bin": bytes(range(256)) * 3, "empty.bin": b""}
+
+
+class _Far:
+    """A store in memory that notes what it is asked, and fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.error: Exception | None = None
+
+    def __call__(self, key: str) -> bytes:
+        self.asked.append(key)
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return _CONTENT[key]
+
+
+class _FullDisk(io.RawIOBase):
+    """A file that takes half of what is written to it."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B") if not isinstance(data, str) else data.encode()
+        self._file.write(bytes(view[: len(view) // 2]))
+        self._file.flush()
+        raise OSError(28, "No space left on device (made by the check)")
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@contextlib.contextmanager
+def _disk_is_full(folder: Path) -> Iterator[None]:
+    """In this block a file in that folder takes half of what is written, as on a full disk."""
+    real = builtins.open
+
+    def full(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        opened = real(file, mode, *args, **kwargs)
+        inside = not isinstance(file, int) and folder in Path(str(file)).absolute().parents
+        return _FullDisk(opened) if inside and set(mode) & set("wxa+") else opened
+
+    # pathlib looks it up in io, everybody else among the builtins
+    builtins.open = io.open = full  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        builtins.open = io.open = real
+
+
+def _get(answer: Answer, far: Fetch, folder: Path, key: str) -> bytes:
+    got = answer(far, folder, key)
+    if got is None:
+        raise NotYet("your function returns nothing yet: let it return the bytes of the key")
+    if not isinstance(got, bytes):
+        raise NotYet(f"return the bytes themselves, not a {type(got).__name__}")
+    return got
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made).resolve()
+
+
+def _show(answer: Answer) -> Message:
+    far = _Far()
+    with _folder() as folder:
+        for _ in range(2):
+            for key in ("a.bin", "b.bin"):
+                _get(answer, far, folder, key)
+        left = sorted(f"{file.name} ({file.stat().st_size} B)" for file in folder.iterdir())
+    return Message(
+        "Two epochs over two keys (500 B and 768 B)",
+        items=(
+            f"requests: {len(far.asked)}",
+            f"in the folder afterwards: {', '.join(left) or 'nothing'}",
+        ),
+    )
+
+
+def _check(answer: Answer) -> list[str]:
+    with _folder() as folder:
+        _check_reads(answer, folder)
+    with _folder() as folder:
+        _check_store_fails(answer, folder)
+    with _folder() as folder:
+        _check_disk_full(answer, folder)
+    return [
+        "three keys, two epochs: 3 requests, and none in the second epoch",
+        "what another process left in the folder is used",
+        "a store that fails leaves nothing behind, and its own error comes through",
+        "a write that breaks off in the middle never becomes a sample",
+    ]
+
+
+def _check_reads(answer: Answer, folder: Path) -> None:
+    far = _Far()
+    for epoch in (1, 2):
+        for key, content in _CONTENT.items():
+            before = len(far.asked)
+            got = _get(answer, far, folder, key)
+            if got != content:
+                raise NotYet(f"{key} holds {len(content)} bytes; you returned {len(got)} others")
+            asked = len(far.asked) - before
+            if asked != (epoch == 1):
+                size = "an empty file, " if not content else ""
+                raise NotYet(
+                    f"{key} ({size}epoch {epoch}) took {asked} requests: one the first time, "
+                    "none after that"
+                )
+    # as another process sees it: the same folder, and no memory of this one
+    moved = folder.with_name(folder.name + "-moved")
+    folder.rename(moved)
+    folder.mkdir()
+    try:
+        before = len(far.asked)
+        _get(answer, far, folder, "a.bin")
+        if len(far.asked) == before:
+            raise NotYet(
+                "with an empty folder there was no request: keep samples in the folder, not in "
+                "memory, where no other worker and no later run finds them"
+            )
+    finally:
+        shutil.rmtree(moved)
+
+
+def _check_store_fails(answer: Answer, folder: Path) -> None:
+    far = _Far()
+    told = far.error = ConnectionError("the store hung up (made by the check)")
+    try:
+        _get(answer, far, folder, "a.bin")
+    except Exception as error:
+        if error is not told:
+            raise NotYet(
+                f"the store failed, and what came through was {type(error).__name__}, not the "
+                "store's own error: who retries needs to know why"
+            ) from None
+    else:
+        raise NotYet("the store failed, and your function returned something: let errors through")
+    if _get(answer, far, folder, "a.bin") != _CONTENT["a.bin"]:
+        raise NotYet("after the store had failed once, the next read did not give the sample")
+
+
+def _check_disk_full(answer: Answer, folder: Path) -> None:
+    far = _Far()
+    with contextlib.suppress(OSError), _disk_is_full(folder):
+        answer(far, folder, "b.bin")
+    content = _CONTENT["b.bin"]
+    got = _get(answer, far, folder, "b.bin")
+    if got != content:
+        raise NotYet(
+            f"a write broke off in the middle, and the next read returned {len(got)} of "
+            f"{len(content)} bytes as if all were well. Write under another name first, and "
+            "rename when the file is whole"
+        )
+
+
+read_through = Exercise(
+    "a cache that keeps no halves",
+    spec=(
+        "cached(fetch, folder, key) returns the bytes of a key. fetch(key) asks the store and "
+        "returns bytes; folder is a Path on the local disk.",
+        "The first time it asks the store and keeps the bytes in a file of the folder; after that, "
+        "also in another process, it reads the file and asks nobody.",
+        "Whatever breaks in between, an error of the store or of the disk: it comes through, and "
+        "no half of a sample is ever returned.",
+    ),
+    hints=(
+        "First look whether the file is there. If it is not, fetch, and write. Return what the "
+        "file holds. Then ask: what is there if the write stops in the middle?",
+        "A file under its own name must be whole. So write to another name in the same folder, "
+        "and give it its own name when all is written: a rename happens in one piece.",
+        'part = folder / f"{key}.{os.getpid()}.part"; part.write_bytes(fetch(key)); '
+        "part.replace(folder / key). The process number keeps two workers apart.",
+    ),
+    show=_show,
+    check=_check,
+)
