@@ -9,6 +9,7 @@ import numpy as np
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.trace.lines import Line
+from perfkit.trace.operators import Operator
 
 # Python between the ops of a healthy step of some ms takes up to a tenth of it.
 _LEAST_SHARE = 0.15
@@ -17,6 +18,9 @@ _LEAST_SHARE = 0.15
 _TINY_US = 10.0
 # A ResNet-50 step has about 1,000 ops that Python issues one by one; a loop over elements more.
 _MANY_OPS = 500
+# An op that is called this often in a step stands in a loop, as the tiny ones do; a rewrite that
+# takes the loop away takes it along.
+_OFTEN = 50
 _LEAST_SAMPLES = 5
 
 
@@ -64,29 +68,34 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
     optimizer = case.labels("Optimizer.")
     in_optimizer = case.ops_inside(optimizer)
     data = case.ops_inside(case.labels("enumerate(DataLoader)"))
+
+    def calls(op: Operator) -> int:
+        """Calls outside of the optimizer and of loading."""
+        return max(op.count - in_optimizer.get(op.name, 0) - data.get(op.name, 0), 0)
+
+    def share_of(ops: list[Operator]) -> float:
+        """Their self time in these calls, as a share of the steps' time."""
+        return sum(o.self_us * calls(o) / o.count for o in ops) / case.wall_us
+
     tiny = [o for o in case.operators if o.self_us / o.count < _TINY_US]
-    n_tiny = sum(max(o.count - in_optimizer.get(o.name, 0) - data.get(o.name, 0), 0) for o in tiny)
-    per_step = n_tiny / case.n_steps
+    per_step = sum(calls(o) for o in tiny) / case.n_steps
     # Part of an op's time is real work; the share is that of the calls outside of the optimizer.
-    share = (
-        sum(
-            o.self_us
-            * max(o.count - in_optimizer.get(o.name, 0) - data.get(o.name, 0), 0)
-            / o.count
-            for o in tiny
-        )
-        / case.wall_us
-    )
+    share = share_of(tiny)
     if per_step < _MANY_OPS or share < _LEAST_SHARE:
         return
-    gain, formula = amdahl(share)
+    often = [o for o in case.operators if o in tiny or calls(o) >= _OFTEN * case.n_steps]
+    # One operation in place of the loop also takes away the larger ones in it, and the Python
+    # between them: without these "at most" would not be true.
+    between = case.shares["other"]
+    gain, formula = amdahl(share_of(often) + between)
     named = sorted(tiny, key=lambda o: -o.count)[:3]
     yield Finding(
         rule="tiny-ops",
         title="Thousands of tiny operations: calling them is the work",
         evidence=(
             f"{per_step:,.0f} operations of less than {_TINY_US:g} µs in each step take "
-            f"{percent(share)} of it",
+            f"{percent(share)} of it; all that is called {_OFTEN} times a step or more, and the "
+            f"Python between, {percent(share_of(often) + between)}",
             "most often "
             + ", ".join(f"{o.name} ({o.count / case.n_steps:,.0f} per step)" for o in named),
         ),
