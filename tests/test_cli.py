@@ -207,7 +207,9 @@ def test_lab_prints_an_address_that_answers_and_ends_by_ctrl_c(tmp_path: Path) -
         address = _address(process)
         with urllib.request.urlopen(address, timeout=20) as answer:
             assert answer.status == 200
-            assert b"JupyterLab" in answer.read()
+            page = answer.read()
+        assert b"JupyterLab" in page
+        assert b"apputils-extension:announcements" in page, "it would ask whether to fetch news"
         command = " ".join(psutil.Process(process.pid).cmdline())
         token = address.partition("token=")[2]
         assert token not in command, "the token can be read in the process list"

@@ -27,6 +27,9 @@ _FIRST_PORT = 8888  # Jupyter's own default
 _PORTS_TRIED = 50
 _READY_TIMEOUT_S = 120.0
 
+# One more folder of Jupyter's configuration: without the question whether to ask for news.
+_CONFIG = Path(__file__).parent / "lab_config"
+
 
 def serve(
     notebook: Path, *, port: int | None, browser: bool | None, say: Callable[[str], None]
@@ -57,6 +60,10 @@ def serve(
         daemon=True,
     )
     announcer.start()
+    others = os.environ.get("JUPYTER_CONFIG_PATH")
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
+        [str(_CONFIG), *([others] if others else [])]
+    )
     LabApp.launch_instance(argv=_arguments(notebook, chosen, token))
 
 
