@@ -1,0 +1,197 @@
+"""Lesson 07: the exercise, the counts behind the published time, and its experiments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from perfkit.experiment.recording import Context, registered
+from perfkit.lessons.experiments import sync_points as experiments
+from perfkit.lessons.sync_pictures import draw_bounds, draw_crossover
+from perfkit.lessons.sync_points import (
+    CLASSES,
+    IGNORE,
+    PUBLISHED,
+    crossover,
+    masks,
+    published_step,
+    score_classes,
+)
+from perfkit.lessons.traffic import work_of
+
+
+def _right(logits: Any, target: Any) -> Any:
+    bins = target.clamp(max=CLASSES).flatten()
+    right = (logits.argmax(1) == target).flatten().float()
+    zeros = torch.zeros(CLASSES + 1)
+    hits = zeros.scatter_add(0, bins, right)
+    return (hits / zeros.scatter_add(0, bins, torch.ones_like(right)))[:CLASSES]
+
+
+def _by_comparing(logits: Any, target: Any) -> Any:
+    """Another right way: a comparison with every class."""
+    of_class = target[..., None] == torch.arange(CLASSES)
+    right = of_class & (logits.argmax(1) == target)[..., None]
+    return right.sum((0, 1, 2)) / of_class.sum((0, 1, 2))
+
+
+def _slow(logits: Any, target: Any) -> Any:
+    predicted = logits.argmax(1)
+    accuracy = torch.full((CLASSES,), math.nan)
+    for c in torch.unique(target).tolist():
+        if c != IGNORE:
+            accuracy[c] = (predicted[target == c] == c).float().mean().item()
+    return accuracy
+
+
+def _bincount(logits: Any, target: Any) -> Any:
+    bins = target.clamp(max=CLASSES).flatten()
+    right = (logits.argmax(1) == target).flatten().float()
+    hits = torch.bincount(bins, weights=right, minlength=CLASSES + 1)
+    return (hits / torch.bincount(bins, minlength=CLASSES + 1))[:CLASSES].float()
+
+
+def _absent_is_zero(logits: Any, target: Any) -> Any:
+    return _right(logits, target).nan_to_num(0.0)
+
+
+def _ignored_counts(logits: Any, target: Any) -> Any:
+    """What is not labelled falls into the last class."""
+    return _right(logits, target.clamp(max=CLASSES - 1))
+
+
+def _in_place(logits: Any, target: Any) -> Any:
+    return _right(logits, target.clamp_(max=CLASSES))
+
+
+def _with_the_bin(logits: Any, target: Any) -> Any:
+    return torch.zeros(CLASSES + 1)
+
+
+@pytest.mark.parametrize("answer", [_right, _by_comparing])
+def test_right_answers_pass(answer: Callable[..., Any]) -> None:
+    said = repr(score_classes.check(answer))
+    assert said.startswith("Done"), said
+    assert "no line waits" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda *_: None, "returns nothing yet"),
+        (lambda logits, target: _right(logits, target).tolist(), "not a list"),
+        (lambda logits, target: _right(logits, target).nanmean(), "shape (10,), not ()"),
+        (lambda logits, target: _right(logits, target).nan_to_num().int(), "not torch.int32"),
+        (_with_the_bin, "shape (10,), not (11,)"),
+        (_slow, "a GPU would be waited for at"),
+        (_bincount, "a GPU would be waited for at"),
+        (_absent_is_zero, "class 9 has an accuracy of NaN (it does not occur), not 0"),
+        (_ignored_counts, "class 9 has an accuracy of NaN"),
+        (_in_place, "changes the mask"),
+    ],
+)
+def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:
+    said = " ".join(repr(score_classes.check(answer)).split())
+    assert said.startswith("Not yet"), said
+    assert reason in said, said
+
+
+def test_show_names_the_lines_that_wait() -> None:
+    said = repr(score_classes.show(_slow))
+    assert "Lines that wait: 2" in said
+    assert "torch.unique" in said
+    assert "Lines that wait: 0" in repr(score_classes.show(_right))
+
+
+def test_an_answer_that_cannot_be_right_is_still_shown() -> None:
+    assert "it returns tensor([0." in repr(score_classes.show(_with_the_bin))
+    assert "Nothing to see yet" in repr(score_classes.show(lambda *_: None))
+
+
+def test_masks_have_an_absent_class_and_the_density_asked_for() -> None:
+    made = masks(4, 64, 0.25, seed=1)
+    labelled = made != IGNORE
+    assert made.dtype == torch.int64
+    assert abs(labelled.float().mean().item() - 0.25) < 0.02
+    assert set(made.flatten().tolist()) == {*range(CLASSES - 1), IGNORE}
+    assert torch.equal(made, masks(4, 64, 0.25, seed=1))
+    assert bool((masks(1, 8, 0.0) == IGNORE).all())
+
+
+def test_the_published_step_is_counted_by_hand_as_well() -> None:
+    work = work_of(published_step("meta"))
+    pixels = PUBLISHED.batch * PUBLISHED.side**2
+    first, other = (2 * 9 * channels * 10 * pixels for channels in (3, 10))
+    assert work.flops == 2 * first + 33 * other
+    # each tensor once: ten float32 channels, twelve convolutions and their backward passes alone
+    assert work.traffic_bytes > (12 * 2 + 12 * 3) * 10 * 4 * pixels * 0.9
+    compute_ms, traffic_ms = work.least_ms(tflop_per_s=31, gb_per_s=600)
+    assert compute_ms == pytest.approx(32.73, abs=0.01)
+    assert traffic_ms > PUBLISHED.after_ms * 20
+
+
+def test_traffic_of_one_operator_is_what_it_reads_and_writes() -> None:
+    x = torch.empty(1000, device="meta")
+    one = work_of(lambda: x.view(10, 100).relu())
+    assert (one.flops, one.traffic_bytes, one.operators) == (0, 8000, 1)
+
+
+def test_the_published_step_trains() -> None:
+    step = published_step("cpu", batch=1, side=8)
+    first = float(step())
+    for _ in range(20):
+        last = float(step())
+    assert last < first
+
+
+def test_the_crossover_lies_between_the_points_around_it() -> None:
+    assert crossover([0.01, 0.1, 1.0], [0.5, 2.0, 8.0]) == pytest.approx(0.1**1.5)
+    assert crossover([0.01, 1.0], [0.5, 0.9]) is None
+    assert crossover([0.01, 1.0], [2.0, 4.0]) is None
+
+
+def test_pictures_say_what_they_show() -> None:
+    figure, words = draw_bounds({"published": 5.4}, {"arithmetic": 32.7}, source="predicted")
+    assert "published: 5.40 ms; arithmetic: at least 32.7 ms" in words
+    assert len(figure.axes) == 1
+    ratios = [SimpleNamespace(ratio=r, low=0.9 * r, high=1.1 * r) for r in (0.5, 2.0)]
+    figure, words = draw_crossover([0.01, 0.1], ratios, 0.0316, source="measured here")
+    assert "1 %: 0.5×, 10 %: 2×" in words
+    assert "equal at about 3 %" in words
+    _, words = draw_crossover([0.01, 0.1], ratios, None, source="measured here")
+    assert "never equal" in words
+
+
+@pytest.mark.parametrize("claim", ["E1", "E2", "E3", "E4", "E5", "E6", "B5", "B6"])
+def test_its_experiments_count_what_they_say(claim: str, tmp_path: Path) -> None:
+    (one,) = registered(claims=[claim], lessons=[experiments._LESSON])
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    outcome = one.run(Context(budget_s=0.5, device=device, seed=0, folder=tmp_path))
+    value = {name: figure.value for name, figure in outcome.figures.items()}
+    kinds = {name: figure.kind for name, figure in outcome.figures.items()}
+    if claim != "E4":  # its direction is a matter of the clock
+        assert outcome.holds == (claim != "E5"), outcome.sentence
+    if claim in ("E1", "E2", "E3"):
+        # two masks and the backward of one of them
+        assert value["waits_before"] == {"E1": 1, "E2": 1, "E3": 3}[claim]
+        assert value["waits_after"] == 0
+    if claim == "E4":
+        assert value["dense_ratio"] > 0
+    if claim == "E5":
+        assert value["flops"] == 1_014_686_023_680
+        assert value["most_ratio"] < 10
+        assert kinds["least_ms"] == "predicted"
+        assert device == "cuda" or kinds["stopwatch_ratio"] == "simulated"
+    if claim == "B5":
+        pixels = 8 * 128 * 128
+        assert value["graph_bytes"] > CLASSES * 4 * pixels  # the scores, at the least
+        assert value["detached_bytes"] == value["after_backward_bytes"] == 4
+        assert value["item_bytes"] == 0
+    if claim == "B6":
+        assert (value["fetched_bytes"], value["summed_bytes"]) == (8 * 128 * 128, 8)
