@@ -57,11 +57,11 @@ _Loss = Callable[[], torch.Tensor]
 class _Batch:
     """A layer whose scores a loss is made of, and a mask."""
 
-    def __init__(self, context: Context, *, density: float = 0.7) -> None:
+    def __init__(self, context: Context, *, n: int = _N, density: float = 0.7) -> None:
         torch.manual_seed(context.seed)
         self.layer = torch.nn.Conv2d(3, CLASSES, 1).to(context.device)
-        self.pictures = torch.randn(_N, 3, _SIDE, _SIDE, device=context.device)
-        self.target = masks(_N, _SIDE, density, seed=context.seed).to(context.device)
+        self.pictures = torch.randn(n, 3, _SIDE, _SIDE, device=context.device)
+        self.target = masks(n, _SIDE, density, seed=context.seed).to(context.device)
 
     def logits(self) -> torch.Tensor:
         scores: torch.Tensor = self.layer(self.pictures)
@@ -293,7 +293,7 @@ def hidden_waits(context: Context) -> Outcome:
 
 @experiment("B5", lesson=_LESSON, title="collected losses: the graph, the value, the detached one")
 def kept_losses(context: Context) -> Outcome:
-    batch = _Batch(context)
+    batch = _Batch(context, n=1)
     kept: list[object] = []
     ways: dict[str, Callable[[torch.Tensor], None]] = {
         "loss": kept.append,
