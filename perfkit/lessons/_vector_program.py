@@ -62,11 +62,11 @@ def _torch_resize(data: bytes) -> Callable[[], Any]:
 
 
 WORK = {
-    "pillow decode": _pillow,
+    "Pillow decode": _pillow,
     "simplejpeg decode": _simplejpeg,
-    "opencv decode": _opencv_decode,
-    "opencv blur": _opencv_blur,
-    "opencv resize": _opencv_resize,
+    "OpenCV decode": _opencv_decode,
+    "OpenCV blur": _opencv_blur,
+    "OpenCV resize": _opencv_resize,
     "torch resize": _torch_resize,
 }
 

@@ -1,10 +1,11 @@
-"""Lesson 05: samples for a store, shards of them, and the exercise: a cache that keeps no halves."""
+"""Lesson 05: samples for a store, shards of them, and the exercise: a cache without halves."""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
 import io
+import os
 import shutil
 import tarfile
 import tempfile
@@ -68,7 +69,7 @@ def pack(folder: Path, keys: Sequence[str], *, per_shard: int) -> list[str]:
     """
     if per_shard < 1:
         raise UsageError(f"a shard holds at least one sample, not {per_shard!r}")
-    shards = []
+    shards: list[str] = []
     for begin in range(0, len(keys), per_shard):
         shards.append(f"shard-{len(shards):03}.tar")
         with tarfile.open(folder / shards[-1], "w") as tar:
@@ -109,8 +110,12 @@ class _Far:
         return _CONTENT[key]
 
 
-class _FullDisk(io.RawIOBase):
-    """A file that takes half of what is written to it."""
+class _Killed(BaseException):
+    """The end of a process, as far as the reader's code can see it."""
+
+
+class _Interrupted(io.RawIOBase):
+    """A file whose writer dies when half of what it writes is there."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -119,10 +124,9 @@ class _FullDisk(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B") if not isinstance(data, str) else data.encode()
-        self._file.write(bytes(view[: len(view) // 2]))
-        self._file.flush()
-        raise OSError(28, "No space left on device (made by the check)")
+        view = data.encode() if isinstance(data, str) else bytes(data)
+        self._file.write(view[: len(view) // 2])
+        raise _Killed
 
     def close(self) -> None:
         self._file.close()
@@ -130,21 +134,26 @@ class _FullDisk(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def _disk_is_full(folder: Path) -> Iterator[None]:
-    """In this block a file in that folder takes half of what is written, as on a full disk."""
-    real = builtins.open
+def _killed_while_writing(folder: Path) -> Iterator[None]:
+    """In this block whoever writes to a file in that folder dies halfway, and tidies up nothing."""
+    real, real_unlink, real_remove = builtins.open, os.unlink, os.remove
 
-    def full(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        opened = real(file, mode, *args, **kwargs)
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        made = real(file, mode, *args, **kwargs)
         inside = not isinstance(file, int) and folder in Path(str(file)).absolute().parents
-        return _FullDisk(opened) if inside and set(mode) & set("wxa+") else opened
+        return _Interrupted(made) if inside and set(mode) & set("wxa+") else made
 
-    # pathlib looks it up in io, everybody else among the builtins
-    builtins.open = io.open = full  # type: ignore[assignment]
+    def dead(*_: Any, **__: Any) -> None:
+        raise _Killed
+
+    # pathlib looks open up in io, everybody else among the builtins
+    builtins.open = io.open = opened
+    os.unlink = os.remove = dead
     try:
         yield
     finally:
         builtins.open = io.open = real
+        os.unlink, os.remove = real_unlink, real_remove
 
 
 def _get(answer: Answer, far: Fetch, folder: Path, key: str) -> bytes:
@@ -184,12 +193,12 @@ def _check(answer: Answer) -> list[str]:
     with _folder() as folder:
         _check_store_fails(answer, folder)
     with _folder() as folder:
-        _check_disk_full(answer, folder)
+        _check_killed(answer, folder)
     return [
         "three keys, two epochs: 3 requests, and none in the second epoch",
         "what another process left in the folder is used",
         "a store that fails leaves nothing behind, and its own error comes through",
-        "a write that breaks off in the middle never becomes a sample",
+        "a process killed in the middle of a write leaves no half sample behind",
     ]
 
 
@@ -241,17 +250,17 @@ def _check_store_fails(answer: Answer, folder: Path) -> None:
         raise NotYet("after the store had failed once, the next read did not give the sample")
 
 
-def _check_disk_full(answer: Answer, folder: Path) -> None:
+def _check_killed(answer: Answer, folder: Path) -> None:
     far = _Far()
-    with contextlib.suppress(OSError), _disk_is_full(folder):
+    with contextlib.suppress(OSError, _Killed), _killed_while_writing(folder):
         answer(far, folder, "b.bin")
     content = _CONTENT["b.bin"]
     got = _get(answer, far, folder, "b.bin")
     if got != content:
         raise NotYet(
-            f"a write broke off in the middle, and the next read returned {len(got)} of "
-            f"{len(content)} bytes as if all were well. Write under another name first, and "
-            "rename when the file is whole"
+            f"the process was killed in the middle of a write, and the next read returned "
+            f"{len(got)} of {len(content)} bytes as if all were well. Write under another name "
+            "first, and rename when the file is whole"
         )
 
 
@@ -262,8 +271,8 @@ read_through = Exercise(
         "returns bytes; folder is a Path on the local disk.",
         "The first time it asks the store and keeps the bytes in a file of the folder; after that, "
         "also in another process, it reads the file and asks nobody.",
-        "Whatever breaks in between, an error of the store or of the disk: it comes through, and "
-        "no half of a sample is ever returned.",
+        "An error of the store comes through. Whatever breaks in between, even a process killed "
+        "while it writes: no half of a sample is ever returned.",
     ),
     hints=(
         "First look whether the file is there. If it is not, fetch, and write. Return what the "

@@ -24,11 +24,11 @@ _BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"
 
 @dataclass(frozen=True)
 class Way:
-    """One way to read an epoch.
+    """One way to read samples.
 
     Attributes:
         name: what it is called.
-        requests: in an epoch, counted by the store.
+        requests: counted by the store.
         waits: how many of them are waited for one after the other: round trips in a row.
         against: a comparison of the slowest way (first) with this one (second); None for the
             slowest way itself.
@@ -40,11 +40,12 @@ class Way:
     against: Comparison | None = None
 
 
-def draw_ways(ways: Sequence[Way], latency_ms: float) -> tuple[Figure, str]:
-    """Time of an epoch, beside the latency that is in it, and requests.
+def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[Figure, str]:
+    """Time to read some samples, beside the latency that is in it, and requests.
 
     Args:
         ways: the slowest one first, which stands in the comparisons of all others.
+        samples: how many one call of the compared functions reads.
         latency_ms: added to each request.
 
     Returns:
@@ -76,7 +77,7 @@ def draw_ways(ways: Sequence[Way], latency_ms: float) -> tuple[Figure, str]:
         waits[some], rows[some], "D", color=_ORANGE, ms=7, mec="white",
         label="round trips in a row × latency (arithmetic)",
     )  # fmt: skip
-    left.set(yticks=rows, xscale="log", xlabel="one epoch (ms, logarithmic)")
+    left.set(yticks=rows, xscale="log", xlabel=f"{samples} samples (ms, logarithmic)")
     left.set_yticklabels([way.name for way in ways])
     left.set_ylim(len(ways) - 0.5, -1.2)  # room for the legend; the first row on top
     left.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -87,7 +88,7 @@ def draw_ways(ways: Sequence[Way], latency_ms: float) -> tuple[Figure, str]:
         right.annotate(
             f"{n}", (n, row), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9
         )
-    right.set(xlabel="requests in an epoch", xlim=(0, 1.2 * max(*requests, 1)))
+    right.set(xlabel="requests", xlim=(0, 1.2 * max(*requests, 1)))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(visible=False, axis="y")
@@ -96,4 +97,4 @@ def draw_ways(ways: Sequence[Way], latency_ms: float) -> tuple[Figure, str]:
         f"{fmt_ms(wait)} of latency by arithmetic"
         for way, time, wait in zip(ways, times, waits, strict=True)
     )
-    return figure, f"Bars: time of an epoch, and its requests. {said}."
+    return figure, f"Bars: time to read {samples} samples, and requests. {said}."

@@ -22,6 +22,7 @@ __all__ = ["Arm", "break_even", "draw_arms", "draw_break_even", "draw_gains"]
 # Okabe and Ito's palette
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 _MB = 1e6
+_LOGARITHMIC_FROM = 15.0
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,7 @@ def draw_arms(arms: Sequence[Arm], *, pictures: int, per_call: int) -> tuple[Fig
         label="page cache: the kernel may take it back",
     )  # fmt: skip
     right.set(xlabel=f"RAM for {pictures} pictures (MB)")
-    right.set_ylim(len(arms) - 0.5, -1.3)  # room for the legend
-    right.legend(frameon=False, fontsize="small", loc="upper right")
+    figure.legend(frameon=False, fontsize="small", loc="outside upper right", ncols=2)
     for axes in (left, right):
         axes.grid(visible=False, axis="y")
     said = "; ".join(
@@ -115,9 +115,11 @@ def draw_break_even(online: float, offline: float, once: float) -> tuple[Figure,
     epochs = np.arange(last + 1)
     axes.plot(epochs, online * epochs, color=_ORANGE, lw=2)
     axes.plot(epochs, once + offline * epochs, color=_BLUE, lw=2)
+    # beside the lines, two thirds along: left of the steep one, above the flat one
+    at = last * 2 / 3
     axes.annotate(
-        "resize in every epoch", (last, online * last), xytext=(-8, -2), ha="right", va="top",
-        textcoords="offset points", color=_ORANGE, rotation=0,
+        "resize in every epoch", (at, online * at), xytext=(-10, 4), ha="right", color=_ORANGE,
+        textcoords="offset points",
     )  # fmt: skip
     axes.annotate(
         "resize once, before", (last, once + offline * last), xytext=(-8, 6), ha="right",
@@ -161,9 +163,23 @@ def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str
     values = np.array([one.ratio for one in found])
     errors = np.array([[v.ratio - v.low for v in found], [v.high - v.ratio for v in found]])
     colours = [_BLUE if one.different else _GREY for one in found]
-    axes.barh(rows, values, color=colours, alpha=0.85, xerr=errors, ecolor="black", capsize=3)
+    # few and many times on one axis: by factors, from "as fast" on
+    wide = float(values.max()) > _LOGARITHMIC_FROM
+    start = 1.0 if wide else 0.0
+    axes.barh(
+        rows, values - start, left=start, color=colours, alpha=0.85, xerr=errors, ecolor="black",
+        capsize=3,
+    )  # fmt: skip
     axes.axvline(1, color="black", ls="--", lw=1.2)
-    axes.set(yticks=rows, xlabel=label, xlim=(0, None))
+    axes.set(yticks=rows, xlabel=f"{label} (logarithmic)" if wide else label)
+    if wide:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_minor_formatter(
+            lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""
+        )
+    else:
+        axes.set_xlim(0, None)
     axes.set_yticklabels(list(gains))
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NUMBERS", "SHOPS", "TableFiles", "make_table", "missing", "write_table"]
 
-NUMBERS = tuple(f"x{i}" for i in range(8))
+# a list: what pandas takes as a choice of columns
+NUMBERS = [f"x{i}" for i in range(8)]
 SHOPS = ("north", "east", "south", "west")
 
 _INSTALL = {"cv2": "opencv-python-headless", "PIL": "pillow"}

@@ -134,18 +134,18 @@ class Work:
 
 #: Everything that the lesson tries.
 WORKS = (
-    Work("pillow decode", "PIL", _JPEG),
+    Work("Pillow decode", "PIL", _JPEG),
     Work("simplejpeg decode", "simplejpeg", _JPEG),
     Work(
-        "opencv decode",
+        "OpenCV decode",
         "cv2",
         _JPEG | _OPENCV,
         reaches=False,
         remark="OpenCV's copy of libjpeg-turbo is built without the switch",
     ),
-    Work("opencv blur", "cv2", _OPENCV),
+    Work("OpenCV blur", "cv2", _OPENCV),
     Work(
-        "opencv resize",
+        "OpenCV resize",
         "cv2",
         {"OPENCV_IPP": "disabled"},
         remark="cubic, by Intel's IPP, which OPENCV_CPU_DISABLE does not reach",

@@ -111,8 +111,10 @@ def _measure(data: Any, workers: int) -> tuple[int, ...]:
         _answers(pipes, "read")
         after = _answers(pipes, "measure")
     finally:
-        for process, pipe in running:
+        # all ends first: a later worker inherited our end of an earlier one's pipe
+        for _, pipe in running:
             pipe.close()
+        for process, _ in running:
             process.join(2)
             if process.is_alive():
                 process.kill()

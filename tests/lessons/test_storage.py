@@ -34,7 +34,7 @@ Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _right(frame: pandas.DataFrame) -> Parts:
-    numbers = torch.tensor(frame[list(NUMBERS)].fillna(0).to_numpy())
+    numbers = torch.tensor(frame[NUMBERS].fillna(0).to_numpy())
     shops = torch.tensor(frame["shop"].astype("category").cat.codes.to_numpy("int64"))
     return numbers, shops, torch.tensor(frame["label"].to_numpy("int64"))
 
@@ -49,7 +49,7 @@ def _by_rows(frame: pandas.DataFrame) -> Parts:
 
 def _with_gaps(frame: pandas.DataFrame) -> Parts:
     _, shops, labels = _right(frame)
-    return torch.tensor(frame[list(NUMBERS)].to_numpy()), shops, labels
+    return torch.tensor(frame[NUMBERS].to_numpy()), shops, labels
 
 
 def _as_met(frame: pandas.DataFrame) -> Parts:
@@ -111,6 +111,17 @@ def test_a_wrong_answer_is_told_what_is_wrong(
     assert reason in said
 
 
+def test_the_last_hint_can_be_typed_in_as_it_is() -> None:
+    hints = [table_once.hint() for _ in range(3)][-1].items
+    names = {"torch": torch, "NUMBERS": NUMBERS, "frame": make_table(60, gaps=True)}
+    numbers, codes, shops = hints[-1].split("; ")[:3]
+    for line in (numbers, codes, f"shops = {shops}"):
+        exec(line, names)
+    right = _right(make_table(60, gaps=True))
+    assert torch.equal(names["numbers"], right[0])
+    assert torch.equal(names["shops"], right[1])
+
+
 def test_show_tells_shapes_and_calls() -> None:
     said = repr(table_once.show(_right))
     assert "numbers: shape (60, 8) of torch.float32" in said
@@ -142,7 +153,7 @@ def test_a_table_is_the_same_each_time_and_comes_back_from_its_files(tmp_path: P
     pandas.testing.assert_frame_equal(pandas.read_feather(files.arrow), frame)
     # text forgets the width of a number
     assert pandas.read_csv(files.csv)["x0"].dtype == np.float64
-    assert make_table(200, gaps=True)[list(NUMBERS)].isna().to_numpy().any()
+    assert make_table(200, gaps=True)[NUMBERS].isna().to_numpy().any()
     with pytest.raises(UsageError, match="at least one row"):
         make_table(0)
 
@@ -222,7 +233,7 @@ def test_work_that_fails_says_why(tmp_path: Path) -> None:
     broken = tmp_path / "no.jpg"
     broken.write_bytes(b"this is no picture")
     with (
-        pytest.raises(MeasurementError, match=r"pillow decode: its process ended.*identify"),
+        pytest.raises(MeasurementError, match=r"Pillow decode: its process ended.*identify"),
         vector_code.WORKS[0].running(broken, vector=True),
     ):
         pass

@@ -279,7 +279,7 @@ def table_rows(context: Context) -> Outcome:
     from perfkit.lessons.storage import count_calls
     from perfkit.lessons.tables import NUMBERS, make_table
 
-    frame = make_table(5_000, seed=context.seed)[list(NUMBERS)]
+    frame = make_table(5_000, seed=context.seed)[NUMBERS]
     numbers = torch.tensor(frame.to_numpy())
     row = len(frame) // 2
 
@@ -376,7 +376,7 @@ def vector_instructions(context: Context) -> Outcome:
     found: dict[str, Comparison] = {}
     figures: dict[str, Figure] = {}
     for work in works:
-        short = work.name.replace(" ", "_")
+        short = work.name.lower().replace(" ", "_")
         with work.running(picture, vector=False) as slow, work.running(picture, vector=True) as on:
             found[work.name] = _compared(slow, on, context.budget_s / len(works))
         figures[f"{short}_ratio"] = Figure.of(found[work.name])
@@ -385,7 +385,7 @@ def vector_instructions(context: Context) -> Outcome:
             level = on.level
     without = [work.name for work in works if not work.reaches]
     said = f" The switch does not reach {', '.join(without)}." if without else ""
-    decode, resize = found["pillow decode"], found["torch resize"]
+    decode, resize = found["Pillow decode"], found["torch resize"]
     return Outcome(
         holds=resize.different and resize.ratio > 1,
         figures=figures,
