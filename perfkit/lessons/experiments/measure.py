@@ -148,8 +148,9 @@ def first_steps_counted(context: Context) -> Outcome:
         "steps_recorded": Figure(_ACTIVE, "1", kind="exact"),
     }
     moved = float(np.median(counted))
+    low = figures["counted_ratio"].low  # of few processes there is no interval, and no verdict
     return Outcome(
-        holds=moved > 1,
+        holds=low is not None and low > 1,
         figures=figures,
         headline="counted_ratio",
         sentence=(
