@@ -74,7 +74,12 @@ class Setting:
         try:
             return accept(value)
         except ValueError as error:
-            raise SettingError(f"{self.name}={brief(value)} cannot be: it takes {error}") from None
+            # what only the workload reads may take whatever the workload understands
+            own = f"; for others: perfkit.setting({self.name!r}, [...])"
+            raise SettingError(
+                f"{self.name}={brief(value)} cannot be: it takes {error}"
+                f"{own if self.applied_by == 'workload' else ''}"
+            ) from None
 
     def unavailable(self, value: Any, machine: Machine) -> str | None:
         """Why this machine cannot take the value; None where it can."""

@@ -10,6 +10,7 @@ from perfkit.errors import SettingError
 from perfkit.experiment import Setting, Settings
 from perfkit.experiment.catalogue import CATALOGUE
 from perfkit.experiment.claims import claims
+from perfkit.experiment.settings import setting
 
 # No row of the ledger is about these.
 WITHOUT_CLAIM = {"deterministic"}
@@ -109,3 +110,12 @@ def test_what_a_reader_is_told():
     assert "Results: Products keep" in CATALOGUE["precision"].about()
     bare = dataclasses.replace(CATALOGUE["storage"], help="", lesson=None)
     assert bare.about() == ""
+
+
+def test_a_value_that_only_the_workload_reads_can_be_declared():
+    with pytest.raises(SettingError, match=r"perfkit\.setting\('storage', \[\.\.\.\]\)"):
+        CATALOGUE["storage"].check("packed")
+    assert setting("storage", ["files", "packed"]).check("packed") == "packed"
+    with pytest.raises(SettingError) as caught:
+        CATALOGUE["num_workers"].check(-1)
+    assert "perfkit.setting" not in str(caught.value)
