@@ -1,7 +1,8 @@
-"""The pictures of lesson 07: what a step takes at least, and where compacting wins."""
+"""The pictures of lesson 07: what a step takes at least, what stopwatches read, sparse masks."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_bounds", "draw_crossover"]
+__all__ = ["draw_bounds", "draw_clocks", "draw_crossover"]
 
 _GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _ORANGE, _BLUE = "#E69F00", "#0072B2"
@@ -58,6 +59,48 @@ def draw_bounds(
         f"{name}: {'at least ' if predicted else ''}{fmt_ms(ms)}" for name, ms, predicted in rows
     )
     return figure, f"Bars on a log scale of milliseconds a step. {said}. Source: {source}."
+
+
+def draw_clocks(
+    runs: Mapping[str, tuple[Sequence[tuple[float, float]], float]], *, source: str
+) -> tuple[Figure, str]:
+    """What a stopwatch around each step reads, and how long the work took; and in words.
+
+    Args:
+        runs: name → when each step was begun and left, and when all of the work was done; ms
+            since the first began.
+        source: the device; stands under the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.6, 0.85 * len(runs) + 1.0), facecolor=_GROUND)
+    axes = figure.subplots()
+    said = []
+    for at, (name, (steps, done)) in enumerate(reversed(list(runs.items()))):
+        left = steps[-1][1]
+        spans = [(start, end - start) for start, end in steps]
+        axes.barh(at, done - left, 0.4, left=left, facecolor=_GROUND, edgecolor=_DIM, hatch="///")
+        axes.broken_barh(
+            spans, (at - 0.2, 0.4), facecolor=_BLUE, edgecolor="#ffffff", linewidth=0.8
+        )
+        reads = fmt_ms(statistics.median(length for _, length in spans))
+        takes = fmt_ms(done / len(steps))
+        text = f"the stopwatch reads {reads} a step; a step takes {takes}"
+        axes.text(0, at + 0.27, text, va="bottom", fontsize=9, color=_INK)
+        said.append(
+            f"{name}: the host has left {len(steps)} steps after {fmt_ms(left)} and the work is "
+            f"done after {fmt_ms(done)}; {text}"
+        )
+    axes.set_yticks(range(len(runs)), list(runs)[::-1])
+    axes.set_ylim(-0.35, len(runs) - 0.35)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("ms", fontsize=8.5, color=_DIM)
+    _plain(axes)
+    legend = "blue: a step, as the host sees it; hatched: the device is still at work"
+    figure.text(0.005, 0.015, legend, fontsize=8, color=_DIM)
+    figure.text(0.995, 0.015, source, ha="right", fontsize=8, color=_DIM)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    return figure, f"Two rows of bars over time ({source}). {'. '.join(said)}."
 
 
 def draw_crossover(

@@ -13,7 +13,7 @@ import torch
 
 from perfkit.experiment.recording import Context, registered
 from perfkit.lessons.experiments import sync_points as experiments
-from perfkit.lessons.sync_pictures import draw_bounds, draw_crossover
+from perfkit.lessons.sync_pictures import draw_bounds, draw_clocks, draw_crossover
 from perfkit.lessons.sync_points import (
     CLASSES,
     IGNORE,
@@ -166,6 +166,18 @@ def test_pictures_say_what_they_show() -> None:
     assert "equal at about 3 %" in words
     _, words = draw_crossover([0.01, 0.1], ratios, None, source="measured here")
     assert "never equal" in words
+
+
+def test_the_clocks_are_read_from_the_same_steps() -> None:
+    runs = {
+        "waits": ([(0.0, 100.0), (100.0, 200.0)], 201.0),
+        "does not": ([(0.0, 5.0), (5.0, 9.0)], 200.0),
+    }
+    figure, words = draw_clocks(runs, source="simulated device")
+    assert [one.get_text() for one in figure.axes[0].get_yticklabels()] == ["does not", "waits"]
+    assert "does not: the host has left 2 steps after 9.00 ms" in words
+    assert "reads 4.50 ms a step; a step takes 100 ms" in words
+    assert "waits: the host has left 2 steps after 200 ms" in words
 
 
 @pytest.mark.parametrize("claim", ["E1", "E2", "E3", "E4", "E5", "E6", "B5", "B6"])
