@@ -147,7 +147,7 @@ WORKS = (
     Work(
         "OpenCV resize",
         "cv2",
-        {"OPENCV_IPP": "disabled"},
+        {"OPENCV_IPP": "disabled"} | _OPENCV,
         remark="cubic, by Intel's IPP, which OPENCV_CPU_DISABLE does not reach",
     ),
     Work("torch resize", "torch", {"ATEN_CPU_CAPABILITY": "default"}),

@@ -113,7 +113,8 @@ def test_a_wrong_answer_is_told_what_is_wrong(
 
 def test_the_last_hint_can_be_typed_in_as_it_is() -> None:
     hints = [table_once.hint() for _ in range(3)][-1].items
-    names = {"torch": torch, "NUMBERS": NUMBERS, "frame": make_table(60, gaps=True)}
+    names: dict[str, Any] = {"torch": torch, "NUMBERS": NUMBERS}
+    names["frame"] = make_table(60, gaps=True)
     numbers, codes, shops = hints[-1].split("; ")[:3]
     for line in (numbers, codes, f"shops = {shops}"):
         exec(line, names)
