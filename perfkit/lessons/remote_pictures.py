@@ -71,6 +71,7 @@ def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = np.arange(len(ways))
     errors = np.nan_to_num(np.maximum(np.array([times - low, high - times]), 0))
+    errors[:, 0] = np.nan  # the slow one is what the others are measured by: no bar of its own
     left.barh(rows, times, color=_BLUE, alpha=0.85, xerr=errors, ecolor="black", capsize=3)
     some = waits > 0
     left.plot(
@@ -93,7 +94,8 @@ def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(visible=False, axis="y")
     said = "; ".join(
-        f"{way.name}: {fmt_ms(time)}, {fmt_count(way.requests)} requests, "
+        f"{way.name}: {fmt_ms(time)}, {fmt_count(way.requests)} "
+        f"request{'s' * (way.requests != 1)}, "
         f"{fmt_ms(wait)} of latency by arithmetic"
         for way, time, wait in zip(ways, times, waits, strict=True)
     )

@@ -374,5 +374,5 @@ def test_its_experiments_count_what_they_say(claim: str, tmp_path: Path) -> None
         assert exact["uncached_requests"] == 64
         assert exact["uncached_bytes"] == 64 * SAMPLE_BYTES
         assert exact["warm_requests"] == 0
-        assert exact["shard_requests"] == 4
+        assert exact["shard_requests"] == 8
     shutil.rmtree(tmp_path)
