@@ -3,7 +3,9 @@
 It knows four rules of CUDA and nothing else: work on one stream runs in order; streams run beside
 each other, except that two copies share one copy engine; a launch returns at once; a copy makes
 the host wait unless it comes from pinned memory *and* is non-blocking (CUDA's documentation, "API
-synchronization behavior"). Its times are sums of given ones, so they are the same on every machine.
+synchronization behavior"). That simplifies one thing: from pageable memory the host waits at least
+until the driver has staged the bytes, here until they have arrived. Its times are sums of given
+ones, so they are the same on every machine.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from perfkit.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Rates", "SimulatedGpu", "Span", "draw", "feed", "late_read"]
+__all__ = ["Rates", "SimulatedGpu", "Span", "draw", "feed", "late_read", "refilled"]
 
 Way = Literal["plain", "non_blocking", "pinned", "pin in the loop", "side stream"]
 _LANES = ("host", "copy engine", "compute")
@@ -169,6 +171,21 @@ def late_read(*, nbytes: int, wait: bool) -> str:
     if wait:
         gpu.synchronize()
     return "new" if gpu.now_ms >= arrives_ms else "old"
+
+
+def refilled(*, nbytes: int, wait: bool) -> str:
+    """What arrives where the host fills a pinned buffer anew after sending it, non-blocking.
+
+    Returns:
+        ``"the next batch"`` where the buffer was filled anew before the device fetched it,
+        ``"this batch"`` where the host waited.
+    """
+    gpu = SimulatedGpu()
+    gpu.compute(5.0)
+    fetched_ms = gpu.copy(nbytes, pinned=True, non_blocking=True)
+    if wait:
+        gpu.synchronize()
+    return "this batch" if gpu.now_ms >= fetched_ms else "the next batch"
 
 
 def draw(runs: dict[str, SimulatedGpu], *, until_ms: float | None = None) -> Figure:

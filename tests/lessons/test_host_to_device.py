@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import nbformat
 import pytest
 import torch
 
@@ -14,7 +17,9 @@ from perfkit.errors import UsageError
 from perfkit.experiment.recording import Context, registered
 from perfkit.lessons.experiments import host_to_device as experiments
 from perfkit.lessons.host_to_device import MEAN, STD, far_device, prepare_batch, scenes
-from perfkit.lessons.transfers import Rates, SimulatedGpu, draw, feed, late_read
+from perfkit.lessons.transfers import Rates, SimulatedGpu, draw, feed, late_read, refilled
+
+NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "06-host-to-device.ipynb"
 
 
 def _prepare(pictures: Any, masks: Any, device: Any) -> Any:
@@ -131,6 +136,61 @@ def test_nothing_overlaps_on_one_lane() -> None:
 def test_a_read_without_a_wait_is_too_early() -> None:
     assert late_read(nbytes=4, wait=False) == "old"
     assert late_read(nbytes=4, wait=True) == "new"
+
+
+def test_a_buffer_refilled_without_a_wait_sends_the_next_batch() -> None:
+    assert refilled(nbytes=4, wait=False) == "the next batch"
+    assert refilled(nbytes=4, wait=True) == "this batch"
+
+
+def _one_ahead(log: list[str]) -> Callable[[list[Any]], Iterator[list[str]]]:
+    """The lesson's function, on a torch that only writes down what it is asked to do."""
+
+    class Tensor:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def to(self, device: str, *, non_blocking: bool) -> Tensor:
+            assert device == "cuda"
+            assert non_blocking
+            log.append(f"copy {self.name}")
+            return self
+
+        def record_stream(self, stream: Any) -> None:
+            log.append(f"record {self.name} on {stream.name}")
+
+    @contextlib.contextmanager
+    def stream(one: Any) -> Iterator[None]:
+        log.append(f"on {one.name}")
+        yield
+
+    main = SimpleNamespace(
+        name="main", wait_stream=lambda s: log.append(f"main waits for {s.name}")
+    )
+    side = SimpleNamespace(name="side")
+    cuda = SimpleNamespace(Stream=lambda: side, current_stream=lambda: main, stream=stream)
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    (source,) = [cell.source for cell in cells if cell.id == "one-ahead"]
+    names: dict[str, Any] = {"torch": SimpleNamespace(cuda=cuda), "chain": itertools.chain}
+    exec(source, names)  # the cell as it stands in the notebook
+
+    def run(batches: list[Any]) -> Iterator[list[str]]:
+        for got in names["one_ahead"]([[Tensor(name) for name in batch] for batch in batches]):
+            yield [tensor.name for tensor in got]
+
+    return run
+
+
+def test_one_ahead_copies_the_next_batch_before_this_one_is_used_and_waits_for_it() -> None:
+    log: list[str] = []
+    for (got,) in _one_ahead(log)([["a"], ["b"]]):
+        log.append(f"use {got}")
+    assert log == [
+        *("on side", "copy a"),
+        *("main waits for side", "record a on main", "on side", "copy b", "use a"),
+        *("main waits for side", "record b on main", "use b"),
+    ]
+    assert list(_one_ahead([])([])) == []
 
 
 def test_what_the_simulation_cannot_do_is_told() -> None:
