@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfkit.experiment._fingerprint import Fingerprint
+from perfkit.experiment.events import FINAL_STATES
 from perfkit.experiment.result import RunResult
 from perfkit.machine import Provenance
 from perfkit.timing.summary import Summary
@@ -18,6 +19,13 @@ from perfkit.timing.summary import Summary
 _MOST_POINTS = 2000
 _LONGEST_OUTPUT = 2000
 _FLOATS = ("step_ms", "wait_ms", "loss")
+_TEXTS = ("message", "peak_kind", "output", "traceback")
+_NUMBERS = (
+    *("wait_share", "samples_per_s", "peak_bytes", "workers_bytes", "setup_s", "first_point_s"),
+    *("running_s", "run_id", "n_steps", "n_quiet", "n_counted"),
+)
+_MAY_LACK = frozenset(_NUMBERS[:6])
+_SUMMARY = ("n", "median", "low", "high", "confidence", "minimum", "maximum")
 
 
 def saved(run: RunResult) -> dict[str, Any]:
@@ -34,9 +42,10 @@ def run_of(found: Mapping[str, Any]) -> RunResult:
     """The run that :func:`saved` wrote.
 
     Raises:
-        KeyError, TypeError, ValueError: it is none.
+        KeyError, TypeError, ValueError, OverflowError: it is none.
     """
     curve, summary = found["curve"], found["summary"]
+    _check(found)
     if summary is not None:
         summary = Summary(**summary | {"warnings": tuple(summary["warnings"])})
     same = (
@@ -59,6 +68,50 @@ def run_of(found: Mapping[str, Any]) -> RunResult:
         warnings=tuple(found["warnings"]),
         **columns,  # a loss that JSON cannot hold is None there, and NaN here
     )
+
+
+def _check(found: Mapping[str, Any]) -> None:
+    """See that a run's parts are what is reckoned with later, and not only where they are used.
+
+    Raises:
+        KeyError, TypeError, ValueError, OverflowError: one is not.
+    """
+    for name in _TEXTS:
+        _must(isinstance(found[name], str), name, found[name])
+    _must(found["state"] in FINAL_STATES, "state", found["state"])
+    _must(all(isinstance(text, str) for text in found["warnings"]), "warnings", found["warnings"])
+    for name in _NUMBERS:
+        lacks = found[name] is None and name in _MAY_LACK
+        _must(lacks or _is_number(found[name]), name, found[name])
+    _must((found["samples_per_s"] or 0) >= 0, "samples_per_s", found["samples_per_s"])
+    for name, value in dict(found["values"]).items():
+        _must(_is_value(value), name, value)
+    for name in _SUMMARY if found["summary"] is not None else ():
+        _must(_is_number(found["summary"][name]), name, found["summary"][name])
+    curve = found["curve"]
+    n = len(curve["index"])
+    for name in ("index", "memory_bytes", "quiet", "counted", *_FLOATS):
+        column, kind = curve[name], bool if name in ("quiet", "counted") else int
+        _must(isinstance(column, list) and len(column) == n, f"curve {name}", column)
+        if name == "loss":
+            _must(all(x is None or _is_number(x) for x in column), name, column)
+        elif name in _FLOATS:
+            _must(all(_is_number(x) and x >= 0 for x in column), name, column)
+        else:
+            _must(all(type(x) is kind for x in column), name, column)
+
+
+def _must(holds: bool, name: str, value: Any) -> None:
+    if not holds:
+        raise ValueError(f"its {name} is {value!r:.40}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
+
+
+def _is_value(value: Any) -> bool:
+    return value is None or isinstance(value, str | bool) or _is_number(value)
 
 
 def _thinned(run: RunResult) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import socket
 import sys
@@ -30,6 +31,9 @@ __all__ = ["SCHEMA", "Line", "Store", "read"]
 
 #: Of every line; another one is refused.
 SCHEMA = "perfkit.run/1"
+
+# What the experiments reckon with when they go on where they were.
+_NUMBERS_OF = {"ab": ("block", "which", "a_ms", "b_ms", "took_s"), "sweep": ("round",)}
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def read(path: str | os.PathLike[str]) -> tuple[tuple[Line, ...], tuple[str, ...
     Raises:
         StoreError: it cannot be read, or is no store.
     """
-    place = Path(path)
+    place = _place(path)
     try:
         data = place.read_bytes()
     except OSError as error:
@@ -77,7 +81,7 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str], identity: Identity) -> None:
-        self.path = Path(path)
+        self.path = _place(path)
         self.notes: list[str] = []
         self._identity = identity
         self._lock = _Lock(self.path)
@@ -165,6 +169,18 @@ class Store:
             ) from error
 
 
+def _place(path: Any) -> Path:
+    """The file that is meant.
+
+    Raises:
+        StoreError: it cannot be the name of one.
+    """
+    place = Path(path) if isinstance(path, str | os.PathLike) else Path()
+    if not place.name or "\0" in place.name:
+        raise StoreError(f"{path!r:.80} is no name of a file: name one for the store")
+    return place
+
+
 def _split(path: Path, data: bytes) -> tuple[bytes, bytes]:
     """Whole lines, and what is left of a line that was cut off in the writing."""
     end = data.rfind(b"\n") + 1
@@ -173,7 +189,7 @@ def _split(path: Path, data: bytes) -> tuple[bytes, bytes]:
         return data, b""
     try:
         json.loads(tail)
-    except ValueError:
+    except (ValueError, RecursionError):
         return data[:end], tail
     return data, b""  # only the end of the line is missing
 
@@ -186,7 +202,7 @@ def _lines(path: Path, data: bytes) -> list[Line]:
         try:
             line = json.loads(text)
             schema = line["schema"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise StoreError(
                 f"{path}, line {number} is no run of a store; remove that line, or name another "
                 "file"
@@ -198,14 +214,23 @@ def _lines(path: Path, data: bytes) -> list[Line]:
             )
         try:
             run = run_of(line["run"])
-            part = dict(line["part"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            part = _part(line["part"])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise StoreError(
-                f"{path}, line {number} is damaged ({error!r:.80}); remove that line"
+                f"{path}, line {number} is damaged ({error!r:.120}); remove that line"
             ) from None
         names = ("workload", "digest", "machine", "gpu", "torch")
         found.append(Line(part, run, {name: str(line.get(name)) for name in names}))
     return found
+
+
+def _part(found: Any) -> dict[str, Any]:
+    part = dict(found)
+    for name in _NUMBERS_OF.get(str(part.get("kind")), ()):
+        value = part[name]
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"its {name} is {value!r:.40}")
+    return part
 
 
 def _torn_note(path: Path, torn: bytes) -> str:

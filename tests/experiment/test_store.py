@@ -237,6 +237,52 @@ def test_a_place_that_cannot_be_is_told(tmp_path):
         read(tmp_path / "none.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("run", "values", "num_workers"), float("inf")),
+        (("run", "samples_per_s"), "fast"),
+        (("run", "samples_per_s"), -1.0),
+        (("run", "state"), "well"),
+        (("run", "n_steps"), 10**400),
+        (("run", "summary", "median"), "short"),
+        (("run", "curve", "counted"), ["x"] * 10),
+        (("run", "curve", "step_ms"), None),
+        (("run", "curve", "index"), [10**30] * 10),
+        (("part", "round"), "second"),
+    ],
+)
+def test_a_line_with_a_part_that_cannot_be_is_named_as_damaged(tmp_path, where, value):
+    place = tmp_path / "s.jsonl"
+    with Store(place, ME) as store:
+        store.append(run(), {"kind": "sweep", "round": 0})
+    line = json.loads(place.read_text())
+    within = line
+    for name in where[:-1]:
+        within = within[name]
+    within[where[-1]] = value
+    place.write_text(json.dumps(line) + "\n")
+    with pytest.raises(StoreError, match="line 1 is damaged"):
+        read(place)
+
+
+def test_a_line_nested_without_end_is_no_run(tmp_path):
+    place = tmp_path / "s.jsonl"
+    place.write_text("[" * 200_000 + "\n")
+    with pytest.raises(StoreError, match="line 1 is no run"):
+        read(place)
+    place.write_text("[" * 200_000)
+    assert "cut off" in read(place)[1][0]
+
+
+@pytest.mark.parametrize("name", ["", "/", "a\0b", None, 5, b"x", ["x"]])
+def test_what_cannot_be_the_name_of_a_file_is_refused(name):
+    with pytest.raises(StoreError, match="no name of a file"):
+        Store(name, ME)
+    with pytest.raises(StoreError, match="no name of a file"):
+        read(name)
+
+
 # --- is it the same workload? -------------------------------------------------------------------
 
 
