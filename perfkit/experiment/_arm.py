@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from perfkit.experiment.events import FINAL_STATES, Event, Points, StateChanged
 from perfkit.experiment.result import RunResult
-from perfkit.experiment.session import Session
+from perfkit.experiment.session import HIGHEST_SEED, Session, count, positive
 from perfkit.experiment.settings import Setting, Settings
 
 # A letter goes on until it has this many steps, however long they are.
@@ -34,12 +34,23 @@ _LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may take; see :class:`~perfkit.experiment.session.Session`."""
+    """What a run may take; see :class:`~perfkit.experiment.session.Session`.
+
+    Raises:
+        UsageError: a number that cannot be.
+    """
 
     step_timeout_s: float = 60.0
     start_timeout_s: float = 300.0
     warmup: int = 3
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what no run could take, before anything is prepared."""
+        positive("step_timeout_s", self.step_timeout_s)
+        positive("start_timeout_s", self.start_timeout_s)
+        count("warmup", self.warmup)
+        count("seed", self.seed, HIGHEST_SEED)
 
 
 class Arm:

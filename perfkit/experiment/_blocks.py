@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.errors import MeasurementError, WorkloadError
+from perfkit.experiment import portable
 from perfkit.experiment._arm import Arm, Limits
 from perfkit.experiment.result import RunResult
 from perfkit.experiment.settings import Setting, Settings
@@ -49,6 +50,10 @@ class Blocks:
         limits: what a run may take.
         budget_s: seconds that ``min_blocks`` should take.
         names: of the arms, for messages.
+
+    Raises:
+        UsageError: the workload takes something else than settings.
+        WorkloadNotPortableError: it cannot travel to another process.
     """
 
     def __init__(
@@ -62,6 +67,8 @@ class Blocks:
         min_blocks: int,
         names: tuple[str, str],
     ) -> None:
+        portable.check_workload(workload)
+        portable.pack(workload)  # it cannot travel? before anything is prepared
         self._workload, self._settings, self._values = workload, settings, values
         self._limits, self._names = limits, names
         self._block_budget_s = budget_s / min_blocks

@@ -36,8 +36,8 @@ __all__ = ["Session"]
 
 # Beyond a day a number of seconds is a slip, or one of milliseconds.
 _LONGEST_S = 86_400.0
-# numpy takes seeds of 32 bits.
-_HIGHEST_SEED = 2**32 - 1
+#: numpy takes seeds of 32 bits.
+HIGHEST_SEED = 2**32 - 1
 
 
 class Session:
@@ -86,8 +86,8 @@ class Session:
         self._seconds = positive("seconds", seconds)
         self._step_timeout_s = positive("step_timeout_s", step_timeout_s)
         self._start_timeout_s = positive("start_timeout_s", start_timeout_s)
-        self._warmup = _count("warmup", warmup)
-        self._seed = _count("seed", seed, _HIGHEST_SEED)
+        self._warmup = count("warmup", warmup)
+        self._seed = count("seed", seed, HIGHEST_SEED)
         if on_event is not None and not callable(on_event):
             raise UsageError(f"on_event={on_event!r:.80} cannot be called: give a function")
         portable.check_workload(workload)
@@ -311,7 +311,12 @@ def positive(name: str, value: Any) -> float:
     return number
 
 
-def _count(name: str, value: Any, most: int = sys.maxsize) -> int:
+def count(name: str, value: Any, most: int = sys.maxsize) -> int:
+    """A whole number from 0 to ``most``, checked.
+
+    Raises:
+        UsageError: it cannot be one.
+    """
     try:
         number = operator.index(value)
     except TypeError:

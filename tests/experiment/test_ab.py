@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 
 import pytest
 
@@ -12,11 +13,13 @@ import perfkit
 from perfkit import report
 from perfkit.errors import (
     SettingError,
+    StoreError,
     UsageError,
     WorkloadEmptyError,
     WorkloadFailedError,
     WorkloadHungError,
     WorkloadKilledError,
+    WorkloadNotPortableError,
 )
 from perfkit.experiment import setting
 from perfkit.experiment.ab import ab
@@ -38,6 +41,15 @@ def sleeping(s):
     while True:
         time.sleep(0.002 if s.quick else 0.02)
         yield 4
+
+
+LOCK = threading.Lock()
+
+
+@by_value
+def holds_a_lock(s):
+    with LOCK:
+        yield
 
 
 def test_the_slower_arm_is_seen_and_the_result_says_so():
@@ -227,12 +239,19 @@ def test_progress_is_told_to_who_asks():
         ({"max_blocks": 3}, UsageError, "max_blocks=3 is below min_blocks=6"),
         ({"names": "ab"}, UsageError, "two different strings"),
         ({"names": ("a", "a")}, UsageError, "two different strings"),
+        ({"seed": -1}, UsageError, "seed=-1 cannot be"),
+        ({"warmup": 1.5}, UsageError, "warmup=1.5 cannot be"),
+        ({"step_timeout_s": 0}, UsageError, "step_timeout_s=0 cannot be"),
+        ({"workload": sleeping(None)}, UsageError, "give the function sleeping itself"),
+        ({"workload": holds_a_lock}, WorkloadNotPortableError, "cannot travel"),
+        ({"store": 5}, StoreError, "5 is no name of a file"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_runs(options, error, words):
-    given = {"a": {"num_workers": 0}, "b": {"num_workers": 1}, "say": False} | options
+def test_what_cannot_be_is_refused_before_anything_runs(monkeypatch, options, error, words):
+    monkeypatch.setattr("perfkit.experiment.ab.prepared_process", None)  # nothing is prepared
+    given = {"workload": sleeping, "a": {"num_workers": 0}, "b": {"num_workers": 1}} | options
     with pytest.raises(error, match=words):
-        ab(sleeping, given.pop("a"), given.pop("b"), **given)
+        ab(given.pop("workload"), given.pop("a"), given.pop("b"), say=False, **given)
 
 
 def test_what_a_store_holds_is_not_run_again(tmp_path):
