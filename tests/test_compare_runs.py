@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from perfkit.cli import main
-from perfkit.errors import UsageError
+from perfkit.errors import StoreError, UsageError
 from perfkit.experiment import store
 from perfkit.experiment._identity import identity
 from perfkit.experiment.compare_runs import compare_runs
@@ -192,8 +192,12 @@ def test_nothing_in_common_and_a_wrong_margin_are_bad_input(stored, capsys) -> N
         assert main(["compare-runs", a, a, f"--margin={margin}"]) == 2
         assert "--margin" in capsys.readouterr().err
     assert main(["compare-runs", a, a, "--margin", "0.1"]) == 0
-    with pytest.raises(UsageError, match="margin"):
-        compare_runs(a, a, margin=float("nan"))
+    for share in (float("nan"), "5%", None, [], 1j, True, 10**400):
+        with pytest.raises(UsageError, match="margin"):
+            compare_runs(a, a, margin=share)
+    for path in (5, None, b"x", ""):
+        with pytest.raises(StoreError, match="no name of a file"):
+            compare_runs(path, a)
 
 
 def test_a_torn_last_line_is_told_and_the_rest_compared(stored) -> None:

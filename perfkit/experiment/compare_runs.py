@@ -170,7 +170,11 @@ def compare_runs(
         StoreError: one of them cannot be read or is no store.
         UsageError: nothing in them can be compared, or the margin makes no sense.
     """
-    if isinstance(margin, bool) or not 0 <= margin < 10:
+    try:
+        share = math.nan if isinstance(margin, bool | str) else float(margin)
+    except (TypeError, ValueError, OverflowError):
+        share = math.nan
+    if not 0 <= share < 10:
         raise UsageError(f"margin={margin!r:.60} cannot be: it is a share, e.g. 0.05 for 5 %")
     sides = [_Side(path) for path in (before, after)]
     common = [key for key in sides[0].groups if key in sides[1].groups]
@@ -182,7 +186,7 @@ def compare_runs(
     single: list[str] = []
     confidence = 1 - (1 - _CONFIDENCE) / len(common)
     matched = [
-        _matched(sides[0].groups[key], sides[1].groups[key], margin, confidence, single)
+        _matched(sides[0].groups[key], sides[1].groups[key], share, confidence, single)
         for key in common
     ]
     matched.sort(key=lambda one: (not one.is_regression, -(one.ratio or math.inf)))
@@ -198,7 +202,7 @@ def compare_runs(
         )
     return RunsComparison(
         names=(sides[0].name, sides[1].name),
-        margin=float(margin),
+        margin=share,
         matched=tuple(matched),
         only_before=lonely[0],
         only_after=lonely[1],
@@ -212,10 +216,11 @@ class _Side:
     """One file: its runs by configuration."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.name = printable(os.fspath(path), _LONGEST)
         lines, notes = store.read(path)
+        self.name = printable(str(path), _LONGEST)
         if not lines:
-            raise UsageError(f"{self.name} holds no run: there is nothing to compare")
+            why = f" ({notes[0]})" if notes else ""
+            raise UsageError(f"{self.name} holds no run{why}: there is nothing to compare")
         self.notes = [f"{self.name}: {note}" for note in notes]
         self.groups: dict[str, list[RunResult]] = {}
         for line in lines:
