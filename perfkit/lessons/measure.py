@@ -162,6 +162,11 @@ def _brief(result: Any) -> str:
 
 time_one_step = Exercise(
     "time a step so that the figure can be believed",
+    spec=(
+        "time_step(step, n, warmup, synchronize, now) calls step() warmup times without timing it.",
+        "Then it times n calls one by one, and returns the median time of one, in now()'s unit.",
+        "Work that the device does after step() has returned counts, and to its own call only.",
+    ),
     hints=(
         "Two loops: one that only calls step(), warmup times; one that times n calls and keeps "
         "each time in a list.",

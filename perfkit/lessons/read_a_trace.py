@@ -302,6 +302,11 @@ def _compare(which: str, said: str, training: SimulatedTraining) -> None:
 
 name_the_bound = Exercise(
     "name what bounds a step",
+    spec=(
+        "name_bound(trace) returns one word: data, launch, sync, copy or compute.",
+        "The word is what the device loses most time to; compute, if no loss is worth removing.",
+        "It holds for any trace with a device.",
+    ),
     hints=(
         "What the host does says little: it may wait while the device works. Ask what the device "
         "loses, and to which cause.",

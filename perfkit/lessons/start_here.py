@@ -111,6 +111,11 @@ def _counted_decodes() -> Iterator[list[str]]:
 
 cache_pictures = Exercise(
     "decode every picture once",
+    spec=(
+        "cache(images, side) returns one tensor with all pictures of images.files, in that order.",
+        "Its shape is (pictures, 3, side, side), its type torch.uint8.",
+        "Each file is decoded once.",
+    ),
     hints=(
         "Make the result first, empty: one tensor for all pictures, of the smallest type that "
         "holds a pixel. Then fill it picture by picture.",
