@@ -122,7 +122,7 @@ def _losses(result: Any, name: str) -> list[float]:
         result = [float(x) if _is_number(x) else math.nan for x in result]
     try:
         losses = np.asarray(result, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         losses = np.empty((0, 0, 0))
     if losses.ndim > 1 or (losses.ndim == 1 and not losses.size):
         raise UsageError(
@@ -135,7 +135,7 @@ def _losses(result: Any, name: str) -> list[float]:
 def _is_number(value: Any) -> bool:
     try:
         float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return False
     return True
 

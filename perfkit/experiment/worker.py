@@ -16,6 +16,7 @@ import operator
 import os
 import pickle
 import select
+import signal
 import sys
 import time
 import types
@@ -41,6 +42,12 @@ from perfkit.experiment.settings import Settings
 
 # How often to look whether the kernel asks for the end.
 _LOOK_EVERY_S = 0.02
+# More samples than this in one step are none; int64 takes them.
+_MOST_SAMPLES = 2**53
+_FORKED = (
+    "the workload forked, and the copy went on with its steps: end the copy with os._exit(0), "
+    "or start it by multiprocessing or subprocess"
+)
 
 
 @dataclass(frozen=True)
@@ -142,8 +149,22 @@ class _Stream:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._pid = os.getpid()
 
     def say(self, kind: str, **content: Any) -> None:
+        if os.getpid() != self._pid:
+            self._end_copy()
+        self._write(kind, content)
+
+    def _end_copy(self) -> None:
+        """A fork that goes on as the run would mix its steps with the run's: both end here."""
+        told = {"state": "failed", "message": _FORKED, "traceback": ""}
+        self._write("failed", told)
+        if os.getppid() == self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+        os._exit(1)
+
+    def _write(self, kind: str, content: Mapping[str, Any]) -> None:
         data = memoryview(_frames.encode({"k": kind} | content))
         while data:
             data = data[os.write(self._fd, data) :]
@@ -436,7 +457,7 @@ def _whole(value: Any) -> int | None:
         number = operator.index(value)
     except TypeError:
         return None
-    return number if number >= 0 else None
+    return number if 0 <= number <= _MOST_SAMPLES else None
 
 
 def _kept(value: Any) -> Any:
@@ -450,5 +471,5 @@ def as_float(value: Any) -> float:
         return math.nan
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return math.nan

@@ -258,6 +258,28 @@ def test_sys_exit_is_told(faulty):
     assert (result.state, result.message.split(" (")[0]) == ("failed", "SystemExit: enough")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.parametrize("copy_ends", ["goes on", "returns", "raises"])
+def test_a_fork_that_goes_on_as_the_run_is_told(faulty, copy_ends):
+    def fault():
+        import os
+        import time
+
+        yield
+        copy = os.fork() == 0
+        while True:
+            time.sleep(0.002)
+            if copy and copy_ends == "returns":
+                return
+            if copy and copy_ends == "raises":
+                raise ValueError("in the copy")
+            yield
+
+    result = faulty(fault)
+    assert result.state == "failed"
+    assert result.message.startswith("the workload forked, and the copy went on with its steps")
+
+
 def test_a_loader_worker_that_raises(faulty):
     def fault():
         import torch

@@ -329,6 +329,12 @@ def runs():
     return made
 
 
+def test_a_loss_beyond_all_floats_is_no_loss() -> None:
+    with pytest.raises(UsageError, match="a returned int"):
+        same_result(lambda: 10**400, lambda: 1.0)
+    assert same_result(lambda: [10**400, 1.0], lambda: [1.0, 1.0]).same is not True
+
+
 def test_runs_carry_fingerprints_of_the_warm_up_alone(runs) -> None:
     run = runs["right"][0]
     assert run.gradients.names == ("0.weight", "0.bias", "2.weight", "2.bias")

@@ -159,6 +159,18 @@ def test_a_float_is_a_loss_and_no_number_of_samples(session):
     assert result.samples_per_s is None
 
 
+@pytest.mark.parametrize(
+    "yielded", [10**30, {"loss": 10**400}, {"samples": 10**30, "loss": "x"}, -1, "x", [1, 2], 1j]
+)
+def test_what_a_step_yields_may_be_anything(session, yielded):
+    def telling(s):
+        for _ in range(8):
+            yield yielded
+
+    result = session(telling).run()
+    assert (result.state, result.n_steps, result.samples_per_s) == ("done", 8, None)
+
+
 def test_runs_are_seeded_alike(session):
     def random_losses(s):
         import random
