@@ -32,7 +32,10 @@ __all__ = [
 #: from a module of your own any way works.
 START = "fork" if sys.platform.startswith("linux") else None
 
+# Workers rest when nothing was loaded for so long. Fewer batches than predicted may also mean
+# that a worker has not got a core yet: then they are given more time.
 _SETTLED_S = 0.3
+_STARVED_S = 4.0
 _LONGEST_S = 20.0
 
 
@@ -91,9 +94,12 @@ def batches_ahead(
     taken = next(batches)
     deadline = time.monotonic() + _LONGEST_S
     last, since = -1, time.monotonic()
-    while time.monotonic() - since < _SETTLED_S and time.monotonic() < deadline:
+    predicted = (workers * prefetch + 1) * batch_size
+    while time.monotonic() < deadline:
         if data.loaded.value != last:
             last, since = data.loaded.value, time.monotonic()
+        elif time.monotonic() - since > (_SETTLED_S if last >= predicted else _STARVED_S):
+            break
         time.sleep(0.01)
     ahead = last // batch_size - 1
     after = _shared_memory()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,7 @@ import torch
 
 from perfkit.experiment.recording import Context, registered
 from perfkit.lessons.experiments import loader as experiments
-from perfkit.lessons.loader import batches_ahead, read_by_all, share_of
+from perfkit.lessons.loader import START, Counted, batches_ahead, read_by_all, share_of
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,18 @@ def test_workers_hold_prefetch_factor_batches_each(
     held = batches_ahead(workers=workers, prefetch=prefetch, batch_size=4, shape=(3, 8, 8))
     assert held.batches == batches
     assert held.nbytes == batches * 4 * 3 * 8 * 8 * 4
+
+
+@pytest.mark.skipif(START != "fork", reason="only a forked worker sees the slowed method")
+def test_workers_that_are_slow_to_come_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = Counted.__getitem__
+
+    def slowly(self: Counted, index: int) -> torch.Tensor:
+        time.sleep(0.6)  # longer than it takes until workers count as resting
+        return loads(self, index)
+
+    monkeypatch.setattr(Counted, "__getitem__", slowly)
+    assert batches_ahead(workers=1, prefetch=2, batch_size=1).batches == 2
 
 
 @pytest.mark.parametrize("answer", [_share, _blocks])

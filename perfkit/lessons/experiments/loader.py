@@ -224,22 +224,30 @@ def threads_or_processes(context: Context) -> Outcome:
             alone,
             threads,
             names=("one thread", "two threads"),
-            budget_s=context.budget_s / 2,
+            budget_s=context.budget_s / 3,
             seed=context.seed,
         )
         by_processes = compare(
             alone,
             lambda: _epoch(processes),
             names=("one process", "two workers"),
-            budget_s=context.budget_s / 2,
+            budget_s=context.budget_s / 3,
+            seed=context.seed,
+        )
+        beside = compare(
+            threads,
+            lambda: _epoch(processes),
+            names=("two threads", "two workers"),
+            budget_s=context.budget_s / 3,
             seed=context.seed,
         )
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Outcome(
-        holds=by_processes.ratio > by_threads.ratio,
+        holds=beside.low > 1,
         figures={
             "threads_ratio": Figure.of(by_threads),
             "processes_ratio": Figure.of(by_processes),
+            "processes_to_threads_ratio": Figure.of(beside),
             "cores": Figure(cores or 1, "1", kind="exact"),
         },
         headline="processes_ratio",
