@@ -164,7 +164,7 @@ class _Stream:
             os.kill(self._pid, signal.SIGKILL)
         os._exit(1)
 
-    def _write(self, kind: str, content: Mapping[str, Any]) -> None:
+    def _write(self, kind: str, content: dict[str, Any]) -> None:
         data = memoryview(_frames.encode({"k": kind} | content))
         while data:
             data = data[os.write(self._fd, data) :]
