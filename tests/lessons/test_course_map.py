@@ -1,0 +1,92 @@
+"""The map of the course says of each lesson what the lesson says of itself, and links lead on."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+LESSONS = sorted(NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))
+SOLUTIONS = sorted((NOTEBOOKS / "solutions").glob("*.ipynb"))
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_ROW = re.compile(r"^\| (\d\d) \| \[(.+?)\]\((.+?)\) \| (\d+) \+ (\d+) \| .+ \| (.+?) \|$", re.M)
+_BREAK = re.compile(r"^\| (\d+):(\d\d) \| (\d+) \| (.+?) \|.*\|$", re.M)
+
+
+def _markdown(path: Path) -> str:
+    if path.suffix == ".md":
+        return path.read_text(encoding="utf-8")
+    cells = nbformat.read(path, as_version=4).cells
+    return "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+
+
+def _claims(text: str) -> set[str]:
+    """``"E1–E6 B5"`` as a set of ids."""
+    found = set()
+    for word in text.split():
+        first, _, last = word.partition("–")
+        numbers = range(int(first[1:]), int(last[1:] if last else first[1:]) + 1)
+        found |= {f"{first[0]}{number}" for number in numbers}
+    return found
+
+
+def test_the_map_agrees_with_the_lessons() -> None:
+    rows = _ROW.findall(_markdown(NOTEBOOKS / "README.md"))
+    assert [row[2] for row in rows] == [path.name for path in LESSONS]
+    for (number, title, file, teaching, exercise, claims), path in zip(rows, LESSONS, strict=True):
+        said = nbformat.read(path, as_version=4).metadata
+        assert file.startswith(f"{number}-")
+        assert title == said["title"]
+        assert int(teaching) == said["perfkit"]["teaching_minutes"], file
+        assert int(exercise) == said["perfkit"]["exercise_minutes"], file
+        assert _claims(claims) == set(said["perfkit"]["claims"]), file
+
+
+def test_the_plans_have_no_gap_and_time_for_every_lesson() -> None:
+    text = _markdown(NOTEBOOKS / "README.md")
+    minutes = {row[0]: int(row[3]) + int(row[4]) for row in _ROW.findall(text)}
+    plans = text.split("\n## ")
+    plans = [part for part in plans if len(_BREAK.findall(part)) > 3]
+    assert len(plans) == 2
+    for plan in plans:
+        rows = [(int(h) * 60 + int(m), int(n), what) for h, m, n, what in _BREAK.findall(plan)]
+        for (start, length, what), (following, _, _) in itertools.pairwise(rows):
+            assert start + length == following, what
+        assert sum(what.startswith(("break", "lunch")) for _, _, what in rows) >= 2
+        for _, length, what in rows:
+            for number in re.findall(r"\blesson (\d\d)", what):
+                assert length >= minutes[number], what
+
+
+@pytest.mark.parametrize(
+    "path",
+    [NOTEBOOKS / "README.md", NOTEBOOKS / "instructor-notes.md", *LESSONS, *SOLUTIONS],
+    ids=lambda path: f"{path.parent.name}/{path.name}",
+)
+def test_links_lead_to_files(path: Path) -> None:
+    for address in _LINK.findall(_markdown(path)):
+        parts = urlsplit(address)
+        if not parts.scheme and parts.path:
+            assert (path.parent / unquote(parts.path)).exists(), address
+
+
+@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.name)
+def test_a_solution_links_to_its_lesson(path: Path) -> None:
+    assert f"../{path.name}" in _LINK.findall(_markdown(path))
+
+
+@pytest.mark.parametrize(
+    ("path", "following"), list(itertools.pairwise(LESSONS)), ids=lambda path: path.name[:2]
+)
+def test_a_lesson_ends_with_the_next_one(path: Path, following: Path) -> None:
+    last = nbformat.read(path, as_version=4).cells[-1]
+    title = nbformat.read(following, as_version=4).metadata["title"]
+    assert last.cell_type == "markdown"
+    assert f"lesson {following.name[:2]}, *{title}*" in last.source
+    assert set(_LINK.findall(last.source)) <= {following.name}
