@@ -229,10 +229,12 @@ def svg(strip: Strip | None, *, inline: bool = False) -> str:
     axis = 24 + _GAP - 14 + len(strip.lanes) * (_BAR + _GAP) - _GAP + 6
     legend = axis + 38
     height = legend + (18 * (n_rows + 1) + 2 if n_rows else -16)
+    head, of_which, steps = strip.title.rpartition(", the ")  # a narrow place has the head only
     space = "" if inline else ' xmlns="http://www.w3.org/2000/svg"'
     out = [
         f'<svg{space} class="{key}" width="{WIDTH}" height="{height}" '
-        f'role="img" aria-labelledby="{key}t {key}d" style="max-width:100%">',
+        # the height in the style, too: a page's "height: auto" would shrink it with the width
+        f'role="img" aria-labelledby="{key}t {key}d" style="max-width:100%;height:{height}px">',
         f'<title id="{key}t">Step strip: {html.escape(strip.title)}</title>',
         f'<desc id="{key}d">{html.escape(strip.words)}</desc>',
         f"<style>{_STYLE.format(k=key)}</style>",
@@ -244,7 +246,8 @@ def svg(strip: Strip | None, *, inline: bool = False) -> str:
         ),
         "</defs>",
         '<rect class="bg" width="100%" height="100%"/>',
-        f'<text x="0" y="15" class="h">{html.escape(strip.title)}</text>',
+        f'<text x="0" y="15" class="h">{html.escape(head)}<tspan class="pc">'
+        f"{html.escape(of_which + steps)}</tspan></text>",
     ]
     for i, lane in enumerate(strip.lanes):
         top = 24 + _GAP - 14 + i * (_BAR + _GAP)

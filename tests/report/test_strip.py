@@ -88,6 +88,17 @@ def test_svg_is_well_formed_and_stands_alone(gpu: strip.Strip) -> None:
     assert root.get("aria-labelledby") == f"{title.get('id')} {desc.get('id')}"
 
 
+def test_a_narrow_page_keeps_both_lanes_and_says_which_step(gpu: strip.Strip) -> None:
+    root = ElementTree.fromstring(strip.svg(gpu))
+    assert f"height:{root.get('height')}px" in str(root.get("style"))
+    head = next(e for e in root.iter(f"{SVG}text") if e.get("class") == "h")
+    rest = head.find(f"{SVG}tspan")
+    assert rest is not None
+    assert rest.get("class") == "pc"  # what a narrow page hides
+    assert f"{head.text}{rest.text}" == gpu.title
+    assert str(head.text).endswith(" ms")
+
+
 def test_hostile_step_names_are_text() -> None:
     sim = cpu_training(1)
     sim.events[-1]["name"] = HOSTILE
