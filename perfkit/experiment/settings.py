@@ -68,7 +68,7 @@ def setting(
         chosen = offered[0] if default is None else known.check(default)
         return replace(
             known,
-            values=offered,
+            values=_off_first(offered),
             default=chosen,
             label=known.label if label is None else label,
             help=help or known.help,
@@ -76,7 +76,7 @@ def setting(
     made = Setting(
         name,
         name.replace("_", " ") if label is None else label,
-        offered,
+        _off_first(offered),
         offered[0],
         _control(offered),
         "rebuild",
@@ -106,6 +106,11 @@ def _offered(name: str, values: Any) -> tuple[Any, ...]:
     if not offered:
         raise SettingError(f"{name}: no values are given; a setting needs at least one")
     return tuple(offered)
+
+
+def _off_first(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A checkbox that is ticked stands for the second value, whatever the default is."""
+    return (False, True) if _control(values) == "checkbox" else values
 
 
 def _control(values: tuple[Any, ...]) -> Control:

@@ -264,3 +264,12 @@ def test_prepare_compiles_in_the_mode(monkeypatch, value, options):
     model = torch.nn.Linear(2, 2)
     assert Settings(compile=value).prepare(model) is model
     assert asked == [options]
+
+
+@pytest.mark.parametrize("name", ["mine", "persistent_workers"])
+def test_a_ticked_box_is_on_when_on_is_given_first(name):
+    made = setting(name, [True, False])
+    assert made.control == "checkbox"
+    assert made.values == (False, True)  # a box that is ticked is the second
+    assert made.default is True
+    assert setting(name, [False, True]).default is False
