@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from perfkit.lessons.worker_pages import WorkerPages
     from perfkit.timing.compare import Comparison
 
-__all__ = ["Arm", "break_even", "draw_arms", "draw_break_even", "draw_gains"]
+__all__ = ["Arm", "break_even", "draw_arms", "draw_break_even", "draw_gains", "draw_pages"]
 
 # Okabe and Ito's palette
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-_MB = 1e6
+_MIB = 2**20
 _LOGARITHMIC_FROM = 15.0
 
 
@@ -71,18 +72,18 @@ def draw_arms(arms: Sequence[Arm], *, pictures: int, per_call: int) -> tuple[Fig
     rows = np.arange(len(arms))
     errors = np.maximum(np.array([times - low, high - times]), 0)
     left.barh(rows, times, color=_BLUE, alpha=0.85, xerr=errors, ecolor="black", capsize=3)
-    left.set(yticks=rows, xscale="log", xlabel="loading one picture (ms, logarithmic)")
+    left.set(yticks=rows, xscale="log", xlabel="ms for one picture (logarithmic)")
     left.set_yticklabels([arm.name for arm in arms])
     left.invert_yaxis()
     left.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    held = np.array([arm.held for arm in arms]) / _MB
-    cached = np.array([arm.cached for arm in arms]) / _MB
+    held = np.array([arm.held for arm in arms]) / _MIB
+    cached = np.array([arm.cached for arm in arms]) / _MIB
     right.barh(rows, held, color=_ORANGE, alpha=0.9, label="held by the process")
     right.barh(
         rows, cached, left=held, color="white", edgecolor=_GREY, hatch="///",
         label="page cache: the kernel may take it back",
     )  # fmt: skip
-    right.set(xlabel=f"RAM for {pictures} pictures (MB)")
+    right.set(xlabel=f"RAM for {pictures} pictures (MiB)")
     figure.legend(frameon=False, fontsize="small", loc="outside upper right", ncols=2)
     for axes in (left, right):
         axes.grid(visible=False, axis="y")
@@ -191,10 +192,45 @@ def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str
     return figure, f"Bars with 95 % interval, {label}: {said}."
 
 
+def draw_pages(pages: WorkerPages) -> tuple[Figure, str]:
+    """What each worker came to own, beside what there is.
+
+    Returns:
+        the figure and its words.
+
+    Raises:
+        UsageError: there is nothing to draw.
+    """
+    if not pages.grown:
+        raise UsageError("draw_pages needs at least one way to hold data")
+    figure, (axes,) = _new(1)
+    rows = np.arange(len(pages.grown))
+    names = list(pages.grown)
+    data = np.array([pages.data_bytes[name] for name in names]) / _MIB
+    own = np.array([pages.per_worker(name) for name in names]) / _MIB
+    axes.barh(rows, data, color="white", edgecolor=_GREY, hatch="///", label="the data, held once")
+    axes.barh(rows, own, height=0.4, color=_ORANGE, label="copied, in each worker")
+    for row, name in enumerate(names):
+        axes.annotate(
+            fmt_bytes(pages.per_worker(name)), (max(data[row], own[row]), row), xytext=(5, 0),
+            textcoords="offset points", va="center", color=_ORANGE,
+        )  # fmt: skip
+    axes.set(yticks=rows, xlabel="RAM (MiB)", xlim=(0, 1.25 * max(data.max(), own.max())))
+    axes.set_yticklabels(names)
+    axes.invert_yaxis()
+    axes.grid(visible=False, axis="y")
+    figure.legend(frameon=False, fontsize="small", loc="outside upper right", ncols=2)
+    said = "; ".join(
+        f"{name}: {fmt_bytes(pages.data_bytes[name])}, {fmt_bytes(pages.per_worker(name))} copied"
+        for name in names
+    )
+    return figure, f"Bars: the data, and the bytes that each worker copied. {said}."
+
+
 def _new(panels: int, *, sharey: bool = False) -> tuple[Figure, Sequence[Axes]]:
     from matplotlib.figure import Figure as MatplotlibFigure
 
-    figure = MatplotlibFigure(figsize=(8, 3.2), layout="constrained", facecolor="white")
+    figure = MatplotlibFigure(figsize=(7, 3), layout="constrained", facecolor="white")
     axes: Any = figure.subplots(1, panels, squeeze=False, sharey=sharey)[0]
     for one in axes:
         one.grid(alpha=0.25)

@@ -107,7 +107,10 @@ def _measure(data: Any, workers: int) -> tuple[int, ...]:
             theirs.close()
             running.append((process, ours))
         pipes = [pipe for _, pipe in running]
-        before = _answers(pipes, "warm")
+        # what a worker touches to answer and to measure itself is there before the first figure
+        _answers(pipes, "warm")
+        _answers(pipes, "measure")
+        before = _answers(pipes, "measure")
         _answers(pipes, "read")
         after = _answers(pipes, "measure")
     finally:
@@ -149,14 +152,11 @@ def _read_all(data: Any, pipe: Any, parents_end: Any) -> None:
     try:
         while True:
             order = pipe.recv()
-            if order == "warm":
-                _read(data, min(len(data), 8))
-                process.memory_full_info()
-            elif order == "read":
-                _read(data, len(data))
+            if order == "measure":
+                pipe.send(int(process.memory_full_info().uss))
+            else:
+                _read(data, len(data) if order == "read" else min(len(data), 1))
                 pipe.send(0)
-                continue
-            pipe.send(int(process.memory_full_info().uss))
     except (EOFError, KeyboardInterrupt):
         return
 
