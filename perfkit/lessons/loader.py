@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from perfkit.lessons._message import Message
 from perfkit.lessons.exercise import Exercise, NotYet
+from perfkit.lessons.picture import Picture, picture
 
 __all__ = [
     "START",
@@ -24,6 +25,7 @@ __all__ = [
     "Numbers",
     "Stream",
     "batches_ahead",
+    "draw_ahead",
     "read_by_all",
     "share_of",
 ]
@@ -106,6 +108,41 @@ def batches_ahead(
     shared = None if before is None or after is None else after - before - taken.nbytes
     del batches
     return Ahead(ahead, ahead * taken.nbytes, shared)
+
+
+def draw_ahead(arms: Sequence[tuple[int, int]], held: Sequence[Ahead]) -> Picture:
+    """Bars of the bytes predicted, dots for the shared memory measured.
+
+    Args:
+        arms: (workers, prefetch_factor) of each.
+        held: what :func:`batches_ahead` found, in the same order.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 2.6), layout="constrained", facecolor="white")
+    ax = figure.subplots()
+    names = [f"{workers} × {prefetch}" for workers, prefetch in arms]
+    sizes = [ahead.nbytes / 1e6 for ahead in held]
+    label = "predicted: workers × prefetch × batch"
+    ax.bar(names, sizes, width=0.5, label=label, color="#0072b2")
+    found = [
+        (name, ahead.shared_bytes / 1e6)
+        for name, ahead in zip(names, held, strict=True)
+        if ahead.shared_bytes is not None
+    ]
+    if found:
+        label = "measured here: growth of shared memory"
+        ax.plot(*zip(*found, strict=True), "o", label=label, color="#d55e00")
+    ax.set(ylabel="MB", xlabel="workers × prefetch_factor")
+    ax.legend(frameon=False)
+    ax.spines[["top", "right"]].set_visible(False)
+    predicted = "; ".join(f"{n}: {size:.1f} MB" for n, size in zip(names, sizes, strict=True))
+    measured = "; ".join(f"{name}: {size:.1f} MB" for name, size in found) or "not read here"
+    return picture(
+        figure,
+        alt=f"Workers × prefetch_factor. Bars, predicted: {predicted}. "
+        f"Dots, growth of shared memory: {measured}.",
+    )
 
 
 def _shared_memory() -> int | None:

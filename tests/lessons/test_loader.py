@@ -14,7 +14,15 @@ import torch
 
 from perfkit.experiment.recording import Context, registered
 from perfkit.lessons.experiments import loader as experiments
-from perfkit.lessons.loader import START, Counted, batches_ahead, read_by_all, share_of
+from perfkit.lessons.loader import (
+    START,
+    Ahead,
+    Counted,
+    batches_ahead,
+    draw_ahead,
+    read_by_all,
+    share_of,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +51,16 @@ def test_workers_hold_prefetch_factor_batches_each(
     held = batches_ahead(workers=workers, prefetch=prefetch, batch_size=4, shape=(3, 8, 8))
     assert held.batches == batches
     assert held.nbytes == batches * 4 * 3 * 8 * 8 * 4
+
+
+def test_the_picture_says_what_it_shows() -> None:
+    said = repr(
+        draw_ahead([(1, 2), (2, 2)], [Ahead(2, 2_000_000, 2_100_000), Ahead(4, 10**6, None)])
+    )
+    said = " ".join(said.split())
+    assert "predicted: 1 × 2: 2.0 MB; 2 × 2: 1.0 MB" in said
+    assert "growth of shared memory: 1 × 2: 2.1 MB." in said
+    assert "not read here" in repr(draw_ahead([(1, 2)], [Ahead(2, 2_000_000, None)]))
 
 
 @pytest.mark.skipif(START != "fork", reason="only a forked worker sees the slowed method")
