@@ -48,7 +48,7 @@ class Site:
         paths: the notebooks that are going to be run, in this order.
 
     Raises:
-        UsageError: two of them would have one page.
+        UsageError: two of them would have one page, or a folder is where a page belongs.
     """
 
     def __init__(self, out: Path, paths: Sequence[Path]) -> None:
@@ -66,6 +66,20 @@ class Site:
             if (path.parent / "solutions" / path.name).is_file()
         }
         self._entries: dict[str, Entry] = {}
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """Before lessons run for minutes."""
+        solutions = self._out / "solutions"
+        pages = [self._out / f"{name}.html" for name in ("index", *self._paths)]
+        pages += [solutions / f"{stem}.html" for stem in self._solutions]
+        blocked = [page for page in pages if page.exists() and not page.is_file()]
+        if self._solutions and solutions.exists() and not solutions.is_dir():
+            blocked.append(solutions)
+        if blocked:
+            raise UsageError(
+                f"{blocked[0]} is in the way of a page: move it, or choose another --out"
+            )
 
     def add(self, entry: Entry) -> Path | None:
         """Write a lesson's page now, as if all others came, and its solution's.

@@ -34,6 +34,7 @@ _CELL_TIMEOUT_S = 180
 # What a lesson is made to take, for one that has not run here yet.
 _USUAL_S = 60.0
 _SUMMARY = "summary.json"
+_COMPARED = {"ratio", "low", "high", "sentence"}
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 Say = Callable[[str], None]
@@ -108,6 +109,8 @@ def tour(names: Sequence[str], out: Path, say: Say, *, save: bool = False) -> li
     paths = list(dict.fromkeys(map(lesson_path, names))) if names else lessons()
     needs_nbconvert()
     _check_writable(out)
+    if (out / _SUMMARY).is_dir():
+        raise UsageError(f"{out / _SUMMARY} is a folder: move it, or choose another --out")
     site = Site(out, paths)
     say(_outlook(paths, out))
     runs: list[LessonRun] = []
@@ -222,6 +225,7 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
         LessonFailedError: a cell raised, took longer than ``cell_timeout_s``, or took its
             kernel with it; or the file is no notebook.
         MissingError: nbclient or nbformat is not installed.
+        KeyboardInterrupt: Ctrl-C, or a polite request to end (SIGTERM).
     """
     try:
         import nbclient
@@ -246,7 +250,7 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
         store_widget_state=False,
         coalesce_streams=True,
         on_cell_start=progress.cell_starts,
-        extra_arguments=["--log-level=ERROR"],  # its warnings are of no use to the reader
+        extra_arguments=["--log-level=CRITICAL"],  # what a cell raises is in its output
     )
     start = time.perf_counter()
     try:
@@ -264,6 +268,11 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
     except nbclient.exceptions.CellExecutionError as error:
         said = _ANSI.sub("", f"{error.ename}: {error.evalue}".strip().splitlines()[0])
         raise LessonFailedError(f"lesson {path.stem}, {progress.where}: {said}", notebook) from None
+    except AssertionError:
+        # nbclient takes Ctrl-C for itself: it ends the kernel, forgets it, and trips over that
+        if client.km is None:
+            raise KeyboardInterrupt from None
+        raise
     except (RuntimeError, KeyError) as error:  # no kernel of that name, or it never came
         raise LessonFailedError(
             f"lesson {path.stem}, {progress.where}: its kernel could not be used ({error})",
@@ -315,6 +324,7 @@ def _results(notebook: Any, kind: str) -> list[dict[str, Any]]:
         for output in cell.outputs
         if output.output_type in ("display_data", "execute_result")
         and RESULT_MIME in output.data
+        and isinstance(output.data[RESULT_MIME], dict)
         and output.data[RESULT_MIME].get("type") == kind
     ]
 
@@ -324,7 +334,8 @@ def _texts(notebook: Any, kind: str) -> list[str]:
 
 
 def _numbers(notebook: Any, kind: str) -> list[dict[str, Any]]:
-    return [dict(data[RESULT_MIME]) for data in _results(notebook, kind)]
+    found = [dict(data[RESULT_MIME]) for data in _results(notebook, kind)]
+    return [numbers for numbers in found if numbers.keys() >= _COMPARED]  # others are not ours
 
 
 def _save(notebook: Any, path: Path) -> None:
@@ -341,7 +352,7 @@ def _save(notebook: Any, path: Path) -> None:
                 part.pop("application/vnd.jupyter.widget-view+json", None)
         cell.metadata.pop("execution", None)
     notebook.metadata["language_info"] = {"name": "python"}
-    nbformat.write(notebook, path)
+    write_atomically(path, lambda part: nbformat.write(notebook, part))
 
 
 def _title(notebook: Any, default: str) -> str:

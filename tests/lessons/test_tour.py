@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import signal
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -151,6 +153,56 @@ def test_an_interrupted_tour_keeps_what_it_has(clone: Path) -> None:
     assert "01-measure" not in (clone / "out" / "00-start-here.html").read_text()
     assert (clone / "out" / "index.html").is_file()
     _check_links(clone / "out")
+
+
+def test_ctrl_c_in_a_cell_ends_the_tour_and_its_kernel(clone: Path) -> None:
+    _lesson(clone, PID, "import time; time.sleep(60)")
+    _lesson(clone, "1", name="01-measure")
+
+    def say(line: str) -> None:
+        if "cell  2/2" in line:
+            signal.raise_signal(signal.SIGINT)  # nbclient has a handler of its own for it
+
+    with pytest.raises(KeyboardInterrupt):
+        tour([], clone / "out", say)
+    assert _kernel_is_gone(clone)
+    summary = json.loads((clone / "out" / "summary.json").read_text())
+    assert (summary["lessons"], summary["failed"]) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["index.html", "00-start-here.html", "summary.json"])
+def test_a_folder_in_the_way_is_told_before_anything_runs(clone: Path, name: str) -> None:
+    _lesson(clone, "import pathlib; pathlib.Path('ran').write_text('')")
+    (clone / "out" / name).mkdir(parents=True)
+    with pytest.raises(UsageError, match=name):
+        tour(["00"], clone / "out", lambda _: None)
+    assert not (clone / "notebooks" / "ran").exists()
+
+
+def test_results_that_are_not_ours_are_passed_over(clone: Path) -> None:
+    mime = "application/vnd.perfkit.result+json"
+    odd = ([1], {"type": "comparison"})
+    others = ", ".join(f"{{{mime!r}: {result}, 'text/plain': 'x'}}" for result in odd)
+    shown = f"display({others}, raw=True)"
+    path = _lesson(clone, f"from IPython.display import display\n{shown}")
+    assert run_lesson(path, lambda _: None).comparisons == ()
+
+
+def test_a_save_that_fails_leaves_the_notebook_whole(
+    clone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _lesson(clone, "1")
+    before = path.read_bytes()
+
+    def half(notebook: object, place: Path) -> None:
+        Path(place).write_text("{")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(nbformat, "write", half)
+    with pytest.raises(UsageError, match="No space left"):
+        tour_._save(nbformat.read(path, as_version=4), path)
+    assert path.read_bytes() == before
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
 class _Addresses(HTMLParser):
