@@ -140,11 +140,14 @@ def draw_crossover(
     axes.minorticks_off()
     axes.set_xticks(percent, [f"{p:g} %" for p in percent])
     if crossing is not None:
+        early = crossing < (densities[0] * densities[-1]) ** 0.5
         axes.axvline(100 * crossing, color=_ORANGE, linestyle="--", linewidth=1.2)
         axes.annotate(
-            f"equal at about {100 * crossing:.1g} %",
+            f"equal at about {_one_digit(100 * crossing)} %",
             (100 * crossing, 1),
-            xytext=(8, 14),
+            # where the curve is not: below it to the right, or above it to the left
+            xytext=(8, -16) if early else (-8, 10),
+            ha="left" if early else "right",
             textcoords="offset points",
             fontsize=9,
             color=_INK,
@@ -158,12 +161,17 @@ def draw_crossover(
     where = (
         "The two are never equal in this range."
         if crossing is None
-        else f"They are equal at about {100 * crossing:.1g} % labelled pixels."
+        else f"They are equal at about {_one_digit(100 * crossing)} % labelled pixels."
     )
     return figure, (
         f"A curve ({source}): time of x[mask] over time of ignore_index, by the share of labelled "
         f"pixels. {said}. {where}"
     )
+
+
+def _one_digit(value: float) -> str:
+    """12.3 → ``10``, 0.26 → ``0.3``: a point between two measured ones is not known better."""
+    return f"{float(f'{value:.1g}'):g}"
 
 
 def _note(ha: str = "right", va: str = "bottom") -> dict[str, Any]:

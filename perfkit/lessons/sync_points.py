@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -117,7 +118,10 @@ def published_step(
 
 
 def crossover(densities: Sequence[float], ratios: Sequence[float]) -> float | None:
-    """The density at which a ratio first passes 1, between two measured ones on a log scale.
+    """The density at which a ratio passes 1, between two measured ones on a log scale.
+
+    The ratio rises with the density. Where noise says otherwise, neighbours get their mean
+    (of the logarithms) until it does: one straggler moves the point little.
 
     Args:
         densities: ascending, positive.
@@ -126,12 +130,22 @@ def crossover(densities: Sequence[float], ratios: Sequence[float]) -> float | No
     Returns:
         None where all ratios lie on one side of 1.
     """
-    points = list(zip(densities, ratios, strict=True))
+    rising = _rising([math.log(ratio) for ratio in ratios])
+    points = zip(densities, rising, strict=True)
     for (d0, r0), (d1, r1) in itertools.pairwise(points):
-        if r0 <= 1 < r1 or r1 <= 1 < r0:
-            share = -math.log(r0) / (math.log(r1) - math.log(r0))
-            return math.exp(math.log(d0) + share * (math.log(d1) - math.log(d0)))
+        if r0 <= 0 < r1:
+            return math.exp(math.log(d0) - r0 / (r1 - r0) * (math.log(d1) - math.log(d0)))
     return None
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """The rising row nearest to these values in least squares: pool adjacent violators."""
+    pools: list[list[float]] = []
+    for value in values:
+        pools.append([value])
+        while len(pools) > 1 and statistics.fmean(pools[-2]) > statistics.fmean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    return [statistics.fmean(pool) for pool in pools for _ in pool]
 
 
 # ---- the exercise ------------------------------------------------------------------------

@@ -152,6 +152,9 @@ def test_the_published_step_trains() -> None:
 
 def test_the_crossover_lies_between_the_points_around_it() -> None:
     assert crossover([0.01, 0.1, 1.0], [0.5, 2.0, 8.0]) == pytest.approx(0.1**1.5)
+    # a straggler is shared out among its neighbours: two points of 1 become the pool's mean
+    noisy = crossover([0.001, 0.01, 0.1, 1.0], [0.25, 1.25, 0.2, 4.0])
+    assert noisy == pytest.approx(0.1 * 10 ** (math.log(2) / math.log(8)))
     assert crossover([0.01, 1.0], [0.5, 0.9]) is None
     assert crossover([0.01, 1.0], [2.0, 4.0]) is None
 
@@ -164,6 +167,8 @@ def test_pictures_say_what_they_show() -> None:
     figure, words = draw_crossover([0.01, 0.1], ratios, 0.0316, source="measured here")
     assert "1 %: 0.5×, 10 %: 2×" in words
     assert "equal at about 3 %" in words
+    _, words = draw_crossover([0.01, 0.1], ratios, 0.0987, source="measured here")
+    assert "equal at about 10 %" in words
     _, words = draw_crossover([0.01, 0.1], ratios, None, source="measured here")
     assert "never equal" in words
 

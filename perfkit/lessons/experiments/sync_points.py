@@ -190,7 +190,9 @@ def compacting_wins(context: Context) -> Outcome:
     }
     if equal is not None:
         figures["equal_at"] = Figure(100 * equal, "%")
-    where = "nowhere in this range" if equal is None else f"at about {100 * equal:.1g} %"
+    where = (
+        "nowhere in this range" if equal is None else f"at about {float(f'{100 * equal:.1g}'):g} %"
+    )
     return Outcome(
         holds=ratios[0].high < 1 < ratios[-1].low,
         figures=figures,
