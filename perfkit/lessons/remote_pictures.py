@@ -66,7 +66,7 @@ def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[
 
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.0, 0.5 * len(ways) + 1.6), layout="constrained")
+    figure = Figure(figsize=(5.6, 0.4 * len(ways) + 1.4), layout="constrained")
     figure.set_facecolor("white")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = np.arange(len(ways))
@@ -76,9 +76,9 @@ def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[
     some = waits > 0
     left.plot(
         waits[some], rows[some], "D", color=_ORANGE, ms=7, mec="white",
-        label="round trips in a row × latency (arithmetic)",
+        label="round trips in a row × latency",
     )  # fmt: skip
-    left.set(yticks=rows, xscale="log", xlabel=f"{samples} samples (ms, logarithmic)")
+    left.set(yticks=rows, xscale="log", xlabel=f"{samples} samples (ms, log scale)")
     left.set_yticklabels([way.name for way in ways])
     left.set_ylim(len(ways) - 0.5, -1.2)  # room for the legend; the first row on top
     left.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
