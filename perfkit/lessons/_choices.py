@@ -14,7 +14,7 @@ from typing import Any
 
 from perfkit.errors import UsageError
 
-__all__ = ["Choices"]
+__all__ = ["Choices", "checked_answers", "checked_letter"]
 
 _FRONT = Path(__file__).parent / "front"
 _STYLE = Path(__file__).parent.parent / "report" / "templates" / "report.css"
@@ -103,6 +103,38 @@ class Choices:
         except UsageError as error:
             self._state = {**self._state, "turn": self._state["turn"] + 1, "status": str(error)}
             self._widget.state = self._state
+
+
+def checked_answers(what: str, question: Any, answers: Any) -> dict[str, str]:
+    """The answers by letter.
+
+    Raises:
+        UsageError: the question is no text, or the answers are no mapping of at least two texts,
+            each with a letter that is not empty.
+    """
+    if not isinstance(question, str):
+        raise UsageError(f"a {what} needs a question in words, not {question!r:.60}")
+    if not isinstance(answers, Mapping):
+        raise UsageError(f"the answers of a {what} are a mapping of texts by letter: {{'a': …}}")
+    if len(answers) < 2:
+        raise UsageError(f"a {what} needs at least two answers to choose from")
+    for letter, text in answers.items():
+        if not isinstance(letter, str) or not letter or not isinstance(text, str):
+            raise UsageError(
+                f"no letter and text of a {what}'s answer: {letter!r:.40}: {text!r:.40}"
+            )
+    return dict(answers)
+
+
+def checked_letter(letter: Any, answers: Mapping[str, str]) -> str:
+    """The letter.
+
+    Raises:
+        UsageError: no answer has it.
+    """
+    if not isinstance(letter, str) or letter not in answers:
+        raise UsageError(f"no answer {letter!r:.60}; there are: {', '.join(answers)}")
+    return letter
 
 
 def _has_front_end() -> bool:

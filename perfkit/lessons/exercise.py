@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfkit._user_code import cell_names, is_user_code, where
+from perfkit.errors import UsageError
 from perfkit.lessons._message import Message
 
 __all__ = ["Exercise", "NotYet"]
@@ -33,6 +34,9 @@ class Exercise:
         show: takes what the reader wrote, gives what there is to see of it.
         check: takes what the reader wrote, gives the facts that hold, one a line; raises
             :class:`NotYet` at the first that does not.
+
+    Raises:
+        UsageError: hints or spec are one text instead of several.
     """
 
     def __init__(
@@ -44,6 +48,8 @@ class Exercise:
         check: Callable[[Any], Sequence[str]],
         spec: Sequence[str] = (),
     ) -> None:
+        if isinstance(hints, str) or isinstance(spec, str):
+            raise UsageError('hints= and spec= are lists of texts, one a line: ["…"]')
         self.title = title
         self.spec = tuple(spec)
         self._hints = tuple(hints)
@@ -65,7 +71,7 @@ class Exercise:
             return self._show(answer)
         except NotYet as reason:
             return Message("Nothing to see yet", (str(reason),))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit() would end a script without a word
             return _broken(answer, error)
 
     def check(self, answer: Any) -> Message:
@@ -74,7 +80,7 @@ class Exercise:
             facts = self._check(answer)
         except NotYet as reason:
             return Message("Not yet", (str(reason),))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return _broken(answer, error)
         return Message("Done", items=tuple(facts))
 
@@ -93,7 +99,7 @@ class Exercise:
         return replace(self._message(), folds=folds)._repr_html_()
 
 
-def _broken(answer: Any, error: Exception) -> Message:
+def _broken(answer: Any, error: Exception | SystemExit) -> Message:
     """The reader's own error with the line of theirs that it came from, and no frame of ours.
 
     An error that never was in the reader's code is one of the call, or of perfkit; the first is
@@ -105,7 +111,7 @@ def _broken(answer: Any, error: Exception) -> Message:
             "Not yet", (f"give your function itself, not a {kind}: .check(your_function)",)
         )
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_user_code(f.filename)]
-    said = f"{type(error).__name__}: {error}".strip().removesuffix(":")
+    said = f"{type(error).__name__}: {_words(error)}".strip().removesuffix(":")
     if frames:
         last = frames[-1]
         place = where(last.filename, last.lineno or 0, cell_names())
@@ -114,3 +120,11 @@ def _broken(answer: Any, error: Exception) -> Message:
     if isinstance(error, TypeError):
         return Message("Your function cannot be called like that", (said,))
     raise error
+
+
+def _words(error: BaseException) -> str:
+    """The error's own words; its ``__str__`` may be the reader's, and wrong."""
+    try:
+        return str(error)
+    except Exception as another:
+        return f"(its words cannot be had: its __str__ raised {type(another).__name__})"

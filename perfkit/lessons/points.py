@@ -26,12 +26,16 @@ class KeyPoints:
             compare.
 
     Raises:
-        UsageError: no points, or a claim that the ledger does not know.
+        UsageError: no points, one that is no text, or a claim that the ledger does not know.
     """
 
     def __init__(self, *points: str, claims: Sequence[str] = ()) -> None:
         if not points:
             raise UsageError("key points need at least one point")
+        if isinstance(claims, str):
+            raise UsageError(f"claims= is a list of ids: [{claims!r:.60}]")
+        if not all(isinstance(text, str) for text in (*points, *claims)):
+            raise UsageError("points and claims are texts")
         unknown = [claim for claim in claims if claim not in known_claims()]
         if unknown:
             raise UsageError(f"no claim {unknown[0]!r}; `perfkit claims` lists all")

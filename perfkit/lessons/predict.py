@@ -7,7 +7,7 @@ from typing import Any
 
 from perfkit.errors import UsageError
 from perfkit.lessons import progress
-from perfkit.lessons._choices import Choices
+from perfkit.lessons._choices import Choices, checked_answers, checked_letter
 from perfkit.lessons._message import Message
 
 __all__ = ["Predict"]
@@ -30,16 +30,17 @@ class Predict:
             :func:`perfkit.lessons.progress.calibration`. Without it nothing is kept.
 
     Raises:
-        UsageError: fewer than two answers.
+        UsageError: fewer than two answers, or one that is no text with a letter; a lesson that
+            is no text.
     """
 
     def __init__(
         self, question: str, answers: Mapping[str, str], *, lesson: str | None = None
     ) -> None:
-        if len(answers) < 2:
-            raise UsageError("a prediction needs at least two answers to choose from")
+        self.answers = checked_answers("prediction", question, answers)
+        if lesson is not None and not isinstance(lesson, str):
+            raise UsageError(f'lesson={lesson!r:.60} is no lesson\'s number: write it as in "03"')
         self.question = question
-        self.answers = dict(answers)
         self.lesson = lesson
         self.locked: str | None = None
         self.sure: int | None = None
@@ -69,10 +70,10 @@ class Predict:
             if self.locked:
                 return self._locked_message()
             return Message("No guess yet", ("Choose a letter, run this cell, then go on.",))
-        if letter not in self.answers:
-            raise UsageError(f"no answer {letter!r}; there are: {', '.join(self.answers)}")
-        if sure is not None and not 0 <= sure <= 100:
-            raise UsageError(f"sure= is a percentage from 0 to 100, not {sure!r}")
+        letter = checked_letter(letter, self.answers)
+        is_number = isinstance(sure, int) and not isinstance(sure, bool)
+        if sure is not None and not (is_number and 0 <= sure <= 100):
+            raise UsageError(f"sure= is a whole percentage from 0 to 100, not {sure!r:.60}")
         if self.locked is not None and self.locked != letter:
             raise UsageError(f"your guess {self.locked!r} is locked; it is scored at the end")
         if self.locked is None and self._scored:
@@ -97,10 +98,11 @@ class Predict:
             because: what the measurement showed.
 
         Raises:
-            UsageError: no answer has that letter.
+            UsageError: no answer has that letter, or ``because`` is no text.
         """
-        if right not in self.answers:
-            raise UsageError(f"no answer {right!r}; there are: {', '.join(self.answers)}")
+        right = checked_letter(right, self.answers)
+        if not isinstance(because, str):
+            raise UsageError(f"because= says in words what was measured, not {because!r:.60}")
         self._scored = True
         self._show_score(right)
         truth = f"It is {right}: {self.answers[right]}."

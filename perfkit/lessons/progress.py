@@ -108,11 +108,17 @@ def folder() -> Path:
     """The one folder in which the teaching kit keeps anything.
 
     Raises:
-        UsageError: this user has no home folder, and ``PERFKIT_HOME`` is not set.
+        UsageError: this user has no home folder, and ``PERFKIT_HOME`` is not set; or that is
+            ``~somebody`` who is not here.
     """
     told = os.environ.get("PERFKIT_HOME")
     if told:
-        return Path(told).expanduser().absolute()
+        try:
+            return Path(told).expanduser().absolute()
+        except RuntimeError:
+            raise UsageError(
+                f"PERFKIT_HOME={told!r:.80} begins with a user who is not here: name a folder"
+            ) from None
     try:
         home = Path.home()
     except RuntimeError:

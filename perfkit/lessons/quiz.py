@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfkit.errors import UsageError
-from perfkit.lessons._choices import Choices
+from perfkit.lessons._choices import Choices, checked_answers, checked_letter
 from perfkit.lessons._message import Message
 
 __all__ = ["Quiz"]
@@ -26,22 +26,22 @@ class Quiz:
         because: for each letter, why it is right or wrong.
 
     Raises:
-        UsageError: fewer than two answers, ``right`` is none of them, or a reason is missing or
-            belongs to no answer.
+        UsageError: fewer than two answers, or one that is no text with a letter; ``right``
+            is none of them; a reason is missing or belongs to no answer.
     """
 
     def __init__(
         self, question: str, answers: Mapping[str, str], *, right: str, because: Mapping[str, str]
     ) -> None:
-        if len(answers) < 2:
-            raise UsageError("a quiz needs at least two answers to choose from")
-        if right not in answers:
-            raise UsageError(f"the right answer {right!r} is none of: {', '.join(answers)}")
+        self.answers = checked_answers("quiz", question, answers)
+        if not isinstance(right, str) or right not in answers:
+            raise UsageError(f"the right answer {right!r:.60} is none of: {', '.join(answers)}")
+        if not isinstance(because, Mapping):
+            raise UsageError("because= is a mapping of reasons by letter: {'a': …}")
         if set(because) != set(answers):
-            odd = ", ".join(sorted(set(because) ^ set(answers)))
+            odd = ", ".join(sorted(map(str, set(because) ^ set(answers))))
             raise UsageError(f"because= needs one reason for each answer; look at: {odd}")
         self.question = question
-        self.answers = dict(answers)
         self.right = right
         self.because = dict(because)
         self._tried: list[str] = []
@@ -57,8 +57,7 @@ class Quiz:
         """
         if not letter:
             return Message("No answer yet", ("Choose a letter and run this cell.",))
-        if letter not in self.answers:
-            raise UsageError(f"no answer {letter!r}; there are: {', '.join(self.answers)}")
+        letter = checked_letter(letter, self.answers)
         if letter not in self._tried:
             self._tried.append(letter)
         title = "Right" if letter == self.right else "Not that one"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from perfkit.errors import UsageError
 from perfkit.lessons._message import Message
 from perfkit.lessons.exercise import Exercise, NotYet
 
@@ -51,6 +52,28 @@ def test_answers() -> None:
     assert repr(exercise.check(lambda: 3)) == "Done\n- it returns 3"
     assert repr(exercise.check(lambda: 4)).startswith("Not yet\nit returns another number")
     assert repr(exercise.show(lambda: 4)) == "It gives 4"
+
+
+def test_an_answer_that_exits_or_whose_error_has_no_words_is_told() -> None:
+    def leaves() -> None:
+        raise SystemExit(2)
+
+    class WordlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def wordless() -> None:
+        raise WordlessError
+
+    exercise = _exercise()
+    for answer, words in ((leaves, "SystemExit: 2 ("), (wordless, "WordlessError: (its words")):
+        for message in (exercise.check(answer), exercise.show(answer)):
+            assert repr(message).startswith(f"Your function stopped with an error\n{words}")
+
+
+def test_one_text_is_no_list_of_hints() -> None:
+    with pytest.raises(UsageError, match="lists of texts"):
+        Exercise("t", hints="a number", show=lambda _: Message(""), check=_check)
 
 
 def test_stopping_the_kernel_is_not_an_answer() -> None:

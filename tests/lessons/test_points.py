@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from perfkit.errors import UsageError
@@ -30,3 +32,11 @@ def test_points_that_cannot_be() -> None:
         KeyPoints()
     with pytest.raises(UsageError, match="'Z9'"):
         KeyPoints("a", claims=["A1", "Z9"])
+    with pytest.raises(UsageError, match=r"\['A1'\]"):
+        KeyPoints("a", claims="A1")
+    points: Any = KeyPoints
+    for given in ((3,), ("a", None)):
+        with pytest.raises(UsageError, match="are texts"):
+            points(*given)
+    with pytest.raises(UsageError, match="are texts"):
+        points("a", claims=[["A1"]])

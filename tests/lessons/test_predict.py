@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,32 @@ def test_letters_that_are_not_there() -> None:
         guess.score("z", because="")
     with pytest.raises(UsageError, match="at least two"):
         Predict("Which?", {"a": "only this"})
+
+
+def test_what_is_no_letter_no_percentage_and_no_answer() -> None:
+    guess: Any = Predict("Which?", ANSWERS)
+    for letter in (["a"], 5, float("nan"), {"a": 1}):
+        with pytest.raises(UsageError, match="a, b"):
+            guess.lock(letter)
+        with pytest.raises(UsageError, match="a, b"):
+            guess.score(letter, because="")
+    for sure in ("x", float("nan"), True, 50.5, 10**30, -1):
+        with pytest.raises(UsageError, match="percentage from 0 to 100"):
+            guess.lock("a", sure=sure)
+    with pytest.raises(UsageError, match="because="):
+        guess.score("a", because=None)
+    assert guess.locked is None
+    ask: Any = Predict
+    for answers in (["a", "b"], None, {"a", "b"}, "ab"):
+        with pytest.raises(UsageError, match="mapping of texts"):
+            ask("Which?", answers)
+    for answers in ({"": "x", "b": "y"}, {1: "x", 2: "y"}, {"a": 1, "b": 2}):
+        with pytest.raises(UsageError, match="no letter and text"):
+            ask("Which?", answers)
+    with pytest.raises(UsageError, match="question in words"):
+        ask(None, ANSWERS)
+    with pytest.raises(UsageError, match="lesson=3"):
+        ask("Which?", ANSWERS, lesson=3)
 
 
 def test_what_is_shown_is_escaped() -> None:

@@ -171,3 +171,12 @@ def test_without_a_home_a_lesson_goes_on(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Path, "home", homeless)
     assert "set PERFKIT_HOME" in keep(_guess())
     assert guesses() == ()
+
+
+def test_a_home_of_nobody_is_told_and_a_lesson_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFKIT_HOME", "~nobody-of-this-name/x")
+    with pytest.raises(UsageError, match="PERFKIT_HOME='~nobody"):
+        folder()
+    assert "PERFKIT_HOME" in keep(_guess())
+    assert guesses() == ()
+    assert "Nothing was kept" in repr(forget())

@@ -29,8 +29,9 @@ def test_each_answer_has_its_reason() -> None:
     assert repr(quiz.answer("b")) == "Not that one\nb: as much\nuint8 takes 1 byte."
     assert repr(quiz.answer("a")) == "Right\na: four <times>\nfloat32 takes 4 bytes."
     assert repr(quiz.answer("")).startswith("No answer yet")
-    with pytest.raises(UsageError, match="'z'; there are: a, b"):
-        quiz.answer("z")
+    for letter in ("z", ["a"], 5):
+        with pytest.raises(UsageError, match="there are: a, b"):
+            quiz.answer(letter)
 
 
 def test_the_text_does_not_change_and_gives_nothing_away() -> None:
@@ -56,6 +57,10 @@ def test_the_page_folds_the_answer_and_escapes() -> None:
         ({"right": "z"}, "'z' is none of: a, b"),
         ({"because": {"a": ""}}, "look at: b"),
         ({"because": BECAUSE | {"c": ""}}, "look at: c"),
+        ({"because": {1: "", "c": ""}}, "look at: 1, a, b, c"),
+        ({"because": ["a", "b"]}, "mapping of reasons"),
+        ({"answers": ["a", "b"]}, "mapping of texts"),
+        ({"right": ["a"]}, "is none of: a, b"),
     ],
 )
 def test_a_quiz_that_cannot_be(changed: dict[str, Any], reason: str) -> None:
