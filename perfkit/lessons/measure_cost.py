@@ -8,7 +8,7 @@ import gc
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,9 +53,50 @@ class OptionCost:
     events: int
 
 
+_HTML = """{% extends "_base.html" %}
+{% import "_parts.html" as parts %}
+{% block name %}{{ name }}{% endblock %}
+{% block body %}
+<div class="pk-wide" tabindex="0" role="region" aria-label="{{ name }}, figures">
+<table>
+<thead><tr>{% for cell in header %}
+<th scope="col"{% if loop.first %} class="pk-left"{% endif %}>{{ cell }}</th>
+{% endfor %}</tr></thead>
+<tbody>
+{% for row in rows %}<tr>{% for cell in row %}
+<td{% if loop.first %} class="pk-left"{% endif %}>{{ cell }}</td>
+{% endfor %}</tr>{% endfor %}
+</tbody>
+</table>
+</div>
+{{ parts.foot([foot]) }}
+{% endblock %}"""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What both prices are shown as: the first column on the left, figures on the right."""
+
+    name: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    foot: str
+
+    def text(self) -> str:
+        align = "<" + ">" * (len(self.header) - 1)
+        return f"{table(self.header, self.rows, align=align)}\n{wrap(self.foot, indent='  ')}"
+
+    def html(self) -> str:
+        from perfkit.report._html import render_string
+
+        return render_string(
+            _HTML, name=self.name, header=self.header, rows=self.rows, foot=self.foot
+        )
+
+
 @dataclass(frozen=True, repr=False)
 class ProfilerCost:
-    """The profiler's price, option by option; ``print`` gives a table.
+    """The profiler's price, option by option; shown and printed, a table.
 
     Attributes:
         options: without the profiler first.
@@ -76,7 +117,7 @@ class ProfilerCost:
         names = ", ".join(option.name for option in self.options)
         raise UsageError(f"no option {name!r} was measured; there are: {names}")
 
-    def __repr__(self) -> str:
+    def _table(self) -> _Table:
         rows = [
             (
                 one.name,
@@ -92,7 +133,16 @@ class ProfilerCost:
             f"medians of {2 * self.n_blocks} stretches of {self.steps} steps for each row, all in "
             f"turn; {self.source}"
         )
-        return f"{table(header, rows, align='<>>>>')}\n{wrap(foot, indent='  ')}"
+        return _Table("What the profiler costs", header, rows, foot)
+
+    def __repr__(self) -> str:
+        return self._table().text()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,7 +161,7 @@ class LabelCost:
     empty: Summary
     source: str
 
-    def __repr__(self) -> str:
+    def _table(self) -> _Table:
         rows = [
             (name, *(f"{value / 1e3:.2f} µs" for value in (one.median, one.low, one.high)))
             for name, one in (
@@ -120,8 +170,17 @@ class LabelCost:
                 ("a block that does nothing", self.empty),
             )
         ]
-        body = table(("one block", "median", "95 % from", "to"), rows, align="<>>>")
-        return f"{body}\n{wrap(self.source, indent='  ')}"
+        header = ("one block", "median", "95 % from", "to")
+        return _Table("What a label costs", header, rows, self.source)
+
+    def __repr__(self) -> str:
+        return self._table().text()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
 
 
 def profiler_cost(

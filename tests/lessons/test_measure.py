@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import sys
 import threading
@@ -19,7 +20,7 @@ from perfkit.experiment.recording import Context, Outcome
 from perfkit.lessons.async_device import SimulatedDevice, async_device
 from perfkit.lessons.experiments import measure as experiments
 from perfkit.lessons.first_steps import first_steps
-from perfkit.lessons.measure import time_one_step
+from perfkit.lessons.measure import interval_quiz, time_one_step
 from perfkit.lessons.measure_cost import label_cost, profiler_cost
 from perfkit.lessons.measure_pictures import draw_cost, draw_drift, draw_first_steps
 from perfkit.lessons.picture import picture
@@ -168,6 +169,17 @@ def test_show_gives_the_order_of_calls() -> None:
     assert "returns nothing yet" in repr(time_one_step.show(lambda *_: None))
 
 
+def test_show_rounds_what_was_returned() -> None:
+    said = " ".join(repr(time_one_step.show(lambda *_: 500 / 3)).split())
+    assert "it returned 166.667 " in said
+
+
+def test_the_quiz_has_one_right_answer_and_each_call_asks_anew() -> None:
+    titles = {x: repr(interval_quiz().answer(x)).splitlines()[0] for x in interval_quiz().answers}
+    assert titles["c"] == "Right"
+    assert all(title == "Not that one" for letter, title in titles.items() if letter != "c")
+
+
 def test_hints_come_one_by_one() -> None:
     titles = [repr(time_one_step.hint()).splitlines()[0] for _ in range(4)]
     assert titles == ["Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3", "No further hint"]
@@ -274,6 +286,7 @@ def test_the_profilers_cost_is_told_in_words_and_as_a_figure(cost: Any) -> None:
     assert "no profiler" in said
     assert "… and with_stack" in said
     assert "measured here" in said
+    assert cost._repr_html_().count("<tr>") == 1 + len(cost.options)
     figure, words = draw_cost(cost)
     assert "… and with_stack" in words
     assert picture(figure, words).png.startswith(b"\x89PNG")
@@ -287,6 +300,10 @@ def test_a_label_is_timed_with_the_profiler_off_and_on() -> None:
     found = label_cost(rounds=6)
     assert found.off.n == found.on.n == found.empty.n == 6
     assert "label, profiler runs" in repr(found)
+    page = dataclasses.replace(found, source="measured <here>")._repr_html_()
+    assert page.count("<tr>") == 4
+    assert "label, profiler runs</td>" in page
+    assert "measured &lt;here&gt;" in page
     with pytest.raises(UsageError):
         label_cost(rounds=0)
 
