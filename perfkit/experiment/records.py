@@ -30,9 +30,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from perfkit._files import write_atomically
+from perfkit._printable import printable
 from perfkit.errors import RecordError, UsageError
 from perfkit.experiment.claims import first_lesson
 from perfkit.experiment.recording import Figure, Outcome, lesson_number
@@ -52,6 +53,10 @@ __all__ = [
 
 SCHEMA = "perfkit.record/1"
 _LARGEST_BYTES = 1 << 20  # a record has a few kilobytes; anything like this is none
+_LONGEST_REASON = 200
+
+
+DeviceType = Literal["cpu", "cuda"]
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,7 @@ class Device:
     """
 
     name: str
-    type: Literal["cpu", "cuda"]
+    type: DeviceType
     gpus: int = 0
 
     @property
@@ -195,7 +200,7 @@ def read_record(path: Path) -> Record:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise RecordError(f"{path} is no record: it has {path.stat().st_size:,} bytes")
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes(), parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecordError(f"{path} cannot be read as a record: {reason}") from None
@@ -203,7 +208,7 @@ def read_record(path: Path) -> Record:
         raise RecordError(f"{path} is no record: it names no schema")
     if content["schema"] != SCHEMA:
         raise RecordError(
-            f"{path} has the schema {content['schema']!r}; this perfkit reads {SCHEMA}"
+            f"{path} has the schema {content['schema']!r:.60}; this perfkit reads {SCHEMA}"
         )
     told = content.pop("digest", None)
     if told != _digest(content):
@@ -215,7 +220,8 @@ def read_record(path: Path) -> Record:
     try:
         return _record(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RecordError(f"{path} is no whole record: {type(error).__name__}: {error}") from None
+        said = printable(f"{type(error).__name__}: {error}", _LONGEST_REASON)
+        raise RecordError(f"{path} is no whole record: {said}") from None
 
 
 def read_records(folders: Iterable[Path]) -> Records:
@@ -237,9 +243,24 @@ def read_records(folders: Iterable[Path]) -> Records:
     return Records(tuple(records), MappingProxyType(refused))
 
 
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
 def _record(content: Mapping[str, Any]) -> Record:
     figures = {name: Figure(**values) for name, values in content["figures"].items()}
     device = content["device"]
+    texts = [content[name] for name in ("claim", "lesson", "title")]
+    texts += [device["name"], *content["warnings"]]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a text of it is none")
+    if device["type"] not in get_args(DeviceType) or type(device["gpus"]) is not int:
+        raise ValueError(
+            f"no device of type {device['type']!r:.40} with {device['gpus']!r:.40} GPUs"
+        )
+    if any(type(content[name]) not in (int, float) for name in ("budget_s", "duration_s")):
+        raise ValueError("a duration is no number")
+    lesson_number(content["lesson"])  # refuses what is no lesson
     return Record(
         claim=content["claim"],
         lesson=content["lesson"],

@@ -82,12 +82,19 @@ class Provenance(Shown):
         """Read what :meth:`to_dict` wrote.
 
         Raises:
-            UsageError: a field is missing, or one is there that provenance does not have.
+            UsageError: a field is missing or of another type, or one is there that provenance
+                does not have.
         """
         try:
-            return cls(**data)
+            found = cls(**data)
         except TypeError as error:
             raise UsageError(f"this is no provenance: {error}") from None
+        texts = [found.kind, found.machine, found.device, found.when_utc]
+        if not isinstance(found.versions, Mapping):
+            raise UsageError("this is no provenance: its versions are no mapping")
+        if not all(isinstance(text, str) for text in (*texts, *found.versions.values())):
+            raise UsageError("this is no provenance: a text of it is none")
+        return found
 
     def _minute(self) -> str:
         return self.when_utc[:16].replace("T", " ") + " UTC" if self.when_utc else ""

@@ -10,6 +10,7 @@ from perfkit.experiment.recording import Figure
 from perfkit.experiment.records import (
     SCHEMA,
     Device,
+    _digest,
     file_name,
     read_record,
     read_records,
@@ -89,6 +90,38 @@ def test_a_torn_file_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
     found = read_records([tmp_path])
     assert found.records == (kept,)
     assert list(found.refused) == [torn]
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        (("lesson",), None),
+        (("lesson",), "<script>"),
+        (("device", "name"), 5),
+        (("device", "type"), "abacus"),
+        (("provenance", "when_utc"), None),
+        (("provenance", "versions"), ["torch"]),
+        (("warnings",), [{}]),
+        (("budget_s",), "long"),
+        (("duration_s",), float("nan")),
+        (("headline",), "x" * 5000),
+    ],
+)
+def test_a_sealed_record_with_a_part_that_cannot_be_is_refused(
+    tmp_path: Path, where: tuple[str, ...], value: object
+) -> None:
+    path = write_record(made(), tmp_path)
+    content = json.loads(path.read_text())
+    del content["digest"]
+    within = content
+    for name in where[:-1]:
+        within = within[name]
+    within[where[-1]] = value
+    path.write_text(json.dumps(content | {"digest": _digest(content)}))
+    found = read_records([tmp_path])
+    assert not found.records
+    (reason,) = found.refused.values()
+    assert len(reason) < len(str(path)) + 300
 
 
 def test_a_record_found_twice_counts_once(tmp_path: Path) -> None:
