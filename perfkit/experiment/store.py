@@ -84,7 +84,8 @@ class Store:
         self.path = _place(path)
         self.notes: list[str] = []
         self._identity = identity
-        self._lock = _Lock(self.path)
+        # a file has one lock, whatever links lead to it
+        self._lock = _Lock(Path(os.path.realpath(self.path)))
         try:
             self.lines = list(self._opened())
         except BaseException:

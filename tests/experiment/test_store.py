@@ -283,6 +283,17 @@ def test_what_cannot_be_the_name_of_a_file_is_refused(name):
         read(name)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no lock there")
+def test_a_link_to_a_store_has_its_lock(tmp_path):
+    (tmp_path / "link.jsonl").symlink_to("s.jsonl")
+    with Store(tmp_path / "link.jsonl", ME) as store:
+        with pytest.raises(StoreError, match="in use"):
+            Store(tmp_path / "s.jsonl", ME)
+        store.append(run(), {})
+    assert {p.name for p in tmp_path.iterdir()} == {"link.jsonl", "s.jsonl"}
+    assert len(read(tmp_path / "s.jsonl")[0]) == 1
+
+
 # --- is it the same workload? -------------------------------------------------------------------
 
 
