@@ -58,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         code = int(arguments.run(arguments))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # the shell's >&- closes it
+            sys.stdout.flush()
         return code
     except UsageError as error:
         return _fail(error, 2)

@@ -14,6 +14,7 @@ from perfkit.experiment import recording
 from perfkit.experiment.claims import claims
 from perfkit.experiment.recording import Figure
 from perfkit.experiment.records import read_records, write_record
+from perfkit.lessons._places import clone_folder
 from perfkit.lessons._recorded import recorded_folder, recorded_folders, taught_claims
 from tests.experiment.made_records import here, made
 
@@ -152,6 +153,30 @@ def test_a_lesson_teaches_what_its_notebook_lists() -> None:
     assert taught is not None
     assert "00-start-here" in taught["A1"]
     assert set(taught) <= set(claims())
+
+
+@pytest.mark.parametrize("listed", ["null", "5", '"A1"', '[5, ["A1"]]', "[" * 200_000])
+def test_a_notebook_that_lists_no_claims_teaches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str
+) -> None:
+    text = '{"metadata": {"perfkit": {"claims": %s}}}' % listed  # noqa: UP031
+    (tmp_path / "00-start-here.ipynb").write_text(text)
+    found = [tmp_path / "00-start-here.ipynb"]
+    monkeypatch.setattr("perfkit.lessons._recorded.lessons", lambda: found)
+    assert taught_claims() == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder in use cannot be deleted there")
+def test_a_deleted_working_directory_and_a_closed_output_are_no_crash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert clone_folder() == Path(__file__).resolve().parents[1]
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["claims"]) == 0
 
 
 @pytest.fixture

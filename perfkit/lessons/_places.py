@@ -17,9 +17,12 @@ def clone_folder() -> Path | None:
 
     What the installed package ships is neither: nothing is written there.
     """
-    here = Path.cwd()
     package = Path(perfkit.__file__).resolve().parent
-    for folder in (here, *here.parents, package.parent):
+    try:
+        here = [Path.cwd(), *Path.cwd().parents]
+    except OSError:  # the working directory was deleted
+        here = []
+    for folder in (*here, package.parent):
         if folder != package / SHIPPED and (folder / "data" / "make_images.py").is_file():
             return folder
     return None

@@ -46,8 +46,10 @@ def taught_claims() -> Mapping[str, tuple[str, ...]] | None:
     for path in paths:
         try:
             listed = json.loads(path.read_bytes())["metadata"]["perfkit"]["claims"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
-        for claim in listed:
+        for claim in listed if isinstance(listed, list) else ():
+            if not isinstance(claim, str):
+                continue
             taught[claim] = (*taught.get(claim, ()), path.stem)
     return taught
