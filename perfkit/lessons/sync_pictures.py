@@ -151,6 +151,8 @@ def draw_crossover(
             textcoords="offset points",
             fontsize=9,
             color=_INK,
+            bbox={"facecolor": _GROUND, "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            zorder=5,
         )
     axes.set_xlabel("pixels that are labelled", fontsize=9, color=_DIM)
     axes.set_ylabel("x[mask] ÷ ignore_index (time)", fontsize=9, color=_DIM)
