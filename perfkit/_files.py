@@ -23,7 +23,14 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
         UsageError: the file cannot be written (disk full, permissions), or ``path`` is there
             and no ordinary file: to replace a device or a folder would destroy it.
     """
-    if path.exists() and not path.is_file():
+    try:
+        blocked = path.exists() and not path.is_file()
+    except OSError as error:  # a name that is too long
+        reason = error.strerror or str(error)
+        raise UsageError(f"cannot write {str(path)!r:.120}: {reason}; name another file") from None
+    if "\0" in str(path):
+        raise UsageError(f"cannot write {str(path)!r:.120}: a null character; name another file")
+    if blocked:
         raise UsageError(f"cannot write {path}: it is no ordinary file; name another one")
     ending = "".join(path.suffixes[-2:])
     try:

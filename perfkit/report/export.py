@@ -10,6 +10,7 @@ from __future__ import annotations
 import html as _stdlib_html
 import json
 import math
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,6 +67,8 @@ def save(obj: Any, path: str | Path) -> Path:
         UsageError: another ending, a kind of result that has no such form, or a file that
             cannot be written.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"{path!r:.60} is no name of a file: end it with .md, .png, .svg or .json")
     target = Path(path)
     ending = target.suffix.lower()
     if ending not in _ENDINGS:

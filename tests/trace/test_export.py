@@ -193,3 +193,9 @@ def test_scrubbed_on_request(tmp_path: Path) -> None:
     trace = load(sim.json())
     assert b"alice" in export(trace, tmp_path / "a.json").read_bytes()
     assert b"alice" not in export(trace, tmp_path / "b.json", scrub=True).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_a_name_that_no_file_can_have_is_told(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="name another file"):
+        write_atomically(tmp_path / name, lambda part: part.write_text(""))
