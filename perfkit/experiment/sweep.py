@@ -155,11 +155,15 @@ class Sweep(Shown):
             for point in self.points
             if point is not best and not point.dropped and self._alike(point)
         ]
+        unknown = sum(self.ratio(point) is None for point in self.points if point is not best)
+        untold = f" {unknown} of {n} could not be measured." if unknown else ""
         if not alike:
-            return f"{lead}." if n == 1 else f"{lead}; every other one is distinguishably slower."
+            others = "each other one that ran" if unknown else "every other one"
+            slower = "" if n - unknown == 1 else f"; {others} is distinguishably slower"
+            return f"{lead}{slower}.{untold}"
         names = "; ".join(words(point.values) for point in alike[:3])
         more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""
-        return f"{lead}; not distinguishably slower: {names}{more}."
+        return f"{lead}; not distinguishably slower: {names}{more}.{untold}"
 
     def _alike(self, point: Point) -> bool:
         found = self.ratio(point)
@@ -182,8 +186,10 @@ class Sweep(Shown):
             UsageError: the grid does not vary it, its values have no order, or none of them was
                 measured.
         """
-        if name not in self.grid:
-            raise UsageError(f"the grid does not vary {name!r}; it varies: {', '.join(self.grid)}")
+        if not isinstance(name, str) or name not in self.grid:
+            raise UsageError(
+                f"the grid does not vary {name!r:.60}; it varies: {', '.join(self.grid)}"
+            )
         if not all(isinstance(v, int | float) for v in self.grid[name]):
             raise UsageError(f"the values of {name!r} are no numbers: they have no knee")
         best = self.best

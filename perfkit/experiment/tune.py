@@ -162,6 +162,8 @@ def tune(
         except WorkloadError as error:
             failed = str(error)
     recommended, sentence = _judged(begin, current, verified, failed)
+    if not any(found.best for found in sweeps):
+        sentence = _nothing_ran(sweeps)
     return Tuning(
         start=begin,
         proposed=current,
@@ -229,6 +231,11 @@ def _judged(
     if same is None or same.same is None:
         told = f" Whether it learns the same could not be told.{told}"
     return True, f"Recommended: {change}. Verified against the start: {figures} as fast.{told}"
+
+
+def _nothing_ran(sweeps: Sequence[Sweep]) -> str:
+    why = next((p.message for found in sweeps for p in found.points if p.message), "")
+    return f"Nothing that was tried could be measured, the start included{': ' * bool(why)}{why}."
 
 
 def _change(begin: Mapping[str, Any], proposed: Mapping[str, Any]) -> str:

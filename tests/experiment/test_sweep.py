@@ -36,6 +36,23 @@ def sleeping(s):
         yield 2
 
 
+@by_value
+def failing_from(s):
+    if s.ms >= s.bad:
+        raise ValueError("too much")
+    yield from sleeping(s)
+
+
+def test_a_point_that_did_not_run_is_not_called_slower():
+    bad = setting("bad", [2])
+    found = sweep(failing_from, {"ms": [1, 2]}, settings=[bad], rounds=1, **SHORT)
+    assert found.sentence.startswith("The fastest of 2 points is ms 1: ")
+    assert found.sentence.endswith(". 1 of 2 could not be measured.")
+    assert "slower" not in found.sentence
+    with pytest.raises(UsageError, match="does not vary"):
+        found.knee(["ms"])
+
+
 def test_rounds_are_interleaved_and_the_fastest_is_found():
     found = sweep(sleeping, {"ms": [40, 20, 1]}, rounds=4, **SHORT)
     assert perfkit.sweep is sweep

@@ -109,6 +109,19 @@ def test_many_combinations_are_tuned_one_setting_after_the_other():
     assert all(run.values["slow"] is False for one in found.sweeps[1:] for run in one.runs)
 
 
+def test_where_nothing_ran_no_start_is_recommended():
+    @by_value
+    def failing(s):
+        raise ValueError("no data")
+        yield
+
+    # a point that failed is not run again, so this takes no time
+    found = tune(failing, ["num_workers"], budget_s=1.0, say=False)
+    assert not found.recommended
+    assert found.sentence.startswith("Nothing that was tried could be measured, the start included")
+    assert "ValueError: no data" in found.sentence
+
+
 def test_nothing_to_tune_is_refused():
     with pytest.raises(SettingError, match="nothing to tune"):
         tune(sleeping, [])
