@@ -313,4 +313,10 @@ def test_c13_counts_bytes(tmp_path: Path) -> None:
 def test_c14_decodes_the_same_picture_both_ways(tmp_path: Path) -> None:
     outcome = _outcome(experiments.vector_instructions, tmp_path)
     assert outcome.figures["pillow_decode_same"].value == 1
+    # a ratio whose interval holds 1 is not told as a gain
+    decode = outcome.figures["pillow_decode_ratio"]
+    assert decode.low is not None
+    assert decode.high is not None
+    unseen = "Pillow decodes a JPEG with no difference seen" in outcome.sentence
+    assert unseen == (decode.low <= 1 <= decode.high)
     assert "torch_resize_ratio" in outcome.figures

@@ -198,8 +198,8 @@ def kept_in_ram(context: Context) -> Outcome:
         headline="decoded_ratio",
         sentence=(
             f"Decoded pixels in RAM load {ratio.ratio:.0f} times as fast as warm files and take "
-            f"{decoded[0].numel() / encoded_bytes:.1f} times the bytes; encoded bytes in RAM load "
-            f"{found['encoded'].ratio:.2f} times as fast."
+            f"{decoded[0].numel() / encoded_bytes:.1f} times the bytes; encoded bytes in RAM: "
+            f"{_said(found['encoded'])}."
         ),
     )
 
@@ -391,14 +391,21 @@ def vector_instructions(context: Context) -> Outcome:
         figures=figures,
         headline="pillow_decode_ratio",
         sentence=(
-            f"With vector code Pillow decodes a JPEG {decode.ratio:.1f} times as fast as without "
-            f"it, and torch ({level}) resizes {resize.ratio:.1f} times as fast.{said}"
+            f"With vector code against without it: Pillow decodes a JPEG {_said(decode)}, and "
+            f"torch ({level}) resizes {_said(resize)}.{said}"
         ),
     )
 
 
 def _compared(slow: Callable[[], Any], fast: Callable[[], Any], budget_s: float) -> Comparison:
     return compare(slow, fast, names=("slow", "fast"), budget_s=budget_s)
+
+
+def _said(found: Comparison) -> str:
+    """A ratio in words, where one was seen."""
+    if not found.different:
+        return f"with no difference seen ({found.low:.2f} to {found.high:.2f} times as fast)"
+    return f"{found.ratio:.1f} times as fast"
 
 
 @contextlib.contextmanager
