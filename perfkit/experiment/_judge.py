@@ -157,11 +157,16 @@ class Judge:
         if silent:
             warnings.append(f"{' and '.join(silent)} told no loss: gradients alone were compared")
             return
-        moved = 0.0
+        moved, told = 0.0, False
         for step, (one, other) in enumerate(zip(a.losses[:steps], b.losses[:steps], strict=False)):
             x = math.nan if one is None else one
             y = math.nan if other is None else other
-            if math.isnan(x) and math.isnan(y):
+            if not math.isfinite(x) and not math.isfinite(y):
+                # two runs that have both left the numbers say nothing of each other
+                gone = f"at step {step + 1} neither loss is a finite number"
+                if one is not None and other is not None and not told:
+                    warnings.append(f"{gone}: such steps were not compared")
+                    told = True
                 continue
             scale = max(abs(x), abs(y), _TINY)
             starts = [t.losses[0] for t in (a, b)]

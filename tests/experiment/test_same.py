@@ -154,6 +154,8 @@ def test_losses_alone_are_compared_and_it_is_said() -> None:
     assert any("losses alone" in w for w in found.warnings)
     assert same_result(lambda: 1.0, lambda: 1.01).same is False
     assert same_result(lambda: 1.0, lambda: math.nan).same is False
+    # two that have both overflowed say nothing of each other
+    assert same_result(lambda: math.inf, lambda: math.inf).same is None
     nothing = same_result(lambda: iter([None]), lambda: iter([None]))
     assert nothing.same is None
     assert "no loss" in nothing.sentence
