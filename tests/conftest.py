@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What tests and the lessons that they run keep of a reader goes into a folder of its own."""
+    home = tempfile.TemporaryDirectory(prefix="perfkit-home-")
+    before = os.environ.get("PERFKIT_HOME")
+    os.environ["PERFKIT_HOME"] = home.name
+
+    def undo() -> None:
+        os.environ.pop("PERFKIT_HOME")
+        if before is not None:
+            os.environ["PERFKIT_HOME"] = before
+        home.cleanup()
+
+    config.add_cleanup(undo)
 
 
 def _torch_state() -> dict[str, int]:

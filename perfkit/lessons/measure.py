@@ -15,9 +15,8 @@ from typing import Any
 
 from perfkit.lessons._message import Message
 from perfkit.lessons.exercise import Exercise, NotYet
-from perfkit.lessons.quiz import Quiz
 
-__all__ = ["interval_quiz", "time_one_step"]
+__all__ = ["time_one_step"]
 
 Answer = Callable[..., Any]
 
@@ -159,27 +158,6 @@ def _judge_value(result: float, warmup: int, work: Sequence[float]) -> None:
 def _brief(result: Any) -> str:
     text = repr(round(result, 3) if isinstance(result, float) else result)
     return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-def interval_quiz() -> Quiz:
-    """The question about reading an interval; it stands here so that its answer is not in sight."""
-    return Quiz(
-        "A comparison of an old and a new version says: ratio 1.03, 95 % interval 0.97 to 1.09. "
-        "What do you write?",
-        {
-            "a": "the new version is 3 % faster",
-            "b": "both are equally fast",
-            "c": "no difference seen; from 3 % slower to 9 % faster, all is possible",
-            "d": "the measurement is broken: it should have given 1",
-        },
-        right="c",
-        because={
-            "a": "1 lies inside the interval: the same code against itself gives such figures.",
-            "b": "1 lies inside the interval, but a gain of 9 % does, too.",
-            "c": "That is what the interval says; to know more, measure for longer.",
-            "d": "Two arms never take the same time exactly; the interval says what that means.",
-        },
-    )
 
 
 time_one_step = Exercise(

@@ -20,7 +20,7 @@ from perfkit.experiment.recording import Context, Outcome
 from perfkit.lessons.async_device import SimulatedDevice, async_device
 from perfkit.lessons.experiments import measure as experiments
 from perfkit.lessons.first_steps import first_steps
-from perfkit.lessons.measure import interval_quiz, time_one_step
+from perfkit.lessons.measure import time_one_step
 from perfkit.lessons.measure_cost import label_cost, profiler_cost
 from perfkit.lessons.measure_pictures import draw_cost, draw_drift, draw_first_steps
 from perfkit.lessons.picture import picture
@@ -172,12 +172,6 @@ def test_show_gives_the_order_of_calls() -> None:
 def test_show_rounds_what_was_returned() -> None:
     said = " ".join(repr(time_one_step.show(lambda *_: 500 / 3)).split())
     assert "it returned 166.667 " in said
-
-
-def test_the_quiz_has_one_right_answer_and_each_call_asks_anew() -> None:
-    titles = {x: repr(interval_quiz().answer(x)).splitlines()[0] for x in interval_quiz().answers}
-    assert titles["c"] == "Right"
-    assert all(title == "Not that one" for letter, title in titles.items() if letter != "c")
 
 
 def test_hints_come_one_by_one() -> None:
