@@ -81,7 +81,7 @@ def mask_quiz() -> Quiz:
         right="b",
         because={
             "a": "Two masks, two waits: the size of y[mask] depends on its values.",
-            "b": "A plain number on the right: torch fills under the mask, and every size is known.",
+            "b": "A plain number on the right: it fills under the mask, and all sizes are known.",
             "c": ".shape costs nothing, but x[mask] had to wait to have one.",
             "d": "It looks for the largest value, whatever minlength is. scatter_add does not.",
         },
