@@ -89,4 +89,4 @@ def test_a_lesson_ends_with_the_next_one(path: Path, following: Path) -> None:
     title = nbformat.read(following, as_version=4).metadata["title"]
     assert last.cell_type == "markdown"
     assert f"lesson {following.name[:2]}, *{title}*" in last.source
-    assert set(_LINK.findall(last.source)) <= {following.name}
+    assert _LINK.findall(last.source) == [following.name]

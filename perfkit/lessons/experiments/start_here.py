@@ -184,7 +184,7 @@ def neighbours(picture):
 
 
 def median(around):
-    in_order = np.sort(around, axis=-1)
+    in_order = np.sort(around, axis=-1, kind="stable")
     return np.ascontiguousarray(in_order[..., 12])
 
 
@@ -210,7 +210,7 @@ def train():
         nn.functional.cross_entropy(model(pictures), labels).backward()
         optimizer.step()
 """
-_HOT_LINE = "in_order = np.sort(around, axis=-1)"
+_HOT_LINE = 'in_order = np.sort(around, axis=-1, kind="stable")'
 
 
 @experiment("A5", lesson=LESSON, title="the hottest line of a few steps, against the whole run's")
