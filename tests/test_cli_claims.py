@@ -79,7 +79,7 @@ def test_a_record_shows_in_all_three_forms(
     assert "<script" not in html
     assert "http://" not in html.replace("http://www.w3.org", "")
     assert main(["claims", "--records", str(records)]) == 0
-    assert "5.00×, measured here" in capsys.readouterr().out.replace(";", ",")
+    assert "5.00×, counted here" in capsys.readouterr().out.replace(";", ",")
 
 
 def test_an_edited_record_is_told_and_does_not_count(

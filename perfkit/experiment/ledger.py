@@ -123,6 +123,11 @@ def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -
     if not found:
         return Row(claim, taught_in, _unrecorded(claim, taught_in), (), 0, tuple(claim.where))
     decisive = _decisive(found)
+    if "cpu" not in claim.where and all(map(_only_simulated, decisive)):
+        # a model of a GPU shows what would follow, not that a GPU does it
+        return Row(
+            claim, taught_in, _unrecorded(claim, taught_in), tuple(found), 0, tuple(claim.where)
+        )
     here = decisive[0].device.is_here
     status: Status
     if all(one.outcome.holds for one in decisive):
@@ -144,6 +149,10 @@ def _decisive(found: list[Record]) -> list[Record]:
         newest = max(found, key=lambda one: one.provenance.when_utc).device
         own = [one for one in found if one.device == newest]
     return sorted(own, key=lambda one: (one.outcome.holds, one.device.type != "cuda"))
+
+
+def _only_simulated(one: Record) -> bool:
+    return one.outcome.figures[one.outcome.headline].kind == "simulated"
 
 
 def _unrecorded(claim: Claim, taught_in: tuple[str, ...] | None) -> Status:

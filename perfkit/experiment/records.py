@@ -111,6 +111,16 @@ class Record:
         """The day it was recorded, in UTC: ``2026-01-31``."""
         return self.provenance.when_utc[:10]
 
+    def source(self, figure: Figure) -> str:
+        """Where that figure of it comes from, in words: ``measured here``, ``recorded on NVIDIA
+        H200``, ``counted here`` (exact), ``simulated`` or ``predicted``."""
+        if figure.kind in ("simulated", "predicted"):
+            return figure.kind
+        if self.device.is_here:
+            return "counted here" if figure.kind == "exact" else "measured here"
+        how = "counted" if figure.kind == "exact" else "recorded"
+        return f"{how} on {self.device.name}"
+
     def to_dict(self) -> dict[str, Any]:
         """What the file holds, with its digest."""
         content = {

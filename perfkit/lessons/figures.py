@@ -34,7 +34,8 @@ class RecordedFigure:
     Attributes:
         key: claim and name, ``"A9.bytes_ratio"``.
         figure: the number; ``None`` where it is not recorded yet.
-        source: ``"measured here"``, ``"recorded on NVIDIA H200"``, or ``"not recorded yet"``.
+        source: ``"measured here"``, ``"recorded on NVIDIA H200"``, ``"counted here"``,
+            ``"simulated"``, ``"predicted"``, or ``"not recorded yet"``.
         date: the day of the record, in UTC; empty where there is none.
     """
 
@@ -56,8 +57,7 @@ class RecordedFigure:
     def __repr__(self) -> str:
         if self.figure is None:
             return f"{self.key}: {self.source} (perfkit record --claim {self.key.split('.')[0]})"
-        kind = "" if self.figure.kind == "measured" else f"{self.figure.kind}, "
-        return f"{self.key}: {shown(self.figure)}, {kind}{self.source}, {self.date}"
+        return f"{self.key}: {shown(self.figure)}, {self.source}, {self.date}"
 
 
 def figure(
@@ -92,8 +92,8 @@ def figure(
     if not having:
         raise UsageError(f"no record of {claim} has a figure {name!r}; {_near(key, found)}")
     record = max(having, key=lambda r: (r.device.is_here, r.provenance.when_utc))
-    source = "measured here" if record.device.is_here else f"recorded on {record.device.name}"
-    return RecordedFigure(key, record.outcome.figures[name], source, record.date)
+    found_figure = record.outcome.figures[name]
+    return RecordedFigure(key, found_figure, record.source(found_figure), record.date)
 
 
 def _split(key: str) -> tuple[str, str]:

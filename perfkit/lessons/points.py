@@ -65,5 +65,5 @@ class KeyPoints:
 def _said(row: Row) -> str:
     figure = row.headline
     value = f", {shown(figure)}" if figure is not None else ""
-    where = f", {row.records[0].device.name}" if row.records else ""
+    where = f", {row.records[0].source(figure)}" if figure is not None else ""
     return f"{row.claim.id} ({row.claim.technique}): {row.status}{value}{where}"

@@ -98,8 +98,8 @@ def _view(row: Row) -> _RowView:
 
 
 def _where(record: Record) -> str:
-    place = "measured here" if record.device.is_here else f"recorded on {record.device.name}"
-    return f"{place}, {record.date}"
+    outcome = record.outcome
+    return f"{record.source(outcome.figures[outcome.headline])}, {record.date}"
 
 
 def _notes(row: Row) -> list[str]:

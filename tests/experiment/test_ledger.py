@@ -70,7 +70,9 @@ def test_a_record_of_this_machine_says_here() -> None:
 def test_a_record_of_another_machine_says_where() -> None:
     row = row_of("A9", made())
     assert row.status == "holds"
-    assert f"recorded on {SOMEWHERE}, 2026-01-02" in str(ledger(Records((made(),)), ALL_TAUGHT))
+    assert f"counted on {SOMEWHERE}, 2026-01-02" in str(ledger(Records((made(),)), ALL_TAUGHT))
+    timed = made(figures={"ratio": Figure(2.0, "×", 1.9, 2.1)})
+    assert f"recorded on {SOMEWHERE}, 2026-01-02" in str(ledger(Records((timed,)), ALL_TAUGHT))
     assert row_of("A9", made(holds=False)).status == "does not hold"
 
 
@@ -132,6 +134,21 @@ def test_a_gpu_by_that_name_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row_of("C8", made("C8", device=GPU, type="cpu")).status == "holds"
 
 
+def test_a_simulation_does_not_say_what_a_gpu_does() -> None:
+    figures = {"pinned_ratio": Figure(1.8, "×", kind="simulated")}
+    simulated = made("C8", device=here(), figures=figures)
+    row = row_of("C8", simulated)
+    assert row.status == "needs a GPU"
+    assert row.not_recorded == ("gpu",)
+    assert row.records == (simulated,)
+    found = " ".join(str(ledger(Records((simulated,)), ALL_TAUGHT)).split())
+    assert "1.80×; simulated, 2026-01-02; GPU part not recorded" in found
+    # bytes are counted alike on any machine
+    assert row_of("C8", made("C8", device=here())).status == "holds here"
+    # of a claim about a CPU, a simulation on one says something
+    assert row_of("A9", made(device=here(), figures=figures)).status == "holds here"
+
+
 def test_json_has_every_row_and_its_schema() -> None:
     found = json.loads(json.dumps(ledger(Records((made(),)), {"A9": ["06-x"]}).to_dict()))
     assert found["schema"] == "perfkit.claims/1"
@@ -150,7 +167,7 @@ def test_text_fits_the_terminal_and_names_refused_records(tmp_path: Path) -> Non
     text = str(ledger(Records((made(device=here()),), refused), ALL_TAUGHT))
     assert max(map(len, text.splitlines())) <= 100
     assert "Note: A9.json was changed" in text
-    assert "5.00×; measured here, 2026-01-02" in text
+    assert "5.00×; counted here, 2026-01-02" in text
     for claim in IDS:
         assert re.search(rf"^{claim} ", text, re.MULTILINE)
 

@@ -26,8 +26,8 @@ def test_its_repr_is_one_line_with_value_interval_place_and_date(tmp_path: Path)
 @pytest.mark.parametrize(
     ("made_of", "text"),
     [
-        (Figure(100_663_296, "B", kind="exact"), "100 663 296 B, exact, "),
-        (Figure(5.0, "×", kind="exact"), "5.00×, exact, "),
+        (Figure(100_663_296, "B", kind="exact"), "100 663 296 B, counted "),
+        (Figure(5.0, "×", kind="exact"), "5.00×, counted "),
         (Figure(3, "of 3 trainers"), "3 of 3 trainers, "),
         (Figure(0.25, "1", kind="simulated"), "0.250, simulated, "),
         (Figure(12.5, "ms", 12.0, 13.0, kind="predicted"), "12.5 ms [12.0 ms, 13.0 ms], predicted"),
@@ -45,7 +45,7 @@ def test_this_machine_s_record_goes_before_a_newer_one(tmp_path: Path) -> None:
     mine = {"bytes_ratio": Figure(4.0, "×", kind="exact")}
     write_record(made(device=here(), figures=mine), tmp_path)
     found = figure("A9.bytes_ratio", folders=[tmp_path])
-    assert repr(found) == "A9.bytes_ratio: 4.00×, exact, measured here, 2026-01-02"
+    assert repr(found) == "A9.bytes_ratio: 4.00×, counted here, 2026-01-02"
 
 
 def test_a_kind_of_device_can_be_asked_for(tmp_path: Path) -> None:

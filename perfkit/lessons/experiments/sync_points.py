@@ -283,7 +283,7 @@ def hidden_waits(context: Context) -> Outcome:
         holds=utilisation > 0.85 and used < 0.1 and max(causes, key=lambda c: causes[c]) == "sync",
         figures={
             "utilisation": Figure(100 * utilisation, "%", kind="simulated"),
-            "flops_share": Figure(100 * used, "%", kind="simulated"),
+            "hidden_flops_share": Figure(100 * used, "%", kind="simulated"),
             "sync_idle": Figure(100 * causes["sync"], "%", kind="simulated"),
             "gain_without_waits": Figure(gain, "×", kind="simulated"),
         },
