@@ -113,7 +113,8 @@ class Record:
 
     def source(self, figure: Figure) -> str:
         """Where that figure of it comes from, in words: ``measured here``, ``recorded on NVIDIA
-        H200``, ``counted here`` (exact), ``simulated`` or ``predicted``."""
+        H200``, ``counted here`` (exact), ``simulated`` or ``predicted``.
+        """
         if figure.kind in ("simulated", "predicted"):
             return figure.kind
         if self.device.is_here:
