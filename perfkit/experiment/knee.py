@@ -28,8 +28,9 @@ class Knee:
         best: the fastest value.
         ratio: time at the knee ÷ time at the best, with its interval; 1 where they are one.
         margin: the share that does not count, 0.05 for 5 %.
-        sure: whether the interval is narrow enough to say that the knee loses no more than the
-            margin. Where it is not, a smaller value may only seem to do.
+        sure: whether the intervals are narrow enough to say that the knee loses no more than the
+            margin, and that every smaller value does.
+        undecided: the smaller values of which it is not shown that they lose more than the margin.
         sentence: all this in words.
     """
 
@@ -39,6 +40,7 @@ class Knee:
     ratio: Interval
     margin: float
     sure: bool
+    undecided: tuple[Any, ...]
     sentence: str
 
 
@@ -54,12 +56,14 @@ def knee_of(setting: str, values: Sequence[tuple[Any, Interval]], best: Any, mar
         for v, r in values
         if v == best or (r.low <= 1 + margin and r.ratio <= 1 + _WIDEST * margin)
     )
-    sure = value == best or ratio.high <= 1 + margin
+    shown = value == best or ratio.high <= 1 + margin
+    before = values[: [v for v, _ in values].index(value)]
+    undecided = tuple(v for v, r in before if r.low <= 1 + margin)
     percent = f"{100 * margin:.3g} %"
     if value == best and value == values[-1][0] and len(values) > 1:
-        said = (
-            f"No knee up to {setting}={value!r}: every smaller value is more than {percent} slower"
-        )
+        said = f"No knee up to {setting}={value!r}, the fastest"
+        if not undecided:
+            said += f": every smaller value is more than {percent} slower"
     elif value == best:
         said = f"The knee of {setting} is {value!r}, which is also the fastest"
     else:
@@ -67,9 +71,16 @@ def knee_of(setting: str, values: Sequence[tuple[Any, Interval]], best: Any, mar
             f"The knee of {setting} is {value!r}: it takes {ratio.ratio:.3f}× the time of the "
             f"fastest, {best!r} [{ratio.low:.3f}, {ratio.high:.3f}]"
         )
-    if not sure:
+    if undecided:
+        said += (
+            f". That {' or '.join(map(repr, undecided))} would not do as well is not shown: "
+            f"{'their intervals are' if len(undecided) > 1 else 'its interval is'} wide; raise "
+            "budget_s"
+        )
+    if not shown:
         said += (
             f". That it loses no more than {percent} is not shown: the interval is wide; raise "
             "budget_s"
         )
-    return Knee(setting, value, best, ratio, margin, sure, f"{said}.")
+    sure = shown and not undecided
+    return Knee(setting, value, best, ratio, margin, sure, undecided, f"{said}.")

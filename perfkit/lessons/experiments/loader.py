@@ -124,10 +124,10 @@ def by_measurement(context: Context) -> Outcome:
     )
     knee: Knee = found.knee("num_workers")
     return Outcome(
-        holds=knee.value > 0,
+        holds=knee.value > 0 and 0 not in knee.undecided,
         figures={"knee": Figure(knee.value, "1"), "best": Figure(knee.best, "1")},
         headline="knee",
-        sentence="The knee of num_workers is found by a sweep; it depends on sample, step, cores.",
+        sentence=f"{knee.sentence} It depends on sample, step and cores.",
     )
 
 
