@@ -123,13 +123,13 @@ def compile_here(value: Any, machine: Machine) -> str | None:
 
 
 def more_than_cores(what: str) -> Need:
-    """More of them than cores works, but they take turns."""
+    """More of them than cores works: those that compute take turns, those that wait do not."""
 
     def hint(value: Any, machine: Machine) -> str | None:
         if value <= machine.cores:
             return None
         cores = f"{machine.cores} core{'s' * (machine.cores != 1)}"
-        return f"{value} {what} share {cores}: they take turns"
+        return f"{value} {what} share {cores}: where they compute they take turns"
 
     return hint
 

@@ -114,7 +114,10 @@ def test_processes_need_a_gpu_each_where_there_are_some():
     assert one.unavailable(2, machine(n_gpus=1)) == "2 processes need 2 GPUs, and here is 1"
     assert one.unavailable(2, machine(n_gpus=2)) is None
     assert one.note(2, machine(n_gpus=2, cores=1)) is None
-    assert one.note(4, machine(cores=2)) == "4 processes share 2 cores: they take turns"
+    assert (
+        one.note(4, machine(cores=2))
+        == "4 processes share 2 cores: where they compute they take turns"
+    )
     assert one.unavailable(2, replace(machine(), torch=None)) == "torch is not installed"
 
 
