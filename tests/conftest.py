@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -13,7 +14,13 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What tests and the lessons that they run keep of a reader goes into a folder of its own."""
+    """What tests and the lessons that they run keep of a reader goes into a folder of its own.
+
+    A shell that starts the tests in the background has them ignore Ctrl-C, and every process that
+    they start as well; tests of Ctrl-C need it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     home = tempfile.TemporaryDirectory(prefix="perfkit-home-")
     before = os.environ.get("PERFKIT_HOME")
     os.environ["PERFKIT_HOME"] = home.name
