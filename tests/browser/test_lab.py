@@ -89,8 +89,11 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     book.screenshot("lab-light", ".pk-lab")
     light = page.evaluate("() => document.querySelector('.pk-lab canvas').toDataURL()")
     book.theme("dark")
+    # the plot is drawn again when the page tells that its colours have changed
+    page.wait_for_function(
+        "light => document.querySelector('.pk-lab canvas').toDataURL() !== light", arg=light
+    )
     book.screenshot("lab-dark", ".pk-lab")
-    assert page.evaluate("() => document.querySelector('.pk-lab canvas').toDataURL()") != light
     book.theme("light")
 
     page.set_viewport_size({"width": 400, "height": 1700})

@@ -157,8 +157,12 @@ def test_a_single_batch_or_a_loader_without_work_is_no_loop() -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_real_evaluation_has_one_step_a_batch(workers: int) -> None:
     data = TensorDataset(torch.randn(96, 64), torch.zeros(96))
-    loader = DataLoader(data, batch_size=16, shuffle=True, num_workers=workers)
-    model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512)).eval()
+    # Most of the region has to be steps, or the loop is not what it is about: the worker is started
+    # once, however large this process has become, and each batch has some work.
+    loader = DataLoader(
+        data, batch_size=16, shuffle=True, num_workers=workers, persistent_workers=workers > 0
+    )
+    model = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 2048)).eval()
     with Recorder() as recorder, torch.no_grad():
         for _ in range(2):
             for x, _ in loader:
