@@ -240,6 +240,8 @@ def open_notebook(
         page.on("pageerror", lambda error: here.errors.append(str(error)))
         opened.append(here)
         here.go()
+        if page.evaluate("() => document.body.dataset.jpThemeName") != "JupyterLab Light":
+            here.theme("light")  # JupyterLab keeps what the test before chose
         return here
 
     yield open_

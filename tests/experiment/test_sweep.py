@@ -91,7 +91,7 @@ def test_the_budget_ends_it_but_two_rounds_of_a_small_grid_are_run():
 
 def test_a_large_grid_is_halved():
     values = list(range(1, 15))
-    found = sweep(sleeping, {"ms": values}, budget_s=12.0, **SHORT)
+    found = sweep(sleeping, {"ms": values}, budget_s=24.0, **SHORT)
     left = [point for point in found.points if not point.dropped]
     dropped = [point for point in found.points if point.dropped]
     assert len(dropped) >= 7
