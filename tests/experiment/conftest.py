@@ -21,7 +21,10 @@ def marked(mark: str) -> set[int]:
     found = set()
     for process in psutil.process_iter():
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == mark:
+            if process.status() == psutil.STATUS_ZOMBIE or process.environ().get(MARK) != mark:
+                continue
+            # Python's own; it ends with the process that made it, which may be this one
+            if not any("multiprocessing.resource_tracker" in part for part in process.cmdline()):
                 found.add(process.pid)
         except psutil.Error:
             continue
