@@ -1,6 +1,6 @@
 """Reading and explaining a trace of a million events, beside what else can.
 
-    python tests/bench/bench_trace.py --out build/bench/trace.json [--events 1000000] [--quick]
+    python tests/bench/bench_trace.py build/bench/trace.json [--events 1000000] [--quick]
 
 Every measurement runs in a process of its own, several times, taking turns; the least time of
 each counts (other load on the machine only ever adds), the median stands beside it. The file is
