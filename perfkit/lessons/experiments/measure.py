@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from perfkit.experiment.recording import Context, Figure, Outcome, experiment
+from perfkit.lessons.experiments._threads import one_thread
 from perfkit.timing.compare import Interval
 from perfkit.timing.summary import Summary, summarize
 
@@ -54,7 +54,7 @@ def training_step(device: str | None = None) -> Callable[[], Any]:
 def profiler_options(context: Context) -> Outcome:
     from perfkit.lessons.measure_cost import profiler_cost
 
-    with _one_thread():
+    with one_thread():
         cost = profiler_cost(
             training_step(context.device), budget_s=context.budget_s, seed=context.seed
         )
@@ -100,7 +100,7 @@ def label(context: Context) -> Outcome:
     cost = label_cost(rounds=20 if context.budget_s >= 1 else 6)
     clock = clock_in_use()
     times = []
-    with _one_thread():
+    with one_thread():
         step = training_step(context.device)
         for _ in range(5):
             step()
@@ -135,7 +135,7 @@ def first_steps_counted(context: Context) -> Outcome:
     from perfkit.lessons.first_steps import first_steps
 
     processes = 10 if context.budget_s >= 5 else 2
-    with _one_thread():
+    with one_thread():
         times = first_steps(training_step, processes=processes, steps=30)
     before = _WAIT + _WARMUP
     scheduled = np.median(times[:, before : before + _ACTIVE], axis=1)
@@ -172,7 +172,7 @@ def loss_alone(context: Context) -> Outcome:
     scores = torch.randn(8, _CLASSES, 64, 64, generator=generator).to(context.device)
     scores.requires_grad_()
     target = torch.randint(_CLASSES, (8, 64, 64), generator=generator).to(context.device)
-    with _one_thread(), Recorder(active_steps=4, warmup_steps=2, lines=False) as recorder:
+    with one_thread(), Recorder(active_steps=4, warmup_steps=2, lines=False) as recorder:
         for _ in range(9):
             dice_loss(scores, target).backward()
             recorder.step()
@@ -204,19 +204,6 @@ def dice_loss(scores: Any, target: Any) -> Any:
         p, t = probabilities[:, c], (target == c).float()
         loss = loss + 1 - 2 * (p * t).sum() / (p.sum() + t.sum() + 1)
     return loss / scores.shape[1]
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """The steps here are small: a second thread would only be waited for."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _ratio(found: Interval) -> Figure:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from perfkit.experiment.recording import Context, Figure, Outcome, experiment
+from perfkit.lessons.experiments._threads import one_thread
 from perfkit.lessons.read_a_trace import (
     BUSY,
     CASES,
@@ -99,7 +99,7 @@ def busy_is_not_used(context: Context) -> Outcome:
     used = flops(trace).achieved_tflop_per_s / gpu.tflop_per_s
 
     per_step = flops(_recorded(context, prepared=True, shapes=True)).per_step
-    with _one_thread():
+    with one_thread():
         best = achievable_tflop_per_s(context.device)
         step = _trainer(context)
         batch = next(iter(_batches(context, prepared=True)))
@@ -127,25 +127,12 @@ def _recorded(context: Context, *, prepared: bool, shapes: bool = False) -> Trac
     """Some steps of the small training."""
     step = _trainer(context)
     recorder = Recorder(active_steps=_STEPS, warmup_steps=2, shapes=shapes, lines=False)
-    with _one_thread(), recorder:
+    with one_thread(), recorder:
         for words, labels in _batches(context, prepared=prepared):
             step(words, labels)
             if recorder.is_done:
                 break
     return recorder.recording.trace
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One busy core is 100 % then, and tiny operators do not wait for other threads."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _batches(context: Context, *, prepared: bool) -> Iterable[Any]:

@@ -6,11 +6,10 @@ needed; what stands for decoding is a median filter in numpy.
 
 from __future__ import annotations
 
-import contextlib
 import cProfile
 import importlib.util
 import pstats
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from perfkit.advice.profile import Profile, profile_callable
 from perfkit.experiment.recording import Context, Figure, Outcome, experiment
+from perfkit.lessons.experiments._threads import one_thread
 from perfkit.timing.compare import compare
 
 LESSON = "00-start-here"
@@ -132,22 +132,11 @@ def _profile(train: Callable[[], None]) -> Profile:
     return profile_callable(train, n=_STEPS, warmup=_WARMUP)
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small networks: more threads would wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 @experiment("A1", lesson=LESSON, title="three trainers, each with another bottleneck: the verdicts")
 def verdicts(context: Context) -> Outcome:
     """Each of three trainers is profiled; the verdict must name what it was made to be bound by."""
     loops = {"data": data_bound, "host": host_bound, "compute": compute_bound}
-    with _one_thread():
+    with one_thread():
         profiles = {kind: _profile(lambda f=f: f(context)) for kind, f in loops.items()}  # type: ignore[misc]
     said = {kind: profile.diagnosis.bound_by for kind, profile in profiles.items()}
     right = sum(said[kind] in _EXPECTED[kind] for kind in loops)
@@ -218,7 +207,7 @@ def few_steps(context: Context) -> Outcome:
     """A few profiled steps, against cProfile and (where it is here) line_profiler over all."""
     steps = 40
     module, file = _script(context.folder, steps)
-    with _one_thread():
+    with one_thread():
         few = profile_callable(module.train, n=_STEPS, warmup=_WARMUP)
         function, seconds = _hottest_function(module.train, file)
         line = _hottest_line(module, function)
@@ -307,7 +296,7 @@ def bottleneck_first(context: Context) -> Outcome:
             "compute": lambda width=width: few(as_it_was, width // 2),  # type: ignore[misc]
         }
         start: Callable[[], None] = lambda width=width: few(as_it_was, width)  # type: ignore[misc]  # noqa: E731
-        with _one_thread():
+        with one_thread():
             told = "data" if _verdict(context, width) == "data" else "compute"
             gains = {
                 name: compare(

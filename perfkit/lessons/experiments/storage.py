@@ -5,15 +5,15 @@ Pictures are made by :func:`perfkit.lessons.images.make_images` in the scratch f
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from perfkit.experiment.recording import Context, Figure, Outcome, experiment
+from perfkit.lessons.experiments._threads import one_thread
 from perfkit.lessons.images import ImageSet, make_images
 from perfkit.timing.compare import Comparison, compare
 
@@ -123,7 +123,7 @@ def shares_of_a_step(context: Context) -> Outcome:
     }
     batches = [list(range(start, start + 4)) for start in range(0, len(images), 4)]
     rounds = max(1, min(6, int(context.budget_s / 3)))
-    with _one_thread():
+    with one_thread():
         found = time_phases(phases, batches, rounds=rounds)
     shares = {name: 100 * share for name, share in found.shares.items()}
     figures = {f"{name}_share": Figure(share, "%") for name, share in shares.items()}
@@ -168,7 +168,7 @@ def kept_in_ram(context: Context) -> Outcome:
     mapped = torch.from_file(str(pixels), size=decoded.numel(), dtype=torch.uint8).view(shape)
     from_files = _loading(lambda i: _to_tensor(_decode(files[i].read_bytes())), n)
     budget_s = context.budget_s / 4
-    with _one_thread():
+    with one_thread():
         found = {
             "encoded": _compared(
                 from_files, _loading(lambda i: _to_tensor(_decode(encoded[i])), n), budget_s
@@ -238,7 +238,7 @@ def resized_offline(context: Context) -> Outcome:
         small[-1].write_bytes(_jpeg(_shrink(_decode(file.read_bytes()))))
     once_s = time.perf_counter() - start
     n = len(small)
-    with _one_thread():
+    with one_thread():
         found = compare(
             _loading(lambda i: _to_tensor(_shrink(_decode(images.files[i].read_bytes()))), n),
             _loading(lambda i: _to_tensor(_decode(small[i].read_bytes())), n),
@@ -406,16 +406,3 @@ def _said(found: Comparison) -> str:
     if not found.different:
         return f"with no difference seen ({found.low:.2f} to {found.high:.2f} times as fast)"
     return f"{found.ratio:.1f} times as fast"
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """The steps here are small: a second thread would only be waited for."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,0 +1,21 @@
+"""Torch on one thread, for experiments with small networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["one_thread"]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """The steps here are small: a second thread would only be waited for."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
