@@ -20,15 +20,11 @@ region's own profiler works as if it were alone.
 
 from __future__ import annotations
 
-import os
-import shutil
 import statistics
-import tempfile
 import threading
 import time
 import weakref
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -37,6 +33,7 @@ from perfkit.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.machine._host import usable_cpus
 from perfkit.trace._main_thread import call_in_main_thread
 from perfkit.trace._quiet import quiet_profiler
+from perfkit.trace._raw import raw_trace
 from perfkit.trace._threads import watch_thread_starts
 from perfkit.trace.columns import Category, Trace
 from perfkit.trace.cost import Cost, ratio_interval
@@ -61,8 +58,6 @@ _MEMORY_BYTES = 2 * 2**30
 
 # Kept for the median of unprofiled steps; more would not move it.
 _MOST_UNPROFILED = 1000
-# A trace of a few steps takes MBs; with this much free, memory-backed storage is safe to use.
-_SHM_FREE_BYTES = 2**30
 
 # A profiler makes no step faster, and seldom a step more than three times as long or, of some
 # thousand operators, longer by this: beyond, the steps themselves differ.
@@ -506,7 +501,7 @@ class Recorder:
 
     def _read(self) -> Recording:
         began_s = time.perf_counter()
-        raw = _export(self._profile)
+        raw = raw_trace(self._profile)
         if self._ended_as == "active":
             # The mark that was open when the region ended is no step.
             unfinished = f'"{_STEP_MARK}{self._n_profiled}"'.encode()
@@ -625,24 +620,6 @@ def _plural(n: int, thing: str) -> str:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
-
-
-def _export(profile: Any) -> bytes:
-    """The trace as JSON. Plain, and through memory where there is room: ten times faster."""
-    with tempfile.TemporaryDirectory(prefix="perfkit-", dir=_roomy_folder()) as folder:
-        path = Path(folder) / "trace.json"
-        with quiet_profiler():
-            profile.export_chrome_trace(str(path))
-        return path.read_bytes()
-
-
-def _roomy_folder() -> str | None:
-    shm = Path("/dev/shm")
-    try:
-        roomy = shutil.disk_usage(shm).free >= _SHM_FREE_BYTES and os.access(shm, os.W_OK)
-    except OSError:
-        return None
-    return str(shm) if roomy else None
 
 
 def assert_nothing_runs() -> None:
