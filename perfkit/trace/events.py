@@ -35,6 +35,11 @@ def is_data_wait(name: str) -> bool:
     return name.startswith("enumerate(DataLoader)")
 
 
+def blocks_the_host(call: str) -> bool:
+    """Whether a runtime call of this name returns only when the device is done, by its nature."""
+    return bool(_SYNC.search(call) or _BLOCKING_MEMCPY.search(call))
+
+
 @dataclass(frozen=True, eq=False)
 class RuntimeCalls:
     """Runtime calls that copy or wait, on the step's thread and the backward threads.

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-import numpy as np
-
+from perfkit.trace._around import rows_around
 from perfkit.trace.columns import Category, Trace
 from perfkit.trace.events import runtime_calls
-from perfkit.trace.intervals import nest
 from perfkit.trace.steps import Steps
 
 
@@ -61,15 +59,17 @@ def syncs(trace: Trace, steps: Steps) -> tuple[Sync, ...]:
         lambda: [0, 0]
     )
     is_python = trace.category == Category.PYTHON
-    enclosing = _enclosing(trace, calls.rows[wanted])
+    around = trace.is_a(Category.OP, Category.ANNOTATION, Category.PYTHON)
+    around = around & ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
+    enclosing = rows_around(trace, calls.rows[wanted], around)
     for row, device_row, is_sync in zip(
         calls.rows[wanted], calls.device_row[wanted], calls.is_sync[wanted], strict=True
     ):
-        around = [i for i in enclosing[int(row)] if not is_python[i]]
+        ops = [i for i in enclosing[int(row)] if not is_python[i]]
         functions = [i for i in enclosing[int(row)] if is_python[i]]
-        names = tuple(trace.names[trace.name_id[i]] for i in around)
+        names = tuple(trace.names[trace.name_id[i]] for i in ops)
         stack = next(
-            (trace.stacks[trace.stack_id[i]] for i in reversed(around) if trace.stack_id[i] >= 0),
+            (trace.stacks[trace.stack_id[i]] for i in reversed(ops) if trace.stack_id[i] >= 0),
             "",
         )
         at_def = not stack and bool(functions)
@@ -95,26 +95,3 @@ def syncs(trace: Trace, steps: Steps) -> tuple[Sync, ...]:
         for (call, names, copy, is_transfer, stack, at_def), (count, cost_ns) in groups.items()
     ]
     return tuple(sorted(found, key=lambda s: -s.cost_us))
-
-
-def _enclosing(
-    trace: Trace, calls: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> dict[int, tuple[int, ...]]:
-    """For each runtime row: rows of the ops, labels and functions around it, outermost first."""
-    result: dict[int, tuple[int, ...]] = {}
-    around = trace.is_a(Category.OP, Category.ANNOTATION, Category.PYTHON)
-    around = around & ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
-    is_call = np.zeros(len(trace), dtype=np.bool_)
-    is_call[calls] = True
-    for thread in np.unique(trace.thread[calls]):
-        rows = np.flatnonzero((around | is_call) & (trace.thread == thread))
-        _, parent = nest(trace.start_ns[rows], trace.end_ns[rows])
-        for position in np.flatnonzero(is_call[rows]):
-            chain = []
-            at = parent[position]
-            while at >= 0:
-                if not is_call[rows[at]]:
-                    chain.append(int(rows[at]))
-                at = parent[at]
-            result[int(rows[position])] = tuple(reversed(chain))
-    return result

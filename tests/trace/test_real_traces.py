@@ -9,6 +9,7 @@ import pytest
 
 from perfkit.trace import breakdown, find_steps, load, operators, syncs
 from perfkit.trace.idle import idle_causes
+from perfkit.trace.waits import waits_under
 
 _FOLDER = os.environ.get("PERFKIT_TRACES")
 _FILES = sorted(Path(_FOLDER).glob("*.json*")) if _FOLDER else []
@@ -29,6 +30,17 @@ def test_every_step_of_every_trace_adds_up(path: Path) -> None:
         assert sum(causes.values()) == step.device_ns["idle"]
     assert operators(trace, steps)
     assert all(s.count > 0 and s.cost_us >= 0 for s in syncs(trace, steps))
+
+
+@pytest.mark.parametrize("path", _FILES, ids=lambda p: p.name)
+def test_waits_are_the_same_under_whatever_labels(path: Path) -> None:
+    trace = load(path)
+    fine = waits_under(trace, lambda name: name.startswith("aten::"))
+    coarse = waits_under(trace, lambda name: name == "aten::copy_")
+    assert fine
+    assert all(wait.calls and wait.cost_us >= 0 for wait in fine)
+    copies = [(w.start_ns, w.calls, w.cost_us) for w in fine if w.label == "aten::copy_"]
+    assert [(w.start_ns, w.calls, w.cost_us) for w in coarse if w.label] == copies
 
 
 @pytest.mark.parametrize(("workers", "wait_ms", "idle_ms"), [(0, 45.5, 51.6), (4, 1.4, 21.0)])
