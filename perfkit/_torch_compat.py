@@ -262,6 +262,30 @@ def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
     return stop
 
 
+def cuda_contexts() -> list[int]:
+    """The CUDA devices that this process has a context on; makes none.
+
+    Hides ``torch._C._cuda_hasPrimaryContext`` (since torch 1.1; without it all visible devices
+    are given). CUDA must be initialised here.
+    """
+    import torch
+
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    devices = range(torch.cuda.device_count())
+    return [device for device in devices if has_context is None or has_context(device)]
+
+
+def cuda_is_capturing() -> bool:
+    """Whether a CUDA graph is being captured on the current stream: nothing may be waited for.
+
+    Asks nothing of a process in which CUDA is not initialised.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
 def cuda_graph_type() -> type | None:
     """``torch.cuda.CUDAGraph`` (since torch 1.10; None in a torch without it)."""
     import torch
@@ -351,6 +375,18 @@ def profiler_is_prepared() -> bool:
             ):
                 return True
     return False
+
+
+def profiler_label(name: str) -> AbstractContextManager[Any]:
+    """A label for the profiler around operators, which is itself no operator.
+
+    ``torch.profiler.record_function`` calls operators of its own, which modes would see. Hides
+    ``torch._C._profiler._RecordFunctionFast`` (since torch 2.2).
+    """
+    import torch
+
+    label: AbstractContextManager[Any] = torch._C._profiler._RecordFunctionFast(name)
+    return label
 
 
 _profiler_listeners: list[Callable[[], None]] = []

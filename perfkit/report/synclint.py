@@ -35,7 +35,15 @@ def html(obj: Sync | Syncs | SyncCheck) -> str:
     from perfkit.report._html import render
 
     if isinstance(obj, Sync):
-        return render("synclint.html", sentence="", warnings=(), syncs=(obj,), groups=(), foot="")
+        return render(
+            "synclint.html",
+            sentence="",
+            warnings=(),
+            syncs=(obj,),
+            groups=(),
+            foot="",
+            often=often,
+        )
     checked = isinstance(obj, SyncCheck)
     groups = [(title, getattr(obj, field)) for field, title in _DIFFERENCES] if checked else []
     return render(
@@ -45,6 +53,7 @@ def html(obj: Sync | Syncs | SyncCheck) -> str:
         syncs=obj.happened if isinstance(obj, SyncCheck) else obj,
         groups=[(title, syncs) for title, syncs in groups if syncs],
         foot=obj.provenance.sentence(),
+        often=often,
     )
 
 
@@ -60,12 +69,20 @@ def sentence(obj: Syncs | SyncCheck) -> str:
     return f"{lines} would make the host wait for a GPU, {often} in this run."
 
 
+def often(sync: Sync) -> str:
+    """How often the line waited and, where it was traced, how long: ``3 times, 1.2 ms``."""
+    parts = [f"{sync.count} times"] if sync.count > 1 else []
+    if sync.waited_ms is not None:
+        parts.append(f"{sync.waited_ms:,.3g} ms")
+    return ", ".join(parts)
+
+
 def _warnings(obj: Syncs | SyncCheck) -> tuple[str, ...]:
-    return obj.predicted.warnings if isinstance(obj, SyncCheck) else obj.warnings
+    return obj.warnings
 
 
 def _lines(sync: Sync) -> list[str]:
-    times = f"  ({sync.count} times)" if sync.count > 1 else ""
+    times = f"  ({often(sync)})" if often(sync) else ""
     lines = [
         f"{sync.place}{times}",
         f"    {clip(sync.code, WIDTH - 4)}" if sync.code else "",

@@ -334,6 +334,11 @@ _ENTRIES: dict[str, Entry] = {
         why="it waits for everything that is queued: that is what it is for",
         instead="pass  # leave it out of the step; time with torch.cuda.Event",
     ),
+    "wait_for_stream": Entry(
+        op="synchronize of an event or a stream",
+        why="it waits for everything that was queued before: that is what it is for",
+        instead="pass  # a stream waits for another on the GPU itself: stream.wait_event(event)",
+    ),
     "empty_cache": Entry(
         op="torch.cuda.empty_cache",
         why="it waits, gives the memory back to the driver, and the next step asks for it again",

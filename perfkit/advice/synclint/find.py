@@ -50,6 +50,8 @@ class Sync(Shown):
         place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.
         inside: where the library stands that asked for the value (``file:line``), if the line
             called one; else empty.
+        waited_ms: host time in the runtime calls that waited, all ``count`` together, in ms, as a
+            trace of this run has it; None where there is none, as in a prediction.
     """
 
     file: str
@@ -61,6 +63,7 @@ class Sync(Shown):
     code: str
     place: str
     inside: str = ""
+    waited_ms: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -36,6 +36,9 @@ from perfkit.advice.synclint.sites import (
     site_of,
 )
 from perfkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfkit.advice.synclint.tracer import Tracer
 
 __all__ = ["Found", "Watch"]
 
@@ -70,14 +73,20 @@ class Found(NamedTuple):
         entry: the rule of the catalogue.
         api: name of the Python-level torch function that was running; empty in autograd.
         inside: file and line of the library that asked for the value; None if the user did.
-        backward: it happens when autograd comes back to this line (or in ``.backward()``).
+        called_at: the line that started the backward pass, if it happens when autograd comes back
+            to this line (or in ``.backward()`` itself); else None.
     """
 
     site: Site
     entry: str
     api: str
     inside: tuple[str, int] | None
-    backward: bool
+    called_at: Site | None
+
+    @property
+    def backward(self) -> bool:
+        """Whether it happens in the backward pass."""
+        return self.called_at is not None
 
 
 class Watch:
@@ -86,7 +95,8 @@ class Watch:
     Args:
         model: whose parameters, buffers and inputs are on the device. By default everything
             that has or needs a gradient, and all modules that run.
-        as_it_is: leave the process as it is, because what happens in it is looked at too.
+        tracer: traces which operators really wait, on a machine with a GPU. Then the process is
+            left as it is, because what happens in it is looked at too.
 
     Attributes:
         saw_cuda: whether a tensor on a real GPU came along.
@@ -100,9 +110,11 @@ class Watch:
     _active: Watch | None = None
     _claim = threading.Lock()
 
-    def __init__(self, model: torch.nn.Module | None = None, *, as_it_is: bool = False) -> None:
+    def __init__(
+        self, model: torch.nn.Module | None = None, *, tracer: Tracer | None = None
+    ) -> None:
         self._model = model
-        self._as_it_is = as_it_is
+        self.tracer = tracer
         self._members = None if model is None else weakref.WeakSet(model.modules())
         self._links = Connections()
         self._found: Counter[tuple[Found, tuple[int, ...]]] = Counter()
@@ -123,6 +135,7 @@ class Watch:
         self.checks_again = False
         self._api = ""
         self._one_hot_is_fixed = False
+        self.also_forget: list[Callable[[], None]] = []
         self._stack = ExitStack()
 
     # --- life ---------------------------------------------------------------------------
@@ -143,13 +156,16 @@ class Watch:
             stack.callback(handle.remove)
             stack.callback(_torch_compat.watch_loader_iterators(self._fetch))
             stack.enter_context(_explicit_waits(self))
+            if self.tracer is not None:
+                self.tracer.pause = self._unwatched
+                stack.enter_context(_waits_for_streams(self))
             stack.enter_context(self._unwatched_display())
             if "torch._dynamo" in sys.modules:  # compiled code hides its operators from modes
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
                 stack.enter_context(warnings.catch_warnings())
                 # it warns of our own hook, which may well fire twice
                 warnings.filterwarnings("ignore", message="Using `torch.compile.*global hooks")
-                if not self._as_it_is:
+                if self.tracer is None:
                     checks = checks_as_without_compile(self._compiled)
                     self.checks_again = stack.enter_context(checks)
             api, ops = _ApiMode(self), _OpMode(self)
@@ -188,16 +204,21 @@ class Watch:
             self._backward_line = outer
 
     @contextmanager
+    def _unwatched(self) -> Iterator[None]:
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    @contextmanager
     def _unwatched_display(self) -> Iterator[None]:
         """A shell that shows the last value of a cell reads it, but the user's code did not."""
         original = sys.displayhook
 
         def display(value: object) -> None:
-            self._paused += 1
-            try:
+            with self._unwatched():
                 original(value)
-            finally:
-                self._paused -= 1
 
         sys.displayhook = display
         try:
@@ -207,11 +228,8 @@ class Watch:
 
     def _fetch(self, fetch: Callable[[], Any], is_batch: bool) -> Any:
         """What a data loader does is on the host, whatever it does."""
-        self._paused += 1
-        try:
+        with self._unwatched():
             return fetch()
-        finally:
-            self._paused -= 1
 
     # --- what is on the device ----------------------------------------------------------
 
@@ -256,17 +274,27 @@ class Watch:
             if number is None or self._links.is_on_host(number):
                 return
             numbers.append(number)
-        backward = False
-        site = None
+        site, called_at = self.line_of(frame)
+        if site is None:
+            return
+        if called_at is not None:
+            found = Found(site, entry, "", None, called_at)
+        else:
+            found = Found(site, entry, self._api, library_between(frame), None)
+        self._found[found, tuple(numbers)] += 1
+
+    def line_of(self, frame: FrameType | None) -> tuple[Site | None, Site | None]:
+        """The user's line that is running and, in the backward pass, the one that started it.
+
+        What autograd does by itself belongs to the line of the forward pass that it comes from.
+        """
+        site = site_of(frame)
         # on CUDA the engine works in a thread of its own, which has no user code on its stack
-        if self._backward and (run_by_autograd(frame) or site_of(frame) is None):
-            backward = True
-            site = self._forward_line() or self._backward_line
-        inside = None if backward else library_between(frame)
-        site = site or site_of(frame)
-        if site is not None:
-            found = Found(site, entry, "" if backward else self._api, inside, backward)
-            self._found[found, tuple(numbers)] += 1
+        if self._backward and (site is None or run_by_autograd(frame)):
+            forward = self._forward_line()
+            started = self._backward_line or forward or site
+            return forward or started, started
+        return site, None
 
     def _forward_line(self) -> Site | None:
         """The line of the forward pass that made the autograd node which is running now."""
@@ -290,6 +318,13 @@ class Watch:
         self._first_nodes.append(first)
         self._forward_lines.append((end, site))
 
+    def traced(self, func: Callable[..., Any], frame: FrameType, *args: Any, **kwargs: Any) -> Any:
+        """Run it as an operator of the line above ``frame``, for the trace."""
+        if self.tracer is None or self._paused:
+            return func(*args, **kwargs)
+        with self.tracer.around(*self.line_of(frame)):
+            return func(*args, **kwargs)
+
     def found(self) -> list[tuple[Found, int]]:
         """What waits, with how often it did, in the order in which it was first seen."""
         self._links.settle()
@@ -307,6 +342,8 @@ class Watch:
     def start_anew(self) -> None:
         """Forget what was noted so far, but not what is on the device."""
         self._found.clear()
+        for forget in self.also_forget:
+            forget()
 
     # --- operators ----------------------------------------------------------------------
 
@@ -601,8 +638,11 @@ class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
         watch = self._watch
+        if watch.tracer is None:
+            result = func(*args, **kwargs)
+        else:
+            result = watch.traced(func, sys._getframe(1), *args, **kwargs)
         if watch._paused or watch._moving:
             return result
         if watch._backward:
@@ -617,19 +657,52 @@ class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
 @contextmanager
 def _explicit_waits(watch: Watch) -> Iterator[None]:
     """Note ``torch.cuda.synchronize()`` and ``empty_cache()``; without a GPU they do nothing."""
-    originals = {name: getattr(torch.cuda, name) for name in ("synchronize", "empty_cache")}
 
-    def replaced(name: str) -> Callable[..., Any]:
+    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            watch.hit(name, (), sys._getframe(1))
-            return originals[name](*args, **kwargs) if torch.cuda.is_available() else None
+            frame = sys._getframe(1)
+            if not watch._paused:
+                watch.hit(name, (), frame)
+            if torch.cuda.is_available():
+                return watch.traced(original, frame, *args, **kwargs)
+            return None
 
         return call
 
+    with _replaced(torch.cuda, ("synchronize", "empty_cache"), replaced):
+        yield
+
+
+@contextmanager
+def _waits_for_streams(watch: Watch) -> Iterator[None]:
+    """Note what waits for an event or a stream of a GPU; without one there are none."""
+
+    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def synchronize(waited_for: Any) -> Any:
+            frame = sys._getframe(1)
+            if not watch._paused:
+                watch.hit("wait_for_stream", (), frame)
+            return watch.traced(original, frame, waited_for)
+
+        return synchronize
+
+    with (
+        _replaced(torch.cuda.Event, ("synchronize",), replaced),
+        _replaced(torch.cuda.Stream, ("synchronize",), replaced),
+    ):
+        yield
+
+
+@contextmanager
+def _replaced(
+    owner: Any, names: Sequence[str], make: Callable[[str, Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Put others in the place of these functions."""
+    originals = {name: getattr(owner, name) for name in names}
     try:
-        for name in originals:
-            setattr(torch.cuda, name, replaced(name))
+        for name, original in originals.items():
+            setattr(owner, name, make(name, original))
         yield
     finally:
         for name, original in originals.items():
-            setattr(torch.cuda, name, original)
+            setattr(owner, name, original)

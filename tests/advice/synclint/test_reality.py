@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,51 +13,10 @@ from torch import nn
 from perfkit.advice.synclint import reality
 from perfkit.advice.synclint.find import Syncs
 from perfkit.advice.synclint.reality import SyncCheck, check_syncs, lint
-from perfkit.advice.synclint.watch import Watch
 from perfkit.errors import MissingError
 
-WARNING = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:147.)"
 
-
-# torch's warnings come out of torch's own frames: this function is compiled as one of them
-WAIT = """
-def wait(gpu):
-    if gpu.modes[-1] == "warn":
-        warnings.warn(message, stacklevel=1)
-"""
-_names: dict[str, Any] = {"warnings": warnings, "message": WARNING}
-exec(compile(WAIT, str(Path(torch.__file__).with_name("_fake_gpu.py")), "exec"), _names)
-
-
-class FakeGpu:
-    """Plays `torch.cuda`'s debug mode; a wait is a warning, as torch raises it."""
-
-    wait = _names["wait"]
-
-    def __init__(self) -> None:
-        self.modes: list[object] = [0]
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
-    fake = FakeGpu()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: fake.modes[-1])
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", fake.modes.append)
-    # the tensors stay on the CPU: say that one on the GPU came along
-    monkeypatch.setattr(Watch, "saw_cuda", True, raising=False)
-    init = Watch.__init__
-
-    def started(self: Watch, model: nn.Module | None = None, **more: Any) -> None:
-        init(self, model, **more)
-        self.saw_cuda = True
-
-    monkeypatch.setattr(Watch, "__init__", started)
-    yield fake
-    assert fake.modes[-1] == 0
-
-
-def test_agreement_and_both_kinds_of_difference(gpu: FakeGpu) -> None:
+def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
     net = nn.Linear(3, 2)
 
     def step() -> None:
@@ -91,7 +48,7 @@ def test_agreement_and_both_kinds_of_difference(gpu: FakeGpu) -> None:
     assert "pk-report" in check._repr_html_()
 
 
-def test_full_agreement_is_said(gpu: FakeGpu) -> None:
+def test_full_agreement_is_said(gpu: Any) -> None:
     net = nn.Linear(3, 2)
 
     def step() -> None:
@@ -100,7 +57,7 @@ def test_full_agreement_is_said(gpu: FakeGpu) -> None:
     assert check_syncs(step).sentence == "The host waited on 1 line, all of them as predicted."
 
 
-def test_the_debug_mode_is_put_back_whatever_happens(gpu: FakeGpu) -> None:
+def test_the_debug_mode_is_put_back_whatever_happens(gpu: Any) -> None:
     def step() -> None:
         raise KeyboardInterrupt
 
@@ -109,7 +66,7 @@ def test_the_debug_mode_is_put_back_whatever_happens(gpu: FakeGpu) -> None:
     assert gpu.modes == [0, "warn", 0]
 
 
-def test_other_warnings_take_their_way(gpu: FakeGpu) -> None:
+def test_other_warnings_take_their_way(gpu: Any) -> None:
     with pytest.warns(UserWarning, match="mine"):
         lint(lambda: warnings.warn("mine", stacklevel=1))
 
