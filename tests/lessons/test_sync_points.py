@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from perfkit.advice.synclint.find import Sync, Syncs
+from perfkit.advice.synclint.reality import SyncCheck
 from perfkit.experiment.recording import Context, registered
 from perfkit.lessons.experiments import sync_points as experiments
 from perfkit.lessons.sync_pictures import draw_bounds, draw_clocks, draw_crossover
@@ -24,6 +26,7 @@ from perfkit.lessons.sync_points import (
     score_classes,
 )
 from perfkit.lessons.traffic import work_of
+from perfkit.machine import stamp
 
 
 def _right(logits: Any, target: Any) -> Any:
@@ -183,6 +186,49 @@ def test_the_clocks_are_read_from_the_same_steps() -> None:
     assert "does not: the host has left 2 steps after 9.00 ms" in words
     assert "reads 4.50 ms a step; a step takes 100 ms" in words
     assert "waits: the host has left 2 steps after 200 ms" in words
+
+
+def test_on_a_gpu_the_prediction_is_recorded_beside_what_happened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    line = Sync(
+        "train.py", 3, "x[mask]", "why", "instead", 2, "x[mask]", "train.py:3", waited_ms=1.5
+    )
+    seen = Syncs([line])
+
+    def checked(step: Callable[[], object], model: object) -> SyncCheck:
+        step()
+        checks.append(step)
+        happened = seen if len(checks) == 1 else Syncs()
+        return SyncCheck(
+            predicted=happened,
+            happened=happened,
+            agreed=tuple(happened),
+            only_predicted=(),
+            only_happened=tuple(happened[:1]) if len(checks) == 1 else (),
+            elsewhere=(),
+            traced=True,
+            warnings=(),
+            provenance=stamp(),
+        )
+
+    checks: list[object] = []
+    monkeypatch.setattr(experiments, "check_syncs", checked)
+    batch = experiments._Batch(Context(budget_s=0.1, device="cpu", seed=0, folder=tmp_path), n=1)
+
+    def loss() -> torch.Tensor:
+        return batch.each().mean()
+
+    figures = experiments._as_it_happened(batch, loss, loss)
+    value = {name: figure.value for name, figure in figures.items()}
+    assert value["seen_before"] == 2
+    assert value["waited_before"] == 1.5
+    assert value["lines_agreed_before"] == value["lines_only_seen_before"] == 1
+    assert value["seen_after"] == value["waited_after"] == value["lines_agreed_after"] == 0
+    assert experiments._said_of(figures) == (
+        "; seen there 2 before and 0 after, with 1 lines that differ"
+    )
+    assert experiments._said_of({}) == ""
 
 
 @pytest.mark.parametrize("claim", ["E1", "E2", "E3", "E4", "E5", "E6", "B5", "B6"])
