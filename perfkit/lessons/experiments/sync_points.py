@@ -118,7 +118,7 @@ def _rewritten(context: Context, batch: _Batch, old: _Loss, new: _Loss, what: st
 
 def _as_it_happened(batch: _Batch, old: _Loss, new: _Loss) -> dict[str, Figure]:
     """What the device really did, beside the prediction; waits, and lines that differ."""
-    figures = {}
+    figures: dict[str, Figure] = {}
     for when, loss in (("before", old), ("after", new)):
         check = check_syncs(partial(_backward, loss), batch.layer)
         counts = {
