@@ -54,8 +54,8 @@ class SynclintMagics(Magics):
         them a few times slower.
 
         Shown for each line: what waits, why, and code that does without. On a machine with a
-        GPU also what torch reported there, and where the prediction was wrong. ``-D`` writes
-        the list (.json).
+        GPU also which lines really waited there and for how long, from a trace of the same run,
+        and where the prediction was wrong. ``-D`` writes the list (.json).
         """
         __tracebackhide__ = True
         args = _arguments.parse(SynclintMagics.synclint, line)

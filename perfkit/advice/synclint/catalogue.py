@@ -69,6 +69,16 @@ _ENTRIES: dict[str, Entry] = {
         slow="if loss > 100:\n    loss = loss * 0.5",
         alike="if x.shape[0] > 100:\n    loss = loss * 0.5",
     ),
+    "any": Entry(
+        op="bool(tensor.any())",
+        why="Python must know the answer before it can go on, so it waits for the GPU",
+        instead="# weigh with the mask: where none is true it adds nothing\n"
+        "loss = loss + (x * mask).sum() / mask.sum().clamp(min=1)\n"
+        "# or remember it, and ask once, after the loop\n"
+        "bad = ~torch.isfinite(loss)  # bad |= … in the steps that follow",
+        slow="if mask.any():\n    loss = loss * 0.5",
+        alike="if any(size > 100 for size in x.shape):\n    loss = loss * 0.5",
+    ),
     "builtin": Entry(
         op="max() and min() of Python",
         why="Python compares the elements one by one and waits for the GPU at every comparison",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ _CHECKS_AGAIN = (
     "they do; validate_args=False switches them off in both"
 )
 _COMPARING = frozenset({"max", "min", "sorted"})
+_ANY_OR_ALL = re.compile(r"\b(any|all)\(")
 
 
 @dataclass(frozen=True)
@@ -188,6 +190,8 @@ def entry_of(found: Found) -> str:
         return "where"
     if found.entry == "bool" and called(found.site) in _COMPARING:
         return "builtin"
+    if found.entry == "bool" and _ANY_OR_ALL.search(source_line(found.site.file, found.site.line)):
+        return "any"
     return found.entry
 
 
@@ -198,8 +202,8 @@ def _spelled(found: Found, entry: Entry) -> str:
         op = 'Tensor.to("cpu")'
     elif entry is CATALOGUE["builtin"]:
         op = f"{called(found.site)}() of Python on a tensor"
-    elif entry is CATALOGUE["bool"] and (word := _keyword(found)):
-        op = f"`{word}` of a tensor"
+    elif found.entry == "bool" and (word := _keyword(found)):
+        op = f"{word} tensor"
     elif entry is CATALOGUE["other"] and found.api:
         op = found.api
     if not found.backward or entry is CATALOGUE["prod"]:
