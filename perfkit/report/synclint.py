@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfkit.advice.synclint.find import Sync, Syncs
 from perfkit.advice.synclint.reality import SyncCheck
-from perfkit.report._text import WIDTH, clip, wrap
+from perfkit.report._text import WIDTH, clip, fmt_ms, wrap
 
 __all__ = ["html", "text"]
 
@@ -70,11 +70,12 @@ def sentence(obj: Syncs | SyncCheck) -> str:
 
 
 def often(sync: Sync) -> str:
-    """How often the line waited and, where it was traced, how long: ``3 times, 1.2 ms``."""
-    parts = [f"{sync.count} times"] if sync.count > 1 else []
-    if sync.waited_ms is not None:
-        parts.append(f"{sync.waited_ms:,.3g} ms")
-    return ", ".join(parts)
+    """How often the line waited and, where it was traced, how long: ``3 times, 1.2 ms in all``."""
+    times = f"{sync.count} times" if sync.count > 1 else ""
+    if sync.waited_ms is None:
+        return times
+    waited = fmt_ms(sync.waited_ms)
+    return f"{times}, {waited} in all" if times else f"waited {waited}"
 
 
 def _warnings(obj: Syncs | SyncCheck) -> tuple[str, ...]:
