@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
+import itertools
 import json
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -236,6 +239,51 @@ def test_what_the_step_raises_comes_through(kind: type[BaseException]) -> None:
     with pytest.raises(kind) as caught:
         find_leaks(step)
     assert caught.value is raised
+
+
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """As in a process that has frozen nothing; the other tests freeze, to be faster."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+class _Cycle:
+    """Holds itself: only the collector ends it."""
+
+    def __init__(self) -> None:
+        self.me, self.tensor = self, torch.zeros(1000)
+
+
+def test_what_only_the_collector_ends_is_no_leak(thawed: None) -> None:
+    frozen = []
+
+    def step() -> None:
+        _Cycle()
+        frozen.append(gc.get_freeze_count())
+
+    assert find_leaks(step, n=16).leaks == ()
+    assert frozen[-1] > 0  # what lived before is not looked at again and again
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_user_has_frozen_stays_frozen() -> None:
+    assert gc.get_freeze_count() > 0
+    assert find_leaks(lambda: None, n=8).leaks == ()
+    assert gc.get_freeze_count() > 0
+
+
+def test_nothing_stays_frozen_when_the_step_raises(thawed: None) -> None:
+    n_steps = itertools.count()
+
+    def step() -> None:
+        if next(n_steps) == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        find_leaks(step, n=16)
+    assert gc.get_freeze_count() == 0
 
 
 def test_bad_arguments_are_said() -> None:
