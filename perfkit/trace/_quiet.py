@@ -2,7 +2,7 @@
 
 Kineto and torch write them from C++ straight to file descriptor 2, so it is turned aside for
 the moment. What is not a notice of the profiler is written through afterwards: nothing of the
-user's is lost.
+user's is lost. Some versions of torch warn in Python, too, that a profiler forgets its events.
 """
 
 from __future__ import annotations
@@ -10,19 +10,31 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _NOTICE = re.compile(
     rb"profiler_kineto\.cpp|collection\.cpp|ActivityProfiler|Memory block of unknown size|"
     rb"\.cpp:\d+\] (profiler_start|profiler_stop|Profiler|CUPTI|Completed Stage)|"
+    # built for CUDA, on a machine without a driver
+    rb"DeviceProperties\.cpp|"
     rb"^(INFO|STAGE|USDT):",
 )
+_WARNING = "Warning: Profiler clears events"  # torch 2.11
 
 
 @contextmanager
 def quiet_profiler() -> Iterator[None]:
     """Drop what the profiler itself writes to standard error meanwhile."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_WARNING)
+        with _quiet_stderr():
+            yield
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
     try:
         saved = os.dup(2)
     except OSError:  # no standard error at all
