@@ -75,6 +75,16 @@ def leave_dispatch_mode(mode: Any) -> None:
         _python_dispatch._push_mode(other)
 
 
+def dispatch_mode_is_active(mode: Any) -> bool:
+    """Whether ``mode`` sees the operators of this thread.
+
+    Hides ``torch.utils._python_dispatch._get_current_dispatch_mode_stack`` (since torch 2.0).
+    """
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    return any(active is mode for active in _get_current_dispatch_mode_stack())
+
+
 def graph_task_id_reader() -> Callable[[], int]:
     """``torch._C._current_graph_task_id`` (since torch 2.1): -1 outside of a backward pass."""
     import torch
@@ -169,10 +179,19 @@ def fake_copy(mode: Any, obj: Any) -> Any:
 
 
 def start_allocator_history(max_entries: int) -> None:
-    """``torch.cuda.memory._record_memory_history`` (since torch 2.0), without stack traces."""
+    """``torch.cuda.memory._record_memory_history`` (since torch 2.0), without stack traces.
+
+    Entries of a recording that somebody else has begun would count as the region's: they are
+    cleared where torch can (2.9 can).
+    """
+    import inspect
+
     import torch
 
-    torch.cuda.memory._record_memory_history(context=None, stacks="python", max_entries=max_entries)
+    record: Any = torch.cuda.memory._record_memory_history
+    known = inspect.signature(record).parameters
+    clear = {"clear_history": True} if "clear_history" in known else {}
+    record(context=None, stacks="python", max_entries=max_entries, **clear)
 
 
 def stop_allocator_history() -> None:

@@ -33,6 +33,7 @@ from perfkit import _torch_compat as compat
         ("torch.utils._python_dispatch", "TorchDispatchMode"),
         ("torch.utils._python_dispatch", "_disable_current_modes"),
         ("torch.utils._python_dispatch", "_get_current_dispatch_mode"),
+        ("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack"),
         ("torch.utils._python_dispatch", "_pop_mode"),
         ("torch.utils._python_dispatch", "_push_mode"),
         ("torch.utils.data.dataloader", "_BaseDataLoaderIter"),

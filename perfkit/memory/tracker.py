@@ -502,20 +502,28 @@ class Tracker(_DispatchMode):
 
     def _place(self, block: Block) -> None:
         """The innermost line of user code, and of a watched function, that is running now."""
-        frame: FrameType | None = sys._getframe(2)
-        found = False
+        found = self._place_from(sys._getframe(2), block, found=False)
+        if (self._watch or not found) and threading.get_ident() != self._thread:
+            # CUDA's backward runs in a thread without a line of the user's: the region's own
+            # thread waits meanwhile in the line that called it
+            frame = sys._current_frames().get(self._thread)
+            self._place_from(frame, block, found=found)
+
+    def _place_from(self, frame: FrameType | None, block: Block, *, found: bool) -> bool:
+        """Look from this frame outwards; whether the line of user code is known."""
         while frame is not None:
             code = frame.f_code
             if not found and is_user_code(code.co_filename):
                 block.line = self._line(frame)
                 found = True
                 if not self._watch:
-                    return
-            if self._watch and id(code) in self._watch:
+                    return True
+            if self._watch and id(code) in self._watch and block.watched is None:
                 block.watched = self._line(frame)
                 if found:
-                    return
+                    return True
             frame = frame.f_back
+        return found
 
     def _line(self, frame: FrameType) -> Place:
         code = frame.f_code
@@ -629,8 +637,15 @@ class Tracker(_DispatchMode):
     # --- forward, backward, optimizer ---------------------------------------------------
 
     def _here(self) -> bool:
-        """Hooks are global: those of other threads are not this region's."""
-        return self._counting and threading.get_ident() == self._thread
+        """Hooks are global: those of other threads are not this region's.
+
+        But those of its backward pass are, which CUDA runs in threads of its own with this mode:
+        modules are called there to recompute, and optimizers may step.
+        """
+        if not self._counting:
+            return False
+        here = threading.get_ident() == self._thread
+        return here or _torch_compat.dispatch_mode_is_active(self)
 
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if not self._here():
@@ -706,6 +721,8 @@ class Tracker(_DispatchMode):
             self._label_all(optimizer_tensors(optimizer))
             self._own_state(optimizer)
         self._step_made.clear()
+        if _torch_compat.cuda_is_capturing():
+            return  # into a CUDA graph: it was not run, and nothing may be waited for meanwhile
         self.n_steps += 1
         if self.n_steps == self._max_steps:
             # the hooks stay until stop(): torch is iterating over them right now
