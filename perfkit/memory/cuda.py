@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from perfkit import _torch_compat
+
 __all__ = [
     "AllocatorState",
     "AllocatorUse",
@@ -47,11 +49,11 @@ class TorchCuda:
     """The CUDA of this process. It never creates a context: without one there is no device."""
 
     def devices(self) -> Sequence[int]:
-        """All visible devices once CUDA is initialised here, none before."""
+        """Those that this process has a context on: to wait for another would make one there."""
         import torch
 
         begun: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        return range(torch.cuda.device_count()) if begun else ()
+        return _torch_compat.cuda_contexts() if begun else ()
 
     def name(self, device: int) -> str:
         """The device's name."""
@@ -66,10 +68,13 @@ class TorchCuda:
         torch.cuda.synchronize(device)
 
     def stats(self, device: int) -> Mapping[str, int]:
-        """The allocator's counters; empty while it has not been used on this device."""
+        """The allocator's counters; empty where it has none (an allocator of somebody else's)."""
         import torch
 
-        return dict(torch.cuda.memory_stats(device))
+        try:
+            return dict(torch.cuda.memory_stats(device))
+        except RuntimeError:  # torch.cuda.memory.CUDAPluggableAllocator counts nothing
+            return {}
 
     def reset_peaks(self, device: int) -> None:
         """Set the peaks back to what is allocated and reserved now."""
@@ -178,6 +183,8 @@ def allocator_states(cuda: CudaRuntime | None = None) -> tuple[AllocatorState, .
         if not stats:
             continue
         allocated_peak, reserved_peak = _process_peaks.joined(device, stats)
+        if not reserved_peak:  # a context, and no tensor was ever made there
+            continue
         states.append(
             AllocatorState(
                 device=device,

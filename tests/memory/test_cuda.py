@@ -202,6 +202,67 @@ def test_without_cuda_there_is_no_device_and_no_context() -> None:
     assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
+class _PlayedCuda:
+    """torch.cuda with four devices, of which this process uses two; notes what is waited for."""
+
+    def __init__(self) -> None:
+        self.waited_for: list[int] = []
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 4
+
+    def synchronize(self, device: int) -> None:
+        self.waited_for.append(device)
+
+    def memory_stats(self, device: int) -> dict[str, int]:
+        # torch gives zeros, not nothing, for a device on which no tensor was made
+        held = 100 if device == 3 else 0
+        names = ("allocated_bytes", "reserved_bytes")
+        return {f"{name}.all.{when}": held for name in names for when in ("current", "peak")}
+
+    def reset_peak_memory_stats(self, device: int) -> None:
+        pass
+
+    def get_device_name(self, device: int) -> str:
+        return "played"
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> _PlayedCuda:
+    fake = _PlayedCuda()
+    monkeypatch.setattr(torch, "cuda", fake)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda i: i in (1, 3), raising=False)
+    return fake
+
+
+def test_no_context_is_made_on_a_device_that_the_process_does_not_use(played: _PlayedCuda) -> None:
+    meter = CudaMeter()
+    meter.start()
+    (use,) = meter.stop()
+    assert use.device == 3
+    assert set(played.waited_for) == {1, 3}  # to wait for another device makes a context there
+
+
+def test_a_device_without_tensors_is_not_listed(played: _PlayedCuda) -> None:
+    assert [state.device for state in allocator_states()] == [3]
+
+
+def test_an_allocator_that_counts_nothing_is_no_crash(
+    played: _PlayedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(device: int) -> dict[str, int]:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
+
+    monkeypatch.setattr(played, "memory_stats", refuses)
+    meter = CudaMeter()
+    meter.start()
+    assert meter.stop() == ()
+    assert allocator_states() == ()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_real_device_categories_are_exact() -> None:
