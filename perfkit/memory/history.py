@@ -53,8 +53,9 @@ class AllocatorHistory(Shown):
     Attributes:
         device: ``cuda:0``.
         index: number of the entry of each point, rising.
-        allocated_bytes, reserved_bytes: held by tensors, and taken from the device, at each
-            point; of a stretch the entry with the most reserved is shown.
+        allocated_bytes, reserved_bytes: requested by tensors (the allocator rounds it up), and
+            taken from the device, at each point; of a stretch the entry with the most reserved is
+            shown.
         n_allocs, n_frees: requests of tensors.
         n_cuda_mallocs, n_cuda_frees: calls to the device, each of which may wait for it.
         n_retries: times that the cache was emptied to satisfy a request; None if not told.
@@ -148,7 +149,8 @@ def record(device: int | None = None) -> Iterator[Recorded]:
         device: its index; torch's current device if left out.
 
     Raises:
-        MissingError: there is no CUDA device; the CPU's memory is told by ``%gpumem``.
+        MissingError: there is no CUDA device (the CPU's memory is told by ``%gpumem``), or its
+            allocator keeps no history, as cudaMallocAsync.
     """
     import torch
 
@@ -161,7 +163,14 @@ def record(device: int | None = None) -> Iterator[Recorded]:
         device = torch.cuda.current_device()
     before = dict(torch.cuda.memory_stats(device))
     recorded = Recorded()
-    _torch_compat.start_allocator_history(MAX_ENTRIES)
+    try:
+        _torch_compat.start_allocator_history(MAX_ENTRIES)
+    except RuntimeError as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise MissingError(
+            f"the allocator in use here keeps no history ({first}); torch's own does: start "
+            "Python without backend:cudaMallocAsync in PYTORCH_ALLOC_CONF"
+        ) from error
     try:
         yield recorded
     finally:
@@ -205,8 +214,10 @@ def history_of(
             counts[action] += 1
             sign_allocated, sign_reserved = _EFFECTS[action]
             moves.append((sign_allocated * entry["size"], sign_reserved * entry["size"]))
-    # what was there before the first entry follows from what is there now
-    allocated = sum(s["allocated_size"] for s in segments) - sum(a for a, _ in moves)
+    # What was there before the first entry follows from what is there now. Entries tell what was
+    # requested, and the end of a block when the device is done with it, so the same is taken of
+    # the segments: not their allocated_size, which is rounded and knows nothing of the device.
+    allocated = sum(map(_requested_bytes, segments)) - sum(a for a, _ in moves)
     reserved = sum(s["total_size"] for s in segments) - sum(r for _, r in moves)
     states = [(allocated, reserved)]
     for more_allocated, more_reserved in moves:
@@ -248,6 +259,14 @@ _EFFECTS = {
     "segment_unmap": (0, -1),
     "oom": (0, 0),
 }
+
+
+def _requested_bytes(segment: Mapping[str, Any]) -> int:
+    """Requested in the blocks of a segment that tensors hold, or the device still works on."""
+    if "requested_size" in segment:
+        return int(segment["requested_size"])
+    blocks = segment.get("blocks", ())
+    return sum(b["requested_size"] for b in blocks if b["state"] != "inactive")
 
 
 def _segment(segment: Mapping[str, Any]) -> Segment:

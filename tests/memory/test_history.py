@@ -50,7 +50,13 @@ def _snapshot() -> dict[str, Any]:
                 "active_size": 0,
                 "blocks": [block(2 * MIB, "inactive")],
             },
-            {"device": 1, "total_size": 999, "allocated_size": 999, "blocks": []},
+            {
+                "device": 1,
+                "total_size": 999,
+                "allocated_size": 999,
+                "requested_size": 999,
+                "blocks": [],
+            },
         ],
         "device_traces": [
             [
@@ -83,6 +89,44 @@ def test_the_curve_ends_at_the_segments_and_begins_before_the_entries() -> None:
     assert history.peak_reserved_bytes == 42 * MIB
     assert history.peak_allocated_bytes == 30 * MIB
     assert (history.allocated_bytes[-1], history.reserved_bytes[-1]) == (12 * MIB, 22 * MIB)
+    assert history.warnings == ()
+
+
+def _rounded() -> dict[str, Any]:
+    """As torch makes it: blocks are rounded, entries are not; a freed one is still in use."""
+    blocks = [
+        {"size": 512, "requested_size": 4, "state": "active_allocated"},
+        {"size": 3 * MIB, "requested_size": 2 * MIB + 7, "state": "active_allocated"},
+        {"size": MIB, "requested_size": 1000, "state": "active_pending_free"},
+        {"size": 16 * MIB, "requested_size": 0, "state": "inactive"},
+    ]
+    segment = {
+        "device": 0,
+        "total_size": 20 * MIB,
+        "segment_type": "large",
+        "allocated_size": 3 * MIB + 512,
+        "active_size": 4 * MIB + 512,
+        "requested_size": 4 + 2 * MIB + 7 + 1000,
+        "blocks": blocks,
+    }
+    trace = [
+        _entry("segment_alloc", 20 * MIB),
+        _entry("alloc", 4),
+        _entry("alloc", 1000),
+        _entry("free_requested", 1000),
+        _entry("alloc", 2 * MIB + 7),
+    ]
+    return {"segments": [segment], "device_traces": [trace]}
+
+
+@pytest.mark.parametrize("with_sum", [True, False])
+def test_what_the_allocator_rounds_up_was_not_there_before(with_sum: bool) -> None:
+    snapshot = _rounded()
+    if not with_sum:
+        del snapshot["segments"][0]["requested_size"]
+    history = history_of(snapshot)
+    assert history.allocated_bytes[0] == 0
+    assert history.allocated_bytes[-1] == 4 + 1000 + 2 * MIB + 7
     assert history.warnings == ()
 
 
@@ -142,6 +186,47 @@ def test_an_empty_snapshot_is_no_crash() -> None:
 def test_without_a_device_it_says_what_to_do() -> None:
     with pytest.raises(MissingError, match=r"needs a CUDA device .*%gpumem"), record():
         pass
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda device: {})
+
+
+@pytest.mark.usefixtures("device")
+def test_an_allocator_without_history_says_which_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*args: object, **options: object) -> None:
+        raise RuntimeError("cudaMallocAsync does not yet support recordHistory. If you need it, …")
+
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", refuses)
+    with pytest.raises(MissingError, match=r"cudaMallocAsync does not .*torch's own does"):  # noqa: SIM117
+        with record():
+            pytest.fail("nothing is recorded")
+
+
+@pytest.mark.usefixtures("device")
+def test_what_somebody_else_recorded_before_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cleared: list[bool] = []
+
+    def start_or_stop(
+        enabled: str | None = "all",
+        context: str | None = "all",
+        stacks: str = "all",
+        max_entries: int = 0,
+        clear_history: bool = False,
+    ) -> None:
+        cleared.append(clear_history)
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "simulated")
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", start_or_stop)
+    monkeypatch.setattr(history_module._torch_compat, "allocator_snapshot", _snapshot)
+    with record():
+        pass
+    assert cleared == [True, False]
 
 
 def test_the_recording_ends_and_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
