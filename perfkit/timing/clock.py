@@ -3,8 +3,8 @@
 Two ways to time, for two purposes:
 
 * ``settle()`` then ``now()``: host nanoseconds after the device has done all that it was asked.
-  Each costs a synchronisation on CUDA (none on the CPU); right for A/B comparison, where the
-  work of one arm must not run on into the other's time.
+  Each costs a synchronisation on CUDA of every device that this process uses (none on the CPU);
+  right for A/B comparison, where the work of one arm must not run on into the other's time.
 * ``mark()`` … ``mark()``, then ``elapsed_ms(marks)``: on CUDA an event is recorded on the current
   stream at each mark, the host runs on, and one wait for the last event resolves them all.
   Right for many steps in a row, whose overlap of host and device must stay as it is.
@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from perfkit import _torch_compat
 from perfkit.errors import MissingError
 
 __all__ = ["Clock", "CudaClock", "HostClock", "clock_in_use"]
@@ -73,7 +74,8 @@ class CudaClock:
     only as far as the current one waits for it.
 
     Args:
-        index: of the device; the current one by default. Making this clock initialises CUDA.
+        index: of the device. By default the current one is marked, and all that this process uses
+            are waited for: the work may lie on another. Making this clock initialises CUDA.
 
     Raises:
         MissingError: torch sees no CUDA device.
@@ -92,11 +94,14 @@ class CudaClock:
                 "`perfkit doctor`"
             )
         self._index = torch.cuda.current_device() if index is None else index
+        self._is_chosen = index is not None
         self.device = f"cuda:{self._index}"
         self.now = time.perf_counter_ns
 
     def settle(self) -> None:
-        self._cuda.synchronize(self._index)
+        others = () if self._is_chosen else _torch_compat.cuda_contexts()
+        for index in sorted({self._index, *others}):
+            self._cuda.synchronize(index)
 
     def mark(self) -> Any:
         event = self._cuda.Event(enable_timing=True)
@@ -106,8 +111,10 @@ class CudaClock:
     def elapsed_ms(self, marks: Sequence[Any]) -> list[float]:
         if len(marks) < 2:
             return []
-        # One wait for all: on one stream every earlier event is complete when the last one is.
-        marks[-1].synchronize()
+        # On one stream every earlier event is complete when the last one is, and the others are
+        # waited for in no time; but the current stream may have changed between two marks.
+        for mark in reversed(marks):
+            mark.synchronize()
         return [max(float(a.elapsed_time(b)), 0.0) for a, b in itertools.pairwise(marks)]
 
 

@@ -28,7 +28,7 @@ class FakeCuda:
     """torch.cuda as far as a clock uses it; `device_ms` is the device's time."""
 
     device_ms: float = 0.0
-    synchronised: int = 0
+    synchronised: list[int] = field(default_factory=list)
     waited_for: list[float] = field(default_factory=list)
 
     def is_available(self) -> bool:
@@ -40,11 +40,14 @@ class FakeCuda:
     def current_device(self) -> int:
         return 1
 
+    def device_count(self) -> int:
+        return 4
+
     def current_stream(self, index: int) -> str:
         return f"stream of {index}"
 
     def synchronize(self, index: int) -> None:
-        self.synchronised += 1
+        self.synchronised.append(index)
 
     def Event(self, *, enable_timing: bool) -> Any:  # noqa: N802 - torch's name
         assert enable_timing
@@ -71,25 +74,33 @@ class FakeEvent:
 def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     monkeypatch.setattr(torch, "cuda", fake)
+    # the process uses the devices 1 and 3 of four
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda i: i in (1, 3), raising=False)
     return fake
 
 
-def test_cuda_marks_wait_once_for_the_last(cuda: FakeCuda) -> None:
+def test_cuda_marks_wait_for_the_last_first(cuda: FakeCuda) -> None:
     clock = clock_in_use()
     assert clock.device == "cuda:1"
     marks = []
     for at_ms in (0.0, 2.0, 7.0):
         cuda.device_ms = at_ms
         marks.append(clock.mark())
-    assert (cuda.synchronised, cuda.waited_for) == (0, [])  # recording waits for nothing
+    assert (cuda.synchronised, cuda.waited_for) == ([], [])  # recording waits for nothing
     assert clock.elapsed_ms(marks) == [2.0, 5.0]
-    assert cuda.waited_for == [7.0]
+    # the last first: on one stream the others are over then; they may stand on another stream
+    assert cuda.waited_for == [7.0, 2.0, 0.0]
     assert clock.elapsed_ms(marks[:1]) == []
 
 
-def test_cuda_clock_settles_by_synchronising_its_device(cuda: FakeCuda) -> None:
+def test_cuda_clock_waits_for_every_device_that_the_process_uses(cuda: FakeCuda) -> None:
     CudaClock().settle()
-    assert cuda.synchronised == 1
+    assert cuda.synchronised == [1, 3]
+
+
+def test_cuda_clock_of_one_device_waits_for_that_one(cuda: FakeCuda) -> None:
+    CudaClock(1).settle()
+    assert cuda.synchronised == [1]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
