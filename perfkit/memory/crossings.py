@@ -109,10 +109,11 @@ def crossings(step: Callable[[], object]) -> Crossings:
     Without a GPU, let the step use ``torch.device("meta")`` as its device. Nothing is computed
     there; a copy back from it, which torch refuses, yields zeros here and is counted.
 
-    A copy that also changes the dtype is converted on the host first, unless it is non-blocking:
-    what crosses is then the *new* dtype's size (``copy_kernel_cuda`` in torch's
-    ``aten/src/ATen/native/cuda/Copy.cu``). Lists that ``torch.tensor(…, device=…)`` turns into
-    tensors cross as tensors do.
+    A copy that also changes the dtype is converted on the host, unless it is non-blocking: then on
+    the device. So to the device a blocking copy sends the *new* dtype's size, and to the host a
+    non-blocking one does; what is broadcast crosses at its full size (``copy_kernel_cuda`` in
+    torch's ``aten/src/ATen/native/cuda/Copy.cu``). Lists that ``torch.tensor(…, device=…)`` turns
+    into tensors cross as tensors do.
 
     Raises:
         UsageError: ``step`` cannot be called without arguments.
@@ -131,10 +132,14 @@ class _Seen:
     def __init__(self) -> None:
         self._found: dict[tuple[_Place, Direction], list[int]] = {}
         self._lock = threading.Lock()  # CUDA's backward runs in a thread of its own
+        self._thread = threading.get_ident()
         self.stand_in = False
 
     def add(self, direction: Direction, nbytes: int, *, non_blocking: bool, device: str) -> None:
-        place = _place()
+        place = _place(sys._getframe(1))
+        if not place[0] and threading.get_ident() != self._thread:
+            # a backward pass: the step's own thread waits meanwhile in the line that called it
+            place = _place(sys._current_frames().get(self._thread))
         with self._lock:
             self.stand_in |= device == "meta"
             counts = self._found.setdefault((place, direction), [0, 0, 0])
@@ -169,9 +174,8 @@ class _Seen:
         return stack
 
 
-def _place() -> _Place:
-    """The innermost line of user code that is running now."""
-    frame: FrameType | None = sys._getframe(2)
+def _place(frame: FrameType | None) -> _Place:
+    """The innermost line of user code, from this frame outwards."""
     while frame is not None:
         if is_user_code(frame.f_code.co_filename):
             return frame.f_code.co_filename, frame.f_lineno or 0
@@ -187,15 +191,14 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
 
     aten = torch.ops.aten
 
-    def copied(source: Any, device: Any, dtype: Any, *, non_blocking: bool) -> None:
+    def copied(source: Any, n: int, device: Any, dtype: Any, *, non_blocking: bool) -> None:
         if (source.device.type == "cpu") == (torch.device(device).type == "cpu"):
             return
         direction: Direction = "to device" if source.device.type == "cpu" else "to host"
-        # to the host, torch copies first and converts there
-        sent = dtype if direction == "to device" and not non_blocking else source.dtype
+        # the host converts where somebody waits for the copy, the device where nobody does
+        sent = dtype if (direction == "to device") != non_blocking else source.dtype
         other = torch.device(device) if direction == "to device" else source.device
-        nbytes = source.numel() * sent.itemsize
-        seen.add(direction, nbytes, non_blocking=non_blocking, device=other.type)
+        seen.add(direction, n * sent.itemsize, non_blocking=non_blocking, device=other.type)
 
     class Dispatch(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(
@@ -210,17 +213,19 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
                 source = args[0]
                 device = kwargs.get("device") or source.device
                 dtype = kwargs.get("dtype") or source.dtype
-                copied(source, device, dtype, non_blocking=bool(kwargs.get("non_blocking")))
+                asynchronous = bool(kwargs.get("non_blocking"))
+                copied(source, source.numel(), device, dtype, non_blocking=asynchronous)
                 if source.device.type == "meta" and torch.device(device).type == "cpu":
                     return torch.zeros(source.shape, dtype=dtype)
             elif func is aten.copy_.default:
                 target, source = args[:2]
                 wait = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
-                copied(source, target.device, target.dtype, non_blocking=not wait)
+                n = target.numel()  # a source that is broadcast is expanded first
+                copied(source, n, target.device, target.dtype, non_blocking=not wait)
                 if source.device.type == "meta" and target.device.type == "cpu":
                     return target.zero_()
             elif func is aten._local_scalar_dense.default and args[0].device.type != "cpu":
-                copied(args[0], "cpu", args[0].dtype, non_blocking=False)
+                copied(args[0], 1, "cpu", args[0].dtype, non_blocking=False)
                 if args[0].device.type == "meta":
                     return torch.zeros((), dtype=args[0].dtype).item()
             return func(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import perfkit
 from perfkit.errors import UsageError
+from perfkit.memory import crossings as crossings_module
 from perfkit.memory.crossings import crossings
 
 META = torch.device("meta")
@@ -53,8 +55,32 @@ def test_a_blocking_copy_converts_first_and_sends_the_new_size() -> None:
     assert _one(lambda: pixels.to(META).float())[0] == 10
 
 
-def test_a_copy_back_converts_on_the_host() -> None:
-    assert _one(lambda: torch.zeros(10, device=META).to("cpu", torch.float64))[2] == 40
+def test_a_copy_back_converts_on_the_host_if_somebody_waits_for_it() -> None:
+    small = torch.zeros(10, device=META)
+    assert _one(lambda: small.to("cpu", torch.float64))[2] == 40
+    assert _one(lambda: small.to("cpu", torch.float64, non_blocking=True))[2] == 80
+
+
+def test_what_is_broadcast_crosses_at_its_full_size() -> None:
+    row = torch.zeros(10)
+    assert _one(lambda: torch.empty(6, 10, device=META).copy_(row)) == (240, 1, 0, 0)
+
+
+def test_a_copy_in_a_backward_thread_has_the_line_that_called_it() -> None:
+    """CUDA's backward runs in a thread without a line of the user's, while the step's waits."""
+    seen = crossings_module._Seen()
+
+    def add_from_the_engine() -> None:
+        seen.add("to host", 40, non_blocking=False, device="cuda")
+
+    thread = threading.Thread(target=add_from_the_engine)
+    add_from_the_engine.__code__ = add_from_the_engine.__code__.replace(
+        co_filename=torch.autograd.__file__
+    )
+    thread.start(), thread.join()
+    (line,) = seen.result().lines
+    assert line.file == __file__
+    assert "thread" in line.text
 
 
 def test_a_gradient_that_goes_back_to_the_host_is_counted() -> None:
