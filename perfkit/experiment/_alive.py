@@ -5,6 +5,7 @@ Asked only after the failure itself was told, so that nothing here can hide it.
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Mapping
 from types import FrameType, TracebackType
@@ -95,9 +96,17 @@ def _frames(tb: TracebackType | None) -> list[FrameType]:
 
 
 def _device(error: BaseException, state: MemoryNow) -> str:
-    """Where it ran out: the GPU that holds the most if it was one, else the CPU."""
+    """Where it ran out: the GPU that torch names, else the one that holds the most, else the CPU.
+
+    torch says "GPU 1 has a total capacity of …", and with cudaMallocAsync "Allocation on device
+    1 would exceed allowed memory".
+    """
+    words = str(error)
     on_gpu = [name for name in state.by_device if name.startswith("cuda")]
-    if "CUDA" in str(error) and on_gpu:
+    named = re.search(r"\bGPU (\d+) has\b|^Allocation on device (\d+)", words)
+    if named is not None and f"cuda:{named[1] or named[2]}" in on_gpu:
+        return f"cuda:{named[1] or named[2]}"
+    if on_gpu and (named is not None or re.search("CUDA|CUBLAS|CUDNN", words)):
         return max(on_gpu, key=lambda name: sum(state.by_device[name].values()))
     return "cpu"
 

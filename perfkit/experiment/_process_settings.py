@@ -9,7 +9,7 @@ from typing import Any
 from perfkit.experiment import _malloc, _rules
 from perfkit.experiment._setting import Setting
 from perfkit.machine import facts
-from perfkit.machine._packages import release
+from perfkit.machine._torch_build import allocator_variable
 
 _MOST_THREADS = 1024
 _MOST_PROCESSES = 256
@@ -35,11 +35,7 @@ def _conf_environment(value: Any) -> Mapping[str, str]:
     """The variable that torch's allocator reads, under the name that this torch has for it."""
     if value == "default":
         return {}
-    build = facts().torch
-    old, new = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
-    # the new name came with torch 2.9; where it is known, the old one only brings a warning
-    name = old if build is not None and release(build.version) < (2, 9) else new
-    return {name: value}
+    return {allocator_variable(facts().torch): value}
 
 
 SETTINGS: tuple[Setting, ...] = (

@@ -7,13 +7,19 @@ import re
 import traceback
 from collections.abc import Iterator, Mapping
 
+from perfkit.machine._torch_build import allocator_variable, torch_build
 from perfkit.memory.cuda import AllocatorState, AllocatorUse
 
 __all__ = ["is_out_of_memory", "release", "remedies", "requested_bytes"]
 
-# torch's allocators say it in these words: "Tried to allocate 2.00 GiB" on CUDA, "you tried to
-# allocate 8000000000 bytes" on a CPU.
-_ASKED = re.compile(r"tried to allocate ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE)
+# torch's allocators say it in these words: "Tried to allocate 2.00 GiB" on CUDA, "Requested : 2.00
+# GiB" with cudaMallocAsync, "you tried to allocate 8000000000 bytes" on a CPU.
+_ASKED = re.compile(
+    r"(?:tried to allocate|^requested\s*:) ([\d.]+) (bytes|[KMGT]iB)", re.IGNORECASE | re.MULTILINE
+)
+# Others than torch's allocators: the CUDA runtime, and cuBLAS or cuDNN, which could not make a
+# handle or a workspace. They say no size.
+_WITHOUT_SIZE = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 _UNITS = {"bytes": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
 
 #: Share of the peak from which a category is worth a word.
@@ -29,7 +35,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     # torch's CPU allocator raises a plain RuntimeError
-    return isinstance(error, RuntimeError) and _ASKED.search(str(error)) is not None
+    if not isinstance(error, RuntimeError):
+        return False
+    words = str(error)
+    return _ASKED.search(words) is not None or any(said in words for said in _WITHOUT_SIZE)
 
 
 def requested_bytes(error: BaseException) -> int | None:
@@ -113,10 +122,11 @@ def remedies(
     if allocator is not None and allocator.peak_allocated_bytes:
         rest = allocator.peak_reserved_bytes - allocator.peak_allocated_bytes
         if allocator.peak_reserved_bytes > _FRAGMENTED * allocator.peak_allocated_bytes:
+            variable = allocator_variable(torch_build())
             found.append(
                 (
                     rest,
-                    f"PYTORCH_ALLOC_CONF=expandable_segments:True: {_size(rest)} were reserved "
+                    f"{variable}=expandable_segments:True: {_size(rest)} were reserved "
                     "beyond what tensors held (fragmentation)",
                 )
             )

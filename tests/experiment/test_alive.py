@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -173,6 +174,23 @@ def test_on_cuda_the_allocators_counters_join(monkeypatch):
     assert "asked for in vain: 2.5 GiB" in found.text
     assert "12 MiB  kept  3145728 float32  other" in found.text
     assert "expandable_segments:True: 80 MiB were reserved" in found.text
+
+
+@pytest.mark.parametrize(
+    ("words", "device"),
+    [
+        ("CUDA out of memory. Tried to allocate 2 GiB. GPU 1 has a total capacity of …", "cuda:1"),
+        ("Allocation on device 1 would exceed allowed memory. (out of memory)", "cuda:1"),
+        ("CUDA error: out of memory", "cuda:0"),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "cuda:0"),
+        ("CUDA out of memory. GPU 7 has a total capacity of …", "cuda:0"),
+        ("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes.", "cpu"),
+    ],
+)
+def test_of_two_gpus_the_one_that_ran_out_is_told(words, device):
+    held = {"cpu": 900, "cuda:0": 700, "cuda:1": 30}
+    state = SimpleNamespace(by_device={name: {"other": n} for name, n in held.items()})
+    assert _alive._device(RuntimeError(words), state) == device
 
 
 def test_the_text_is_bounded():

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from perfkit.machine import TorchBuild
+from perfkit.memory import out_of_memory
 from perfkit.memory.account import Accountant
 from perfkit.memory.categories import CATEGORIES
 from perfkit.memory.cuda import AllocatorUse
@@ -111,6 +113,13 @@ def test_contexts_and_causes_let_go_too() -> None:
     [
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB."), 5 * 2**29),
         (RuntimeError("can't allocate memory: you tried to allocate 8000 bytes."), 8000),
+        (torch.OutOfMemoryError(
+            "Allocation on device 1 would exceed allowed memory. (out of memory)\n"
+            "Currently allocated     : 9.00 GiB\nRequested               : 2.50 GiB\n"
+        ), 5 * 2**29),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), None),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), None),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), None),
         (MemoryError(), None),
     ],
 )  # fmt: skip
@@ -146,7 +155,13 @@ def test_the_advice_follows_what_was_there(category: str, says: str) -> None:
     assert any("there before" in words for words in before)
 
 
-def test_fragmentation_is_told() -> None:
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [("2.9.1+cu128", "PYTORCH_CUDA_ALLOC_CONF="), ("2.10.0", "PYTORCH_ALLOC_CONF=")],
+)
+def test_fragmentation_is_told(version: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out_of_memory, "torch_build", lambda: TorchBuild(version))
     use = AllocatorUse(0, "simulated", 0, 0, 10 * 2**30, 0, 0, 16 * 2**30, 3, 1, 10, 2)
     nothing = dict.fromkeys(CATEGORIES, 0)
-    assert any("expandable_segments" in w for w in remedies(nothing, nothing, use))
+    (said,) = remedies(nothing, nothing, use)
+    assert said.startswith(f"{name}expandable_segments:True")
