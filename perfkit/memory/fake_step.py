@@ -29,7 +29,13 @@ _STEPS = 2
 
 
 class _FakeTracker(Tracker):
-    """Counts fake tensors and nothing else."""
+    """Counts fake tensors and nothing else.
+
+    Attributes:
+        in_batch: the batch is being made: it may lie on a GPU, and is put on the CPU then.
+    """
+
+    in_batch = False
 
     def _survey(self) -> Survey:
         return Survey()
@@ -38,9 +44,11 @@ class _FakeTracker(Tracker):
         if not _torch_compat.is_fake(tensor):
             return ()
         if tensor.device.type != "cpu":
+            if self.in_batch and tensor.device.type == "cuda":
+                return ()
             raise UsageError(
                 f"will_it_fit: the step made a tensor on {tensor.device}; it is run on fake CPU "
-                "tensors, so make the batch and what forward makes on the model's own device"
+                "tensors, so make what forward and loss make on the device of what they are given"
             )
         inner = _torch_compat.inner_tensors(tensor)
         if inner is None:
@@ -95,7 +103,7 @@ class FakeTraining:
             )
             try:
                 for _ in range(_STEPS):
-                    self._step(mode, model, optimizer, make_batch)
+                    self._step(tracker, mode, model, optimizer, make_batch)
             except RuntimeError as error:
                 if type(error).__module__.startswith("torch._subclasses"):
                     raise UsageError(
@@ -144,14 +152,17 @@ class FakeTraining:
         return made
 
     def _step(
-        self, mode: Any, model: nn.Module, optimizer: Optimizer | None, make_batch: Any
+        self,
+        tracker: _FakeTracker,
+        mode: Any,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        make_batch: Callable[[], Any],
     ) -> None:
         model.zero_grad()
-        batch = tree_map_only(
-            Tensor,
-            lambda t: t if _torch_compat.is_fake(t) else mode.from_tensor(t),
-            make_batch(),
-        )
+        tracker.in_batch = True
+        batch = _batch(mode, make_batch)
+        tracker.in_batch = False
         if self._precision == "bfloat16":
             batch = tree_map_only(
                 Tensor, lambda t: t.bfloat16() if t.is_floating_point() else t, batch
@@ -184,6 +195,16 @@ class FakeTraining:
         if not isinstance(value, Tensor) or value.numel() != 1:
             raise UsageError("will_it_fit: the loss is not one number; give loss=…")
         return value
+
+
+def _batch(mode: Any, make_batch: Callable[[], Any]) -> Any:
+    """A batch as fake CPU tensors, also where it is made on a GPU."""
+
+    def moved(tensor: Tensor) -> Tensor:
+        fake: Tensor = tensor if _torch_compat.is_fake(tensor) else mode.from_tensor(tensor)
+        return torch.empty_like(fake, device="cpu") if fake.device.type == "cuda" else fake
+
+    return tree_map_only(Tensor, moved, make_batch())
 
 
 def _summed(output: Any) -> Tensor:

@@ -36,6 +36,34 @@ def _batch(n: int) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 3, 32, 32), torch.zeros(n, dtype=torch.long)
 
 
+def test_a_batch_that_is_made_on_a_gpu_is_predicted_as_one_on_the_cpu() -> None:
+    """As on a machine with one: `make_batch` makes it where the training step does."""
+
+    def on_gpu(n: int) -> tuple[Tensor, dict[str, Tensor]]:
+        images = torch.randn(n, 3, 32, 32, device="cuda")
+        return images, {"labels": torch.zeros(n, dtype=torch.long, device="cuda")}
+
+    def loss(output: Tensor, target: dict[str, Tensor]) -> Tensor:
+        return cross_entropy(output, target["labels"])
+
+    def here(n: int) -> tuple[Tensor, dict[str, Tensor]]:
+        images, labels = _batch(n)
+        return images, {"labels": labels}
+
+    there = will_it_fit(_cnn(), on_gpu, batch=8, loss=loss, gpus_gb=())
+    assert there.peak_bytes == will_it_fit(_cnn(), here, batch=8, loss=loss, gpus_gb=()).peak_bytes
+    assert there.at_peak_bytes["inputs"] == 8 * 3 * 32 * 32 * 4 + 8 * 8
+
+
+def test_a_forward_that_makes_tensors_on_a_gpu_is_told() -> None:
+    class Positions(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.arange(4, device="cuda").float().cpu()
+
+    with pytest.raises(UsageError, match=r"made a tensor on cuda.* device of what they are given"):
+        will_it_fit(Positions(), lambda n: torch.zeros(n, 4), optimizer=None, gpus_gb=())
+
+
 @pytest.mark.parametrize("make", [_cnn, _transformer])
 @pytest.mark.parametrize("kind", ["AdamW", "SGD"])
 def test_it_agrees_with_a_real_step(make: Callable[[], nn.Module], kind: str) -> None:
