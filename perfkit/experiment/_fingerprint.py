@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from perfkit import _torch_compat
 from perfkit._printable import printable
 from perfkit.errors import UsageError
 
@@ -234,8 +235,8 @@ class Watch:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         import torch
 
-        if torch.compiler.is_compiling():
-            return  # the optimizer's own step is being compiled: nothing to read here
+        if torch.compiler.is_compiling() or _torch_compat.cuda_is_capturing():
+            return  # the optimizer's own step is being compiled or captured: nothing to read here
         try:
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             # a fused optimizer divides by the scaler's factor itself

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import psutil
 
+from perfkit import _torch_compat
+
 # Between two readings the last one is repeated: one costs some 10 µs, a step may take less.
 _READ_EVERY_S = 0.05
 # Reading a worker's own pages takes 1 to 5 ms; beyond this many the sum is extrapolated.
@@ -60,21 +62,31 @@ class ResidentMemory:
 
 
 class AllocatorMemory:
-    """Of a process that uses CUDA: what the caching allocator has handed out."""
+    """Of a process that uses CUDA: what the caching allocator of one device has handed out."""
 
     now_kind = "CUDA memory allocated"
     peak_kind = "peak CUDA memory allocated"
 
-    def __init__(self) -> None:
+    def __init__(self, device: int) -> None:
         import torch
 
         self._cuda = torch.cuda
+        self._device = device
 
     def now(self) -> int:
-        return int(self._cuda.memory_allocated())
+        return int(self._cuda.memory_allocated(self._device))
 
     def peak(self) -> int:
-        return int(self._cuda.max_memory_allocated())
+        return int(self._cuda.max_memory_allocated(self._device))
+
+
+def busiest_gpu() -> int:
+    """The device with the highest peak: a workload may use another than torch's current one."""
+    import torch
+
+    current = torch.cuda.current_device()
+    others = [device for device in _torch_compat.cuda_contexts() if device != current]
+    return max((current, *others), key=torch.cuda.max_memory_allocated)
 
 
 class SampledMemory:

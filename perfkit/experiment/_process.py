@@ -39,6 +39,10 @@ _PRELOAD = (_NEEDED, ("torch._dynamo",))
 # Slow to import and harmless before a fork; loaded ahead where the kernel uses them already.
 _PRELOAD_IF_USED = ("torchvision", "PIL.Image")
 _READ_BYTES = 1 << 20
+# Only to ask CUDA's runtime how many GPUs there are makes a process unfit for forks that use them,
+# and an import may ask; torch then asks the driver's library instead. Runs get the kernel's own
+# environment.
+_FORKABLE = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 class Child(Protocol):
@@ -251,7 +255,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **_FORKABLE, **(environment or {})},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # the kernel's Ctrl-C is not meant for it
             )

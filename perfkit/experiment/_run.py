@@ -407,10 +407,14 @@ class Run:
         return _failure.of_exit(
             code,
             output=output,
-            last_bytes=int(self._last.get("peak_bytes") or 0),
+            # what a GPU holds is no reason for the system to kill a process
+            last_bytes=0 if self._on_gpu() else int(self._last.get("peak_bytes") or 0),
             ram_bytes=facts().ram_bytes,
             oom_kills=_failure.oom_kill_count() - self._oom_kills,
         )
+
+    def _on_gpu(self) -> bool:
+        return "CUDA" in self._last.get("peak_kind", "")
 
     def _result(self, failure: Failure, found: Figures, output: str) -> RunResult:
         curve, last = self._curve, self._last
@@ -424,7 +428,6 @@ class Run:
         if len(end_s) > 1:
             between = [s for s in self._pauses.spans_s if end_s[0] <= s[0] <= end_s[-1]]
             running_s = float(end_s[-1] - end_s[0]) - sum(b - a for a, b in between)
-        on_gpu = "CUDA" in last.get("peak_kind", "")
         return RunResult(
             run_id=self.plan.run_id,
             values=dict(self.plan.values),
@@ -437,7 +440,7 @@ class Run:
             peak_kind=last.get("peak_kind", ""),
             n_steps=curve.n,
             n_quiet=found.n_quiet,
-            provenance=stamp(seed=self.plan.seed, device=None if on_gpu else "cpu"),
+            provenance=stamp(seed=self.plan.seed, device=None if self._on_gpu() else "cpu"),
             n_counted=int(found.counted.sum()),
             memory_kind=last.get("memory_kind", ""),
             workers_bytes=last.get("workers_bytes"),

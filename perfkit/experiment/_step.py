@@ -120,7 +120,8 @@ class _Graphed:
         # gradients made inside the graph lie in its own memory
         self._step._optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        # a loader's thread that pins memory meanwhile must not spoil the capture, nor fail by it
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._captured_loss = self._whole(self._inputs, self._targets)
         self._graph = graph
 

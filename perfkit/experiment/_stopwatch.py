@@ -50,18 +50,20 @@ class EventStopwatch:
     """Events on the device's current stream.
 
     Args:
-        make_event: gives a new event with ``record()``, ``synchronize()`` and
+        make_event: gives a new event with ``record(stream)``, ``synchronize()`` and
             ``elapsed_time(later)`` in ms.
+        stream: gives the stream to record on.
     """
 
-    def __init__(self, make_event: Callable[[], Any]) -> None:
+    def __init__(self, make_event: Callable[[], Any], stream: Callable[[], Any]) -> None:
         self._make_event = make_event
+        self._stream = stream
         self._events: list[Any] = []
         self._spare: list[Any] = []
 
     def _mark(self) -> None:
         event = self._spare.pop() if self._spare else self._make_event()
-        event.record()
+        event.record(self._stream())
         self._events.append(event)
 
     def begin(self) -> None:
@@ -83,8 +85,11 @@ class EventStopwatch:
         return taken
 
 
-def cuda_stopwatch() -> EventStopwatch:
-    """For a child that uses CUDA."""
+def cuda_stopwatch(device: int) -> EventStopwatch:
+    """For a child that uses this CUDA device."""
     import torch
 
-    return EventStopwatch(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+    return EventStopwatch(
+        lambda: torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]
+        lambda: torch.cuda.current_stream(device),
+    )

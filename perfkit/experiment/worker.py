@@ -27,12 +27,14 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
+from perfkit import _torch_compat
 from perfkit.experiment import _apply, _failure, _fingerprint, _frames
 from perfkit.experiment._loader_wait import LoaderWait
 from perfkit.experiment._memory_now import (
     AllocatorMemory,
     ResidentMemory,
     SampledMemory,
+    busiest_gpu,
     workers_bytes,
 )
 from perfkit.experiment._server import WHERE_SIGNAL
@@ -372,14 +374,16 @@ class _Recorder:
 
         on_gpu = _uses_cuda()
         if on_gpu:
-            torch.cuda.synchronize()
+            for used in _torch_compat.cuda_contexts():
+                torch.cuda.synchronize(used)
         asked_s = self._loader.first_asked_s
         began_s = begin_s if asked_s is None else asked_s
         self._setup_s = began_s - begin_s
         self._first_ms = max(time.perf_counter() - began_s, 0.0) * 1e3
         if on_gpu:
-            self._stopwatch = cuda_stopwatch()
-            self._memory = SampledMemory(AllocatorMemory())
+            device = busiest_gpu()
+            self._stopwatch = cuda_stopwatch(device)
+            self._memory = SampledMemory(AllocatorMemory(device))
         else:
             self._stopwatch = HostStopwatch()
         return began_s

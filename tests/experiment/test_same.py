@@ -282,6 +282,17 @@ def test_a_fused_scaler_is_divided_out() -> None:
     assert found.steps[0].gradients[1].norm == pytest.approx(math.sqrt(2) / 4)
 
 
+def test_a_step_that_a_cuda_graph_captures_is_not_read(monkeypatch) -> None:
+    """Reading waits for the device, which would end the capture with an error."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    with Watch() as watch:
+        torch.optim.SGD([weight], lr=0.1).step()
+    assert watch.found() is None
+
+
 def test_trouble_in_the_hook_does_not_reach_the_training(monkeypatch) -> None:
     from perfkit.experiment import _fingerprint
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import NamedTuple
 
@@ -190,6 +191,26 @@ def test_helpers_cover_only_what_is_declared():
     assert Settings(cuda_graphs=True).loader_kwargs() == {"drop_last": True}
     assert Settings(foreach="auto", fused=False).optimizer_kwargs() == {}
     assert Settings(foreach=False, fused=True).optimizer_kwargs() == {"fused": True}
+
+
+def test_a_capture_is_not_spoiled_by_a_loaders_thread(monkeypatch):
+    """One that pins memory calls CUDA, which a capture forbids every thread by default."""
+    options = []
+
+    def graph(graph, **given):
+        options.append(given)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    settings = Settings(cuda_graphs=True)
+    step = settings.training_step(net, optimizer, nn.functional.cross_entropy)
+    ((images, labels),) = batches(1)
+    step._graph._capture(images, labels)
+    assert options == [{"capture_error_mode": "thread_local"}]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from perfkit.experiment._stopwatch import EventStopwatch, HostStopwatch
+from perfkit.experiment import _memory_now
+from perfkit.experiment._stopwatch import EventStopwatch, HostStopwatch, cuda_stopwatch
 
 
 def ticking(times):
@@ -38,7 +40,8 @@ class Device:
         device.made += 1
 
         class Event:
-            def record(self):
+            def record(self, stream):
+                assert stream == "the stream"
                 self.at_ms = next(device.times_ms)
 
             def synchronize(self):
@@ -52,7 +55,7 @@ class Device:
 
 def test_events_give_the_device_time_with_one_synchronisation_a_window():
     device = Device([0.0, 4.0, 9.0, 100.0, 103.0])
-    watch = EventStopwatch(device.event)
+    watch = EventStopwatch(device.event, lambda: "the stream")
     for _ in range(2):
         watch.begin()
         watch.end()
@@ -64,3 +67,52 @@ def test_events_give_the_device_time_with_one_synchronisation_a_window():
     assert device.made == 3, "events are used again"
     assert watch.take() == []
     assert device.synchronised == 2
+
+
+class PlayedCuda:
+    """torch.cuda with three devices, the second without a context; the work is on the third."""
+
+    def __init__(self, monkeypatch):
+        self.peaks = {0: 5, 1: 0, 2: 900}
+        self.recorded_on = []
+        monkeypatch.setattr(torch, "cuda", self)
+        monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda i: i != 1, raising=False)
+
+    def device_count(self):
+        return 3
+
+    def current_device(self):
+        return 0
+
+    def current_stream(self, device):
+        return f"stream of {device}"
+
+    def memory_allocated(self, device):
+        return self.peaks[device] // 2
+
+    def max_memory_allocated(self, device):
+        return self.peaks[device]
+
+    def Event(self, *, enable_timing):  # noqa: N802 - torch's name
+        assert enable_timing
+        played = self
+
+        class Event:
+            def record(self, stream):
+                played.recorded_on.append(stream)
+
+        return Event()
+
+
+def test_time_and_memory_are_those_of_the_device_that_does_the_work(monkeypatch):
+    played = PlayedCuda(monkeypatch)
+    device = _memory_now.busiest_gpu()
+    assert device == 2
+    watch = cuda_stopwatch(device)
+    watch.begin()
+    watch.end()
+    assert played.recorded_on == ["stream of 2", "stream of 2"]
+    memory = _memory_now.AllocatorMemory(device)
+    assert (memory.now(), memory.peak()) == (450, 900)
+    played.peaks[2] = 5
+    assert _memory_now.busiest_gpu() == 0, "torch's current one where none has more"
