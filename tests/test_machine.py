@@ -221,6 +221,23 @@ def test_cuda_visible_devices(wanted: str | None, names: list[str]) -> None:
     assert [gpu.index for gpu in visible] == list(range(len(names)))
 
 
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        ("MIG-GPU-bbb/7/0", ["NVIDIA A100-SXM4-80GB (MIG)"]),
+        ("MIG-GPU-bbb/7/0,0", ["NVIDIA A100-SXM4-80GB (MIG)", "NVIDIA H200"]),
+        ("MIG-0a1b", []),  # of one of two kinds, and nobody says of which
+    ],
+)
+def test_a_part_of_a_gpu_is_one(wanted: str, names: list[str]) -> None:
+    assert [gpu.name for gpu in _gpu._visible(_gpu._parse_smi(SMI), wanted)] == names
+
+
+def test_a_part_of_the_only_kind_of_gpu_is_one() -> None:
+    (gpu,) = _gpu._visible([("GPU-aaa", H200)], "MIG-0a1b")
+    assert (gpu.name, gpu.at_least(9), gpu.memory_bytes) == ("NVIDIA H200 (MIG)", True, 0)
+
+
 class _FakeNvml:
     """What of NVML is asked, in the bytes that older bindings answer with."""
 

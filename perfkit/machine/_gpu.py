@@ -122,12 +122,26 @@ def _visible(found: list[tuple[str, Gpu]], wanted: str | None) -> tuple[Gpu, ...
         entry = entry.strip()
         if entry.isdigit():
             match = [gpu for _, gpu in found[int(entry) : int(entry) + 1]]
+        elif entry.startswith("MIG-"):
+            match = _part_of(entry, found)
         else:
             match = [gpu for uuid, gpu in found if entry and uuid.startswith(entry)]
         if len(match) != 1:
             break
         chosen.append(replace(match[0], index=len(chosen)))
     return tuple(chosen)
+
+
+def _part_of(entry: str, found: list[tuple[str, Gpu]]) -> list[Gpu]:
+    """The part of a GPU (MIG instance) that CUDA shows for this entry; its memory is not known.
+
+    Older drivers name the whole in it (``MIG-GPU-…/1/0``), newer ones do not (``MIG-…``): then
+    any of the GPUs stands for it, where they are of one kind.
+    """
+    whole = [gpu for uuid, gpu in found if entry.startswith(f"MIG-{uuid}/")]
+    if not whole and len({gpu.name for _, gpu in found}) == 1:
+        whole = [gpu for _, gpu in found[:1]]
+    return [replace(gpu, name=f"{gpu.name} (MIG)", memory_bytes=0) for gpu in whole]
 
 
 def _text(value: str | bytes) -> str:
