@@ -35,7 +35,7 @@ from perfkit.trace._main_thread import call_in_main_thread
 from perfkit.trace._quiet import quiet_profiler
 from perfkit.trace._raw import raw_trace
 from perfkit.trace._threads import watch_thread_starts
-from perfkit.trace.columns import Category, Trace
+from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Trace
 from perfkit.trace.cost import Cost, ratio_interval
 from perfkit.trace.coverage import Coverage
 from perfkit.trace.facts import Facts, OptimizerFacts, optimizer_facts
@@ -180,6 +180,7 @@ class Recorder:
         self._stop_s = 0.0
         self._recorded_s = 0.0
         self._ended_as: _State = "new"  # the state in which the profiler was stopped
+        self._ran_ahead = False
         self._recording: Recording | None = None
 
     @property
@@ -328,9 +329,12 @@ class Recorder:
     def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         import torch
 
-        if torch.compiler.is_compiling():  # the step is being traced, not run
+        # the step is being traced or captured, not run
+        if torch.compiler.is_compiling() or _torch_compat.cuda_is_capturing():
             return
         if threading.get_ident() != self._thread_id:
+            if _torch_compat.graph_task_id_reader()() >= 0:
+                return  # in a backward pass, which CUDA runs in threads of its own: it is recorded
             self._n_foreign += 1
             return
         self._in_our_code(self._one_optimizer_stepped, optimizer)
@@ -510,19 +514,21 @@ class Recorder:
         self._profile = None  # torch's own copy of the events
         read_s = time.perf_counter() - began_s
         assert self._sampler is not None
+        self._ran_ahead = self._host_ran_ahead(trace)
+        told = ([], []) if self._ran_ahead else (self._profiled_ms, self._unprofiled_ms)
         return Recording(
             trace=trace,
             n_steps_seen=self._n_steps,
             n_steps_profiled=self._n_profiled,
             cost=Cost(
-                profiled_step_ms=_median(self._profiled_ms),
-                unprofiled_step_ms=_median(self._unprofiled_ms),
-                n_profiled=len(self._profiled_ms),
-                n_unprofiled=len(self._unprofiled_ms),
+                profiled_step_ms=_median(told[0]),
+                unprofiled_step_ms=_median(told[1]),
+                n_profiled=len(told[0]),
+                n_unprofiled=len(told[1]),
                 stop_s=self._stop_s,
                 read_s=read_s,
                 n_events=len(trace),
-                slowdown_interval=ratio_interval(self._profiled_ms, self._unprofiled_ms),
+                slowdown_interval=ratio_interval(*told),
             ),
             lines=self._sampler.result(with_forgotten=self._n_profiled == 0),
             facts=self._facts(),
@@ -564,9 +570,30 @@ class Recorder:
                 "thread that it runs in itself is recorded: profile in the thread that does the "
                 "work"
             )
-        if odd := self._is_odd_window():
+        if self._ran_ahead:
+            doubts.append(
+                "the GPU was more than a step behind the host, whose clock tells the ends of "
+                "steps: what profiling cost cannot be told"
+            )
+        elif odd := self._is_odd_window():
             doubts.append(odd)
         return doubts
+
+    def _host_ran_ahead(self, trace: Trace) -> bool:
+        """Whether the device was still at work on more than a step when the last one had ended.
+
+        Then the host only handed out work in the recorded steps, as long as there was room for it,
+        and later ones take the device's time: nothing can be compared.
+        """
+        step_ms = _median(self._profiled_ms)
+        if step_ms is None or not trace.has_device:
+            return False
+        last_mark = f"{_STEP_MARK}{self._n_profiled - 1}"
+        marks = trace.is_a(Category.ANNOTATION) & trace.named(lambda name: name == last_mark)
+        if not marks.any():
+            return False
+        work_ns = trace.end_ns[trace.is_a(*DEVICE_CATEGORIES)].max()
+        return bool(work_ns - trace.end_ns[marks].max() > step_ms * 1e6)
 
     def _coverage(self) -> Coverage:
         region_s = max(self._ended_s - self._began_s - self._stop_inside_s, 0.0)
@@ -605,9 +632,23 @@ class Recorder:
             optimizers=tuple(self._optimizers.values()),
             n_threads=torch.get_num_threads(),
             n_cores=usable_cpus(),
-            matmul_precision=torch.get_float32_matmul_precision(),
+            matmul_precision=_matmul_precision(),
             gc_pauses_ms=() if self._gc is None else self._gc.pauses_ms,
         )
+
+
+def _matmul_precision() -> str:
+    """What torch says of it, or the one that says the same where torch refuses to answer.
+
+    It does where TF32 was allowed by ``torch.backends.cuda.matmul.fp32_precision``, the newer way
+    (since torch 2.9).
+    """
+    import torch
+
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
 
 
 def _median(values: list[float]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from perfkit.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.trace import Category, Recorder, Recording, breakdown, find_steps, load
+from perfkit.trace import record as record_module
 from perfkit.trace.record import assert_nothing_runs
 
 
@@ -523,6 +525,88 @@ def test_cuda_is_recorded_where_it_is_available(monkeypatch: pytest.MonkeyPatch)
     (activities, options) = asked[0]
     assert activities == [ProfilerActivity.CPU, ProfilerActivity.CUDA]
     assert not any(options.values())  # the cheap ones by default
+
+
+def _with_kernel(raw: bytes, lag_ms: float) -> bytes:
+    """The trace as of a GPU that is at work until so long after the last step's end."""
+    found = json.loads(raw)
+    last = max(
+        e["ts"] + e["dur"] for e in found["traceEvents"] if "ProfilerStep#" in e.get("name", "")
+    )
+    kernel = {"ph": "X", "cat": "kernel", "name": "played", "pid": 0, "tid": 7, "dur": 10.0}
+    args = {"device": 0, "stream": 7, "correlation": 1}
+    found["traceEvents"].append({**kernel, "ts": last + lag_ms * 1e3 - 10.0, "args": args})
+    return json.dumps(found).encode()
+
+
+@pytest.mark.parametrize(("lag_ms", "behind"), [(1.0, False), (5000.0, True)])
+def test_a_gpu_that_is_steps_behind_leaves_the_cost_untold(
+    lag_ms: float, behind: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a synchronisation the host's clock tells how fast it hands out work, no more."""
+    original = record_module.raw_trace
+    monkeypatch.setattr(record_module, "raw_trace", lambda p: _with_kernel(original(p), lag_ms))
+    train = _trainer()
+    seen = 0
+
+    def step() -> None:
+        nonlocal seen
+        seen += 1
+        # unprofiled steps take much longer: the queue of the GPU is full
+        time.sleep(0.005 if seen <= 5 else 0.05)
+        train()
+
+    recording = _record(20, step, active_steps=3)
+    said = " ".join(recording.warnings)
+    assert ("more than a step behind the host" in said) is behind
+    assert ("not typical" in said) is not behind
+    assert (recording.cost.slowdown is None) is behind
+
+
+def test_an_optimizer_in_a_backward_thread_is_no_other_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """CUDA runs hooks of a backward pass, and optimizers in them, in threads of its own."""
+    in_backward = threading.local()
+    monkeypatch.setattr(
+        record_module._torch_compat,
+        "graph_task_id_reader",
+        lambda: lambda: 3 if getattr(in_backward, "yes", False) else -1,
+    )
+    step = _trainer()
+
+    def as_the_engine_does() -> None:
+        in_backward.yes = True
+        step()
+
+    with Recorder() as recorder:
+        thread = threading.Thread(target=as_the_engine_does)
+        thread.start()
+        thread.join()
+    assert recorder._n_foreign == 0
+
+
+@pytest.mark.parametrize("capturing", [True, False])
+def test_a_step_that_a_cuda_graph_captures_is_none(
+    capturing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    with Recorder() as recorder:
+        _trainer()()
+    assert recorder.n_steps_seen == (0 if capturing else 1)
+
+
+def test_tf32_allowed_in_the_new_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch knows the old way only")
+    before = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "tf32"
+        assert _record(4, active_steps=1).facts.matmul_precision == "high"
+    finally:
+        matmul.fp32_precision = before
 
 
 def test_the_profiler_writes_nothing_to_the_screen() -> None:
