@@ -60,6 +60,9 @@ _HOST_SECOND = frozenset({"aten::_pack_padded_sequence", "aten::_pad_packed_sequ
 # backward formulas that look for zeros among the values; while a dispatch mode is active torch
 # takes another road there (isTensorSubclassLike in FunctionsManual.cpp), so no operator tells
 _LOOKING_BACKWARDS = ("CumprodBackward", "ProdBackward")
+# these look at the quantiles asked for, but only on a CPU (quantile_checks in Sorting.cpp, in some
+# versions of torch by an operator), and wait for nothing on a GPU
+_CHECKED_ON_A_CPU = frozenset({"nanquantile", "quantile"})
 _INDEXING = frozenset(
     {"aten::index.Tensor", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 )
@@ -352,7 +355,7 @@ class Watch:
     ) -> None:
         rule = rule_of(func)
         name = func.name()
-        if rule is not None and not self._reading:
+        if rule is not None and not self._reading and self._api not in _CHECKED_ON_A_CPU:
             hit = rule(args, kwargs)
             if hit is not None and not (self._one_hot_is_fixed and hit.entry == "number"):
                 self.hit(hit.entry, hit.needs, sys._getframe(2))
