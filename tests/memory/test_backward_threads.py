@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from perfkit.memory.account import Accountant, MemoryAccount
 
-# The engine's limit: the innermost backward pass is the first in a thread of its own, which then has
-# no line of Python, as CUDA's have none.
+# The engine's limit: the innermost backward pass is the first in a thread of its own, which has no
+# line of Python then, as CUDA's have none.
 _DEEP = 60
 
 
@@ -126,4 +126,5 @@ def test_a_step_that_a_cuda_graph_captures_is_none(monkeypatch: pytest.MonkeyPat
         kept.append(torch.zeros(9000))
     assert accountant.result.n_steps == 1
     assert not accountant.result.complete
-    assert accountant.result.devices[0].kept_bytes == kept[0].nbytes  # it was still counted after the first
+    # the first step did not end the counting
+    assert accountant.result.devices[0].kept_bytes == kept[0].nbytes
