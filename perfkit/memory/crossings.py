@@ -134,6 +134,7 @@ class _Seen:
         self._lock = threading.Lock()  # CUDA's backward runs in a thread of its own
         self._thread = threading.get_ident()
         self.stand_in = False
+        self.n_seen = 0
 
     def add(self, direction: Direction, nbytes: int, *, non_blocking: bool, device: str) -> None:
         place = _place(sys._getframe(1))
@@ -141,6 +142,7 @@ class _Seen:
             # a backward pass: the step's own thread waits meanwhile in the line that called it
             place = _place(sys._current_frames().get(self._thread))
         with self._lock:
+            self.n_seen += 1
             self.stand_in |= device == "meta"
             counts = self._found.setdefault((place, direction), [0, 0, 0])
             counts[0] += nbytes
@@ -231,7 +233,10 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
             return func(*args, **kwargs)
 
     class Function(TorchFunctionMode):
-        """For what makes a tensor on a device from Python data: no operator tells of that copy."""
+        """For what makes a tensor on a device from Python data: no operator tells of that copy.
+
+        Of an array's an operator does.
+        """
 
         def __torch_function__(
             self,
@@ -240,9 +245,11 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
             args: Sequence[Any] = (),
             kwargs: Mapping[str, Any] | None = None,
         ) -> Any:
+            n_before = seen.n_seen
             made = func(*args, **(kwargs or {}))
             if (
                 func in (torch.tensor, torch.as_tensor, torch.asarray)
+                and seen.n_seen == n_before
                 and not any(isinstance(a, torch.Tensor) for a in (*args, *(kwargs or {}).values()))
                 and made.device.type != "cpu"
             ):

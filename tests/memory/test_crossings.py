@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -39,6 +40,8 @@ def _one(step: Callable[[], object]) -> tuple[int, int, int, int]:
         (lambda: torch.tensor([1.0, 2.0], device=META), (8, 1, 0, 0)),
         (lambda: torch.as_tensor([1.0, 2.0], device=META), (8, 1, 0, 0)),
         (lambda: torch.as_tensor(torch.zeros(10), device=META), (40, 1, 0, 0)),
+        (lambda: torch.as_tensor(np.zeros(10), device=META), (80, 1, 0, 0)),
+        (lambda: torch.tensor(np.zeros(10), device=META), (80, 1, 0, 0)),
         (lambda: nn.Linear(4, 3).to(META), (4 * (12 + 3), 2, 0, 0)),
     ],
 )
