@@ -98,10 +98,10 @@ def label(context: Context) -> Outcome:
     from perfkit.timing.clock import clock_in_use
 
     cost = label_cost(rounds=20 if context.budget_s >= 1 else 6)
-    clock = clock_in_use()
     times = []
     with one_thread():
         step = training_step(context.device)
+        clock = clock_in_use()  # not before: the step is what puts a GPU to use
         for _ in range(5):
             step()
         for _ in range(40):
