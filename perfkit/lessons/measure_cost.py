@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import gc
 import json
@@ -28,8 +27,9 @@ __all__ = ["LabelCost", "OptionCost", "ProfilerCost", "label_cost", "profiler_co
 NO_PROFILER = "no profiler"
 _FEWEST_BLOCKS = 6  # fewer cannot give an interval of 95 %; see perfkit.timing.compare
 _MOST_BLOCKS = 40
-# Events of these categories are what a step leaves in a trace; the rest is the trace's own.
-_FRAME = {"Trace", "user_annotation", "fwdbwd", "ac2g"}
+# Events of these categories are the trace's own; the rest is what a step leaves in it. "overhead"
+# is what CUDA's tracing did for itself, when it liked.
+_FRAME = {"Trace", "user_annotation", "gpu_user_annotation", "fwdbwd", "ac2g", "overhead"}
 _LABELS = 300
 _LABEL_ROUNDS = 20
 
@@ -372,8 +372,7 @@ def _n_events(step: Callable[[], object], options: Mapping[str, Any], steps: int
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_bytes())["traceEvents"]
-    kinds = collections.Counter(event.get("cat") for event in events if "cat" in event)
-    return sum(n for kind, n in kinds.items() if kind not in _FRAME)
+    return sum(event.get("cat", "Trace") not in _FRAME for event in events)
 
 
 def _with_interval(ratio: Interval) -> str:

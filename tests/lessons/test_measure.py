@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import statistics
 import sys
 import threading
@@ -17,6 +19,7 @@ import torch
 
 from perfkit.errors import MeasurementError, UsageError
 from perfkit.experiment.recording import Context, Outcome
+from perfkit.lessons import measure_cost
 from perfkit.lessons.async_device import SimulatedDevice, async_device
 from perfkit.lessons.experiments import measure as experiments
 from perfkit.lessons.first_steps import first_steps
@@ -261,6 +264,25 @@ def test_first_steps_that_fail_say_why() -> None:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
+class _Birthplace:
+    """Unpickled, the number of the process in which that happened."""
+
+    def __reduce__(self) -> Any:
+        return os.getpid, ()
+
+
+def test_what_a_step_brings_along_is_unpickled_where_it_runs() -> None:
+    # a tensor on a GPU would put CUDA to use in the parent, and no fork could use it any more
+    born: Any = _Birthplace()
+
+    def make_step() -> Call:
+        assert born == os.getpid()
+        assert os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"  # nor does an import ask CUDA
+        return lambda: None
+
+    assert first_steps(make_step, processes=2, steps=1).shape == (2, 1)
+
+
 @pytest.fixture(scope="module")
 def cost() -> Any:
     return profiler_cost(experiments.training_step("cpu"), steps=1, budget_s=0.1)
@@ -273,6 +295,26 @@ def test_the_profilers_options_leave_the_events_that_they_promise(cost: Any) -> 
     assert min(memory, stack) > shapes
     assert everything > max(memory, stack)
     assert cost.n_blocks >= 6
+
+
+def test_what_tracing_a_gpu_does_for_itself_is_no_event_of_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Profile:
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def export_chrome_trace(self, path: str) -> None:
+            kinds = ["cpu_op", "kernel", "cuda_runtime", "ac2g", "fwdbwd", "overhead"]
+            kinds += ["user_annotation", "gpu_user_annotation", "Trace"]
+            events: list[Any] = [{"ph": "M"}, *({"cat": kind} for kind in kinds)]
+            Path(path).write_text(json.dumps({"traceEvents": events}))
+
+    monkeypatch.setattr(torch.profiler, "profile", lambda **_: Profile())
+    assert measure_cost._n_events(lambda: None, {}, 1) == 3
 
 
 def test_the_profilers_cost_is_told_in_words_and_as_a_figure(cost: Any) -> None:
