@@ -105,7 +105,8 @@ def published_step(
         network = published_network()
         pictures = torch.zeros(batch, 3, side, side)
         target = torch.zeros(batch, side, side, dtype=torch.int64)
-    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
+    # without foreach, the default on a GPU alone: the same operators wherever it runs
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, foreach=False)
 
     def step() -> torch.Tensor:
         optimizer.zero_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,6 +138,16 @@ def test_the_published_step_is_counted_by_hand_as_well() -> None:
     compute_ms, traffic_ms = work.least_ms(tflop_per_s=31, gb_per_s=600)
     assert compute_ms == pytest.approx(32.73, abs=0.01)
     assert traffic_ms > PUBLISHED.after_ms * 20
+
+
+def test_the_published_step_runs_the_operators_that_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = work_of(published_step("meta")).operators
+    # what torch chooses by itself on a GPU: one operator for all parameters
+    module = sys.modules[torch.optim.SGD.__module__]
+    monkeypatch.setattr(module, "_default_to_fused_or_foreach", lambda *_, **__: (False, True))
+    assert work_of(published_step("meta")).operators == counted
 
 
 def test_traffic_of_one_operator_is_what_it_reads_and_writes() -> None:
