@@ -122,12 +122,14 @@ def ledger(records: Records, taught: Mapping[str, Sequence[str]] | None) -> Ledg
 def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -> Row:
     if not found:
         return Row(claim, taught_in, _unrecorded(claim, taught_in), (), 0, tuple(claim.where))
-    decisive = _decisive(found)
-    if "cpu" not in claim.where and all(map(_only_simulated, decisive)):
-        # a model of a GPU shows what would follow, not that a GPU does it
-        return Row(
-            claim, taught_in, _unrecorded(claim, taught_in), tuple(found), 0, tuple(claim.where)
-        )
+    # a model of a GPU shows what would follow, not that a GPU does it
+    telling = [one for one in found if "cpu" in claim.where or not _only_simulated(one)]
+    if not telling:
+        missing = _unrecorded(claim, taught_in)
+        if missing == "needs a GPU" and any(one.device.type == "cuda" for one in found):
+            missing = "not recorded"  # a GPU was there, and only the model was recorded
+        return Row(claim, taught_in, missing, tuple(found), 0, tuple(claim.where))
+    decisive = _decisive(telling)
     here = decisive[0].device.is_here
     status: Status
     if all(one.outcome.holds for one in decisive):
@@ -135,8 +137,8 @@ def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -
     else:
         status = "does not hold here" if here else "does not hold"
     rest = [one for one in found if one not in decisive]
-    missing = tuple(part for part in PARTS if part in claim.where and not _covers(found, part))
-    return Row(claim, taught_in, status, (*decisive, *rest), len(decisive), missing)
+    parts = tuple(part for part in PARTS if part in claim.where and not _covers(found, part))
+    return Row(claim, taught_in, status, (*decisive, *rest), len(decisive), parts)
 
 
 def _decisive(found: list[Record]) -> list[Record]:

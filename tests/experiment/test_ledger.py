@@ -143,6 +143,19 @@ def test_a_simulation_does_not_say_what_a_gpu_does() -> None:
     assert row.records == (simulated,)
     found = " ".join(str(ledger(Records((simulated,)), ALL_TAUGHT)).split())
     assert "1.80×; simulated, 2026-01-02; GPU part not recorded" in found
+    # nor does one that ran on a GPU's machine; but no GPU is missing any more
+    there = made("C8", device=GPU, type="cuda", gpus=1, figures=figures)
+    assert row_of("C8", there).status == "not recorded"
+    assert row_of("C8", there, taught=False).status == "not yet taught"
+    # beside a GPU of another machine, this one's simulation says no more than before
+    measured = made(
+        "C8", device=GPU, type="cuda", gpus=1, figures={"pinned_ratio": Figure(2.0, "×", 1.9, 2.1)}
+    )
+    row = row_of("C8", simulated, measured)
+    assert row.status == "holds"
+    assert row.records == (measured, simulated)
+    assert row.n_decisive == 1
+    assert row.not_recorded == ()
     # bytes are counted alike on any machine
     assert row_of("C8", made("C8", device=here())).status == "holds here"
     # of a claim about a CPU, a simulation on one says something
