@@ -17,6 +17,7 @@ from perfkit import _torch_compat
 from perfkit._display import Shown
 from perfkit.errors import MissingError, UsageError
 from perfkit.machine import Provenance, stamp
+from perfkit.memory.cuda import TorchCuda
 
 __all__ = ["AllocatorHistory", "Recorded", "Segment", "history_of", "load", "record"]
 
@@ -146,7 +147,8 @@ def record(device: int | None = None) -> Iterator[Recorded]:
     ``%%gpumem --history`` does this for a cell.
 
     Args:
-        device: its index; torch's current device if left out.
+        device: its index. By default the one that did most in the block, which need not be
+            torch's current one.
 
     Raises:
         MissingError: there is no CUDA device (the CPU's memory is told by ``%gpumem``), or its
@@ -159,9 +161,9 @@ def record(device: int | None = None) -> Iterator[Recorded]:
             "the allocator's history needs a CUDA device and there is none here; %gpumem alone "
             "counts tensors on a CPU, too"
         )
-    if device is None:
-        device = torch.cuda.current_device()
-    before = dict(torch.cuda.memory_stats(device))
+    current = torch.cuda.current_device() if device is None else device
+    cuda = TorchCuda()
+    before = {index: cuda.stats(index) for index in {current, *cuda.devices()}}
     recorded = Recorded()
     try:
         _torch_compat.start_allocator_history(MAX_ENTRIES)
@@ -178,14 +180,20 @@ def record(device: int | None = None) -> Iterator[Recorded]:
             snapshot = _torch_compat.allocator_snapshot()
         finally:
             _torch_compat.stop_allocator_history()
-        after = dict(torch.cuda.memory_stats(device))
+        index = _busiest(snapshot, current) if device is None else device
         key = "num_alloc_retries"
         recorded.history = history_of(
             snapshot,
-            device,
-            n_retries=after.get(key, 0) - before.get(key, 0),
-            provenance=stamp(device=torch.cuda.get_device_name(device)),
+            index,
+            n_retries=cuda.stats(index).get(key, 0) - before.get(index, {}).get(key, 0),
+            provenance=stamp(device=cuda.name(index)),
         )
+
+
+def _busiest(snapshot: Mapping[str, Any], current: int) -> int:
+    """The device with the most entries; the current one where no other has more."""
+    n_entries = dict(enumerate(map(len, snapshot.get("device_traces", ()))))
+    return max((current, *n_entries), key=lambda index: n_entries.get(index, 0))
 
 
 def history_of(

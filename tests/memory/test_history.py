@@ -229,6 +229,24 @@ def test_what_somebody_else_recorded_before_is_not_counted(
     assert cleared == [True, False]
 
 
+@pytest.mark.usefixtures("device")
+@pytest.mark.parametrize(("wanted", "told"), [(None, "cuda:1"), (0, "cuda:0")])
+def test_of_several_devices_the_one_that_did_most_is_told(
+    wanted: int | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = _snapshot()
+    snapshot["device_traces"][1] = [_entry("alloc", 1)] * 50
+    compat = history_module._torch_compat
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "simulated")
+    monkeypatch.setattr(compat, "start_allocator_history", lambda n: None)
+    monkeypatch.setattr(compat, "stop_allocator_history", lambda: None)
+    monkeypatch.setattr(compat, "allocator_snapshot", lambda: snapshot)
+    with record(wanted) as recorded:
+        pass
+    assert recorded.history is not None
+    assert recorded.history.device == told
+
+
 def test_the_recording_ends_and_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     compat = history_module._torch_compat
