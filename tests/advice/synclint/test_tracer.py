@@ -135,7 +135,7 @@ def test_a_wait_outside_of_all_operators_is_told_with_the_line_before(
 
     def step() -> None:
         net(torch.randn(4, 3))
-        with torch.profiler.record_function("library"):
+        with _torch_compat.profiler_label("library"):
             pass
         torch.ones(3)
 
@@ -156,7 +156,7 @@ def test_waits_for_events_and_streams_have_their_lines(
 
     class Event:
         def synchronize(self) -> None:
-            with torch.profiler.record_function("waiting"):
+            with _torch_compat.profiler_label("waiting"):
                 pass
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
