@@ -284,12 +284,14 @@ def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
 def cuda_contexts() -> list[int]:
     """The CUDA devices that this process has a context on; makes none.
 
-    Hides ``torch._C._cuda_hasPrimaryContext`` (since torch 1.1; without it all visible devices
-    are given). CUDA must be initialised here.
+    Hides ``torch._C._cuda_hasPrimaryContext`` (since torch 1.1; without it, and on ROCm where to
+    wait makes no context, all visible devices are given). CUDA must be initialised here.
     """
     import torch
 
     has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    if torch.version.hip:
+        has_context = None
     devices = range(torch.cuda.device_count())
     return [device for device in devices if has_context is None or has_context(device)]
 
