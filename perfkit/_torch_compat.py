@@ -510,6 +510,23 @@ def watch_loader_iterators(
     return stop
 
 
+def tf32_allowed() -> tuple[bool, bool]:
+    """Whether float32 matrix products, and float32 convolutions, may use TF32 on a CUDA device.
+
+    Asks ``fp32_precision`` (since torch 2.9), which both ways of setting it change. The older
+    getters are for a torch without it: a newer one refuses their answer where the newer way was
+    used.
+    """
+    import torch
+
+    backends: Any = torch.backends
+    matmul = getattr(backends.cuda.matmul, "fp32_precision", None)
+    if matmul is None:
+        by_name = torch.get_float32_matmul_precision() != "highest"
+        return by_name, bool(backends.cudnn.allow_tf32)
+    return matmul == "tf32", backends.cudnn.conv.fp32_precision == "tf32"
+
+
 # --- sync lint ----------------------------------------------------------------------------
 
 

@@ -374,20 +374,13 @@ def _names(parameters: Sequence[Tensor]) -> list[str]:
 
 def _format_of(parameter: Tensor) -> str:
     """The number format in which a layer with this weight computes, without autocast."""
-    import contextlib
-
-    import torch
-
     known = _formats_by_dtype()
     found = known.get(parameter.dtype, "fp32")
     if found == "fp32" and parameter.is_cuda and parameter.dim() >= 2:
-        # convolutions may use TF32 by default, matrix products where they were allowed to;
-        # newer versions of torch refuse the question where both ways of setting it were used
-        with contextlib.suppress(RuntimeError):
-            if parameter.dim() >= 3 and torch.backends.cudnn.allow_tf32:
-                return "tf32"
-            if torch.get_float32_matmul_precision() != "highest":
-                return "tf32"
+        # convolutions may use TF32 by default, matrix products where they were allowed to
+        products, convolutions = _torch_compat.tf32_allowed()
+        if products or (parameter.dim() >= 3 and convolutions):
+            return "tf32"
     return found
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
+import warnings
 import weakref
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -638,17 +639,18 @@ class Recorder:
 
 
 def _matmul_precision() -> str:
-    """What torch says of it, or the one that says the same where torch refuses to answer.
+    """What torch says of it, or the word that says the same where it refuses to answer.
 
-    It does where TF32 was allowed by ``torch.backends.cuda.matmul.fp32_precision``, the newer way
-    (since torch 2.9).
+    It does where TF32 was allowed in the newer way (since torch 2.9), and warns of the older one.
     """
     import torch
 
     try:
-        return torch.get_float32_matmul_precision()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.get_float32_matmul_precision()
     except RuntimeError:
-        return "high" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "highest"
+        return "high" if _torch_compat.tf32_allowed()[0] else "highest"
 
 
 def _median(values: list[float]) -> float | None:

@@ -7,6 +7,7 @@ import gc
 import json
 import math
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 import perfkit
 from perfkit.errors import UsageError
 from perfkit.experiment import setting
-from perfkit.experiment._fingerprint import Fingerprint, Watch, sketch
+from perfkit.experiment._fingerprint import Fingerprint, Watch, _format_of, sketch
 from perfkit.experiment.same import same_result, tolerances
 from perfkit.report import html
 from tests.experiment._networks import NETWORKS, training
@@ -280,6 +281,25 @@ def test_a_fused_scaler_is_divided_out() -> None:
     found = watch.found()
     assert found is not None
     assert found.steps[0].gradients[1].norm == pytest.approx(math.sqrt(2) / 4)
+
+
+@pytest.fixture
+def matmul():
+    """How matrix products of float32 are computed on a GPU, as torch 2.9 and newer set it."""
+    found = torch.backends.cuda.matmul
+    if not hasattr(found, "fp32_precision"):
+        pytest.skip("this torch knows the old way only")
+    before = found.fp32_precision
+    yield found
+    found.fp32_precision = before
+
+
+@pytest.mark.parametrize(("set_to", "told"), [("tf32", "tf32"), ("ieee", "fp32")])
+def test_tf32_by_the_newer_setting_is_seen(matmul, set_to, told) -> None:
+    """The older getter would refuse the question, and fp32 would be held to its own tolerance."""
+    matmul.fp32_precision = set_to
+    weight = SimpleNamespace(dtype=torch.float32, is_cuda=True, dim=lambda: 2)
+    assert _format_of(weight) == told
 
 
 def test_a_step_that_a_cuda_graph_captures_is_not_read(monkeypatch) -> None:
