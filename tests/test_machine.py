@@ -417,6 +417,8 @@ def test_what_a_machine_shows_is_escaped_and_complete() -> None:
     from dataclasses import replace
 
     found = replace(machine.facts(), cpu="<script>alert(1)</script>", warnings=("a < b",))
+    long_name = machine.stamp(device="NVIDIA RTX PRO 6000 Blackwell Server Edition")
+    found = replace(found, provenance=long_name)
     page = found._repr_html_()
     assert "<script>" not in page
     assert "a &lt; b" in page

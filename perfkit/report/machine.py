@@ -26,7 +26,9 @@ def text(obj: Machine | Provenance) -> str:
         lines.append(_labelled(f"{works} {name}", seen))
         if remedy:
             lines.append(_labelled("", f"→ {remedy}"))
-    lines += ["", *(f"Note: {warning}" for warning in obj.warnings), obj.provenance.sentence()]
+    lines.append("")
+    lines += [_text.wrap(f"Note: {warning}", hang="  ") for warning in obj.warnings]
+    lines.append(_text.wrap(obj.provenance.sentence(), hang="  "))
     return "\n".join(lines)
 
 

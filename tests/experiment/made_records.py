@@ -10,7 +10,7 @@ from perfkit.experiment.records import Device, Record
 from perfkit.machine import Provenance, facts
 
 SOMEWHERE = "AMD EPYC 0000 of a test"
-GPU = "NVIDIA H100 80GB HBM3"
+GPU = "NVIDIA H100 0000 of a test"
 
 
 def here() -> str:
