@@ -261,13 +261,14 @@ _ENTRIES: dict[str, Entry] = {
         instead="counts = torch.zeros(6, device=x.device).scatter_add_(\n"
         "    0, target, torch.ones_like(target, dtype=torch.float32))",
         slow="counts = torch.bincount(target, minlength=6)",
-        alike="counts = (target[:, None] == torch.arange(6)).sum(0)",
+        alike="counts = (target[:, None] == torch.arange(6, device=target.device)).sum(0)",
     ),
     "isin": Entry(
         op="torch.isin with many test elements",
         why="from a certain size on it sorts and calls unique, whose size the host waits for",
         instead="# a table of what is asked for: one look-up for each element\n"
-        "table = torch.zeros(100, dtype=torch.bool).index_fill_(0, many.clamp(0, 99), True)\n"
+        "table = torch.zeros(100, dtype=torch.bool, device=many.device)\n"
+        "table.index_fill_(0, many.clamp(0, 99), True)\n"
         "hit = table[target]",
         slow="hit = torch.isin(target, many)",
         alike="hit = torch.isin(target, many[:3])",
