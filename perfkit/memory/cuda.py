@@ -56,10 +56,13 @@ class TorchCuda:
         return _torch_compat.cuda_contexts() if begun else ()
 
     def name(self, device: int) -> str:
-        """The device's name."""
+        """The device's name; ``"cuda:0"`` where a device that has failed no longer tells it."""
         import torch
 
-        return str(torch.cuda.get_device_name(device))
+        try:
+            return str(torch.cuda.get_device_name(device))
+        except RuntimeError:
+            return f"cuda:{device}"
 
     def synchronize(self, device: int) -> None:
         """Wait for the device; a kernel's failure is raised here as ``RuntimeError``."""
@@ -227,7 +230,11 @@ class CudaMeter:
         with _lock:
             if self in _running:
                 _running.remove(self)
-            uses = [self._use(device) for device in self._cuda.devices()]
+            try:
+                devices = self._cuda.devices()
+            except RuntimeError:  # of a device that has failed; the user's own call told it
+                devices = tuple(self._before)
+            uses = [self._use(device) for device in devices]
         return tuple(use for use in uses if use.peak_reserved_bytes or use.n_ooms)
 
     def _use(self, device: int) -> AllocatorUse:

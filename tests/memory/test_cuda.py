@@ -263,6 +263,28 @@ def test_an_allocator_that_counts_nothing_is_no_crash(
     assert allocator_states() == ()
 
 
+def test_a_device_that_answers_nothing_any_more_does_not_hide_the_users_error(
+    played: _PlayedCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: int) -> str:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore words")
+
+    accountant = Accountant()
+
+    def work() -> None:
+        monkeypatch.setattr(played, "synchronize", fails)
+        monkeypatch.setattr(played, "get_device_name", fails)
+        monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", fails)
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"), accountant:
+        work()
+    (device,) = (d for d in accountant.result.devices if d.allocator is not None)
+    assert device.allocator is not None
+    assert device.allocator.name == device.device == "cuda:3"
+    assert any("illegal memory access" in warning for warning in accountant.result.warnings)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_real_device_categories_are_exact() -> None:
