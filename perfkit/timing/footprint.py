@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from perfkit import _torch_compat
 from perfkit.timing.clock import cuda_in_use
 
 __all__ = ["Footprint", "footprint"]
@@ -15,7 +16,7 @@ __all__ = ["Footprint", "footprint"]
 Kind = Literal["allocated", "resident"]
 
 _LABELS: dict[Kind, str] = {
-    "allocated": "allocated on the GPU (torch's caching allocator, current device)",
+    "allocated": "allocated on the GPU (torch's caching allocator, all devices of this process)",
     "resident": "resident size of this process (without loader workers)",
 }
 
@@ -26,8 +27,8 @@ class Footprint:
 
     Attributes:
         n_bytes: what is held.
-        kind: ``"allocated"``: tensors on the current CUDA device; ``"resident"``: RAM pages of
-            this process, which freed memory leaves late or never.
+        kind: ``"allocated"``: tensors on all CUDA devices that this process uses;
+            ``"resident"``: RAM pages of this process, which freed memory leaves late or never.
     """
 
     n_bytes: int
@@ -40,12 +41,14 @@ class Footprint:
 
 
 def footprint() -> Footprint:
-    """Read it now: CUDA's allocator where CUDA is initialised (about 0.1 ms), else 0.01 ms.
+    """Read it now: CUDA's allocator where CUDA is initialised (0.1 ms a device), else 0.01 ms.
 
     Never imports torch, never initialises CUDA, never synchronises.
     """
     if cuda_in_use():
-        return Footprint(int(sys.modules["torch"].cuda.memory_allocated()), "allocated")
+        cuda = sys.modules["torch"].cuda
+        held = sum(map(cuda.memory_allocated, _torch_compat.cuda_contexts()))
+        return Footprint(int(held), "allocated")
     return Footprint(_resident_bytes(), "resident")
 
 

@@ -511,8 +511,13 @@ def test_readings_begin_anew_when_cuda_comes_up(clock) -> None:
 
 
 def test_on_cuda_allocator_counters_are_read_and_host_times_labelled(clock, monkeypatch) -> None:
-    fake = SimpleNamespace(is_initialized=lambda: True, memory_allocated=lambda: 7 * MIB)
+    # two of three devices are in use; the work need not be on torch's current one
+    held = {0: MIB, 2: 6 * MIB}
+    fake = SimpleNamespace(
+        is_initialized=lambda: True, device_count=lambda: 3, memory_allocated=held.__getitem__
+    )
     monkeypatch.setattr(torch, "cuda", fake)
+    monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", held.__contains__, raising=False)
     assert footprint() == Footprint(7 * MIB, "allocated")
     run = WatchedRun(Loader(clock, 30), now=clock.now)
     loop(clock, run)
