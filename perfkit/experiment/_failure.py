@@ -30,6 +30,8 @@ _MEMORY_WORDS = (
     "not enough memory: you tried to allocate",
     "out of memory",
     "cannot allocate memory",
+    # cuBLAS and cuDNN, which could not make a handle or a workspace
+    "status_alloc_failed",
 )
 # A process that held this much of the machine's memory when last seen was probably killed for it.
 _LARGE_SHARE = 0.5

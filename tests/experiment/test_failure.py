@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from perfkit.experiment import _failure
+from perfkit.experiment._run import Run
 
 GIB = 2**30
 Usage = namedtuple("Usage", "total used free")
@@ -28,6 +29,7 @@ def raised(error):
             "[enforce fail] DefaultCPUAllocator: not enough memory: you tried to allocate"
         ),
         RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         OSError(12, "Cannot allocate memory"),
     ],
 )
@@ -97,6 +99,20 @@ def test_a_sigkill_is_told_by_what_is_known():
     assert (large.state, "(SIGKILL: out of memory?)" in large.message) == ("killed", True)
     assert "8,192 of 10,240 MiB" in large.message
     assert ended(-9, oom_kills=1).state == "out of memory"
+
+
+@pytest.mark.parametrize(
+    ("kind", "blamed"),
+    [("peak resident set of the training process", True), ("peak CUDA memory allocated", False)],
+)
+def test_what_a_gpu_held_is_no_reason_for_a_sigkill(kind, blamed):
+    run = Run.__new__(Run)
+    run._failure = run._child = None
+    run._done, run._begun, run._oom_kills = False, True, _failure.oom_kill_count()
+    run._last = {"peak_bytes": 2**50, "peak_kind": kind}
+    message = run._how_it_ended(-9, "").message
+    assert ("it last held" in message) is blamed
+    assert ("something outside" in message) is not blamed
 
 
 def test_a_sigbus_with_full_dev_shm(monkeypatch):
