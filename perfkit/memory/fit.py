@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Fit", "GpuFit", "will_it_fit"]
 
-#: Sizes by which GPUs are sold, in GB. Counted as 10^9 bytes: what a process sees of a card
-#: lies between that and the binary figure (a 24 GB card with error correction: 22.1 GiB).
+#: Sizes by which GPUs are sold, in GB. Counted as 10^9 bytes: most cards have some more, those
+#: whose memory also holds its error correction up to 2 % less (a 24 GB card: 22.1 GiB, which is
+#: 23.7 GB); that is in the margin.
 GPUS_GB = (16, 24, 40, 48, 80, 141)
 
 #: CUDA context, loaded kernels, and workspaces of cuBLAS and cuDNN. A context with torch's
