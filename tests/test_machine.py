@@ -48,6 +48,27 @@ def test_a_stamp_survives_json() -> None:
     assert made.versions["python"] == sys.version.split()[0]
 
 
+def test_a_process_that_uses_cuda_names_the_gpu_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA numbers GPUs of several kinds in another order than the driver."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr("perfkit.machine._first_gpu", lambda: "NVIDIA DGX Display")
+    current: list[Exception | str] = ["NVIDIA A100"]
+
+    def name() -> str:
+        if isinstance(current[-1], Exception):
+            raise current[-1]
+        return current[-1]
+
+    begun = [True]
+    cuda = SimpleNamespace(is_initialized=lambda: begun[-1], get_device_name=name)
+    monkeypatch.setattr(torch, "cuda", cuda)
+    assert machine.stamp().device == "NVIDIA A100"
+    current.append(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert machine.stamp().device == "NVIDIA DGX Display"
+    begun.append(False)
+    assert machine.stamp().device == "NVIDIA DGX Display"
+
+
 def test_a_stamp_is_of_one_of_four_kinds() -> None:
     with pytest.raises(UsageError, match="measured here, recorded, simulated, predicted"):
         machine.stamp("guessed")  # type: ignore[arg-type]

@@ -7,8 +7,10 @@ that neither CUDA nor torch is initialised in the process that asks.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -169,8 +171,9 @@ def stamp(
         kind: which of the four kinds of figure it belongs to.
         command: what was run, where one command says it.
         seed: of the random numbers, where there was one.
-        device: ``"cpu"`` or a GPU's name, for who knows better than the default: the first
-            visible GPU where torch is built for one, else the CPU.
+        device: ``"cpu"`` or a GPU's name, for who knows better than the default: torch's current
+            one where this process uses CUDA, else the first visible GPU where torch is built for
+            one, else the CPU.
 
     Raises:
         UsageError: ``kind`` is not one of the four.
@@ -278,7 +281,17 @@ def _versions() -> Mapping[str, str]:
     return versions
 
 
-@functools.cache
 def _default_device() -> str:
+    # where torch uses CUDA it knows which device is the current one; and CUDA numbers GPUs of
+    # several kinds by their speed, the driver by their slots
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        with contextlib.suppress(RuntimeError, AssertionError):  # a device that has failed
+            return str(cuda.get_device_name())
+    return _first_gpu()
+
+
+@functools.cache
+def _first_gpu() -> str:
     gpus = _gpus_for(torch_build())
     return gpus[0].name if gpus else "cpu"

@@ -75,6 +75,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Clocks]:
         "current_device": lambda: 0,
         "device_count": lambda: 1,
         "empty_cache": lambda: None,
+        "get_device_name": lambda *_: "played",
         "is_available": lambda: True,
         "is_initialized": lambda: played.used,
         "manual_seed_all": lambda seed: None,

@@ -514,7 +514,10 @@ def test_on_cuda_allocator_counters_are_read_and_host_times_labelled(clock, monk
     # two of three devices are in use; the work need not be on torch's current one
     held = {0: MIB, 2: 6 * MIB}
     fake = SimpleNamespace(
-        is_initialized=lambda: True, device_count=lambda: 3, memory_allocated=held.__getitem__
+        is_initialized=lambda: True,
+        device_count=lambda: 3,
+        memory_allocated=held.__getitem__,
+        get_device_name=lambda: "played",
     )
     monkeypatch.setattr(torch, "cuda", fake)
     monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", held.__contains__, raising=False)
@@ -522,6 +525,7 @@ def test_on_cuda_allocator_counters_are_read_and_host_times_labelled(clock, monk
     run = WatchedRun(Loader(clock, 30), now=clock.now)
     loop(clock, run)
     assert any("times are the host's" in w for w in run.summary.warnings)
+    assert run.summary.provenance.device == "played"
 
 
 def test_resident_size_is_that_of_this_process() -> None:
