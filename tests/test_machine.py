@@ -14,7 +14,7 @@ import pytest
 
 from perfkit import machine
 from perfkit.errors import UsageError
-from perfkit.machine import _capabilities, _gpu, _host, _torch_build
+from perfkit.machine import _capabilities, _gpu, _host, _packages, _torch_build
 from perfkit.machine._gpu import Gpu
 from perfkit.machine._torch_build import TorchBuild
 
@@ -379,6 +379,13 @@ def test_compile_needs_a_compiler_and_on_a_gpu_triton(monkeypatch: pytest.Monkey
     assert _named(_all(CUDA_BUILD, (H200,)), "compile").remedy == "pip install triton"
     monkeypatch.setattr(_host, "python_headers", lambda: False)
     assert "Python.h" in _named(_all(), "compile").reason
+
+
+@pytest.mark.parametrize("called", ["triton", "pytorch-triton", "triton-windows"])
+def test_triton_has_several_names(called: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = {called: "3.5.0"}
+    monkeypatch.setattr(_packages, "version", versions.get)
+    assert _packages.installed() == {"triton": "3.5.0"}
 
 
 def test_a_hidden_gpu_is_told_from_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,20 @@ _PACKAGES = (
 )
 
 
+# The same under the names of other distributions: of torch's nightly builds, and for Windows.
+_ALSO_CALLED = {"triton": ("pytorch-triton", "triton-windows")}
+
+
 def installed() -> dict[str, str]:
     """Version by name, of those that are there."""
-    found = {name: version(name) for name in _PACKAGES}
-    return {name: version for name, version in found.items() if version is not None}
+    found = {}
+    for name in _PACKAGES:
+        for called in (name, *_ALSO_CALLED.get(name, ())):
+            seen = version(called)
+            if seen is not None:
+                found[name] = seen
+                break
+    return found
 
 
 def version(package: str) -> str | None:
