@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import threading
 
 import pytest
 import torch
@@ -60,6 +61,37 @@ def test_what_an_operator_does_to_storages() -> None:
     assert compat.makes_storage(aten.add.Tensor) == 1
     assert compat.makes_storage(aten.resize_.default) == 2
     assert compat.makes_storage(aten.add.out) == 2
+
+
+@pytest.mark.parametrize(("before", "told"), [("highest", False), ("high", True), ("medium", True)])
+def test_tf32_is_asked_of_an_older_torch_in_its_own_way(
+    before: str, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "matmul", object())
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: before)
+    products, convolutions = compat.tf32_allowed()
+    assert products is told
+    assert convolutions is torch.backends.cudnn.allow_tf32
+
+
+def test_to_ask_for_a_capture_begins_nothing() -> None:
+    before = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    assert not compat.cuda_is_capturing()
+    assert torch.cuda.is_initialized() is before  # type: ignore[no-untyped-call]
+
+
+def test_a_mode_is_active_in_its_own_thread_alone() -> None:
+    mode = compat.dispatch_mode_class()()
+    elsewhere: list[bool] = []
+    with mode:
+        assert compat.dispatch_mode_is_active(mode)
+        thread = threading.Thread(
+            target=lambda: elsewhere.append(compat.dispatch_mode_is_active(mode))
+        )
+        thread.start()
+        thread.join()
+    assert elsewhere == [False]
+    assert not compat.dispatch_mode_is_active(mode)
 
 
 def test_graph_task_id_tells_a_backward_pass() -> None:
