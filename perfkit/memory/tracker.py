@@ -36,8 +36,9 @@ What it does not see: memory that an operator takes and returns inside itself (w
 convolutions), tensors of other threads until an operator of this one touches them, and what a
 replayed CUDA graph does. Backward passes are seen: on a CPU they run in the calling thread; on
 CUDA they run in one thread per device, to which autograd carries the caller's modes (part of
-``at::ThreadLocalState``). Of code compiled by ``torch.compile`` only what it takes and returns
-is seen; its inner tensors, and what its forward keeps for its backward, are not.
+``at::ThreadLocalState``). What they make there has the line that called the backward pass, where
+no line of the user's runs in that thread. Of code compiled by ``torch.compile`` only what it takes
+and returns is seen; its inner tensors, and what its forward keeps for its backward, are not.
 """
 
 from __future__ import annotations
