@@ -355,10 +355,17 @@ class Watch:
     ) -> None:
         rule = rule_of(func)
         name = func.name()
+        if name == "aten::_to_copy" and args[0].is_cuda != result.is_cuda:
+            # the engine's threads on CUDA have no function mode that would have seen `.cpu()`
+            if args[0].is_cuda and not kwargs.get("non_blocking"):
+                self.hit("cpu", args[:1], sys._getframe())
+            if args[0].is_cuda:
+                self._put_on_host(result)
+            return
         if rule is not None and not self._reading and self._api not in _CHECKED_ON_A_CPU:
             hit = rule(args, kwargs)
             if hit is not None and not (self._one_hot_is_fixed and hit.entry == "number"):
-                self.hit(hit.entry, hit.needs, sys._getframe(2))
+                self.hit(hit.entry, hit.needs, sys._getframe())
         self._relate(name, args, kwargs, result)
         if self._backward and args:
             self._look_backwards(args)
@@ -370,7 +377,7 @@ class Watch:
         number = node._sequence_nr()
         if number != self._looked_at and isinstance(args[0], _Tensor):
             self._looked_at = number
-            self.hit("prod", args[:1], sys._getframe(3))
+            self.hit("prod", args[:1], sys._getframe())
 
     def _relate(
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
@@ -388,7 +395,7 @@ class Watch:
             source, target = self._number(args[1]), self._number(args[0])
             if source is not None and target is not None and self._links.is_on_host(target):
                 if not (kwargs.get("non_blocking") or (len(args) > 2 and args[2])):
-                    self.hit("copy_to_host", [args[1]], sys._getframe(3))
+                    self.hit("copy_to_host", [args[1]], sys._getframe())
                 return
             operands = [args[0], args[1]] if args[1].dim() else [args[0]]
         else:
@@ -633,7 +640,11 @@ class _ApiMode(TorchFunctionMode):
 
 
 class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
-    """Sees every operator, on its way to the kernel."""
+    """Sees every operator, on its way to the kernel.
+
+    In the threads of the autograd engine, where CUDA's backward runs, no frame lies below its
+    handler: lines are looked for from its own frame on.
+    """
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -645,7 +656,7 @@ class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
         if watch.tracer is None:
             result = func(*args, **kwargs)
         else:
-            result = watch.traced(func, sys._getframe(1), *args, **kwargs)
+            result = watch.traced(func, sys._getframe(), *args, **kwargs)
         if watch._paused or watch._moving:
             return result
         if watch._backward:

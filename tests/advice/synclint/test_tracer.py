@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from perfkit import _torch_compat
 from perfkit.advice.synclint import tracer
 from perfkit.advice.synclint.reality import SyncCheck, check_syncs, lint
 from perfkit.advice.synclint.script import run_script
 from perfkit.advice.synclint.tracer import Tracer
+from perfkit.advice.synclint.watch import Watch
 from perfkit.report._text import fmt_ms
 
 _TO_HOST = "Memcpy DtoH (Device -> Pageable)"
@@ -170,6 +171,27 @@ def test_waits_for_events_and_streams_have_their_lines(
     assert _codes(check.agreed) == ["event.synchronize()"]
     assert check.agreed[0].waited_ms is not None
     assert Event.synchronize is original
+
+
+class _OnGpu(Tensor):
+    """Says that it is on a GPU."""
+
+    @property
+    def is_cuda(self) -> bool:
+        return True
+
+
+def test_a_copy_to_the_host_is_seen_where_no_function_mode_is(net: nn.Module) -> None:
+    # as in the threads of the autograd engine on CUDA
+    x = torch.zeros(3).as_subclass(_OnGpu)
+    copy = torch.ops.aten._to_copy.default
+    with Watch(net) as watch:
+        for non_blocking in (False, True):
+            on_host = torch.zeros(3)
+            watch.note_operator(copy, (x,), {"non_blocking": non_blocking}, on_host)
+        on_host.sum().item()  # it is not where it came from
+        watch.note_operator(copy, (torch.zeros(3),), {}, x)  # the other way there is no wait
+    assert [(found.entry, count) for found, count in watch.found()] == [("cpu", 1)]
 
 
 def test_a_loaders_own_waits_are_not_the_users_lines(gpu: Any, net: nn.Module) -> None:
