@@ -213,8 +213,9 @@ def saved_tensors(node: Any) -> list[Any]:
     """The tensors that a node of the autograd graph keeps for its backward.
 
     Hides the attributes ``_raw_saved_*`` (since torch 1.9) and ``SavedTensor.data`` with
-    ``unpack_hook`` (since torch 2.7; without them nothing is found). What a hook has packed is
-    left alone: to unpack it could run code, such as the recomputation of a checkpoint.
+    ``unpack_hook`` (seen in torch 2.11, not in 2.9; without them nothing is found). What a hook
+    has packed is left alone: to unpack it could run code, such as the recomputation of a
+    checkpoint.
     """
     import torch
 

@@ -33,6 +33,8 @@ _MEMORY_WORDS = (
     # cuBLAS and cuDNN, which could not make a handle or a workspace
     "status_alloc_failed",
 )
+# torch/csrc/DataLoader.cpp and torch/utils/data/dataloader.py
+_WORKER_DIED = re.compile(r"DataLoader worker.*(exited unexpectedly|is killed by signal).*")
 # A process that held this much of the machine's memory when last seen was probably killed for it.
 _LARGE_SHARE = 0.5
 _LONGEST = 300
@@ -78,6 +80,12 @@ def of_exit(code: int, *, output: str, last_bytes: int, ram_bytes: int, oom_kill
     """
     if code >= 0:
         line = _last_line(output)
+        # the loader raises it from a signal handler: perhaps where nobody could catch it any more
+        died = _WORKER_DIED.search(line)
+        if died is not None:
+            if shared_memory_is_full(line):
+                return Failure("out of memory", shared_memory_message(), output)
+            return Failure("failed", f"a DataLoader worker died: {died[0]}", output)
         said = f"; it last printed: {line}" if line else ""
         return Failure("failed", f"its process ended by itself with exit code {code}{said}", output)
     name = _signal_name(-code)
@@ -165,7 +173,7 @@ def _headline(error: BaseException, tb: TracebackType | None) -> str:
     name = type(error).__name__
     if "in DataLoader worker process" in text:
         line = f"{text.splitlines()[-1]} (in a DataLoader worker)"
-    elif re.search(r"DataLoader worker.*(exited unexpectedly|is killed by signal)", text):
+    elif _WORKER_DIED.search(text):
         line = f"a DataLoader worker died: {text.splitlines()[0]}"
     elif isinstance(error, ConnectionError | EOFError) and _in_loader(tb):
         # it died while it handed over a batch

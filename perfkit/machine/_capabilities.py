@@ -66,9 +66,14 @@ def capabilities(
     )
 
 
+# pyproject.toml's: what a graph keeps for its backward cannot be counted in older ones
+_OLDEST_TORCH = 2, 11
+_NEWER_TORCH = "pip install 'torch>=2.11'"
+
+
 def _torch_works(build: TorchBuild | None, probe_error: str | None) -> Capability:
     if build is None:
-        return Capability("torch", False, "torch is not installed", "pip install 'torch>=2.8'")
+        return Capability("torch", False, "torch is not installed", _NEWER_TORCH)
     if probe_error is not None:
         return Capability(
             "torch",
@@ -76,10 +81,8 @@ def _torch_works(build: TorchBuild | None, probe_error: str | None) -> Capabilit
             f"torch {build.version} does not import: {probe_error}",
             "reinstall torch in this environment",
         )
-    if release(build.version) < (2, 8):
-        return Capability(
-            "torch", False, f"torch {build.version} is too old", "pip install 'torch>=2.8'"
-        )
+    if release(build.version) < _OLDEST_TORCH:
+        return Capability("torch", False, f"torch {build.version} is too old", _NEWER_TORCH)
     vector = f", vector code {build.cpu_capability}" if build.cpu_capability else ""
     return Capability("torch", True, f"torch {build.version}{vector}")
 
@@ -155,7 +158,7 @@ def _compile_works(
     build: TorchBuild | None, gpus: tuple[Gpu, ...], packages: Mapping[str, str]
 ) -> Capability:
     if build is None:
-        return Capability("compile", False, "torch is not installed", "pip install 'torch>=2.8'")
+        return Capability("compile", False, "torch is not installed", _NEWER_TORCH)
     if gpus and "triton" not in packages:
         return Capability(
             "compile", False, "triton is missing, which compiles for the GPU", "pip install triton"

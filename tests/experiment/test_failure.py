@@ -92,6 +92,17 @@ def ended(code, **more):
     return _failure.of_exit(code, **(given | more))
 
 
+def test_a_dead_loader_worker_is_told_wherever_torch_raised_it(monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(GIB, 0, GIB))
+    last = "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. "
+    failure = ended(1, output=f"Traceback …\n{last}\n")
+    assert failure.state == "failed"
+    assert failure.message.startswith("a DataLoader worker died: DataLoader worker (pid 7)")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(GIB, GIB, 0))
+    full = last.replace("Killed", "Bus error")
+    assert ended(1, output=full).message.startswith("/dev/shm is full")
+
+
 def test_a_sigkill_is_told_by_what_is_known():
     assert ended(-9).state == "killed"
     assert "something outside" in ended(-9).message
