@@ -27,7 +27,7 @@ def text(obj: Sync | Syncs | SyncCheck) -> str:
             syncs = getattr(obj, field)
             lines += ["", f"{title}: {len(syncs)}"] if syncs else []
             lines += [f"  {clip(f'{sync.place}: {sync.code}', WIDTH - 2)}" for sync in syncs]
-    return "\n".join([*lines, "", obj.provenance.sentence()])
+    return "\n".join([*lines, "", wrap(obj.provenance.sentence())])
 
 
 def html(obj: Sync | Syncs | SyncCheck) -> str:
