@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from perfkit import _torch_compat
 from perfkit.advice.synclint.sites import Site
-from perfkit.errors import TraceError
+from perfkit.errors import ProfilerBusyError, TraceError
 from perfkit.trace._quiet import quiet_profiler
 from perfkit.trace._raw import raw_trace
 from perfkit.trace.columns import Category
@@ -170,9 +170,15 @@ class Tracer:
     # --- the profiler -----------------------------------------------------------------------
 
     def _other_profiler_starts(self) -> None:
-        """The run starts a profiler of its own, and torch cannot run two."""
-        if self._running and threading.get_ident() == self._thread_id:
-            self._cut("this code started a torch profiler of its own: the rest was not traced")
+        """The run starts a profiler of its own: end ours first, two at once crash."""
+        if not self._running:
+            return
+        if threading.get_ident() != self._thread_id:
+            raise ProfilerBusyError(
+                "perfkit is tracing this code from another thread, and torch runs one profiler at "
+                "a time: start this profiler in the thread that perfkit watches, or without perfkit"
+            )
+        self._cut("this code started a torch profiler of its own: the rest was not traced")
 
     def _cut(self, why: str) -> None:
         self._missing(why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from perfkit.advice.synclint.reality import SyncCheck, check_syncs, lint
 from perfkit.advice.synclint.script import run_script
 from perfkit.advice.synclint.tracer import Tracer
 from perfkit.advice.synclint.watch import Watch
+from perfkit.errors import ProfilerBusyError
 from perfkit.report._text import fmt_ms
 
 _TO_HOST = "Memcpy DtoH (Device -> Pageable)"
@@ -258,6 +260,26 @@ def test_it_gives_way_to_a_profiler_of_the_code(gpu: Any, net: nn.Module) -> Non
     assert not check.traced
     assert len(check.agreed) == 2
     assert "a torch profiler of its own" in check.warnings[0]
+
+
+def test_a_profiler_of_another_thread_is_refused(gpu: Any, net: nn.Module) -> None:
+    refused: list[str] = []
+
+    def profiled() -> None:
+        try:
+            torch.profiler.profile().start()
+        except ProfilerBusyError as error:
+            refused.append(str(error))
+
+    def step() -> None:
+        thread = threading.Thread(target=profiled)
+        thread.start()
+        thread.join()
+        net(torch.randn(4, 3))
+
+    lint(step)
+    assert "from another thread" in refused[0]
+    assert not _torch_compat.profiler_is_on()
 
 
 def test_a_long_run_is_traced_as_far_as_there_is_room(
