@@ -122,7 +122,8 @@ def _as_it_happened(batch: _Batch, old: _Loss, new: _Loss) -> dict[str, Figure]:
     for when, loss in (("before", old), ("after", new)):
         check = check_syncs(partial(_backward, loss), batch.layer)
         counts = {
-            f"seen_{when}": sum(one.count for one in check.happened) + len(check.elsewhere),
+            f"seen_{when}": sum(one.count for one in check.happened),
+            f"elsewhere_{when}": len(check.elsewhere),
             f"lines_agreed_{when}": len(check.agreed),
             f"lines_only_predicted_{when}": len(check.only_predicted),
             f"lines_only_seen_{when}": len(check.only_happened),
