@@ -190,6 +190,20 @@ _ENTRIES: dict[str, Entry] = {
         slow="y = x.masked_fill(mask, x.mean())",
         alike="y = x.masked_fill(mask, 0.0)",
     ),
+    "masked_scatter": Entry(
+        op="masked_scatter",
+        why="the gradient of what is scattered is a masked_select: its size depends on the data",
+        instead="y = torch.where(mask, x, x0)",
+        slow="y = x0.masked_scatter(mask, x)\ny.sum().backward()",
+        alike="y = x.masked_scatter(mask, x0)  # no gradient for what is scattered",
+    ),
+    "index_fill": Entry(
+        op="index_fill with a tensor for its value",
+        why="the value is read to the host before the fill",
+        instead="rows = target[:1]\ny = x.index_copy(0, rows, x.mean().expand(1, x.shape[1]))",
+        slow="y = x.index_fill(0, target[:1], x.mean())",
+        alike="y = x.index_fill(0, target[:1], 0.0)",
+    ),
     "repeat_interleave": Entry(
         op="repeat_interleave without output_size",
         why="the host waits for the sum of the repeats to know the size of the result",
@@ -263,6 +277,26 @@ _ENTRIES: dict[str, Entry] = {
         slow="counts = torch.bincount(target, minlength=6)",
         alike="counts = (target[:, None] == torch.arange(6, device=target.device)).sum(0)",
     ),
+    "segment_reduce": Entry(
+        op="torch.segment_reduce with lengths",
+        why="it looks whether the lengths are valid, and the host waits for the answer",
+        instead='y = torch.segment_reduce(x, "sum", lengths=repeats[:2], unsafe=True)  # no look',
+        slow='y = torch.segment_reduce(x, "sum", lengths=repeats[:2])',
+    ),
+    "sorter": Entry(
+        op="torch.searchsorted with sorter",
+        why="it looks whether the sorter's positions are valid, and the host waits for the answer",
+        instead="y = torch.searchsorted(x.sort(1).values, x)",
+        slow="y = torch.searchsorted(x, x, sorter=x.argsort(1))",
+        alike="y = torch.searchsorted(x, x)",
+    ),
+    "cov": Entry(
+        op="torch.cov, torch.corrcoef",
+        why="it looks, on the device, whether there are enough samples to divide by",
+        instead="centred = x - x.mean(1, keepdim=True)\ny = centred @ centred.T / (x.shape[1] - 1)",
+        slow="y = torch.cov(x)",
+        alike="y = x.var(1)",
+    ),
     "isin": Entry(
         op="torch.isin with many test elements",
         why="from a certain size on it sorts and calls unique, whose size the host waits for",
@@ -293,6 +327,15 @@ _ENTRIES: dict[str, Entry] = {
         "inverse, info = torch.linalg.inv_ex(square)",
         slow="inverse = torch.linalg.inv(square)",
         alike="product = torch.linalg.multi_dot([square, square])",
+    ),
+    "matrix_exp": Entry(
+        op="torch.matrix_exp",
+        why="the norm is copied to the host to choose how many terms are computed",
+        instead="# a fixed number of terms, where the norm is known to be small\n"
+        "one = torch.eye(5, device=square.device)\n"
+        "y = one + square @ (one + square @ (one + square / 3) / 2)",
+        slow="y = torch.matrix_exp(square)",
+        alike="y = torch.matrix_power(square, 3)",
     ),
     "normal": Entry(
         op="torch.normal with a tensor for std",

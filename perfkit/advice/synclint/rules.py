@@ -98,6 +98,29 @@ def _normal(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
     return Hit("normal", args[1:2])
 
 
+def _number_at(position: int) -> Rule:
+    return lambda args, kwargs: Hit("number", args[position : position + 1])
+
+
+def _index_fill(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
+    return Hit("index_fill", args[3:4])
+
+
+def _segment_reduce(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
+    lengths = kwargs.get("lengths")
+    checked = lengths is not None and not kwargs.get("unsafe", False)
+    return Hit("segment_reduce", [lengths]) if checked else None
+
+
+def _searchsorted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
+    sorter = kwargs.get("sorter")
+    return Hit("sorter", [sorter]) if sorter is not None else None
+
+
+def _masked_scatter_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
+    return Hit("masked_scatter", args[1:2])
+
+
 _RULES: Mapping[str, Rule | None] = {
     "aten::_coalesce": _always("to_sparse"),
     "aten::_ctc_loss": None,  # seen where it is called: only lengths on the device wait
@@ -109,7 +132,12 @@ _RULES: Mapping[str, Rule | None] = {
     "aten::_linalg_svd": _always("linalg"),
     "aten::_local_scalar_dense": _always("number"),
     "aten::_nested_tensor_from_mask": _always("other"),
+    "aten::_nested_tensor_from_mask_left_aligned": _always("other"),
     "aten::_to_sparse": _always("to_sparse"),
+    "aten::_to_sparse_bsc": _always("to_sparse"),
+    "aten::_to_sparse_bsr": _always("to_sparse"),
+    "aten::_to_sparse_csc": _always("to_sparse"),
+    "aten::_to_sparse_csr": _always("to_sparse"),
     "aten::_unique": _always("unique"),
     "aten::_unique2": _always("unique"),
     "aten::allclose": _always("allclose"),
@@ -119,20 +147,32 @@ _RULES: Mapping[str, Rule | None] = {
     "aten::equal": _always("equal"),
     "aten::histc": _histc,
     "aten::index.Tensor": _index,
+    "aten::index_fill.int_Tensor": _index_fill,
+    "aten::index_fill_.int_Tensor": _index_fill,
     "aten::index_put": _index_put,
     "aten::index_put_": _index_put,
     "aten::isin.Tensor_Tensor": _isin,
     "aten::linalg_eig": _always("linalg"),
     "aten::linalg_lstsq": _always("linalg"),
+    "aten::linalg_matrix_exp": _always("matrix_exp"),
     "aten::linalg_pinv.atol_rtol_tensor": _always("linalg"),
+    "aten::linspace.Scalar_Tensor": _number_at(1),
+    "aten::linspace.Tensor_Scalar": _number_at(0),
+    "aten::linspace.Tensor_Tensor": _number_at(0),
+    "aten::logspace.Scalar_Tensor": _number_at(1),
+    "aten::logspace.Tensor_Scalar": _number_at(0),
+    "aten::logspace.Tensor_Tensor": _number_at(0),
     "aten::masked_fill.Tensor": _masked_fill,
     "aten::masked_fill_.Tensor": _masked_fill,
+    "aten::masked_scatter_backward": _masked_scatter_backward,
     "aten::masked_select": _always("masked_select"),
     "aten::nonzero": _always("nonzero"),
     "aten::normal.Tensor_Tensor": _normal,
     "aten::normal.float_Tensor": _normal,
     "aten::one_hot": _always("one_hot"),
     "aten::repeat_interleave.Tensor": _repeat_interleave,
+    "aten::searchsorted.Tensor": _searchsorted,
+    "aten::segment_reduce": _segment_reduce,
     "aten::to_sparse": _always("to_sparse"),
     "aten::unique_consecutive": _always("unique"),
     "aten::unique_dim": _always("unique"),

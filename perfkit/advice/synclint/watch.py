@@ -490,6 +490,14 @@ class Watch:
         finally:
             self._one_hot_is_fixed = False
 
+    def _cov(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        # what it reads is a number that it has put on the device itself (cov in Correlation.cpp)
+        result = self.plain_call(func, func.__name__, args, kwargs, frame)
+        samples = args[0] if args else kwargs.get("input")
+        if isinstance(samples, _Tensor):
+            self.hit("cov", [samples], frame)
+        return result
+
     def _ctc(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         # it moves the lengths to where it needs them, which on a CPU cannot be told from a meeting
         before = self._sequence()
@@ -600,6 +608,8 @@ _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]
     "__get__": Watch._attribute,
     "as_tensor": Watch._as_tensor,
     "asarray": Watch._as_tensor,
+    "corrcoef": Watch._cov,
+    "cov": Watch._cov,
     "cpu": Watch._cpu,
     "ctc_loss": Watch._ctc,
     "new_tensor": Watch._tensor,
