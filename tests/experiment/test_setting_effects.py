@@ -196,7 +196,7 @@ def test_a_value_takes_effect_or_is_refused_with_its_need(session, name, value):
         observed, [name, *beside], seconds=60, start_timeout_s=280, step_timeout_s=60, warmup=0
     )
     result = one.run(**{name: value}, **beside)
-    assert result.state == "done", result
+    assert result.state == "done", f"{result.message}\n{result.output}\n{result.traceback_text}"
     seen = json.loads(result.output.split("SEEN ")[1].splitlines()[0])
     seen["values"] = {k: v for k, v in seen["values"].items() if k not in beside}
     assert EFFECT[name](value, seen), seen
@@ -205,13 +205,17 @@ def test_a_value_takes_effect_or_is_refused_with_its_need(session, name, value):
 def trained_together(s):
     """One process a rank, over gloo; rank 0 is this one."""
     import multiprocessing
+    import os
     import tempfile
 
+    import psutil
     import torch
     from torch import distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     place = tempfile.mkdtemp()
+    # gloo asks for the address of this host's name else, and a name server may be slow to answer
+    os.environ["GLOO_SOCKET_IFNAME"] = min(n for n in psutil.net_if_addrs() if n.startswith("lo"))
 
     def rank_main(rank):
         store = dist.FileStore(f"{place}/store", s.world_size)
@@ -252,7 +256,7 @@ def test_two_processes_train_one_model(session, accumulate):
         result = one.run(world_size=2, bucket_cap_mb=1, accumulate=accumulate)
         if result.state != "hung":
             break
-    assert result.state == "done", result
+    assert result.state == "done", f"{result.message}\n{result.output}\n{result.traceback_text}"
     ranks = [line.split(maxsplit=3) for line in result.output.splitlines() if "RANK" in line]
     assert sorted(rank[1:3] for rank in ranks) == [["0", "2"], ["1", "2"]]
     assert ranks[0][3] == ranks[1][3]
