@@ -11,6 +11,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# how long an example takes depends on what else the machine does
+settings.register_profile("perfkit", deadline=None)
+settings.load_profile("perfkit")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,7 +20,7 @@ def _points(start: np.ndarray, end: np.ndarray) -> set[int]:
     return {p for s, e in zip(start, end, strict=True) for p in range(s, e)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(_PAIRS)
 def test_union_covers_the_same_points_disjointly(pairs: list[tuple[int, int]]) -> None:
     start, end = _ends(pairs)
@@ -30,7 +30,7 @@ def test_union_covers_the_same_points_disjointly(pairs: list[tuple[int, int]]) -
     assert (found.start[1:] > found.end[:-1]).all()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(_PAIRS, _PAIRS, _PAIRS)
 def test_paint_gives_every_point_to_the_first_layer(
     a: list[tuple[int, int]], b: list[tuple[int, int]], device: list[tuple[int, int]]
@@ -58,7 +58,7 @@ def test_nest_finds_depth_and_parent() -> None:
     assert parent.tolist() == [-1, 0, 1, 2, 0, -1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(_PAIRS)
 def test_nest_survives_any_overlap(pairs: list[tuple[int, int]]) -> None:
     pairs = sorted(((s, max(d, 0)) for s, d in pairs), key=lambda p: (p[0], -p[1]))
