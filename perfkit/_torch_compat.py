@@ -182,16 +182,13 @@ def start_allocator_history(max_entries: int) -> None:
     """``torch.cuda.memory._record_memory_history`` (since torch 2.0), without stack traces.
 
     Entries of a recording that somebody else has begun would count as the region's: they are
-    cleared where torch can (2.9 can).
+    cleared (``clear_history``, since torch 2.9).
     """
-    import inspect
-
     import torch
 
-    record: Any = torch.cuda.memory._record_memory_history
-    known = inspect.signature(record).parameters
-    clear = {"clear_history": True} if "clear_history" in known else {}
-    record(context=None, stacks="python", max_entries=max_entries, **clear)
+    torch.cuda.memory._record_memory_history(
+        context=None, stacks="python", max_entries=max_entries, clear_history=True
+    )
 
 
 def stop_allocator_history() -> None:
@@ -514,18 +511,14 @@ def watch_loader_iterators(
 def tf32_allowed() -> tuple[bool, bool]:
     """Whether float32 matrix products, and float32 convolutions, may use TF32 on a CUDA device.
 
-    Asks ``fp32_precision`` (since torch 2.9), which both ways of setting it change. The older
-    getters are for a torch without it: a newer one refuses their answer where the newer way was
-    used.
+    Asks ``fp32_precision`` (since torch 2.9), which both ways of setting it change: torch refuses
+    what the older getters would say where the newer way was used.
     """
     import torch
 
     backends: Any = torch.backends
-    matmul = getattr(backends.cuda.matmul, "fp32_precision", None)
-    if matmul is None:
-        by_name = torch.get_float32_matmul_precision() != "highest"
-        return by_name, bool(backends.cudnn.allow_tf32)
-    return matmul == "tf32", backends.cudnn.conv.fp32_precision == "tf32"
+    products, convolutions = backends.cuda.matmul, backends.cudnn.conv
+    return products.fp32_precision == "tf32", convolutions.fp32_precision == "tf32"
 
 
 # --- sync lint ----------------------------------------------------------------------------

@@ -63,17 +63,6 @@ def test_what_an_operator_does_to_storages() -> None:
     assert compat.makes_storage(aten.add.out) == 2
 
 
-@pytest.mark.parametrize(("before", "told"), [("highest", False), ("high", True), ("medium", True)])
-def test_tf32_is_asked_of_an_older_torch_in_its_own_way(
-    before: str, told: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.backends.cuda, "matmul", object())
-    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: before)
-    products, convolutions = compat.tf32_allowed()
-    assert products is told
-    assert convolutions is torch.backends.cudnn.allow_tf32
-
-
 def test_to_ask_for_a_capture_begins_nothing() -> None:
     before = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     assert not compat.cuda_is_capturing()

@@ -8,8 +8,6 @@ from typing import Any
 
 from perfkit.experiment import _malloc, _rules
 from perfkit.experiment._setting import Setting
-from perfkit.machine import facts
-from perfkit.machine._torch_build import allocator_variable
 
 _MOST_THREADS = 1024
 _MOST_PROCESSES = 256
@@ -32,10 +30,8 @@ def _thread_counts() -> tuple[int, ...]:
 
 
 def _conf_environment(value: Any) -> Mapping[str, str]:
-    """The variable that torch's allocator reads, under the name that this torch has for it."""
-    if value == "default":
-        return {}
-    return {allocator_variable(facts().torch): value}
+    """The variable that torch's allocator reads."""
+    return {} if value == "default" else {"PYTORCH_ALLOC_CONF": value}
 
 
 SETTINGS: tuple[Setting, ...] = (

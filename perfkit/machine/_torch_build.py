@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfkit.machine._packages import release, version
+from perfkit.machine._packages import version
 
 # Importing torch on a cold disk can take half a minute; more means that something hangs.
 _PROBE_TIMEOUT_S = 120.0
@@ -35,16 +35,6 @@ class TorchBuild:
     hip: str | None = None
     cpu_capability: str | None = None
     threads: int | None = None
-
-
-def allocator_variable(build: TorchBuild | None) -> str:
-    """The variable from which this torch's allocator of GPU memory reads its options.
-
-    torch 2.9 already warns about the old name, but passes the new one over (seen in 2.9.1, right
-    again in 2.10).
-    """
-    is_old = build is not None and release(build.version) < (2, 10)
-    return "PYTORCH_CUDA_ALLOC_CONF" if is_old else "PYTORCH_ALLOC_CONF"
 
 
 def torch_build() -> TorchBuild | None:

@@ -7,7 +7,6 @@ import re
 import traceback
 from collections.abc import Iterator, Mapping
 
-from perfkit.machine._torch_build import allocator_variable, torch_build
 from perfkit.memory.cuda import AllocatorState, AllocatorUse
 
 __all__ = ["is_out_of_memory", "release", "remedies", "requested_bytes"]
@@ -122,11 +121,10 @@ def remedies(
     if allocator is not None and allocator.peak_allocated_bytes:
         rest = allocator.peak_reserved_bytes - allocator.peak_allocated_bytes
         if allocator.peak_reserved_bytes > _FRAGMENTED * allocator.peak_allocated_bytes:
-            variable = allocator_variable(torch_build())
             found.append(
                 (
                     rest,
-                    f"{variable}=expandable_segments:True: {_size(rest)} were reserved "
+                    f"PYTORCH_ALLOC_CONF=expandable_segments:True: {_size(rest)} were reserved "
                     "beyond what tensors held (fragmentation)",
                 )
             )

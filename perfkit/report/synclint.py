@@ -19,7 +19,7 @@ def text(obj: Sync | Syncs | SyncCheck) -> str:
     if isinstance(obj, Sync):
         return "\n".join(_lines(obj))
     lines = [sentence(obj)]
-    lines += [wrap(f"Note: {warning}", hang="      ") for warning in _warnings(obj)]
+    lines += [wrap(f"Note: {warning}", hang="      ") for warning in obj.warnings]
     for sync in obj.happened if isinstance(obj, SyncCheck) else obj:
         lines += ["", *_lines(sync)]
     if isinstance(obj, SyncCheck):
@@ -42,18 +42,18 @@ def html(obj: Sync | Syncs | SyncCheck) -> str:
             syncs=(obj,),
             groups=(),
             foot="",
-            often=often,
+            waited=waited,
         )
     checked = isinstance(obj, SyncCheck)
     groups = [(title, getattr(obj, field)) for field, title in _DIFFERENCES] if checked else []
     return render(
         "synclint.html",
         sentence=sentence(obj),
-        warnings=_warnings(obj),
+        warnings=obj.warnings,
         syncs=obj.happened if isinstance(obj, SyncCheck) else obj,
         groups=[(title, syncs) for title, syncs in groups if syncs],
         foot=obj.provenance.sentence(),
-        often=often,
+        waited=waited,
     )
 
 
@@ -69,21 +69,17 @@ def sentence(obj: Syncs | SyncCheck) -> str:
     return f"{lines} would make the host wait for a GPU, {often} in this run."
 
 
-def often(sync: Sync) -> str:
+def waited(sync: Sync) -> str:
     """How often the line waited and, where it was traced, how long: ``3 times, 1.2 ms in all``."""
     times = f"{sync.count} times" if sync.count > 1 else ""
     if sync.waited_ms is None:
         return times
-    waited = fmt_ms(sync.waited_ms)
-    return f"{times}, {waited} in all" if times else f"waited {waited}"
-
-
-def _warnings(obj: Syncs | SyncCheck) -> tuple[str, ...]:
-    return obj.warnings
+    took = fmt_ms(sync.waited_ms)
+    return f"{times}, {took} in all" if times else f"waited {took}"
 
 
 def _lines(sync: Sync) -> list[str]:
-    times = f"  ({often(sync)})" if often(sync) else ""
+    times = f"  ({waited(sync)})" if waited(sync) else ""
     lines = [
         f"{sync.place}{times}",
         f"    {clip(sync.code, WIDTH - 4)}" if sync.code else "",

@@ -33,8 +33,8 @@ from perfkit import _torch_compat
 from perfkit.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.machine._host import usable_cpus
 from perfkit.trace._main_thread import call_in_main_thread
+from perfkit.trace._profiler import raw_trace, refuse_beside_another, start_quietly
 from perfkit.trace._quiet import quiet_profiler
-from perfkit.trace._raw import raw_trace
 from perfkit.trace._threads import watch_thread_starts
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Trace
 from perfkit.trace.cost import Cost, ratio_interval
@@ -216,16 +216,7 @@ class Recorder:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        if _torch_compat.profiler_is_on():
-            raise ProfilerBusyError(
-                "a torch profiler is already active in this process: end it first (leave its "
-                "`with` block, or call its `stop()`), then profile again"
-            )
-        if _torch_compat.profiler_is_prepared():
-            raise ProfilerBusyError(
-                "a torch profiler with a schedule is in its warm-up in this process: end it first "
-                "(leave its `with` block, or call its `stop()`), then profile again"
-            )
+        refuse_beside_another()
         self._thread_id = threading.get_ident()
         self._in_main_thread = threading.current_thread() is threading.main_thread()
         self._activities = [torch.profiler.ProfilerActivity.CPU]
@@ -234,15 +225,11 @@ class Recorder:
         self._profile = torch.profiler.profile(activities=self._activities, **self._options)
         self._working = True
         try:
-            with quiet_profiler():
-                try:
-                    self._profile.start()
-                except RuntimeError as error:
-                    self._profile = None
-                    raise ProfilerBusyError(
-                        f"torch's profiler cannot start ({_first_line(error)}): end every other "
-                        "profiler of this process, then profile again"
-                    ) from error
+            try:
+                start_quietly(self._profile)
+            except ProfilerBusyError:
+                self._profile = None
+                raise
             self._state = "provisional"
             self._unwatch = _torch_compat.watch_profiler_starts(self._other_profiler_starts)
             self._sampler = Sampler(
@@ -659,10 +646,6 @@ def _median(values: list[float]) -> float | None:
 
 def _plural(n: int, thing: str) -> str:
     return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def assert_nothing_runs() -> None:

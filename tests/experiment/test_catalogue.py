@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from types import SimpleNamespace
 
 import pytest
 
 from perfkit.errors import SettingError
-from perfkit.experiment import Setting, Settings, _process_settings
+from perfkit.experiment import Setting, Settings
 from perfkit.experiment.catalogue import CATALOGUE
 from perfkit.experiment.claims import claims
 from perfkit.experiment.settings import setting
-from perfkit.machine import TorchBuild
 
 # No row of the ledger is about these.
 WITHOUT_CLAIM = {"deterministic"}
@@ -68,23 +66,9 @@ def test_only_a_setting_of_a_fresh_program_has_an_environment():
     for one in CATALOGUE.values():
         assert (one.environment is not None) is (one.takes_effect == "process"), one.name
     assert CATALOGUE["alloc_conf"].environment("default") == {}
-    assert CATALOGUE["alloc_conf"].environment("max_split_size_mb:64") in (
-        {"PYTORCH_ALLOC_CONF": "max_split_size_mb:64"},
-        {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"},
-    )
-
-
-@pytest.mark.parametrize(
-    ("version", "variable"),
-    # 2.9 warns about the old name and passes the new one over
-    [("2.8.0", "PYTORCH_CUDA_ALLOC_CONF"), ("2.9.1+cu128", "PYTORCH_CUDA_ALLOC_CONF"),
-     ("2.10.0", "PYTORCH_ALLOC_CONF"), ("2.13.0", "PYTORCH_ALLOC_CONF")],
-)  # fmt: skip
-def test_allocator_options_go_where_torch_looks_for_them(version, variable, monkeypatch):
-    machine = SimpleNamespace(torch=TorchBuild(version))
-    monkeypatch.setattr(_process_settings, "facts", lambda: machine)
-    found = CATALOGUE["alloc_conf"].environment("expandable_segments:True")
-    assert found == {variable: "expandable_segments:True"}
+    assert CATALOGUE["alloc_conf"].environment("max_split_size_mb:64") == {
+        "PYTORCH_ALLOC_CONF": "max_split_size_mb:64"
+    }
 
 
 def test_a_value_that_a_machine_may_lack_says_what_it_needs():

@@ -287,8 +287,6 @@ def test_a_fused_scaler_is_divided_out() -> None:
 def matmul():
     """How matrix products of float32 are computed on a GPU, as torch 2.9 and newer set it."""
     found = torch.backends.cuda.matmul
-    if not hasattr(found, "fp32_precision"):
-        pytest.skip("this torch knows the old way only")
     before = found.fp32_precision
     yield found
     found.fp32_precision = before

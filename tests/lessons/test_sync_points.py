@@ -238,7 +238,7 @@ def test_on_a_gpu_the_prediction_is_recorded_beside_what_happened(
     assert value["elsewhere_before"] == 0
     assert value["seen_after"] == value["waited_after"] == value["lines_agreed_after"] == 0
     assert experiments._said_of(figures) == (
-        "; seen there 2 before and 0 after, with 1 lines that differ"
+        "; seen there 2 before and 0 after, lines that differ: 1"
     )
     assert experiments._said_of({}) == ""
 

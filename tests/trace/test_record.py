@@ -599,8 +599,6 @@ def test_a_step_that_a_cuda_graph_captures_is_none(
 
 def test_tf32_allowed_in_the_new_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     matmul = torch.backends.cuda.matmul
-    if not hasattr(matmul, "fp32_precision"):
-        pytest.skip("this torch knows the old way only")
     before = matmul.fp32_precision
     try:
         matmul.fp32_precision = "tf32"

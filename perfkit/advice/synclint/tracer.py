@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Self
 from perfkit import _torch_compat
 from perfkit.advice.synclint.sites import Site
 from perfkit.errors import ProfilerBusyError, TraceError
+from perfkit.trace._profiler import raw_trace, refuse_beside_another, start_quietly
 from perfkit.trace._quiet import quiet_profiler
-from perfkit.trace._raw import raw_trace
 from perfkit.trace.columns import Category
 from perfkit.trace.load import load
 from perfkit.trace.waits import Wait, waits_under
@@ -76,23 +76,15 @@ class Tracer:
     def __enter__(self) -> Self:
         import torch
 
-        if _torch_compat.profiler_is_on() or _torch_compat.profiler_is_prepared():
-            self.warnings.append(
-                "a torch profiler is active in this process, so these waits were not traced: they "
-                "are those that torch itself reported"
-            )
-            return self
         wanted = {torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA}
         supported = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         profile = torch.profiler.profile(activities=wanted & supported)
         try:
-            with quiet_profiler():
-                profile.start()
-        except RuntimeError as error:
-            first = (str(error).splitlines() or [""])[0]
+            refuse_beside_another()
+            start_quietly(profile)
+        except ProfilerBusyError as error:
             self.warnings.append(
-                f"torch's profiler cannot start ({first}), so these waits were not traced: they "
-                "are those that torch itself reported"
+                f"not traced, these waits are those that torch itself reported: {error}"
             )
             return self
         self._profile, self._running = profile, True

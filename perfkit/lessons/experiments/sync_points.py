@@ -139,7 +139,7 @@ def _said_of(really: Mapping[str, Figure]) -> str:
         return ""
     before, after = really["seen_before"].value, really["seen_after"].value
     differ = sum(one.value for name, one in really.items() if name.startswith("lines_only"))
-    return f"; seen there {before} before and {after} after, with {differ} lines that differ"
+    return f"; seen there {before} before and {after} after, lines that differ: {differ}"
 
 
 @experiment("E1", lesson=_LESSON, title="torch.nonzero against torch.where")

@@ -242,7 +242,7 @@ def test_beside_a_profiler_that_runs_already_it_does_without(gpu: Any, net: nn.M
     with torch.profiler.profile():
         check = _check(lint(lambda: net(torch.randn(4, 3))))
     assert not check.traced
-    assert "a torch profiler is active" in check.warnings[0]
+    assert "a torch profiler is already active" in check.warnings[0]
 
 
 def test_it_gives_way_to_a_profiler_of_the_code(gpu: Any, net: nn.Module) -> None:
