@@ -1,0 +1,157 @@
+"""What perfkit hangs into running code must never raise into it.
+
+Hooks, samplers and callbacks run in the middle of somebody's training step. An
+:class:`Instrument` wraps them: if one fails, it is switched off, the failure is kept so that the
+result can say so, and the step goes on as if perfkit were not there.
+
+Only the instrument's own faults are caught. ``KeyboardInterrupt`` and ``SystemExit`` pass, and
+code of the user's is never called inside a guard: wrap what you do before and after it, or use
+:meth:`Instrument.around`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+__all__ = ["Failure", "Instrument"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an instrument was switched off.
+
+    Attributes:
+        instrument: what it is called: ``the line sampler``.
+        during: the function that failed.
+        error: the exception in one line.
+        where: file and line that raised it.
+    """
+
+    instrument: str
+    during: str
+    error: str
+    where: str
+
+    def sentence(self) -> str:
+        """The same in words, for the result."""
+        return (
+            f"{self.instrument} failed and was switched off ({self.error}, in {self.during} at "
+            f"{self.where}): your code ran on without it, and what it saw until then is shown; "
+            "please report this as a bug in perfkit"
+        )
+
+
+class Instrument:
+    """One instrument and its guard.
+
+    Args:
+        name: what it is called in a sentence, with its article: ``the line sampler``.
+        switch_off: called once, at the first failure; may fail itself.
+        let_pass: exceptions that are meant for the user, such as a refusal.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        switch_off: Callable[[], object] | None = None,
+        let_pass: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self.name = name
+        self.failure: Failure | None = None
+        self._switch_off = switch_off
+        self._let_pass = let_pass
+
+    @property
+    def is_on(self) -> bool:
+        """Whether nothing has failed so far."""
+        return self.failure is None
+
+    def hook(
+        self, function: Callable[_P, _T], *, instead: _T | None = None
+    ) -> Callable[_P, _T | None]:
+        """``function``, unable to raise; once the instrument is off it is not called any more.
+
+        Args:
+            function: the hook, callback or thread's body.
+            instead: what to return in place of its result when it fails or is off.
+        """
+
+        @functools.wraps(function)
+        def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T | None:
+            if self.failure is not None:
+                return instead
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                self._caught(error, getattr(function, "__name__", repr(function)))
+                return instead
+
+        return guarded
+
+    @contextmanager
+    def guard(self, during: str) -> Iterator[None]:
+        """Catch what this block raises. It runs after a failure too: for cleaning up.
+
+        Args:
+            during: what the block does, for the sentence.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._caught(error, during)
+
+    @contextmanager
+    def around(self, ours: AbstractContextManager[Any]) -> Iterator[None]:
+        """Enter and leave ``ours`` around code of the user's, whose exceptions pass."""
+        entered = False
+        with self.guard("entering"):
+            if self.failure is None:
+                ours.__enter__()
+                entered = True
+        try:
+            yield
+        finally:
+            if entered:
+                with self.guard("leaving"):
+                    ours.__exit__(*sys.exc_info())
+
+    def fail(self, error: BaseException, during: str) -> None:
+        """Switch off because of ``error``; the first failure is the one that is kept."""
+        if self.failure is not None:
+            return
+        last = traceback.extract_tb(error.__traceback__)[-1:]
+        where = f"{_short(last[0].filename)}:{last[0].lineno}" if last else "an unknown place"
+        text = " ".join(str(error).split())
+        self.failure = Failure(
+            self.name,
+            during,
+            f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__,
+            where,
+        )
+        if self._switch_off is not None:
+            with suppress(Exception):  # the failure that is kept says enough
+                self._switch_off()
+
+    def _caught(self, error: Exception, during: str) -> None:
+        if isinstance(error, self._let_pass):
+            raise error
+        self.fail(error, during)
+
+
+def _short(path: str) -> str:
+    """The path from perfkit's own folder on; of other files the name."""
+    parts = path.replace(os.sep, "/").split("/")
+    if "perfkit" in parts:
+        return "/".join(parts[len(parts) - 1 - parts[::-1].index("perfkit") :])
+    return parts[-1]
