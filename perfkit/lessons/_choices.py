@@ -31,6 +31,7 @@ class Choices:
         chosen: called with a letter and a percentage or None when the button is pressed; what it
             raises as a UsageError is shown.
         sure: the percentages to choose from for "how sure"; empty where that is not asked.
+        unfolds: whether settling on one opens the folded outputs below, where the page allows it.
     """
 
     def __init__(
@@ -41,12 +42,14 @@ class Choices:
         button: str,
         chosen: Callable[[str, int | None], Any],
         sure: Sequence[int] = (),
+        unfolds: bool = False,
     ) -> None:
         self._fixed = {
             "question": question,
             "answers": [[letter, text] for letter, text in answers.items()],
             "button": button,
             "sure": list(sure),
+            "unfolds": unfolds,
         }
         self._chosen = chosen
         self._state: dict[str, Any] = {

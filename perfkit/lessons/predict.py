@@ -8,6 +8,7 @@ from typing import Any
 from perfkit.errors import UsageError
 from perfkit.lessons import progress
 from perfkit.lessons._choices import Choices, checked_answers, checked_letter
+from perfkit.lessons._keys import KEYS
 from perfkit.lessons._message import Message
 
 __all__ = ["Predict"]
@@ -19,19 +20,20 @@ _SURE = (30, 50, 70, 90)
 class Predict:
     """A question with lettered answers.
 
-    ``guess.lock("b")`` settles on one, as a click in a notebook does; after that it can no longer
-    be changed, which is the point. ``guess.score("d", because=…)`` ends it. A lesson also runs
-    without a guess.
+    ``guess.lock("b")`` locks one, as a click in a notebook does; after that you cannot change it,
+    which is the point. In JupyterLab, locking also opens the saved outputs further down, which are
+    folded until then (:mod:`perfkit.lessons.folding`). ``guess.score()`` ends it. A lesson also
+    runs without a guess.
 
     Args:
         question: one sentence.
         answers: text by letter.
-        lesson: the lesson's number; with it, a scored guess is kept for
-            :func:`perfkit.lessons.progress.calibration`. Without it nothing is kept.
+        lesson: the lesson's number: its key is in perfkit, and a scored guess is stored for
+            :func:`perfkit.lessons.progress.calibration`. Without it nothing is stored.
 
     Raises:
-        UsageError: fewer than two answers, or one that is no text with a letter; a lesson that
-            is no text.
+        UsageError: there are fewer than two answers, one of them is not a text with a letter, or
+            ``lesson`` is not a text.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Predict:
     ) -> None:
         self.answers = checked_answers("prediction", question, answers)
         if lesson is not None and not isinstance(lesson, str):
-            raise UsageError(f'lesson={lesson!r:.60} is no lesson\'s number: write it as in "03"')
+            raise UsageError(f'lesson={lesson!r:.60} is not a lesson\'s number: write "03"')
         self.question = question
         self.lesson = lesson
         self.locked: str | None = None
@@ -50,6 +52,7 @@ class Predict:
             question,
             answers,
             button="Lock my guess",
+            unfolds=True,
             chosen=lambda letter, sure: self.lock(letter, sure=sure),
             # without a lesson nothing is kept, and nobody would ever look at it
             sure=[percent for percent in _SURE if percent >= chance] if lesson else [],
@@ -90,29 +93,40 @@ class Predict:
             )
         return self._locked_message()
 
-    def score(self, right: str, *, because: str) -> Message:
+    def score(self, right: str | None = None, *, because: str | None = None) -> Message:
         """Compare the guess with what was measured.
 
         Args:
-            right: the letter of the right answer.
-            because: what the measurement showed.
+            right: the letter of the right answer; a lesson's own guess needs none.
+            because: what the measurement showed; by default what the lesson's key says.
 
         Raises:
-            UsageError: no answer has that letter, or ``because`` is no text.
+            UsageError: no answer has that letter, ``because`` is not a text, or one of them is
+                missing and there is no key for this lesson.
         """
-        right = checked_letter(right, self.answers)
-        if not isinstance(because, str):
-            raise UsageError(f"because= says in words what was measured, not {because!r:.60}")
+        right, because = self._key(right, because)
         self._scored = True
         self._show_score(right)
-        truth = f"It is {right}: {self.answers[right]}."
+        said = (f"It is {right}: {self.answers[right]}.", *([because] if because else []))
         if self.locked is None:
             again = 'That is fine; next time, lock one before you measure: guess.lock("a").'
-            return Message("You locked no guess", (truth, because, again))
-        lines = (truth, because, *self._kept(right))
+            return Message("You locked no guess", (*said, again))
+        lines = (*said, *self._kept(right))
         if self.locked == right:
             return Message("You guessed right", lines)
         return Message(f"You guessed {self.locked}: {self.answers[self.locked]}", lines)
+
+    def _key(self, right: str | None, because: str | None) -> tuple[str, str]:
+        known = KEYS.get(self.lesson or "")
+        if right is None:
+            if known is None:
+                raise UsageError('say which answer is right: guess.score("b", because="…")')
+            right = known.right
+            because = known.because if because is None else because
+        right = checked_letter(right, self.answers)
+        if not isinstance(because, str):
+            raise UsageError(f"because= says in words what was measured, not {because!r:.60}")
+        return right, because
 
     def _kept(self, right: str) -> tuple[str, ...]:
         """Keep the guess where it belongs to a lesson, and tell the tally."""

@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from perfkit.lessons.folding import fold_answers
 
 pytestmark = pytest.mark.browser
 
@@ -100,6 +104,55 @@ def test_a_guess_is_locked_by_keyboard_and_stays_after_a_reload(kit: Any, tmp_pa
     assert "what was measured" in page.locator(f"{BOX} [data-mark=right]").inner_text()
     assert "your guess" in page.locator(f"{BOX} [data-mark=wrong]").inner_text()
     assert [path.parent.name for path in (tmp_path / "home").rglob("*.json")] == ["guesses"]
+
+
+def _saved_lesson(folder: Path) -> Path:
+    """A lesson as it is saved: long, with outputs that give the answer away, folded."""
+    cells = [new_code_cell(source) for source in ("import os", PREDICT, "guess.lock('')")]
+    for number in range(30):
+        cell = new_code_cell(f"print('answer', {number})", id=f"look-{number}")
+        cell.outputs = [new_output("stream", name="stdout", text=f"answer {number}\n" * 12)]
+        cells.append(cell)
+    notebook = new_notebook(cells=cells)
+    fold_answers(notebook)
+    nbformat.write(notebook, folder / "saved.ipynb")
+    return folder / "saved.ipynb"
+
+
+@pytest.mark.parametrize("how", ["keyboard", "call"])
+def test_what_was_measured_is_folded_until_the_guess_is_locked(
+    open_notebook: Callable, tmp_path: Path, how: str
+) -> None:
+    book = open_notebook(_saved_lesson(tmp_path), f"saved-{how}")
+    page = book.page
+    answers = page.locator(".jp-OutputArea-output", has_text="answer")
+    _run(book, 1, PREDICT)
+    page.locator(BOX).wait_for()
+    assert page.locator(".jp-OutputPlaceholder").count() > 0
+    assert answers.count() == 0
+    if how == "keyboard":
+        page.locator(f"{BOX} input").first.focus()
+        page.keyboard.press("Space")
+        page.keyboard.press("Enter")
+    else:
+        _run(book, 2, "guess.lock('a')")
+    book.wait_data(BOX, "d.state === 'closed'")
+    answers.first.wait_for()
+    # to the last cell, which JupyterLab may draw only when it is scrolled to
+    for cell in (12, 22, 32):
+        page.evaluate(
+            "cell => jupyterapp.shell.currentWidget.content.scrollToItem(cell)", cell
+        )
+        page.locator(".jp-OutputArea-output", has_text=f"answer {cell - 3}\n").wait_for()
+    assert page.locator(".jp-OutputPlaceholder").count() == 0
+    # what the reader folds again stays folded
+    page.evaluate(
+        "() => { const book = jupyterapp.shell.currentWidget.content; book.activeCellIndex = 32;"
+        " return jupyterapp.commands.execute('notebook:hide-cell-outputs'); }"
+    )
+    page.locator(".jp-OutputPlaceholder").wait_for()
+    page.wait_for_timeout(300)
+    assert page.locator(".jp-OutputPlaceholder").count() == 1
 
 
 def test_a_call_does_what_a_click_does(kit: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from perfkit.errors import UsageError
 from perfkit.lessons import progress
+from perfkit.lessons._keys import KEYS
 from perfkit.lessons.predict import Predict
 
 ANSWERS = {"a": "a larger batch", "b": "fewer <pixels>"}
@@ -135,3 +136,19 @@ def test_without_a_kernel_there_is_no_widget_and_nothing_is_imported_for_it() ->
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (ran.stdout, ran.stderr) == ("[]\n", "")
+
+
+def test_a_lesson_s_own_guess_needs_no_answer_in_its_cell() -> None:
+    guess = Predict("Which?", {"a": "wrong", "d": "less work"}, lesson="00")
+    guess.lock("d")
+    said = " ".join(repr(guess.score()).split())
+    assert said.startswith("You guessed right It is d: less work.")
+    assert KEYS["00"].because in said
+    own_words = Predict("Which?", {"a": "wrong", "d": "less work"}, lesson="02")
+    assert "used 1 %" in repr(own_words.score(because="used 1 %"))
+
+
+@pytest.mark.parametrize("lesson", [None, "no such lesson"])
+def test_a_guess_without_a_key_must_be_told_the_answer(lesson: str | None) -> None:
+    with pytest.raises(UsageError, match="say which answer is right"):
+        Predict("Which?", ANSWERS, lesson=lesson).score()

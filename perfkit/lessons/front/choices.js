@@ -1,7 +1,8 @@
 // The answers of Predict and Quiz as a group of radio buttons. No dependency, no bundle.
-// `fixed`: question, answers [[letter, text]], button, sure [percent].
+// `fixed`: question, answers [[letter, text]], button, sure [percent], unfolds.
 // `state`: turn, open, picked, marks {letter: [kind, words]}, status. Python sets it; a choice goes
 // to Python as a message, and the next turn is its answer.
+// With `unfolds`, a settled choice opens the folded outputs below it in JupyterLab and Notebook 7.
 
 const SILENT_MS = 3000; // after this long without an answer the reader is told why it may be
 
@@ -15,10 +16,34 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+// Opens each folded output below `el` once; what the reader folds afterwards stays folded. Cells
+// that JupyterLab has not drawn yet are opened when they appear. Returns how to stop.
+function unfoldBelow(el) {
+  const book = el.closest(".jp-Notebook");
+  const asking = el.closest(".jp-Cell");
+  if (book === null || asking === null) return () => {};
+  const seen = new WeakSet();
+  const open = () => {
+    for (const cell of book.querySelectorAll(".jp-CodeCell")) {
+      const below = asking.compareDocumentPosition(cell) & Node.DOCUMENT_POSITION_FOLLOWING;
+      const folded = cell.querySelector(".jp-OutputPlaceholder");
+      // before it has drawn them, a cell has neither outputs nor what stands for folded ones
+      if (!below || seen.has(cell) || !(folded ?? cell.querySelector(".jp-OutputArea-child"))) continue;
+      seen.add(cell);
+      folded?.click();
+    }
+  };
+  const observer = new MutationObserver(open);
+  observer.observe(book, { childList: true, subtree: true });
+  open();
+  return () => observer.disconnect();
+}
+
 function render({ model, el }) {
   const fixed = model.get("fixed");
   const name = `pk-choices-${Math.random().toString(36).slice(2)}`;
   let waiting = null; // the timer of a choice that Python has not answered yet
+  let stopUnfolding = null;
 
   const status = element("p", { class: "pk-status", role: "status", tabindex: -1 });
   const marks = new Map();
@@ -102,12 +127,19 @@ function render({ model, el }) {
     }
   }
 
+  function unfold() {
+    if (!fixed.unfolds || model.get("state").open || stopUnfolding !== null) return;
+    // render() runs before its element is in the page
+    requestAnimationFrame(() => (stopUnfolding ??= unfoldBelow(el)));
+  }
+
   function answered() {
     const mine = waiting !== null;
     const inside = box.contains(box.ownerDocument.activeElement) || box.matches(":focus-within");
     clearTimeout(waiting);
     waiting = null;
     show();
+    unfold();
     // what had the focus is gone: whoever works by keyboard goes on from the answer
     if (mine && inside && !model.get("state").open) status.focus({ preventScroll: true });
   }
@@ -115,8 +147,10 @@ function render({ model, el }) {
   model.on("change:state", answered);
   show();
   el.append(box);
+  unfold();
   return () => {
     clearTimeout(waiting);
+    stopUnfolding?.();
     model.off("change:state", answered);
   };
 }
