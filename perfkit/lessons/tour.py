@@ -21,6 +21,7 @@ from perfkit.experiment.ledger import Ledger, ledger
 from perfkit.experiment.records import read_records
 from perfkit.lessons._places import lesson_path, lessons
 from perfkit.lessons._recorded import recorded_folders, taught_claims
+from perfkit.lessons.folding import fold_answers
 from perfkit.lessons.page import html_page, needs_nbconvert
 from perfkit.lessons.site import Entry, Site
 from perfkit.machine import stamp
@@ -352,6 +353,7 @@ def _save(notebook: Any, path: Path) -> None:
                 part.pop("application/vnd.jupyter.widget-view+json", None)
         cell.metadata.pop("execution", None)
     notebook.metadata["language_info"] = {"name": "python"}
+    fold_answers(notebook)
     write_atomically(path, lambda part: nbformat.write(notebook, part))
 
 

@@ -379,3 +379,11 @@ def test_outputs_are_saved_when_asked_for_and_widgets_are_not(clone: Path) -> No
     assert saved.cells[2].outputs[0].data == {"text/plain": "w"}
     assert saved.cells[3].outputs[0].data == {"text/plain": "42"}
     assert saved.metadata["language_info"] == {"name": "python"}
+
+
+def test_outputs_are_saved_folded_below_a_guess(clone: Path) -> None:
+    asked = "from perfkit.lessons.predict import Predict; Predict('Which?', {'a': '1', 'b': '2'})"
+    path = _lesson(clone, asked, "40 + 2")
+    tour([str(path)], clone / "out", lambda _: None, save=True)
+    saved = nbformat.read(path, as_version=4)
+    assert [cell.metadata.get("collapsed") for cell in saved.cells[1:]] == [None, True]
