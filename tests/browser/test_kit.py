@@ -140,9 +140,7 @@ def test_what_was_measured_is_folded_until_the_guess_is_locked(
     answers.first.wait_for()
     # to the last cell, which JupyterLab may draw only when it is scrolled to
     for cell in (12, 22, 32):
-        page.evaluate(
-            "cell => jupyterapp.shell.currentWidget.content.scrollToItem(cell)", cell
-        )
+        page.evaluate("cell => jupyterapp.shell.currentWidget.content.scrollToItem(cell)", cell)
         page.locator(".jp-OutputArea-output", has_text=f"answer {cell - 3}\n").wait_for()
     assert page.locator(".jp-OutputPlaceholder").count() == 0
     # what the reader folds again stays folded
