@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perfkit.errors import UsageError
-from perfkit.report._text import fmt_ratio
+from perfkit.words import fmt_interval, fmt_ratio
 
 __all__ = ["Expected", "OnYourMachine", "on_your_machine"]
 
@@ -100,8 +100,7 @@ def on_your_machine(
         kind = type(measured).__name__
         raise UsageError(f"a {kind} has no ratio with an interval to look at") from None
     seen = _seen(low, high, expect)
-    interval = f"[{fmt_ratio(low).removesuffix('×')}, {fmt_ratio(high).removesuffix('×')}]"
-    figure = f"{fmt_ratio(ratio)} as fast {interval}"
+    figure = f"{fmt_ratio(ratio)} as fast {fmt_interval(low, high)}"
     agrees = seen == expect
     if agrees:
         said = f"On your machine: {figure}, as the text says."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.lessons._message import Message
 from perfkit.lessons.exercise import Exercise, NotYet
-from perfkit.report._text import fmt_bytes, fmt_count
+from perfkit.words import fmt_bytes, fmt_count
 
 if TYPE_CHECKING:
     import numpy as np

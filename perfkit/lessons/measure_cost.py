@@ -16,11 +16,12 @@ import numpy as np
 
 from perfkit.errors import UsageError
 from perfkit.machine import stamp
-from perfkit.report._text import fmt_count, fmt_ms, fmt_ratio, table, wrap
+from perfkit.report._text import table, wrap
 from perfkit.timing.clock import clock_in_use
 from perfkit.timing.compare import Interval, ratio_interval
 from perfkit.timing.summary import Summary, summarize
 from perfkit.trace._quiet import quiet_profiler
+from perfkit.words import fmt_count, fmt_ms, fmt_ratio
 
 __all__ = ["LabelCost", "OptionCost", "ProfilerCost", "label_cost", "profiler_cost"]
 

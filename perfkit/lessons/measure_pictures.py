@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from perfkit.errors import UsageError
 from perfkit.lessons.measure_cost import ProfilerCost
-from perfkit.report._text import fmt_ms, fmt_ratio
+from perfkit.words import fmt_ms, fmt_ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.errors import UsageError
-from perfkit.report._text import fmt_ms, fmt_share, table
+from perfkit.report._text import table
 from perfkit.timing.clock import clock_in_use
 from perfkit.timing.summary import Summary, summarize
+from perfkit.words import fmt_ms, fmt_share
 
 __all__ = ["Phases", "time_phases"]
 

@@ -20,11 +20,11 @@ from perfkit.lessons.simulated_gpu import (
     what_if,
 )
 from perfkit.report import strip
-from perfkit.report._text import fmt_ratio, fmt_share
 from perfkit.timing.clock import clock_in_use
 from perfkit.trace.breakdown import breakdown
 from perfkit.trace.columns import Category, Trace
 from perfkit.trace.steps import find_steps
+from perfkit.words import fmt_ratio, fmt_share
 
 if TYPE_CHECKING:
     import torch

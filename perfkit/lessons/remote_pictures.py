@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from perfkit.errors import UsageError
-from perfkit.report._text import fmt_count, fmt_ms
+from perfkit.words import fmt_count, fmt_ms
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -30,7 +30,7 @@ from typing import IO, Any, Literal
 from urllib.parse import quote
 
 from perfkit.errors import MeasurementError, MissingError, UsageError
-from perfkit.report._text import fmt_bytes, fmt_count
+from perfkit.words import fmt_bytes, fmt_count
 
 __all__ = ["Counts", "Failure", "Store"]
 

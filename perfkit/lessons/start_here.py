@@ -9,7 +9,7 @@ from typing import Any
 from perfkit.lessons._message import Message
 from perfkit.lessons.exercise import Exercise, NotYet
 from perfkit.lessons.images import ImageSet, make_images
-from perfkit.report._text import fmt_bytes, fmt_count
+from perfkit.words import fmt_bytes, fmt_count
 
 __all__ = ["SIDE", "cache_pictures"]
 

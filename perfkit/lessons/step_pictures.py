@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfkit.report._text import fmt_ms, fmt_share
 from perfkit.report.strip import Strip, strip_of
 from perfkit.trace.columns import Trace
 from perfkit.trace.queue import launch_queue
 from perfkit.trace.steps import find_steps
+from perfkit.words import fmt_ms, fmt_share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

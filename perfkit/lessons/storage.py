@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.lessons._message import Message
 from perfkit.lessons.exercise import Exercise, NotYet
 from perfkit.lessons.tables import NUMBERS, SHOPS, make_table, missing
-from perfkit.report._text import fmt_bytes, fmt_count
+from perfkit.words import fmt_bytes, fmt_count
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfkit.errors import UsageError
-from perfkit.report._text import fmt_bytes, fmt_ms, fmt_ratio
+from perfkit.words import fmt_bytes, fmt_ms, fmt_ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

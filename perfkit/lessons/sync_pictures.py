@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfkit.report._text import fmt_ms
+from perfkit.words import fmt_ms
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfkit.report._text import fmt_share, table
+from perfkit.report._text import table
+from perfkit.words import fmt_share
 
 __all__ = ["Segment", "bar", "colour_of", "describe", "text_bar"]
 

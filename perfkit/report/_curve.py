@@ -11,7 +11,7 @@ from itertools import groupby
 
 from perfkit.memory.curve import Curve
 from perfkit.report._bar import colour_of
-from perfkit.report._text import fmt_bytes, fmt_count
+from perfkit.words import fmt_bytes, fmt_count
 
 __all__ = ["curve_words", "stacked_curve"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfkit.experiment.recording import Figure
-from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio
 
 __all__ = ["shown"]
 

@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from perfkit._printable import printable
-from perfkit.report import _text
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
 
 __all__ = ["environment", "render", "render_string"]
 
@@ -36,11 +36,11 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     env.filters.update(
-        bytes=_text.fmt_bytes,
-        count=_text.fmt_count,
-        ms=_text.fmt_ms,
-        ratio=_text.fmt_ratio,
-        share=_text.fmt_share,
+        bytes=fmt_bytes,
+        count=fmt_count,
+        ms=fmt_ms,
+        ratio=fmt_ratio,
+        share=fmt_share,
     )
     env.globals["style"] = _style()
     return env

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from perfkit.experiment._declared import words
 from perfkit.experiment.compare_runs import Matched, RunsComparison
-from perfkit.report._text import clip, fmt_ms, table, wrap
+from perfkit.report._text import clip, table, wrap
+from perfkit.words import fmt_ms
 
 __all__ = ["html", "text"]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from perfkit.memory.crossings import Crossing, Crossings
-from perfkit.report._text import clip, fmt_bytes, fmt_count, table, wrap
+from perfkit.report._text import clip, table, wrap
 from perfkit.report._view import TableView
+from perfkit.words import fmt_bytes, fmt_count
 
 __all__ = ["html", "text"]
 

@@ -6,6 +6,7 @@ import html as _stdlib_html
 
 from perfkit.machine import Machine, Provenance
 from perfkit.report import _text
+from perfkit.words import fmt_bytes
 
 __all__ = ["html", "text"]
 
@@ -66,10 +67,10 @@ def _fact_rows(machine: Machine) -> list[tuple[str, str]]:
     rows = [
         ("CPU", machine.cpu),
         ("usable cores", cores),
-        ("RAM", _text.fmt_bytes(machine.ram_bytes)),
+        ("RAM", fmt_bytes(machine.ram_bytes)),
     ]
     if machine.shm_bytes is not None:
-        size, free = _text.fmt_bytes(machine.shm_bytes), _text.fmt_bytes(machine.shm_free_bytes)
+        size, free = fmt_bytes(machine.shm_bytes), fmt_bytes(machine.shm_free_bytes)
         rows.append(("/dev/shm", f"{size}, {free} free"))
     for gpu in machine.gpus:
         capability = gpu.compute_capability
@@ -77,7 +78,7 @@ def _fact_rows(machine: Machine) -> list[tuple[str, str]]:
         rows.append(
             (
                 f"GPU {gpu.index}",
-                f"{gpu.name}, {_text.fmt_bytes(gpu.memory_bytes)}, "
+                f"{gpu.name}, {fmt_bytes(gpu.memory_bytes)}, "
                 f"compute capability {dotted}, driver {gpu.driver or 'unknown'}",
             )
         )

@@ -16,16 +16,9 @@ from perfkit.memory.live import LiveTensor, MemoryNow
 from perfkit.memory.resident import Resident
 from perfkit.report._bar import Segment, bar, describe
 from perfkit.report._curve import curve_words, stacked_curve
-from perfkit.report._text import (
-    WIDTH,
-    fmt_bytes,
-    fmt_count,
-    fmt_ms,
-    fmt_share,
-    table,
-    wrap,
-)
+from perfkit.report._text import WIDTH, table, wrap
 from perfkit.report._view import LaneView, TableView
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
 
 __all__ = ["html", "text"]
 

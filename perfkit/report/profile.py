@@ -15,19 +15,13 @@ from perfkit.advice.typical import typical
 from perfkit.report import strip as step_strip
 from perfkit.report._bar import Segment, bar, text_bar
 from perfkit.report._lesson import lesson_here
-from perfkit.report._text import (
-    fmt_count,
-    fmt_ms,
-    fmt_number,
-    fmt_share,
-    table,
-    wrap,
-)
+from perfkit.report._text import table, wrap
 from perfkit.report._view import FindingView, LaneView, ProfileView, TableView
 from perfkit.trace.breakdown import Breakdown
 from perfkit.trace.lines import LineSamples
 from perfkit.trace.operators import Operator
 from perfkit.trace.syncs import Sync
+from perfkit.words import fmt_count, fmt_ms, fmt_number, fmt_share
 
 __all__ = ["html", "text"]
 

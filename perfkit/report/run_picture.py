@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from perfkit.report._text import fmt_bytes, fmt_ms, fmt_share
 from perfkit.timing.verdict import RunSummary
+from perfkit.words import fmt_bytes, fmt_ms, fmt_share
 
 __all__ = ["alternative", "bundle", "png"]
 

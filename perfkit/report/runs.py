@@ -8,16 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
-from perfkit.report._text import (
-    clip,
-    fmt_bytes,
-    fmt_count,
-    fmt_ms,
-    fmt_ratio,
-    fmt_share,
-    table,
-    wrap,
-)
+from perfkit.report._text import clip, table, wrap
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfkit.experiment.same import Checked, SameResult
-from perfkit.report._text import fmt_count, fmt_share, table, wrap
+from perfkit.report._text import table, wrap
+from perfkit.words import fmt_count, fmt_share
 
 __all__ = ["html", "text"]
 

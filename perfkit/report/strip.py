@@ -17,7 +17,7 @@ import numpy as np
 
 from perfkit._printable import printable
 from perfkit.errors import UsageError
-from perfkit.report._text import fmt_ms, fmt_share, table, wrap
+from perfkit.report._text import table, wrap
 from perfkit.trace.breakdown import (
     DEVICE_CLASSES,
     HOST_CLASSES,
@@ -29,6 +29,7 @@ from perfkit.trace.columns import Int64, Trace
 from perfkit.trace.idle import IDLE_CAUSES, idle_causes
 from perfkit.trace.intervals import paint
 from perfkit.trace.steps import Steps, find_steps
+from perfkit.words import fmt_ms, fmt_share
 
 __all__ = ["Part", "Strip", "StripLane", "strip_of", "svg", "text"]
 

@@ -12,7 +12,8 @@ from perfkit.experiment.ab import ABResult
 from perfkit.experiment.batch import LargestBatch
 from perfkit.experiment.sweep import Sweep
 from perfkit.experiment.tune import Tuning
-from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share, table, wrap
+from perfkit.report._text import table, wrap
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

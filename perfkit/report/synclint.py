@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from perfkit.advice.synclint.find import Sync, Syncs
 from perfkit.advice.synclint.reality import SyncCheck
-from perfkit.report._text import WIDTH, clip, fmt_ms, wrap
+from perfkit.report._text import WIDTH, clip, wrap
+from perfkit.words import fmt_ms
 
 __all__ = ["html", "text"]
 

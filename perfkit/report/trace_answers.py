@@ -11,17 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.report._bar import Segment, bar, text_bar
-from perfkit.report._text import (
-    clip,
-    fmt_bytes,
-    fmt_count,
-    fmt_ms,
-    fmt_number,
-    fmt_ratio,
-    fmt_share,
-    table,
-    wrap,
-)
+from perfkit.report._text import clip, table, wrap
 from perfkit.report._view import LaneView, TableView
 from perfkit.trace.communication import Communication
 from perfkit.trace.copies import Copies
@@ -35,6 +25,7 @@ from perfkit.trace.modules import Modules, SourceLines
 from perfkit.trace.queue import LaunchQueue
 from perfkit.trace.ranks import Ranks
 from perfkit.trace.sequences import Sequences
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio, fmt_share
 
 __all__ = ["html", "text"]
 

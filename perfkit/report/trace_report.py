@@ -8,7 +8,8 @@ from typing import Any
 from perfkit import report
 from perfkit.advice.trace_report import TraceReport
 from perfkit.report import profile as _profile
-from perfkit.report._text import fmt_ms, fmt_share, table, wrap
+from perfkit.report._text import table, wrap
+from perfkit.words import fmt_ms, fmt_share
 
 __all__ = ["html", "page", "text"]
 

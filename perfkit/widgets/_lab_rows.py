@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
-from perfkit.report._text import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share, table
+from perfkit.report._text import table
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
 
 Cell = dict[str, str]
 

@@ -313,7 +313,7 @@ def _ns(value: Any, span_ns: int) -> int:
 
 
 def _ms(us: float) -> str:
-    from perfkit.report._text import fmt_ms
+    from perfkit.words import fmt_ms
 
     return fmt_ms(us / 1e3)
 

@@ -18,11 +18,12 @@ import numpy as np
 
 from perfkit.errors import MissingError, UsageError
 from perfkit.machine import _host
-from perfkit.report._text import clip, fmt_bytes, fmt_count, fmt_ms, fmt_share
+from perfkit.report._text import clip
 from perfkit.report.timing import left
 from perfkit.timing.run import DEFAULT_HZ, Observer, Update, WatchedRun, check_hz
 from perfkit.timing.verdict import RunSummary
 from perfkit.widgets._frontend import has_front_end
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
 
 __all__ = ["watch"]
 

@@ -12,7 +12,7 @@ from torch import nn
 from perfkit import report
 from perfkit.memory.account import MemoryAccount, account
 from perfkit.memory.live import now
-from perfkit.report._text import fmt_bytes
+from perfkit.words import fmt_bytes
 
 MIB = 2**20
 

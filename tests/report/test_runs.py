@@ -62,7 +62,7 @@ def test_one_run_says_what_was_measured_and_where():
         "71 % of it data wait",
     ):
         assert words in one_line
-    for words in ("1 234 samples/s", "256 MiB", "n=7 of 7 steps", "measured here"):
+    for words in ("1,234 samples/s", "256 MiB", "n=7 of 7 steps", "measured here"):
         assert words in one_line
     assert "peak resident set of the training process" in said
     assert max(map(len, said.splitlines())) <= 96

@@ -58,7 +58,7 @@ def test_device_idle_is_told_by_its_cause(gpu: strip.Strip) -> None:
     device = gpu.lanes[1]
     assert device.totals_ns["idle: data"] == pytest.approx(700_000, rel=0.05)
     assert device.parts[0].name == "idle: data"
-    assert "idle, the host waits for data 0.7" in gpu.words
+    assert "idle, the host waits for data 700 µs" in gpu.words
 
 
 def test_boxes_below_a_pixel_are_merged() -> None:
@@ -171,7 +171,7 @@ def test_inside_a_report_only_what_its_bars_do_not_tell_is_told(gpu: strip.Strip
     assert 'class="sw"' not in strip.svg(host_only, inline=True)
     shown = strip.text(gpu, inline=True)
     assert "Host: d data wait; f forward; . other" in shown
-    assert "d idle, the host waits for data 0.7" in shown
+    assert "d idle, the host waits for data 700 µs" in shown
     assert max(map(len, shown.splitlines())) <= 96
 
 

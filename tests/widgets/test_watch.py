@@ -131,7 +131,7 @@ def test_the_status_line_carries_units() -> None:
         steps_per_s=50.0, samples_per_s=1600.4, wait_share=0.25,
     )  # fmt: skip
     assert watch_module._status(update) == (
-        "epoch 2 · step 30/120 · 20.0 ms a step · data wait 25 % · 1 600 samples/s"
+        "epoch 2 · step 30/120 · 20.0 ms a step · data wait 25 % · 1,600 samples/s"
         " · 3.00 GiB allocated · 01:00 < 03:00"
     )
     assert fmt_seconds(7322) == "2:02:02"

@@ -18,7 +18,7 @@ from perfkit.advice.synclint.script import run_script
 from perfkit.advice.synclint.tracer import Tracer
 from perfkit.advice.synclint.watch import Watch
 from perfkit.errors import ProfilerBusyError
-from perfkit.report._text import fmt_ms
+from perfkit.words import fmt_ms
 
 _TO_HOST = "Memcpy DtoH (Device -> Pageable)"
 _TO_DEVICE = "Memcpy HtoD (Pageable -> Device)"

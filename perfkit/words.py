@@ -1,0 +1,234 @@
+"""Numbers and units in words: the one place where perfkit formats a quantity.
+
+Every text, page, table and widget formats through these functions, so the same quantity reads
+the same everywhere. The rules:
+
+* A measurement has three significant digits. Shares have two, because they are read beside
+  each other and have to add up at a glance.
+* The unit is the one in which the number lies between 1 and 1000.
+* What is not zero never reads as zero, what is less than everything never reads as ``100 %``,
+  and a ratio near 1 has three decimals: ``1.00×`` is exactly 1.
+* Counts are exact up to the last digit. Thousands are separated by commas.
+* ``–`` means that there is no value.
+
+``numbers.js`` says the same for the widgets; both are tested against one table of cases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+__all__ = [
+    "ABSENT",
+    "fmt_bound",
+    "fmt_bytes",
+    "fmt_change",
+    "fmt_chosen_share",
+    "fmt_count",
+    "fmt_interval",
+    "fmt_ms",
+    "fmt_ms_interval",
+    "fmt_number",
+    "fmt_ratio",
+    "fmt_s",
+    "fmt_share",
+    "fmt_si",
+    "fmt_us",
+    "plural",
+]
+
+ABSENT = "–"
+_MINUS = "−"
+_INFINITE = "∞"
+
+_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+# Seconds go on to 600: "120 s" says more than "2.00 min".
+_TIME_UNITS = (("ns", 1e-6, 1e3), ("µs", 1e-3, 1e3), ("ms", 1.0, 1e3), ("s", 1e3, 600.0))
+_LONG_TIME_UNITS = (("min", 60e3, 600.0), ("h", 3600e3, math.inf))
+_SI_UNITS = ("", "k", "M", "G", "T", "P", "E")
+
+
+def fmt_number(x: float | None) -> str:
+    """Three significant digits without a unit: ``0.0123``, ``1.23``, ``123``, ``12,300``."""
+    return _signed(x, _digits)
+
+
+def fmt_count(n: float | None) -> str:
+    """A count, exact: ``12,345``. A mean count that is not whole has three digits: ``2.5``."""
+    return _signed(n, _count)
+
+
+def plural(n: float, noun: str, many: str | None = None) -> str:
+    """A count with its noun: ``1 step``, ``2 steps``, ``12,345 steps``."""
+    return f"{fmt_count(n)} {noun if n == 1 else many or noun + 's'}"
+
+
+def fmt_bytes(n: float | None) -> str:
+    """Bytes in binary units: ``0 B``, ``1.50 KiB``, ``5.59 GiB``."""
+    return _signed(n, _bytes)
+
+
+def fmt_ms(x: float | None) -> str:
+    """A time given in milliseconds, in the unit that reads best, from ns to h: ``12.3 ms``."""
+    return _signed(x, _time)
+
+
+def fmt_s(x: float | None) -> str:
+    """A time given in seconds; see :func:`fmt_ms`."""
+    return fmt_ms(None if x is None else x * 1e3)
+
+
+def fmt_us(x: float | None) -> str:
+    """A time given in microseconds; see :func:`fmt_ms`."""
+    return fmt_ms(None if x is None else x / 1e3)
+
+
+def fmt_ms_interval(low: float, high: float) -> str:
+    """The two ends of a time, given in milliseconds, in one unit: ``[11.9, 12.8] ms``."""
+    unit, size = _time_unit(max(abs(low), abs(high)) if math.isfinite(high) else abs(low))
+    return f"{fmt_interval(low / size, high / size)} {unit}"
+
+
+def fmt_share(x: float | None) -> str:
+    """A measured share of 1 in per cent: ``71 %``, ``3.2 %``, ``< 0.1 %``, ``0 %``."""
+    return "> −0.1 %" if x is not None and -0.001 < x < 0 else _signed(x, _share)
+
+
+def fmt_change(x: float | None) -> str:
+    """A relative change with its sign: ``+12 %``, ``−3.4 %``."""
+    if x is not None and 0 < x < 0.001:
+        return "< +0.1 %"
+    return ("+" if x is not None and x > 0 else "") + fmt_share(x)
+
+
+def fmt_chosen_share(x: float) -> str:
+    """A share that somebody chose, such as a margin or a confidence: ``5 %``, ``97.5 %``."""
+    percent = 100 * x
+    digits = 3
+    while x != 1 and float(f"{percent:.{digits}g}") == 100 and digits < 9:
+        digits += 1
+    return f"{percent:.{digits}g} %"
+
+
+def fmt_ratio(x: float | None) -> str:
+    """A ratio: ``2.34×``, ``12.0×``, ``1.003×``; ``–`` also for infinity."""
+    if x is None or math.isinf(x):
+        return ABSENT
+    text = _signed(x, _ratio)
+    return text if text == ABSENT else f"{text}×"
+
+
+def fmt_interval(low: float, high: float) -> str:
+    """The ends of an interval with the same number of decimals: ``[0.995, 1.020]``."""
+    ends = [_signed(end, _ratio) for end in (low, high)]
+    decimals = [len(end.partition(".")[2]) for end in ends]
+    near = 0 < abs(high) < 10 * abs(low) and "e" not in "".join(ends)
+    if near and decimals[0] != decimals[1]:
+        ends = [
+            end if n == max(decimals) else _minus(f"{value:,.{max(decimals)}f}")
+            for end, n, value in zip(ends, decimals, (low, high), strict=True)
+        ]
+    return f"[{ends[0]}, {ends[1]}]"
+
+
+def fmt_bound(gain: float) -> str:
+    """A bound on a speed-up, with the digits that it can carry: ``1.08×``, ``2.1×``, ``26×``."""
+    if not math.isfinite(gain):
+        return ABSENT
+    if gain < 1.15:  # 1 / (1 - 0.05) = 1.1 would read wrong
+        return f"{gain:.2f}×"
+    return f"{gain:.1f}×" if gain < 9.95 else f"{gain:,.0f}×"
+
+
+def fmt_si(x: float | None, unit: str) -> str:
+    """A large quantity with the prefix of its unit: ``12.3 TFLOP/s``, ``640 kFLOP``."""
+    if x is None or math.isnan(x):
+        return f"{ABSENT} {unit}"
+    size, power = _rounded(abs(x)), 0
+    while size >= 1e3 and power < len(_SI_UNITS) - 1:
+        size, power = _rounded(abs(x) / 1e3 ** (power + 1)), power + 1
+    return f"{_MINUS if x < 0 else ''}{_digits(size)} {_SI_UNITS[power]}{unit}"
+
+
+def _signed(x: float | None, say: Callable[[float], str]) -> str:
+    """``say`` of the size of ``x``, behind its sign."""
+    if x is None or math.isnan(x):
+        return ABSENT
+    return f"{_MINUS}{say(-x)}" if x < 0 else say(x)
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", _MINUS)
+
+
+def _rounded(size: float) -> float:
+    return float(f"{size:.3g}")
+
+
+def _digits(size: float) -> str:
+    """Three significant digits, without an exponent where that can be read."""
+    if size == 0:
+        return "0"
+    if math.isinf(size):
+        return _INFINITE
+    size = _rounded(size)
+    power = math.floor(math.log10(size))
+    if not -6 <= power < 15:
+        return f"{size:.2e}"
+    return f"{size:,.{max(2 - power, 0)}f}"
+
+
+def _count(n: float) -> str:
+    if math.isinf(n):
+        return _INFINITE
+    if float(n).is_integer():
+        return f"{n:,.0f}"
+    text = _digits(n)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def _bytes(n: float) -> str:
+    if n < 999.5:
+        # a mean may be below one byte
+        return f"{n:.0f} B" if n == 0 or n >= 0.5 else f"{_digits(n)} B"
+    size, unit = n / 1024, 1
+    while _rounded(size) >= 1000 and unit < len(_BYTE_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{_digits(size)} {_BYTE_UNITS[unit]}"
+
+
+def _time(ms: float) -> str:
+    if ms == 0:
+        return "0 ms"
+    unit, size = _time_unit(ms)
+    return f"{_digits(ms / size)} {unit}"
+
+
+def _time_unit(ms: float) -> tuple[str, float]:
+    if ms == 0:
+        return "ms", 1.0
+    for unit, size, end in (*_TIME_UNITS, *_LONG_TIME_UNITS):
+        if _rounded(ms / size) < end:
+            return unit, size
+    return "h", 3600e3
+
+
+def _share(x: float) -> str:
+    percent = 100 * x
+    if percent == 0:
+        return "0 %"
+    if math.isinf(percent):
+        return f"{_INFINITE} %"
+    if percent < 0.1:
+        return "< 0.1 %"
+    if percent < 9.95:
+        return f"{percent:.1f} %"
+    if percent < 99.5 or percent >= 100:
+        return f"{percent:,.0f} %"
+    return f"{percent:.1f} %" if percent < 99.95 else "> 99.9 %"
+
+
+def _ratio(x: float) -> str:
+    text = _digits(x)
+    return f"{x:.3f}" if text == "1.00" and x != 1 else text
