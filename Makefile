@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py perfkit/_version.py $(JS
 		-c constraints.txt -e '.[lab]' --group dev
 	@touch $@
 
-lab: install  ## open JupyterLab on the first lesson (PORT=8899 for another port)
+lab: install  ## open JupyterLab on the first lesson, in a copy: my-course (PORT=8899 for another port)
 	@$(BIN)/perfkit lab $(if $(PORT),--port $(PORT))
 
 test: install chromium  ## lint, types, import directions, unit tests, notebooks, browser

@@ -127,6 +127,11 @@ def _parser() -> argparse.ArgumentParser:
         action=argparse.BooleanOptionalAction,
         help="open a browser; default: where there is a screen, and not over ssh",
     )
+    lab.add_argument(
+        "--in-place",
+        action="store_true",
+        help="open the clone's own notebooks, to change the course; default: your copy, my-course",
+    )
     lab.add_argument("lesson", nargs="?", default="00", help="e.g. 00 (the default)")
     lab.set_defaults(run=_lab)
 
@@ -182,8 +187,12 @@ def _folder(text: str) -> Path:
 def _lab(arguments: argparse.Namespace) -> int:
     from perfkit.lessons._places import lesson_path
     from perfkit.lessons.server import serve
+    from perfkit.lessons.tutorial import own_copy
 
-    serve(lesson_path(arguments.lesson), port=arguments.port, browser=arguments.browser, say=_say)
+    path = lesson_path(arguments.lesson)
+    if not arguments.in_place:
+        path = own_copy(path, _say)
+    serve(path, port=arguments.port, browser=arguments.browser, say=_say)
     return 0
 
 

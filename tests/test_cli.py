@@ -197,7 +197,7 @@ def test_lab_prints_an_address_that_answers_and_ends_by_ctrl_c(tmp_path: Path) -
     environment = {k: v for k, v in os.environ.items() if not k.endswith("DISPLAY")}
     environment |= {"JUPYTER_CONFIG_DIR": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path)}
     process = subprocess.Popen(
-        [*PERFKIT, "lab", "--no-browser"],
+        [*PERFKIT, "lab", "--no-browser", "--in-place"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=environment,

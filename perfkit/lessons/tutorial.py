@@ -1,12 +1,16 @@
-"""A copy of the course in a folder of the reader's own, out of an installed perfkit or a clone."""
+"""A copy of the course in the reader's own folder, from an installed perfkit or from a clone.
+
+A reader works in a copy: running a lesson rewrites its notebook, and a clone should stay clean.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -14,8 +18,12 @@ import perfkit
 from perfkit._version import __version__
 from perfkit.errors import MissingError, UsageError
 from perfkit.lessons._course_files import SHIPPED, course_files
+from perfkit.lessons._places import clone_folder
 
-__all__ = ["Copied", "copy_course", "course_root"]
+__all__ = ["WORK", "Copied", "copy_course", "course_root", "own_copy"]
+
+#: Where a reader of a clone works: git ignores it, and nothing deletes it.
+WORK = "my-course"
 
 _README = Path(__file__).parent / "templates" / "tutorial.md"
 _MANIFEST = ".perfkit-tutorial.json"
@@ -27,16 +35,18 @@ class Copied:
     """What a copy did.
 
     Attributes:
-        folder: where the course lies now.
+        folder: where the course is now.
         written: new or renewed files.
-        same: files that were there already, as they should be.
+        same: files that were already up to date.
         lessons: how many lessons there are.
+        outdated: files that the reader changed and the course changed since; they were left alone.
     """
 
     folder: Path
     written: int
     same: int
     lessons: int
+    outdated: tuple[str, ...] = ()
 
 
 def course_root() -> Path:
@@ -55,48 +65,96 @@ def course_root() -> Path:
     )
 
 
-def copy_course(folder: Path, *, force: bool = False) -> Copied:
+def copy_course(
+    folder: Path, *, force: bool = False, root: Path | None = None, merge: bool = False
+) -> Copied:
     """Copy lessons, solutions, data makers and recorded results into ``folder``.
 
-    A file that the reader changed is not overwritten, and then nothing at all is. One that is as
-    an earlier copy left it is renewed. All files are made beside their places first and then moved
-    there, so that a full disk leaves no half of a course.
+    A file that the reader changed is not overwritten, and then nothing is copied at all. One that
+    is as an earlier copy left it is renewed. All files are made beside their places first and then
+    moved there, so a full disk leaves no half of a course.
 
     Args:
         folder: made where it is missing.
-        force: overwrite what the reader changed as well.
+        force: overwrite what the reader changed, too.
+        root: the course to copy; by default perfkit's own.
+        merge: leave alone what the reader changed, and copy the rest.
 
     Raises:
         MissingError: there is no course to copy.
-        UsageError: files were changed (named), something else stands in the place of a file or
+        UsageError: files were changed (named), something else is in the place of a file or
             folder, ``folder`` is where the course comes from, or nothing can be written there.
     """
-    root = course_root()
-    wanted = {path: (root / path).read_bytes() for path in course_files(root)}
-    wanted[PurePosixPath("README.md")] = _README.read_bytes()
+    root = course_root() if root is None else root
     try:
+        wanted = {path: (root / path).read_bytes() for path in course_files(root)}
+        wanted[PurePosixPath("README.md")] = _README.read_bytes()
         if folder.resolve() == root:
             raise UsageError(f"{folder} is where the course comes from: name another folder")
-        stale = _stale(folder, wanted, force=force)
-        _write(folder, {path: wanted[path] for path in stale}, wanted)
+        stale, changed = _compared(folder, wanted)
+        if changed and not force and not merge:
+            raise UsageError(_refusal(folder, changed))
+        new = stale if merge and not force else stale + changed
+        noted = {str(path): _digest(content) for path, content in wanted.items()}
+        outdated: tuple[str, ...] = ()
+        if merge and not force:
+            copied = _manifest(folder)
+            # what the reader's version began as: so that it is known when the course goes on
+            kept = {str(path): copied.get(str(path), noted[str(path)]) for path in changed}
+            outdated = tuple(name for name, digest in kept.items() if digest != noted[name])
+            noted |= kept
+        _write(folder, {path: wanted[path] for path in new}, noted)
     except OSError as error:
         raise UsageError(f"cannot copy into {folder}: {error.strerror or error}") from None
     n = sum(path.parent.name == "notebooks" and path.suffix == ".ipynb" for path in wanted)
-    return Copied(folder, len(stale), len(wanted) - len(stale), n)
+    return Copied(folder, len(new), len(wanted) - len(new), n, outdated)
 
 
-def _stale(
-    folder: Path, wanted: Mapping[PurePosixPath, bytes], *, force: bool
-) -> list[PurePosixPath]:
-    """The files that are missing or from an earlier copy.
+def own_copy(notebook: Path, say: Callable[[str], None]) -> Path:
+    """The reader's own copy of a lesson of a clone; any other notebook is opened where it is.
+
+    The copy is ``my-course`` in the clone. What the reader changed there stays. Generated data is
+    shared with the clone, through ``PERFKIT_DATA``.
+
+    Args:
+        notebook: a lesson or solution of the clone, or any other notebook.
+        say: takes each line to print.
 
     Raises:
-        UsageError: one was changed, or cannot be a file.
+        UsageError: the copy cannot be written.
+    """
+    clone = clone_folder()
+    if clone is None or (clone / _MANIFEST).is_file():
+        return notebook
+    lessons = (clone / "notebooks").resolve()
+    if not notebook.resolve().is_relative_to(lessons):
+        return notebook
+    copied = copy_course(clone / WORK, root=clone, merge=True)
+    os.environ.setdefault("PERFKIT_DATA", str(clone / "data" / "generated"))
+    say(f"Your copy of the course is {copied.folder}: git ignores it, and what you change stays.")
+    if copied.outdated:
+        names = ", ".join(copied.outdated[:_SHOWN])
+        more = f" and {len(copied.outdated) - _SHOWN} more" if len(copied.outdated) > _SHOWN else ""
+        say(
+            f"The course has newer versions of files that you changed: {names}{more}. To get one, "
+            "delete or rename yours and call this again."
+        )
+    return copied.folder / "notebooks" / notebook.resolve().relative_to(lessons)
+
+
+def _compared(
+    folder: Path, wanted: Mapping[PurePosixPath, bytes]
+) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
+    """The files that are missing or from an earlier copy, and those that the reader changed.
+
+    Raises:
+        UsageError: one cannot be a file.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is no folder: name another one")
+        raise UsageError(f"{folder} is not a folder: name another one")
     copied = _manifest(folder)
-    stale, changed = [], []
+    stale: list[PurePosixPath] = []
+    changed: list[PurePosixPath] = []
     for path, content in wanted.items():
         target = folder / path
         blocked = next((p for p in _parents(folder, path) if p.exists() and not p.is_dir()), None)
@@ -106,34 +164,32 @@ def _stale(
             stale.append(path)
             continue
         there = target.read_bytes()
-        if there == content:
-            continue
-        stale.append(path)
-        if copied.get(str(path)) != _digest(there):
-            changed.append(str(path))
-    if changed and not force:
-        more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-        raise UsageError(
-            f"{len(changed)} file{'s' * (len(changed) > 1)} in {folder} changed since they were "
-            f"copied: {', '.join(changed[:_SHOWN])}{more}. Nothing was written. Name another "
-            "folder, or overwrite them with --force"
-        )
-    return stale
+        if there != content:
+            is_ours = copied.get(str(path)) == _digest(there)
+            (stale if is_ours else changed).append(path)
+    return stale, changed
+
+
+def _refusal(folder: Path, changed: Sequence[PurePosixPath]) -> str:
+    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return (
+        f"{len(changed)} file{'s' * (len(changed) > 1)} in {folder} changed since they were "
+        f"copied: {', '.join(map(str, changed[:_SHOWN]))}{more}. Nothing was written. Name another "
+        "folder, or overwrite them with --force"
+    )
 
 
 def _parents(folder: Path, path: PurePosixPath) -> list[Path]:
     return [folder / parent for parent in path.parents if parent.name]
 
 
-def _write(
-    folder: Path, new: Mapping[PurePosixPath, bytes], all_: Mapping[PurePosixPath, bytes]
-) -> None:
-    """Put ``new`` in its places, and note what all files were like when they were copied."""
+def _write(folder: Path, new: Mapping[PurePosixPath, bytes], digests: Mapping[str, str]) -> None:
+    """Put ``new`` in its places, and note what each file was when it was copied."""
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     manifest = {
         "perfkit": __version__,
-        "files": {str(path): _digest(content) for path, content in all_.items()},
+        "files": dict(digests),
     }
     staging = None
     try:

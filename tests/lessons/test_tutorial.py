@@ -18,7 +18,7 @@ from perfkit import cli
 from perfkit.errors import MissingError, UsageError
 from perfkit.lessons import tutorial
 from perfkit.lessons._course_files import course_files
-from perfkit.lessons.tutorial import copy_course
+from perfkit.lessons.tutorial import WORK, copy_course, own_copy
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -224,7 +224,7 @@ def test_a_full_disk_leaves_nothing_behind(
 @pytest.mark.parametrize(
     ("blocked", "reason"),
     [
-        ("mine", "no folder"),
+        ("mine", "not a folder"),
         ("mine/notebooks", "in the way"),
         ("mine/notebooks/00-a.ipynb/", "in the way"),
     ],
@@ -267,3 +267,58 @@ def test_a_clone_gives_the_same_files_as_its_wheel(tmp_path: Path) -> None:
     manifest = json.loads((tmp_path / "mine" / ".perfkit-tutorial.json").read_text())
     assert set(manifest["files"]) == {str(p) for p in course_files(ROOT)} | {"README.md"}
     assert copied.lessons == len(list((ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb")))
+
+
+@pytest.fixture
+def clone(course: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The small course as a clone has it, and the working directory in it."""
+    root = tmp_path / "clone"
+    (course).rename(root)
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("PERFKIT_DATA", "")
+    return root
+
+
+def test_a_lesson_of_a_clone_is_opened_as_a_copy_that_keeps_the_reader_s_work(clone: Path) -> None:
+    lesson = clone / "notebooks" / "00-a.ipynb"
+    said: list[str] = []
+    mine = own_copy(lesson, said.append)
+    assert mine == clone / "my-course" / "notebooks" / "00-a.ipynb"
+    assert mine.read_text() == lesson.read_text()
+
+    # what the reader changed stays, and what they did not is renewed
+    mine.write_text("my work")
+    (clone / "notebooks" / "README.md").write_text("two")
+    del said[:]
+    assert own_copy(lesson, said.append).read_text() == "my work"
+    assert (mine.parent / "README.md").read_text() == "two"
+    assert len(said) == 1, "the course did not change what the reader changed"
+
+    # the course goes on: said each time until the reader does something about it
+    lesson.write_text("two")
+    for _ in range(2):
+        del said[:]
+        assert own_copy(lesson, said.append).read_text() == "my work"
+        assert "newer versions of files that you changed: notebooks/00-a.ipynb." in said[1]
+    mine.rename(mine.with_name("old.ipynb"))
+    del said[:]
+    assert own_copy(lesson, said.append).read_text() == "two"
+    assert len(said) == 1
+    assert not any(path.is_dir() and path.name == "my-course" for path in mine.parents[1].iterdir())
+
+
+def test_what_is_not_a_lesson_of_a_clone_is_opened_where_it_is(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own.ipynb"
+    own.write_text("{}")
+    assert own_copy(own, print) == own
+    assert not (clone / "my-course").exists()
+    mine = own_copy(clone / "notebooks" / "00-a.ipynb", lambda _: None)
+    monkeypatch.chdir(mine.parent)  # inside the copy, the copy is what is opened
+    assert own_copy(mine, print) == mine
+
+
+def test_git_and_make_leave_the_reader_s_copy_alone() -> None:
+    assert f"/{WORK}/" in (ROOT / ".gitignore").read_text().splitlines()
+    assert WORK not in (ROOT / "Makefile").read_text().partition("\nclean:")[2]
