@@ -12,6 +12,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfkit.experiment._failure import is_library, short_name
+from perfkit.machine._host import memory_bytes
 
 if TYPE_CHECKING:
     from perfkit.memory.cuda import CudaRuntime
@@ -48,12 +49,15 @@ def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
     parts = dict(state.by_device.get(device, {}))
     total = sum(parts.values())
     allocator = next((a for a in state.allocators if f"cuda:{a.device}" == device), None)
+    asked = requested_bytes(error)
+    biggest = [t for t in state.biggest if t.device == device]
     # what was there when the step began is not known: nothing is said about it
     found = list(remedies(parts, dict.fromkeys(parts, 0), allocator) if parts else ())
-    biggest = [t for t in state.biggest if t.device == device]
     if parts and parts["other"] >= max(_WORTH * total, 1):
         found.append(_let_go(parts["other"], biggest))
-    asked = requested_bytes(error)
+    held = max(total, 0 if allocator is None else allocator.reserved_bytes)
+    if asked is not None and asked > held:
+        found = [_ask_for_less(asked, held, _capacity(error, device))]
     frames = _frames(error.__traceback__)
     lines = [
         f"When memory ran out (measured in the run's process; {device}):",
@@ -161,11 +165,33 @@ def _let_go(nbytes: int, biggest: list[LiveTensor]) -> str:
     )
 
 
+def _capacity(error: BaseException, device: str) -> int | None:
+    """What the device has in all; None where neither torch nor the system says."""
+    if device == "cpu":
+        return memory_bytes()
+    said = re.search(r"total capacity of ([\d.]+) GiB", str(error))
+    return int(float(said[1]) * 2**30) if said else None
+
+
+def _ask_for_less(asked: int, held: int, capacity: int | None) -> str:
+    """One request that is larger than everything alive: what is alive is not the problem."""
+    if capacity is not None and asked > capacity:
+        return (
+            f"ask for less at once: this line asks for {_size(asked)} and there are "
+            f"{_size(capacity)} in all, so no setting makes room; check the shapes in it"
+        )
+    return (
+        f"ask for less at once: this line asks for {_size(asked)}, and all tensors together hold "
+        f"{_size(held)}; check the shapes in it first"
+    )
+
+
 def _sentence(
     total: int, parts: Mapping[str, int], biggest: list[LiveTensor], found: list[str]
 ) -> str:
     if not total:
-        return "no tensors were alive there"
+        words = "no tensors were alive there"
+        return f"{words}; try: {found[0].split(':')[0]}" if found else words
     category, nbytes = max(parts.items(), key=lambda item: item[1])
     words = f"{_size(total)} of tensors were alive, {100 * nbytes / total:.0f} % {category}"
     if biggest:

@@ -1,4 +1,4 @@
-"""Messages on a byte stream: eight bytes of length, then msgpack."""
+"""Messages on a byte stream: a mark and eight bytes of length, then msgpack."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from typing import Any
 
 import msgspec
 
-_LENGTH = struct.Struct("<Q")
-# A length beyond this is a torn stream and no message.
-_MOST_BYTES = 1 << 34
+_HEAD = struct.Struct("<4sQ")
+# What somebody else writes into the pipe does not begin like this.
+_MARK = b"\xf7pk\n"
+
+
+class NotAMessageError(ValueError):
+    """What came is no stream of messages: something else has written to it."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
     """One message, ready to be written."""
     body = msgspec.msgpack.encode(message)
-    return _LENGTH.pack(len(body)) + body
+    return _HEAD.pack(_MARK, len(body)) + body
 
 
 class Frames:
@@ -28,18 +32,21 @@ class Frames:
         """Take more bytes; return the messages that are complete now.
 
         Raises:
-            ValueError: what came is no stream of messages.
+            NotAMessageError: something else was written to the stream.
         """
         self._buffer += data
         messages: list[dict[str, Any]] = []
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > _MOST_BYTES:
-                raise ValueError(f"a message of {length} bytes")
-            end = _LENGTH.size + length
+        while len(self._buffer) >= _HEAD.size:
+            mark, length = _HEAD.unpack_from(self._buffer)
+            if mark != _MARK:
+                raise NotAMessageError(f"a message begins with {mark!r}")
+            end = _HEAD.size + length
             if len(self._buffer) < end:
                 break
-            body = bytes(self._buffer[_LENGTH.size : end])
+            body = bytes(self._buffer[_HEAD.size : end])
             del self._buffer[:end]
-            messages.append(msgspec.msgpack.decode(body, type=dict[str, Any]))
+            try:
+                messages.append(msgspec.msgpack.decode(body, type=dict[str, Any]))
+            except msgspec.DecodeError as error:
+                raise NotAMessageError(str(error)) from error
         return messages

@@ -29,7 +29,7 @@ import psutil
 from perfkit.errors import MissingError
 from perfkit.experiment import _frames, _server
 
-#: What a child or its process tells: a message, printed bytes, or its exit code.
+#: What a child or its process tells: a message, printed bytes, its exit code, or junk.
 News = tuple[str, Any]
 
 # In this order: after the first a run can begin, after the second it begins at once (building
@@ -54,7 +54,10 @@ class Child(Protocol):
         """Say something to the child; nothing happens where it is gone."""
 
     def news(self, timeout_s: float) -> list[News]:
-        """``("message", dict)``, ``("output", bytes)``, ``("exit", code)``; [] at time-out."""
+        """``("message", dict)``, ``("output", bytes)``, ``("exit", code)``; [] at time-out.
+
+        ``("junk", words)`` where something else than the worker wrote into its pipe.
+        """
 
     def kill(self) -> None:
         """End all its processes at once."""
@@ -159,7 +162,11 @@ class ForkedChild:
             return []
         if fd == self._output:
             return [("output", data)]
-        messages: list[News] = [("message", m) for m in self._frames.feed(data)]
+        try:
+            messages: list[News] = [("message", m) for m in self._frames.feed(data)]
+        except _frames.NotAMessageError as error:
+            self._selector.unregister(fd)
+            return [("junk", str(error))]
         return messages or [("part", None)]  # part of a large message
 
     def _control_news(self) -> list[News]:
@@ -392,7 +399,12 @@ class SpawnedChild:
         frames = _frames.Frames()
         stream: Any = self._process.stdout
         while data := stream.read1(_READ_BYTES):
-            for message in frames.feed(data):
+            try:
+                messages = frames.feed(data)
+            except _frames.NotAMessageError as error:
+                self._news.put(("junk", str(error)))
+                return
+            for message in messages:
                 self._news.put(("message", message))
 
     def _read_output(self) -> None:

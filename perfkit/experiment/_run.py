@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from perfkit._scratch import scratch_folder
 from perfkit.errors import PerfkitError
 from perfkit.experiment import _failure, _process
 from perfkit.experiment._failure import Failure
@@ -42,6 +43,11 @@ _FEWEST_STEPS = 3
 _OUTPUT_BYTES = 64 * 1024
 # While nothing happens, the thread looks at its limits this often.
 _LOOK_EVERY_S = 0.5
+
+_JUNK = (
+    "the workload wrote into the pipe through which its process reports its steps: write only to "
+    "file descriptors that you opened, and not to one that was closed meanwhile"
+)
 
 # Runs of this process that are going on now: they disturb each other.
 _going_on: set[Run] = set()
@@ -103,7 +109,7 @@ class Run:
         self._begun = False
         self._failure: Failure | None = None
         self._done = False
-        self._after_end = ""
+        self._after_end: Failure | None = None
         self._finish_asked = False
         self._want_pause = False
         self._parks = False
@@ -160,7 +166,8 @@ class Run:
         try:
             self._emit(RunStarted(self.plan.run_id, dict(self.plan.values), self.plan.notes))
             self._enter("starting")
-            code = self._follow()
+            with scratch_folder() as scratch:
+                code = self._follow(str(scratch))
         except _NotStarted:
             pass
         except PerfkitError as error:
@@ -181,10 +188,10 @@ class Run:
             self._emit(RunFinished(result))
             self.finished.set()
 
-    def _follow(self) -> int:
+    def _follow(self, scratch: str) -> int:
         """Read and act until the child has ended; returns its exit code."""
         child = self._child = _process.new_child(self.plan.environment)
-        child.send({"k": "job", "job": pickle.dumps(self._job())})
+        child.send({"k": "job", "job": pickle.dumps(self._job(scratch))})
         self._sign_s = time.perf_counter()
         while True:
             for kind, content in child.news(self._patience_s()):
@@ -196,10 +203,13 @@ class Run:
                     del self._output[:-_OUTPUT_BYTES]
                 elif kind == "message":
                     self._hear(content)
+                elif kind == "junk" and self._failure is None:
+                    self._failure = Failure("failed", _JUNK)
+                    self._kill_at_s = time.perf_counter()
             self._answer_requests(child)
             self._hold_limits(child)
 
-    def _job(self) -> Job:
+    def _job(self, scratch: str) -> Job:
         return Job(
             workload=self.plan.workload,
             values=dict(self.plan.values),
@@ -209,6 +219,7 @@ class Run:
             environment={**os.environ, **self.plan.environment},
             sources=dict(self.plan.sources),
             threads=_threads_here(),
+            scratch=scratch,
             # no step that counts is disturbed; the last of the warm-up is left out because a
             # compiled optimizer step may be compiled again when the hook is gone
             watched_steps=min(max(self.plan.warmup - 1, 1), self.plan.warmup, STEPS),
@@ -235,7 +246,7 @@ class Run:
             self._kill_at_s = time.perf_counter() + _CLEAN_UP_WITHIN_S
         elif kind == "failed":
             if self._done:
-                self._after_end = message["message"]
+                self._after_end = Failure("done", message["message"], message["traceback"])
             else:
                 self._failure = Failure(message["state"], message["message"], message["traceback"])
             self._kill_at_s = time.perf_counter() + _CLEAN_UP_WITHIN_S
@@ -399,9 +410,9 @@ class Run:
         if failure is not None:
             return failure
         if self._done:
-            return (
-                Failure("done", "") if self._curve.n or self._last else Failure("failed", NO_STEP)
-            )
+            if not self._curve.n and not self._last:
+                return Failure("failed", NO_STEP)
+            return self._cleaned_up(code, output)
         if self._child is not None and self._child.pid is None and not self._begun:
             return Failure("failed", _process.why_no_child())
         return _failure.of_exit(
@@ -413,6 +424,20 @@ class Run:
             oom_kills=_failure.oom_kill_count() - self._oom_kills,
         )
 
+    def _cleaned_up(self, code: int, output: str) -> Failure:
+        """All steps are measured; what went wrong afterwards is told, and fails nothing."""
+        after = self._after_end
+        if after is not None:
+            words = f"its steps are measured; cleaning up then failed: {after.message}"
+            return Failure("done", words, after.traceback_text)
+        if self._kill_at_s == float("inf"):
+            limit = f"cleaning up took longer than {_CLEAN_UP_WITHIN_S:g} s and was cut off"
+            return Failure("done", f"its steps are measured; {limit}")
+        if code:
+            ended = _failure.of_exit(code, output=output, last_bytes=0, ram_bytes=1, oom_kills=0)
+            return Failure("done", f"its steps are measured; then {ended.message}", output)
+        return Failure("done", "")
+
     def _on_gpu(self) -> bool:
         return "CUDA" in self._last.get("peak_kind", "")
 
@@ -422,8 +447,6 @@ class Run:
         warnings = [*self.plan.notes, *found.warnings]
         if self._overlapped:
             warnings.append("another run went on in parallel: they disturbed each other")
-        if self._after_end:
-            warnings.append(f"after its last step the workload failed: {self._after_end}")
         running_s = 0.0
         if len(end_s) > 1:
             between = [s for s in self._pauses.spans_s if end_s[0] <= s[0] <= end_s[-1]]

@@ -7,6 +7,7 @@ code; what it says to the kernel are the messages of :class:`_Stream`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import gc
 import linecache
@@ -46,6 +47,7 @@ from perfkit.experiment.settings import Settings
 _LOOK_EVERY_S = 0.02
 # More samples than this in one step are none; int64 takes them.
 _MOST_SAMPLES = 2**53
+_CHANNEL = "the file descriptor through which its process reports its steps"
 _FORKED = (
     "the workload forked, and the copy went on with its steps: end the copy with os._exit(0), "
     "or start it by multiprocessing or subprocess"
@@ -64,6 +66,7 @@ class Job:
         threads: with which the kernel's torch computes; None where it has not loaded torch.
         watched_steps: steps at the beginning whose gradients are caught.
         sources: lines of notebook cells by file name, for tracebacks.
+        scratch: a folder that the kernel removes after the run.
     """
 
     workload: bytes
@@ -75,6 +78,7 @@ class Job:
     sources: Mapping[str, list[str]] = field(default_factory=dict)
     threads: int | None = None
     watched_steps: int = _fingerprint.STEPS
+    scratch: str = ""
 
 
 class Commands(Protocol):
@@ -169,7 +173,14 @@ class _Stream:
     def _write(self, kind: str, content: dict[str, Any]) -> None:
         data = memoryview(_frames.encode({"k": kind} | content))
         while data:
-            data = data[os.write(self._fd, data) :]
+            try:
+                data = data[os.write(self._fd, data) :]
+            except OSError as error:
+                if error.errno != errno.EBADF:
+                    raise
+                # nobody can be told but by what the process prints last
+                os.write(2, f"the workload closed {_CHANNEL} ({self._fd})\n".encode())
+                os._exit(1)
 
 
 #: What the spawned child uses, too.
@@ -253,6 +264,9 @@ def _prepared(job: Job) -> Callable[[Settings], Any]:
     if sys.platform == "linux":
         # what torch's DataLoader is used to; classes of the notebook need no pickling then
         multiprocessing.set_start_method("fork", force=True)
+    if job.scratch:
+        # for the sockets of multiprocessing: a killed process cannot remove its own folder
+        multiprocessing.current_process()._config["tempdir"] = job.scratch  # type: ignore[attr-defined]
     _seed(job.seed)
     workload: Callable[[Settings], Any] = cloudpickle.loads(job.workload)
     _become_main(workload)

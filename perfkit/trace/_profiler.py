@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from perfkit import _torch_compat
+from perfkit._scratch import scratch_folder
 from perfkit.errors import ProfilerBusyError
 from perfkit.trace._quiet import quiet_profiler
 
@@ -49,8 +49,8 @@ def start_quietly(profile: Any) -> None:
 
 def raw_trace(profile: Any) -> bytes:
     """The trace as JSON. Plain, and through memory where there is room: ten times faster."""
-    with tempfile.TemporaryDirectory(prefix="perfkit-", dir=_roomy_folder()) as folder:
-        path = Path(folder) / "trace.json"
+    with scratch_folder(_roomy_folder()) as folder:
+        path = folder / "trace.json"
         with quiet_profiler():
             profile.export_chrome_trace(str(path))
         return path.read_bytes()

@@ -136,7 +136,7 @@ class _FakeCuda:
         pytest.fail("the peaks are the run's")
 
 
-def _failed_on_gpu(monkeypatch):
+def _failed_on_gpu(monkeypatch, asked="30.00 MiB"):
     from perfkit.memory import storages
 
     # the same tensors, said to be on a GPU
@@ -159,7 +159,10 @@ def _failed_on_gpu(monkeypatch):
     kept = torch.zeros(3 * MIB)
     try:
         assert kept.numel()
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. (simulated)")
+        raise torch.OutOfMemoryError(
+            f"CUDA out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of "
+            "1.50 GiB of which 1 MiB is free. (simulated)"
+        )
     except torch.OutOfMemoryError as error:
         return _alive.alive(error, cuda=_FakeCuda())
 
@@ -171,7 +174,7 @@ def test_on_cuda_the_allocators_counters_join(monkeypatch):
         "simulated (cuda:0): allocated 70 MiB, reserved 100 MiB; peaks 80 MiB and 160 MiB"
         in found.text
     )
-    assert "asked for in vain: 2.5 GiB" in found.text
+    assert "asked for in vain: 30 MiB" in found.text
     assert "12 MiB  kept  3145728 float32  other" in found.text
     assert "expandable_segments:True: 80 MiB were reserved" in found.text
 
@@ -236,3 +239,35 @@ def test_with_no_room_left_at_all_the_failure_is_told():
     assert result.state == "out of memory"
     assert result.message.startswith("out of memory: MemoryError")
     assert result.traceback_text.startswith("Traceback")
+
+
+def test_more_than_the_gpu_has_is_told_first(monkeypatch):
+    found = _failed_on_gpu(monkeypatch, asked="2.50 GiB")
+    helps = found.text.partition("What would help:\n")[2]
+    assert helps.startswith("  - ask for less at once: this line asks for 2.5 GiB and there are ")
+    assert "1.5 GiB in all, so no setting makes room" in helps
+    assert "expandable_segments" not in helps
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [(1 << 50, "so no setting makes room"), (1 << 30, "all tensors together hold ")],
+)
+def test_one_absurd_allocation_is_not_cured_by_zero_grad(factor, words):
+    # what is alive has gradients worth a word: they are not what is in the way
+    weight = torch.ones(1024, requires_grad=True)
+    weight.sum().backward()
+    asked = 8 * factor
+    error = None
+    try:
+        raise RuntimeError(
+            f"[enforce fail at alloc_cpu.cpp:127] you tried to allocate {asked} bytes."
+        )
+    except RuntimeError as raised:
+        error = raised
+    told = _alive.alive(error)
+    helps = told.text.partition("What would help:\n")[2]
+    assert words in helps
+    assert "zero_grad" not in helps
+    assert told.sentence.endswith("try: ask for less at once")
+    assert weight.grad is not None

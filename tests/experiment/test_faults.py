@@ -334,7 +334,67 @@ def test_a_workload_that_fails_when_it_is_closed(session):
 
     result = session(workload).run()
     assert result.state == "done"
-    assert any("after its last step the workload failed: OSError" in w for w in result.warnings)
+    assert result.message.startswith(
+        "its steps are measured; cleaning up then failed: OSError: cannot clean up (line "
+    )
+    assert 'raise OSError("cannot clean up")' in result.traceback_text
+    assert result.raise_if_failed() is result
+
+
+def test_a_crash_after_the_last_step_is_told(session):
+    def workload(s):
+        import os
+        import signal
+        import time
+
+        try:
+            while True:
+                time.sleep(0.001)
+                yield
+        finally:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+    result = session(workload).run()
+    assert result.state == "done"
+    assert result.message.startswith("its steps are measured; then crashed (SIGSEGV)")
+
+
+@pytest.mark.parametrize("junk", [b"\xff" * 64, b"\0" * 8, b"step 1 done\n", b"\1"])
+def test_junk_in_the_pipe_is_the_workloads_and_not_perfkits(faulty, junk):
+    def fault():
+        import os
+        import stat
+
+        yield
+        for fd in range(3, 64):
+            try:
+                if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                    os.write(fd, junk)
+            except OSError:
+                continue
+        for _ in range(1000):
+            yield
+
+    result = faulty(fault)
+    assert result.state == "failed"
+    assert result.message.startswith("the workload wrote into the pipe")
+    assert "perfkit itself" not in result.message
+
+
+def test_a_closed_pipe_is_told(faulty):
+    def fault():
+        import os
+        import time
+
+        yield
+        os.closerange(3, 64)
+        while True:
+            time.sleep(0.01)
+            yield
+
+    result = faulty(fault)
+    assert result.state == "failed"
+    assert "the workload closed the file descriptor" in result.message
 
 
 def test_a_workload_that_does_not_end_when_it_is_closed(session):

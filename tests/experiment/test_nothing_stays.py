@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 import perfkit
+from perfkit import _scratch
 from perfkit.experiment import _process
 
 from .conftest import MARK, gone_within, marked
@@ -221,3 +222,38 @@ def test_a_spawned_child_behaves_alike(monkeypatch, session):
     one.start(num_workers=1)
     one.stop()
     assert one.wait().state == "stopped"
+
+
+def test_scratch_of_a_killed_process_is_swept_at_the_next_start(tmp_path):
+    code = (
+        "import os, signal; from perfkit import _scratch; "
+        f"_scratch.new_folder({str(tmp_path)!r}); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    (left,) = tmp_path.iterdir()
+    (tmp_path / "perfkit-notes").mkdir()  # nobody's scratch
+    with _scratch.scratch_folder(str(tmp_path)) as mine:
+        assert not left.exists()
+        assert sorted(tmp_path.iterdir()) == sorted([mine, tmp_path / "perfkit-notes"])
+        with _scratch.scratch_folder(str(tmp_path)):
+            assert mine.exists(), "this process still lives"
+    assert [p.name for p in tmp_path.iterdir()] == ["perfkit-notes"]
+
+
+def test_what_multiprocessing_makes_lies_where_it_is_removed(session, tmp_path, monkeypatch):
+    import tempfile
+
+    def workload(s):
+        import os
+        import signal
+        from multiprocessing import util
+
+        print(util.get_temp_dir(), flush=True)
+        yield
+        yield
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    result = session(workload).run()
+    assert result.output.startswith(f"{tmp_path}/perfkit-")
+    assert list(tmp_path.iterdir()) == []

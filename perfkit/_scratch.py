@@ -1,0 +1,67 @@
+"""Scratch folders that are gone when their process is, also after ``kill -9``.
+
+A folder's name says which process owns it. Whoever makes the next one in the same place removes
+those whose process has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["new_folder", "scratch_folder", "sweep"]
+
+_STEM = "perfkit"
+
+
+@contextlib.contextmanager
+def scratch_folder(where: str | None = None) -> Iterator[Path]:
+    """A new folder in ``where`` (by default the system's temporary folder), removed at the end."""
+    folder = new_folder(where)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def new_folder(where: str | None = None) -> Path:
+    """A new folder, which its maker removes; those of processes that have ended go first."""
+    parent = where or tempfile.gettempdir()
+    sweep(parent)
+    return Path(tempfile.mkdtemp(prefix=f"{_STEM}-{_namespace()}-{os.getpid()}-", dir=parent))
+
+
+def sweep(where: str | None = None) -> None:
+    """Remove the folders in ``where`` whose process has ended; what cannot be removed stays."""
+    ours = f"{_STEM}-{_namespace()}-"
+    with contextlib.suppress(OSError):
+        for folder in Path(where or tempfile.gettempdir()).glob(f"{ours}*"):
+            pid = folder.name.removeprefix(ours).partition("-")[0]
+            if pid.isdigit() and not _lives(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _namespace() -> str:
+    """Process numbers mean something only within it: containers may share /dev/shm."""
+    try:
+        return str(Path("/proc/self/ns/pid").stat().st_ino)
+    except OSError:
+        return "0"
+
+
+def _lives(pid: int) -> bool:
+    if os.name == "nt":
+        import psutil
+
+        return bool(psutil.pid_exists(pid))  # os.kill would end it there
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
