@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import io
 import os
 import shutil
+import signal
+import sys
 import tarfile
 import tempfile
+import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,50 +114,80 @@ class _Far:
         return _CONTENT[key]
 
 
-class _Killed(BaseException):
-    """The end of a process, as far as the reader's code can see it."""
+# What a process that stands in for another one came to.
+_RETURNED_IT, _RETURNED_OTHER, _RAISED = 0, 1, 2
+_BLOCKED = None  # it waits for a lock that this process holds, or was killed
+_RIVAL_S = 3.0
+_POLL_S = 0.005
 
 
-class _Interrupted(io.RawIOBase):
-    """A file whose writer dies when half of what it writes is there."""
+def _in_another_process(
+    answer: Answer, far: Fetch, folder: Path, key: str, *, dies_at: int | None = None
+) -> int | None:
+    """Read a key in a forked process, as a second loader worker would.
 
-    def __init__(self, file: Any) -> None:
-        self._file = file
+    Args:
+        answer, far, folder, key: what is called.
+        dies_at: the kernel kills the process at once when a file that it writes would get more
+            bytes than this; nothing in it is tidied up, whichever way it writes.
 
-    def writable(self) -> bool:
-        return True
+    Returns:
+        ``_RETURNED_IT``, ``_RETURNED_OTHER``, ``_RAISED``, or ``_BLOCKED``.
+    """
+    with warnings.catch_warnings():
+        # torch and Jupyter have threads, of which the copy uses none
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        came_to = _RAISED
+        try:
+            sys.stdout = sys.stderr = io.StringIO()
+            sys.dont_write_bytecode = True
+            if dies_at is not None:
+                _die_at(dies_at)
+            came_to = _RETURNED_IT if answer(far, folder, key) == _CONTENT[key] else _RETURNED_OTHER
+        finally:
+            os._exit(came_to)
+    deadline = time.monotonic() + _RIVAL_S
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else _BLOCKED
+        time.sleep(_POLL_S)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return _BLOCKED
 
-    def write(self, data: Any) -> int:
-        view = data.encode() if isinstance(data, str) else bytes(data)
-        self._file.write(view[: len(view) // 2])
-        raise _Killed
 
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+def _die_at(n_bytes: int) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
-def _killed_while_writing(folder: Path) -> Iterator[None]:
-    """In this block whoever writes to a file in that folder dies halfway, and tidies up nothing."""
-    real, real_unlink, real_remove = builtins.open, os.unlink, os.remove
+def _before_a_rename(do: Callable[[Path], None]) -> Iterator[None]:
+    """In this block ``do(source)`` is called before the first file is renamed."""
+    real = {name: getattr(os, name) for name in ("replace", "rename", "link")}
+    pending = [do]
 
-    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        made = real(file, mode, *args, **kwargs)
-        inside = not isinstance(file, int) and folder in Path(str(file)).absolute().parents
-        return _Interrupted(made) if inside and set(mode) & set("wxa+") else made
+    def intercepted(rename: Callable[..., Any]) -> Callable[..., Any]:
+        def renamed(source: Any, *args: Any, **kwargs: Any) -> Any:
+            if pending:
+                pending.pop()(Path(os.fsdecode(source)).absolute())
+            return rename(source, *args, **kwargs)
 
-    def dead(*_: Any, **__: Any) -> None:
-        raise _Killed
+        return renamed
 
-    # pathlib looks open up in io, everybody else among the builtins
-    builtins.open = io.open = opened
-    os.unlink = os.remove = dead
+    for name, function in real.items():
+        setattr(os, name, intercepted(function))
     try:
         yield
     finally:
-        builtins.open = io.open = real
-        os.unlink, os.remove = real_unlink, real_remove
+        for name, function in real.items():
+            setattr(os, name, function)
 
 
 def _get(answer: Answer, far: Fetch, folder: Path, key: str) -> bytes:
@@ -188,18 +222,26 @@ def _show(answer: Answer) -> Message:
 
 
 def _check(answer: Answer) -> list[str]:
-    with _folder() as folder:
-        _check_reads(answer, folder)
-    with _folder() as folder:
-        _check_store_fails(answer, folder)
-    with _folder() as folder:
-        _check_killed(answer, folder)
-    return [
+    checks = [_check_reads, _check_store_fails]
+    facts = [
         "three keys, two epochs: 3 requests, and none in the second epoch",
         "what another process left in the folder is used",
         "a store that fails leaves nothing behind, and its own error comes through",
-        "a process killed in the middle of a write leaves no half sample behind",
     ]
+    if hasattr(os, "fork"):
+        checks += [
+            _check_killed,
+            partial(_check_rival, dies=True),
+            partial(_check_rival, dies=False),
+        ]
+        facts += [
+            "a process killed in the middle of a write leaves no half sample behind",
+            "two processes that write the same sample do not get into each other's way",
+        ]
+    for check in checks:
+        with _folder() as folder:
+            check(answer, folder)
+    return facts
 
 
 def _check_reads(answer: Answer, folder: Path) -> None:
@@ -251,16 +293,65 @@ def _check_store_fails(answer: Answer, folder: Path) -> None:
 
 
 def _check_killed(answer: Answer, folder: Path) -> None:
-    far = _Far()
-    with contextlib.suppress(OSError, _Killed), _killed_while_writing(folder):
-        answer(far, folder, "b.bin")
-    content = _CONTENT["b.bin"]
-    got = _get(answer, far, folder, "b.bin")
+    far, key = _Far(), "b.bin"
+    content = _CONTENT[key]
+    _in_another_process(answer, far, folder, key, dies_at=len(content) // 2)
+    got = _get(answer, far, folder, key)
     if got != content:
         raise NotYet(
             f"the process was killed in the middle of a write, and the next read returned "
             f"{len(got)} of {len(content)} bytes as if all were well. Write under another name "
             "first, and rename when the file is whole"
+        )
+    before = len(far.asked)
+    _get(answer, far, folder, key)
+    if len(far.asked) > before:
+        raise NotYet(
+            "after a process was killed while it wrote, its sample is never kept again: each read "
+            "asks the store"
+        )
+
+
+def _check_rival(answer: Answer, folder: Path, *, dies: bool) -> None:
+    """Between this process's write and its rename another one reads the same key."""
+    far, key = _Far(), "b.bin"
+    content = _CONTENT[key]
+    came_to: list[int | None] = []
+    sources: list[Path] = []
+
+    def rival(source: Path) -> None:
+        sources.append(source)
+        half = len(content) // 2 if dies else None
+        came_to.append(_in_another_process(answer, far, folder, key, dies_at=half))
+
+    one_name = (
+        "Give the file that is being written a name of its own in each process, with "
+        "os.getpid() in it"
+    )
+    with _before_a_rename(rival):
+        try:
+            got = _get(answer, far, folder, key)
+        except NotYet:
+            raise
+        except Exception as error:
+            raise NotYet(
+                f"two processes wrote the same sample, and one stopped with "
+                f"{type(error).__name__}: both use the same file. {one_name}"
+            ) from None
+    if sources and folder not in sources[0].parents:
+        raise NotYet(
+            f"the sample is written to {sources[0].parent} and moved from there: on another disk "
+            "a move is a copy, and not done in one piece. Write into the same folder"
+        )
+    if got != content or _get(answer, far, folder, key) != content:
+        raise NotYet(
+            "two processes wrote the same sample, one was killed halfway, and a read returned "
+            f"half of it: both write to the same file. {one_name}"
+        )
+    if _RETURNED_OTHER in came_to or (_RAISED in came_to and not dies):
+        raise NotYet(
+            "while one process writes a sample, another one that reads it gets "
+            f"{'an error' if _RAISED in came_to else 'something else'}. {one_name}"
         )
 
 
@@ -273,6 +364,7 @@ read_through = Exercise(
         "also in another process, it reads the file and asks nobody.",
         "An error of the store comes through. Whatever breaks in between, even a process killed "
         "while it writes: no half of a sample is ever returned.",
+        "Two processes may ask for the same key at the same time.",
     ),
     hints=(
         "First look whether the file is there. If it is not, fetch, and write. Return what the "

@@ -234,7 +234,7 @@ def _result(given: Any) -> torch.Tensor:
             f"return one number a class: shape ({CLASSES},), not {tuple(given.shape)}; the number "
             "of classes is known before you look"
         )
-    if not given.is_floating_point():
+    if given.dtype != torch.float32:
         raise NotYet(f"an accuracy is a share, from 0 to 1: float32, not {given.dtype}")
     return given
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -299,7 +302,95 @@ def _one_name(fetch: Any, folder: Path, key: str) -> Any:
     return _right(lambda _: fetch(key), folder, "cache")
 
 
-@pytest.mark.parametrize("answer", [_right, _right_otherwise])
+def _shared_part(fetch: Any, folder: Path, key: str) -> Any:
+    file = folder / key
+    if not file.exists():
+        part = folder / f"{key}.part"
+        part.write_bytes(fetch(key))
+        part.replace(file)
+    return file.read_bytes()
+
+
+def _one_part_for_all_keys(fetch: Any, folder: Path, key: str) -> Any:
+    file = folder / key
+    if not file.exists():
+        part = folder / "part"
+        with open(part, "wb") as out:  # noqa: PTH123 - as readers write it
+            out.write(fetch(key))
+        os.rename(part, file)  # noqa: PTH104 - as readers write it
+    return file.read_bytes()
+
+
+def _named_after_the_thread(fetch: Any, folder: Path, key: str) -> Any:
+    file = folder / key
+    if not file.exists():
+        part = folder / f"{key}.{threading.get_ident()}"  # the same in every forked worker
+        part.write_bytes(fetch(key))
+        part.replace(file)
+    return file.read_bytes()
+
+
+def _in_place_by_descriptor(fetch: Any, folder: Path, key: str) -> Any:
+    file = folder / key
+    if not file.exists():
+        data, written = fetch(key), 0
+        target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        while written < len(data):
+            written += os.write(target, data[written:])
+        os.close(target)
+    return file.read_bytes()
+
+
+def _exclusive_and_stuck(fetch: Any, folder: Path, key: str) -> Any:
+    """Never returns a half; but what a killed process left bars the sample for ever."""
+    file, part = folder / key, folder / f"{key}.part"
+    if file.exists():
+        return file.read_bytes()
+    data = fetch(key)
+    try:
+        with part.open("xb") as out:
+            out.write(data)
+    except FileExistsError:
+        return data
+    part.replace(file)
+    return data
+
+
+def _moved_from_elsewhere(fetch: Any, folder: Path, key: str) -> Any:
+    file = folder / key
+    if not file.exists():
+        with tempfile.NamedTemporaryFile(delete=False) as part:
+            part.write(fetch(key))
+        shutil.move(part.name, file)
+    return file.read_bytes()
+
+
+def _with_a_lock(fetch: Any, folder: Path, key: str) -> Any:
+    import fcntl
+
+    file, part = folder / key, folder / f"{key}.part"
+    if not file.exists():
+        data = fetch(key)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not file.exists():
+                part.write_bytes(data)
+                part.replace(file)
+    return file.read_bytes()
+
+
+def _linked(fetch: Any, folder: Path, key: str) -> Any:
+    file = folder / key
+    if not file.exists():
+        part = folder / uuid.uuid4().hex
+        part.write_bytes(fetch(key))
+        with contextlib.suppress(FileExistsError):
+            os.link(part, file)
+        part.unlink()
+    return file.read_bytes()
+
+
+@pytest.mark.parametrize("answer", [_right, _right_otherwise, _with_a_lock, _linked])
 def test_a_right_answer_passes_with_its_facts(answer: Any) -> None:
     said = repr(read_through.check(answer))
     assert said.startswith("Done"), said
@@ -315,6 +406,12 @@ def test_a_right_answer_passes_with_its_facts(answer: Any) -> None:
         (_in_memory(), "keep samples in the folder"),
         (_in_place, "killed in the middle of a write"),
         (_in_place_and_tidy, "killed in the middle of a write"),
+        (_shared_part, "with os.getpid() in it"),
+        (_one_part_for_all_keys, "with os.getpid() in it"),
+        (_named_after_the_thread, "with os.getpid() in it"),
+        (_in_place_by_descriptor, "killed in the middle of a write"),
+        (_exclusive_and_stuck, "is never kept again"),
+        (_moved_from_elsewhere, "Write into the same folder"),
         (_swallows, "let errors through"),
         (_other_error, "what came through was KeyError"),
         (_empty_is_missing, "empty.bin (an empty file, epoch 2) took 1 requests"),
@@ -328,12 +425,9 @@ def test_a_wrong_answer_is_told_what_is_wrong(answer: Callable[..., Any], reason
 
 
 def test_the_check_puts_everything_back() -> None:
-    import builtins
-    import io
-
-    before = builtins.open, io.open, os.unlink, os.remove
-    read_through.check(_in_place)
-    assert (builtins.open, io.open, os.unlink, os.remove) == before
+    before = os.replace, os.rename, os.link
+    read_through.check(_shared_part)
+    assert (os.replace, os.rename, os.link) == before
 
 
 def test_show_tells_requests_and_files() -> None:

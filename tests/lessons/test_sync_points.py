@@ -78,7 +78,28 @@ def _with_the_bin(logits: Any, target: Any) -> Any:
     return torch.zeros(CLASSES + 1)
 
 
-@pytest.mark.parametrize("answer", [_right, _by_comparing])
+def _by_index_add(logits: Any, target: Any) -> Any:
+    bins = torch.where(target == IGNORE, CLASSES, target).flatten()
+    right = (logits.argmax(1) == target).flatten().float()
+    sums = torch.zeros(2, CLASSES + 1).index_add(1, bins, torch.stack([right, right * 0 + 1]))
+    return sums[0, :CLASSES] / sums[1, :CLASSES]
+
+
+def _of_what_was_predicted(logits: Any, target: Any) -> Any:
+    """Precision, where recall is asked for."""
+    labelled = target != IGNORE
+    bins = torch.where(labelled, logits.argmax(1), CLASSES).flatten()
+    right = (logits.argmax(1) == target).flatten().float()
+    zeros = torch.zeros(CLASSES + 1)
+    hits = zeros.scatter_add(0, bins, right)
+    return (hits / zeros.scatter_add(0, bins, torch.ones_like(right)))[:CLASSES]
+
+
+def _in_per_cent(logits: Any, target: Any) -> Any:
+    return 100 * _right(logits, target)
+
+
+@pytest.mark.parametrize("answer", [_right, _by_comparing, _by_index_add])
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(score_classes.check(answer))
     assert said.startswith("Done"), said
@@ -92,6 +113,10 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (lambda logits, target: _right(logits, target).tolist(), "not a list"),
         (lambda logits, target: _right(logits, target).nanmean(), "shape (10,), not ()"),
         (lambda logits, target: _right(logits, target).nan_to_num().int(), "not torch.int32"),
+        (lambda logits, target: _right(logits, target).double(), "float32, not torch.float64"),
+        (lambda logits, target: _right(logits, target).half(), "float32, not torch.float16"),
+        (_of_what_was_predicted, "has an accuracy of"),
+        (_in_per_cent, "has an accuracy of"),
         (_with_the_bin, "shape (10,), not (11,)"),
         (_slow, "a GPU would be waited for at"),
         (_bincount, "a GPU would be waited for at"),
