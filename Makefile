@@ -10,19 +10,22 @@ PORT ?=
 LESSONS ?=
 
 VENV := .venv
+CUDA := .venv-cuda
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# exact: the stubs of tests/played_cuda are written for this torch
+CUDA_WHEELS := torch==2.13.0 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-cuda-crt==13.0.*'
 JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
 # Each takes the path of its JSON file; what begins with _ serves the others.
 BENCHES := $(filter-out tests/bench/_%,$(sort $(wildcard tests/bench/*.py)))
 CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test tour bench clean distclean chromium
+.PHONY: help install lab test test-cuda tour bench clean distclean chromium
 
 help:  ## show this list
 	@echo "make TARGET, where TARGET is one of"
-	@sed -n 's/^\([a-z]*\):.*## /  \1|/p' Makefile | awk -F'|' '{printf "%-10s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /  \1|/p' Makefile | awk -F'|' '{printf "%-10s %s\n", $$1, $$2}'
 
 install: $(STAMP)  ## make .venv with everything; does nothing the second time
 
@@ -47,6 +50,25 @@ test: install chromium  ## lint, types, import directions, unit tests, notebooks
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=180
 
+test-cuda: $(CUDA)/.installed  ## the tests that need CUDA, on a played GPU (tests/played_cuda)
+	$(CUDA)/bin/python tests/played_cuda/build.py
+	$(CUDA)/bin/pytest -m gpu tests
+
+# The CUDA wheel of torch without the 2.7 GB of libraries that it asks for: stubs stand in for them.
+# Settings of pip that point at a CPU build would fetch the wrong wheel, so they are left out.
+$(CUDA)/.installed: $(STAMP) Makefile
+	@test -x $(CUDA)/bin/python || $(PYTHON) -m venv $(CUDA)
+	@echo "Installing into $(CUDA); the first time this fetches 0.5 GB"
+	@env -u PIP_FIND_LINKS -u PIP_EXTRA_INDEX_URL PIP_CONFIG_FILE=/dev/null $(CUDA)/bin/python -m pip install \
+		--quiet --disable-pip-version-check --no-deps $(CUDA_WHEELS) || \
+		{ echo "make test-cuda needs torch's CUDA wheel from PyPI, and it could not be fetched"; exit 1; }
+	@mkdir -p build
+	@$(BIN)/python -m pip freeze --exclude-editable --exclude torch > build/cuda-requirements.txt
+	@$(CUDA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+		-r build/cuda-requirements.txt
+	@$(CUDA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
 tour: install  ## run all lessons without a browser, a minute or so each (LESSONS=00 for one); site in build/tour
 	@$(BIN)/perfkit tour $(LESSONS) --out build/tour
 
@@ -62,7 +84,7 @@ clean:  ## remove what was built, measured and cached, and the generated images
 	find perfkit tests notebooks data -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
 
 distclean: clean  ## the same, and .venv and the browser bundle
-	rm -rf $(VENV) perfkit/widgets/static
+	rm -rf $(VENV) $(CUDA) perfkit/widgets/static
 
 chromium:
 	@test -n "$(CHROMIUM)" || \
