@@ -33,7 +33,7 @@ _PARTS = ("numbers", "shops", "labels")
 def count_calls(function: Callable[[], Any]) -> tuple[Any, int]:
     """What a function returns, and how many function calls (Python's and built-in ones) it took.
 
-    Calls of other threads are not counted.
+    Calls of other threads are not counted, nor those that a library makes from C into C.
     """
     calls = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,6 +63,68 @@ def _in_place(pictures: Any, masks: Any, device: Any) -> Any:
     return done
 
 
+def _folded_constants(pictures: Any, masks: Any, device: Any) -> Any:
+    """Also right: 255 goes into the constants, and the layout stays channels-last."""
+    scale = torch.tensor([1 / (255 * s) for s in STD], device=device)
+    shift = torch.tensor([m / s for m, s in zip(MEAN, STD, strict=True)], device=device)
+    pixels = pictures.to(device, non_blocking=True).to(torch.float32) * scale - shift
+    return pixels.permute(0, 3, 1, 2), masks.to(device, non_blocking=True).to(torch.int64)
+
+
+@functools.cache
+def _constants(device: Any) -> Any:
+    return [torch.tensor(x, device=device).view(1, 3, 1, 1) for x in (MEAN, STD)]
+
+
+def _constants_once(pictures: Any, masks: Any, device: Any) -> Any:
+    mean, std = _constants(device)
+    there = pictures.to(device).permute(0, 3, 1, 2)
+    return [there.float().div_(255).sub_(mean).div_(std), masks.to(device).type(torch.long)]
+
+
+def _channel_by_channel(pictures: Any, masks: Any, device: Any) -> Any:
+    """Also right, and sends no constant: Python's numbers go along with the kernels."""
+    there = pictures.to(device).float() / 255
+    channels = [(there[..., c] - MEAN[c]) / STD[c] for c in range(3)]
+    return torch.stack(channels, 1), masks.to(device).long()
+
+
+def _in_double(pictures: Any, masks: Any, device: Any) -> Any:
+    done, masks = _prepare(pictures, masks, device)
+    return done.double(), masks
+
+
+def _masks_in_32_bits(pictures: Any, masks: Any, device: Any) -> Any:
+    return _prepare(pictures, masks, device)[0], masks.to(device).int()
+
+
+def _sides_swapped(pictures: Any, masks: Any, device: Any) -> Any:
+    done, masks = _prepare(pictures, masks, device)
+    return done.transpose(2, 3), masks
+
+
+def _colours_swapped(pictures: Any, masks: Any, device: Any) -> Any:
+    done, masks = _prepare(pictures, masks, device)
+    return done.flip(1), masks
+
+
+def _by_256(pictures: Any, masks: Any, device: Any) -> Any:
+    mean, std = _constants(device)
+    return (pictures.to(device).permute(0, 3, 1, 2) / 256 - mean) / std, masks.to(device).long()
+
+
+def _sent_twice(pictures: Any, masks: Any, device: Any) -> Any:
+    pictures.to(device)
+    return _prepare(pictures, masks, device)
+
+
+@pytest.mark.parametrize(
+    "answer", [_prepare, _folded_constants, _constants_once, _channel_by_channel]
+)
+def test_every_right_answer_passes(answer: Callable[..., Any]) -> None:
+    assert repr(prepare_batch.check(answer)).startswith("Done")
+
+
 def test_a_right_answer_passes_with_its_facts() -> None:
     said = repr(prepare_batch.check(_prepare))
     assert said.startswith("Done")
@@ -80,6 +143,12 @@ def test_a_right_answer_passes_with_its_facts() -> None:
         (_there_and_back, "came back to the host"),
         (_stays, "must end on the device that was given"),
         (_not_normalised, "divide by 255, take MEAN away"),
+        (_in_double, "takes float32 pictures, not torch.float64"),
+        (_masks_in_32_bits, "takes int64 masks, not torch.int32"),
+        (_sides_swapped, "the pictures are off by up to"),
+        (_colours_swapped, "the pictures are off by up to"),
+        (_by_256, "the pictures are off by up to"),
+        (_sent_twice, "7.02 KiB were sent"),
         (_in_place, "changes the batch that it was given"),
     ],
 )

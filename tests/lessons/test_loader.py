@@ -75,7 +75,30 @@ def test_workers_that_are_slow_to_come_are_waited_for(monkeypatch: pytest.Monkey
     assert batches_ahead(workers=1, prefetch=2, batch_size=1).batches == 2
 
 
-@pytest.mark.parametrize("answer", [_share, _blocks])
+def _filtered(n: int, rank: int, ranks: int, worker: int, workers: int) -> Iterable[int]:
+    return (i for i in range(n) if i % (ranks * workers) == worker * ranks + rank)
+
+
+def _of_a_tensor(n: int, rank: int, ranks: int, worker: int, workers: int) -> Iterable[int]:
+    return torch.arange(n)[rank::ranks][worker::workers]
+
+
+def _rest_dropped(n: int, rank: int, ranks: int, worker: int, workers: int) -> Iterable[int]:
+    each, reader = n // (ranks * workers), rank * workers + worker
+    return range(reader * each, (reader + 1) * each)
+
+
+def _rest_to_the_last(n: int, rank: int, ranks: int, worker: int, workers: int) -> Iterable[int]:
+    readers, reader = ranks * workers, rank * workers + worker
+    each = n // readers
+    return range(reader * each, n if reader == readers - 1 else (reader + 1) * each)
+
+
+def _ranks_mixed_up(n: int, rank: int, ranks: int, worker: int, workers: int) -> Iterable[int]:
+    return range(rank + worker, n, ranks * workers)
+
+
+@pytest.mark.parametrize("answer", [_share, _blocks, _filtered, _of_a_tensor])
 def test_a_right_answer_passes_whatever_its_order(answer: Callable[..., Any]) -> None:
     assert repr(share_of.check(answer)).startswith("Done")
 
@@ -95,6 +118,9 @@ def test_a_right_answer_passes_whatever_its_order(answer: Callable[..., Any]) ->
             "sample 0 is read by nobody",
         ),
         (lambda n, *_: range(1, n + 1), "there is no sample 12"),
+        (_rest_dropped, "is read by nobody"),
+        (_rest_to_the_last, "shares may differ by one"),
+        (_ranks_mixed_up, "is read 2 times"),
         (
             lambda n, rank, ranks, worker, workers: range(n) if rank + worker == 0 else [],
             "shares may differ by one",

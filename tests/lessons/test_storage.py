@@ -82,6 +82,49 @@ def _transposed(frame: pandas.DataFrame) -> Parts:
     return numbers.T, shops, labels
 
 
+def _with_numpy(frame: pandas.DataFrame) -> list[torch.Tensor]:
+    numbers = np.nan_to_num(frame[NUMBERS].to_numpy(np.float32))
+    _, shops = np.unique(frame["shop"].to_numpy(str), return_inverse=True)
+    labels = frame["label"].to_numpy().astype(np.int64)
+    return [torch.from_numpy(np.array(part)) for part in (numbers, shops, labels)]
+
+
+def _column_by_column(frame: pandas.DataFrame) -> Parts:
+    columns = [torch.tensor(frame[name].to_numpy(), dtype=torch.float32) for name in NUMBERS]
+    codes = frame["shop"].map({name: i for i, name in enumerate(sorted(SHOPS))})
+    labels = torch.as_tensor(frame["label"].to_numpy(copy=True)).long()
+    return torch.stack(columns, 1).nan_to_num(0), torch.tensor(codes.to_numpy("int64")), labels
+
+
+def _through_lists(frame: pandas.DataFrame) -> Parts:
+    numbers = torch.tensor(frame[NUMBERS].values.tolist()).nan_to_num(0)
+    shops = torch.tensor(pandas.Categorical(frame["shop"]).codes).long()
+    return numbers, shops, torch.tensor(frame["label"].tolist())
+
+
+def _by_tuples(frame: pandas.DataFrame) -> Parts:
+    _, shops, labels = _right(frame)
+    rows = [list(row) for row in frame[NUMBERS].itertuples(index=False)]
+    return torch.tensor(rows, dtype=torch.float32).nan_to_num(0), shops, labels
+
+
+def _by_apply(frame: pandas.DataFrame) -> Parts:
+    numbers, _, labels = _right(frame)
+    order = sorted(SHOPS)
+    shops = frame["shop"].apply(lambda name: order.index(name))
+    return numbers, torch.tensor(shops.to_numpy("int64")), labels
+
+
+def _labels_in_32_bits(frame: pandas.DataFrame) -> Parts:
+    numbers, shops, labels = _right(frame)
+    return numbers, shops, labels.int()
+
+
+@pytest.mark.parametrize("answer", [_right, _with_numpy, _column_by_column, _through_lists])
+def test_every_right_answer_passes(answer: Callable[[pandas.DataFrame], Any]) -> None:
+    assert repr(table_once.check(answer)).startswith("Done")
+
+
 def test_a_right_answer_passes_with_its_facts() -> None:
     said = repr(table_once.check(_right))
     assert said.startswith("Done")
@@ -102,6 +145,9 @@ def test_a_right_answer_passes_with_its_facts() -> None:
         (_as_met, "alphabetical order: east 0, north 1, south 2, west 3"),
         (_zero_labels, "labels is not what the column label holds"),
         (_by_rows, "something is called for each row"),
+        (_by_tuples, "something is called for each row"),
+        (_by_apply, "something is called for each row"),
+        (_labels_in_32_bits, "labels must be torch.int64, not torch.int32"),
     ],
 )
 def test_a_wrong_answer_is_told_what_is_wrong(
