@@ -1,8 +1,8 @@
-"""A matplotlib figure in a lesson: the same picture on a light and on a dark page, with words.
+"""A matplotlib figure in a lesson: one picture for light and dark pages, with words.
 
-A lesson calls ``show(figure, alt="…")``. The picture brings its own opaque ground, so that it
-reads alike on every theme; the words are its alternative text, and its plain-text form where no
-picture can be shown.
+A lesson calls ``show(figure, alt="…")``. The picture has an opaque ground of its own, so it can be
+read anywhere; on a dark page its lightness is turned over, and its hues stay. The words are its
+alternative text, and its plain-text form where no picture can be shown.
 """
 
 from __future__ import annotations
@@ -26,6 +26,16 @@ __all__ = ["Picture", "picture", "show"]
 _PIXELS_PER_INCH = 150
 _CSS_PIXELS_PER_INCH = 96
 
+# Turning hues back by half a circle after inverting keeps blue blue; 93 % leaves black a dark grey.
+_DARK = "{filter:invert(.93) hue-rotate(180deg)}"
+_STYLE = (
+    "<style>"
+    "@media screen and (prefers-color-scheme:dark){"
+    f"body:not([data-jp-theme-light=true],.vscode-light) img.pk-drawn{_DARK}}}"
+    f"body[data-jp-theme-light=false] img.pk-drawn,.vscode-dark img.pk-drawn{_DARK}"
+    "</style>"
+)
+
 
 @dataclass(frozen=True, repr=False)
 class Picture:
@@ -35,11 +45,13 @@ class Picture:
         png: the picture.
         alt: what it shows, in words.
         width: in CSS pixels; narrower pages shrink it.
+        light: whether its ground is light, and is turned dark on a dark page.
     """
 
     png: bytes
     alt: str
     width: int
+    light: bool = True
 
     def __repr__(self) -> str:
         return _text.wrap(f"Figure: {self.alt}")
@@ -51,12 +63,12 @@ class Picture:
         from markupsafe import Markup
 
         data = Markup(base64.b64encode(self.png).decode("ascii"))
-        return str(
-            Markup(
-                '<img src="data:image/png;base64,{}" alt="{}" width="{}" '
-                'style="max-width:100%;height:auto;border-radius:4px">'
-            ).format(data, self.alt, self.width)
-        )
+        kind = Markup(' class="pk-drawn"') if self.light else ""
+        image = Markup(
+            '<img{} src="data:image/png;base64,{}" alt="{}" width="{}" '
+            'style="max-width:100%;height:auto;border-radius:4px">'
+        ).format(kind, data, self.alt, self.width)
+        return (_STYLE if self.light else "") + str(image)
 
 
 def picture(figure: Figure, alt: str) -> Picture:
@@ -74,13 +86,14 @@ def picture(figure: Figure, alt: str) -> Picture:
         raise UsageError("say in alt what the figure shows: some readers get only these words")
     out = io.BytesIO()
     try:
-        figure.savefig(out, format="png", dpi=_PIXELS_PER_INCH, facecolor=_opaque(figure))
+        ground = _opaque(figure)
+        figure.savefig(out, format="png", dpi=_PIXELS_PER_INCH, facecolor=ground)
         width = round(figure.get_figwidth() * _CSS_PIXELS_PER_INCH)
     finally:
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is not None:
             pyplot.close(figure)
-    return Picture(out.getvalue(), words, width)
+    return Picture(out.getvalue(), words, width, light=sum(ground) > 1.5)
 
 
 def show(figure: Figure, alt: str) -> None:
