@@ -6,8 +6,10 @@ where torch was built without CUDA.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,24 +20,72 @@ from torch.utils.checkpoint import checkpoint
 
 from perfkit import _torch_compat
 from perfkit.errors import UsageError
-from perfkit.memory.ledger import Ledger, Totals
+from perfkit.memory.fake_batch import Batches
+from perfkit.memory.ledger import Block, Ledger, Totals
 from perfkit.memory.survey import Survey
 from perfkit.memory.tracker import Tracker
 
-__all__ = ["FakeTraining"]
+__all__ = ["FakeTraining", "Run"]
 
 #: Steps that are run: optimizer state is made in the first, the second has all of it.
 _STEPS = 2
+
+
+_READ = torch.ops.aten._local_scalar_dense.default
+
+
+@dataclass(frozen=True)
+class Run:
+    """Two steps with one batch size.
+
+    Attributes:
+        totals: the book, evaluated.
+        changes: bytes allocated (positive) and freed (negative), in order.
+    """
+
+    totals: Totals
+    changes: tuple[int, ...]
+
+
+class _Book(Ledger):
+    """A book that also keeps the sizes in the order of events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[int] = []
+
+    def add(self, block: Block) -> None:
+        self.changes.append(block.nbytes)
+        super().add(block)
+
+    def remove(self, block: Block) -> None:
+        self.changes.append(-block.nbytes)
+        super().remove(block)
 
 
 class _FakeTracker(Tracker):
     """Counts fake tensors and nothing else.
 
     Attributes:
-        in_batch: the batch is being made: it may lie on a GPU, and is put on the CPU then.
+        n_read: values that the optimizer's step asked for. A fake tensor has none: each is
+            answered by 1.
     """
 
-    in_batch = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_read = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        except RuntimeError as error:
+            # ASGD and Adafactor read their own step number; what they allocate is the same
+            if func is _READ and self._in_step and _is_of_fake_tensors(error):
+                self.n_read += 1
+                return 1.0 if args[0].is_floating_point() else 1
+            raise
 
     def _survey(self) -> Survey:
         return Survey()
@@ -44,8 +94,6 @@ class _FakeTracker(Tracker):
         if not _torch_compat.is_fake(tensor):
             return ()
         if tensor.device.type != "cpu":
-            if self.in_batch and tensor.device.type == "cuda":
-                return ()
             raise UsageError(
                 f"will_it_fit: the step made a tensor on {tensor.device}; it is run on fake CPU "
                 "tensors, so make what forward and loss make on the device of what they are given"
@@ -56,11 +104,18 @@ class _FakeTracker(Tracker):
         return tuple(part.untyped_storage() for part in inner)
 
     def _book(self, device: torch.device) -> Ledger:
-        return Ledger()
+        return _Book()
 
 
 class FakeTraining:
-    """A fake copy of a model with its optimizer; :meth:`totals` counts two steps of it."""
+    """A fake copy of a model with its optimizer; :meth:`run` counts two steps of it.
+
+    Attributes:
+        batches: the batches, of any size.
+        reads_values: the optimizer's step asked for values, which were taken to be 1.
+        groups_joined: the parameter groups of the optimizer are predicted as one.
+        sparse_gradients: a gradient was sparse; its size depends on the values of the batch.
+    """
 
     def __init__(
         self,
@@ -69,8 +124,12 @@ class FakeTraining:
         loss: Callable[..., Any] | None,
         precision: str,
         checkpointing: Any,
+        make_batch: Callable[..., Any],
+        batch: int,
+        *,
+        takes_size: bool,
     ) -> None:
-        """Copies nothing yet: each count makes a copy of its own.
+        """Makes one fake copy of the model and asks for two batches at the most.
 
         Args:
             model: a module, or a function that makes one (then no real memory is needed).
@@ -79,22 +138,31 @@ class FakeTraining:
                 output itself if it is one number or has a ``.loss``, else its sum.
             precision: ``float32``, ``amp`` or ``bfloat16``.
             checkpointing: which modules recompute their forward in the backward pass.
+            make_batch: gives a batch.
+            batch: the number of samples to ask for.
+            takes_size: ``make_batch`` takes the number of samples.
         """
-        self._model = model
         self._optimizer = optimizer
         self._loss = loss
         self._precision = precision
-        self._checkpointing = checkpointing
+        self._mode = _torch_compat.fake_mode()
+        self._fakes: dict[int, Tensor] = {}
+        self._model = self._copy(model, checkpointing)
+        with self._mode:  # so that a batch too large for this machine is not made
+            self.batches = Batches(self._mode, make_batch, batch, takes_size=takes_size)
+        self.reads_values = False
+        self.groups_joined = False
+        self.sparse_gradients = False
 
-    def totals(self, make_batch: Callable[[], Any]) -> Totals:
-        """The book of two steps with batches from ``make_batch``.
+    def run(self, n: int) -> Run:
+        """Two steps with a batch of ``n`` samples.
 
         Raises:
             UsageError: the step makes tensors on another device, or depends on values.
         """
-        mode = _torch_compat.fake_mode()
-        model = self._copy(mode)
-        with mode:
+        model = self._model
+        model.zero_grad()
+        with self._mode:
             optimizer = self._make_optimizer(model)
             tracker = _FakeTracker()
             tracker.start(
@@ -103,9 +171,9 @@ class FakeTraining:
             )
             try:
                 for _ in range(_STEPS):
-                    self._step(tracker, mode, model, optimizer, make_batch)
+                    self._step(tracker, optimizer, n)
             except RuntimeError as error:
-                if type(error).__module__.startswith("torch._subclasses"):
+                if _is_of_fake_tensors(error):
                     raise UsageError(
                         "will_it_fit: the step depends on the values of tensors "
                         f"({type(error).__name__}: {str(error).splitlines()[0]}), and fake "
@@ -114,23 +182,28 @@ class FakeTraining:
                 raise
             finally:
                 tracker.stop()
-        (ledger,) = tracker.ledgers.values() or (Ledger(),)
-        return ledger.totals()
+        self.reads_values |= tracker.n_read > 0
+        (ledger,) = tracker.ledgers.values() or (_Book(),)
+        assert isinstance(ledger, _Book)
+        return Run(ledger.totals(), tuple(ledger.changes))
 
-    def _copy(self, mode: Any) -> nn.Module:
-        model: Any
-        if isinstance(self._model, nn.Module):
-            model = _torch_compat.fake_copy(mode, self._model)
+    def _copy(self, given: Any, checkpointing: Any) -> nn.Module:
+        mode = self._mode
+        if isinstance(given, nn.Module):
+            model = _torch_compat.fake_copy(mode, given)
         else:
             with mode:
-                model = self._model()
+                model = given()
             if not isinstance(model, nn.Module):
                 raise UsageError(f"model() gave a {type(model).__name__}; it must make a module")
         cast = torch.bfloat16 if self._precision == "bfloat16" else None
         with mode, torch.no_grad():
             _onto_cpu(model, cast)
         model.train()
-        for module in _to_checkpoint(model, self._checkpointing):
+        if isinstance(given, nn.Module):
+            pairs = zip(given.parameters(), model.parameters(), strict=True)
+            self._fakes = {id(real): fake for real, fake in pairs}
+        for module in _to_checkpoint(model, checkpointing):
             _recompute(module)
         made: nn.Module = model
         return made
@@ -140,29 +213,52 @@ class FakeTraining:
         if self._optimizer is None or not parameters:
             return None
         if isinstance(self._optimizer, Optimizer):
-            made = type(self._optimizer)(parameters, **self._optimizer.defaults)
+            made = self._another(self._optimizer, parameters)
         else:
             made = self._optimizer(parameters)
         if not isinstance(made, Optimizer):
             raise UsageError(f"optimizer gave a {type(made).__name__}; give torch.optim.AdamW")
+        if _needs_closure(made):
+            raise UsageError(
+                f"will_it_fit: {type(made).__name__} decides by the loss how often it runs the "
+                "model and what it keeps, so its step cannot be predicted; give optimizer=None, "
+                "and add what it keeps (LBFGS: up to 2 · history_size times the parameters)"
+            )
         for group in made.param_groups:
             # on CUDA, torch takes the foreach way unless told otherwise; it needs more memory
             if group.get("foreach", False) is None and not group.get("fused"):
                 group["foreach"] = True
         return made
 
-    def _step(
-        self,
-        tracker: _FakeTracker,
-        mode: Any,
-        model: nn.Module,
-        optimizer: Optimizer | None,
-        make_batch: Callable[[], Any],
-    ) -> None:
+    def _another(self, given: Optimizer, parameters: Sequence[Tensor]) -> Optimizer:
+        """An optimizer of the same class, groups and settings, for the fake parameters."""
+        mine = [[self._fakes.get(id(p)) for p in group["params"]] for group in given.param_groups]
+        known = all(fake is not None for group in mine for fake in group)
+        self.groups_joined = not known and len(given.param_groups) > 1
+        left_out = {"params", "param_names"}
+        groups = [
+            {"params": fakes, **{k: v for k, v in group.items() if k not in left_out}}
+            for fakes, group in zip(mine, given.param_groups, strict=True)
+        ]
+        if not known:  # of a model that is made by a function, for example
+            groups = [{**groups[0], "params": parameters}]
+        kind: Any = type(given)
+        # `defaults` holds settings that __init__ does not take (AdamW's decoupled_weight_decay)
+        accepted = inspect.signature(kind.__init__).parameters
+        settings = {k: v for k, v in given.defaults.items() if k in accepted}
+        try:
+            made: Optimizer = kind(groups, **settings)
+        except TypeError as error:
+            raise UsageError(
+                f"optimizer: another {kind.__name__} cannot be made from its settings ({error}); "
+                "give a function that makes one from parameters"
+            ) from error
+        return made
+
+    def _step(self, tracker: _FakeTracker, optimizer: Optimizer | None, n: int) -> None:
+        model = self._model
         model.zero_grad()
-        tracker.in_batch = True
-        batch = _batch(mode, make_batch)
-        tracker.in_batch = False
+        batch = self.batches.of(n)
         if self._precision == "bfloat16":
             batch = tree_map_only(
                 Tensor, lambda t: t.bfloat16() if t.is_floating_point() else t, batch
@@ -171,6 +267,9 @@ class FakeTraining:
             value = self._value(model, batch)
         if value.requires_grad:
             value.backward()  # type: ignore[no-untyped-call]
+        grads = [p.grad for p in model.parameters() if p.grad is not None]
+        self.sparse_gradients |= any(grad.layout is not torch.strided for grad in grads)
+        del grads
         if optimizer is not None:
             optimizer.step()
 
@@ -197,14 +296,13 @@ class FakeTraining:
         return value
 
 
-def _batch(mode: Any, make_batch: Callable[[], Any]) -> Any:
-    """A batch as fake CPU tensors, also where it is made on a GPU."""
+def _is_of_fake_tensors(error: RuntimeError) -> bool:
+    return type(error).__module__.startswith("torch._subclasses")
 
-    def moved(tensor: Tensor) -> Tensor:
-        fake: Tensor = tensor if _torch_compat.is_fake(tensor) else mode.from_tensor(tensor)
-        return torch.empty_like(fake, device="cpu") if fake.device.type == "cuda" else fake
 
-    return tree_map_only(Tensor, moved, make_batch())
+def _needs_closure(optimizer: Optimizer) -> bool:
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is closure.empty
 
 
 def _summed(output: Any) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,11 +14,13 @@ from perfkit.errors import UsageError
 from perfkit.machine import Provenance, stamp
 from perfkit.memory.categories import by_name
 from perfkit.memory.places import LineMemory, ModuleMemory, by_line, by_module
+from perfkit.memory.scaling import scaled_peak
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from perfkit.memory.fake_step import FakeTraining, Run
     from perfkit.memory.ledger import Totals
 
 __all__ = ["Fit", "GpuFit", "will_it_fit"]
@@ -39,6 +42,8 @@ MARGIN_REASON = (
 
 _PRECISIONS = ("float32", "amp", "bfloat16")
 _LARGEST = 2**20
+#: From then on each further batch size is announced on stderr.
+_SILENT_S = 10.0
 # a straight line is found in three evaluations; what is not straight gets some more
 _MOST_EVALUATIONS = 12
 
@@ -51,9 +56,10 @@ class GpuFit:
         gb: its size as sold, in 10^9 bytes.
         fits: the batch that was asked for fits, with the margin.
         largest_batch: the largest that does, 0 where not even one sample fits; None where
-            ``make_batch`` takes no size or no batch is too large.
+            ``make_batch`` takes no size, other sizes cannot be predicted, or no batch is too
+            large.
         largest_peak_bytes: the peak at that batch, without the margin.
-        exact: one more sample was seen not to fit; otherwise a few more might.
+        exact: one more sample is predicted not to fit; otherwise a few more might.
     """
 
     gb: float
@@ -78,7 +84,7 @@ class Fit(Shown):
             fit: ``peak * (1 + margin_share) + margin_bytes``.
         precision: ``float32``, ``amp`` or ``bfloat16``.
         checkpointing: whether some modules recompute.
-        n_evaluations: how many batch sizes were tried.
+        n_evaluations: how many batch sizes the step was run with on fake tensors.
         seconds: how long that took, in seconds.
         warnings: what makes the figures doubtful.
         provenance: ``predicted``.
@@ -150,17 +156,20 @@ def will_it_fit(
     """Predict the peak of a training step, and the largest batch on each size of GPU.
 
     The step runs twice on fake CPU tensors, which have shapes and no memory: no GPU is needed,
-    the model is not touched, and nothing is allocated. What an operator needs inside itself
-    (workspaces), is in the margin.
+    the model is not touched, and nothing is allocated. The workspaces that operators need are in
+    the margin. Other batch sizes follow from the allocations at two sizes, and one more run at the
+    largest checks that.
 
     Args:
         model: the model, or a function that makes it (for one too large for this machine).
         make_batch: ``make_batch(n)`` gives a batch of ``n`` samples: a tensor, a tuple
-            ``(input, target, …)`` or a dict of keyword arguments. Without a parameter it gives
-            the one batch that is wanted.
+            ``(input, target, …)`` or a dict of keyword arguments. It is called for ``batch`` and
+            half of it; where those differ evenly, larger ones are never asked for. Without a
+            parameter it gives the one batch that is wanted.
         batch: the batch size to predict in detail.
         optimizer: a class of ``torch.optim`` or its name, a function from parameters to an
-            optimizer, an optimizer whose class and settings to take, or None for none.
+            optimizer, an optimizer whose class, groups and settings to take, or None for none.
+            Not LBFGS, whose step runs the model as often as the loss demands.
         loss: ``loss(output, target, …)``; by default the output's ``.loss``, the output itself
             if it is one number, or its sum.
         precision: ``float32``; ``amp`` (bfloat16 autocast); ``bfloat16`` (model and batch).
@@ -182,20 +191,25 @@ def will_it_fit(
         raise UsageError(f"batch is {batch}; it must be at least 1")
     began_s = time.perf_counter()
     sized = _takes_a_size(make_batch)
-    training = FakeTraining(model, _optimizer(optimizer), loss, precision, checkpointing)
-    main = training.totals((lambda: make_batch(batch)) if sized else make_batch)
-    peaks = {batch: main.peak_bytes}
-
-    def peak(n: int) -> int:
-        if n not in peaks:
-            peaks[n] = training.totals(lambda: make_batch(n)).peak_bytes
-        return peaks[n]
-
+    training = FakeTraining(
+        model,
+        _optimizer(optimizer),
+        loss,
+        precision,
+        checkpointing,
+        make_batch,
+        batch,
+        takes_size=sized,
+    )
+    sizes = _Sizes(training, batch, began_s)
+    main = sizes.run(batch).totals
     per_sample = None
-    if sized:
+    if training.batches.may_grow:
         other = max(batch // 2, 1) if batch > 1 else 2
-        per_sample = (peak(batch) - peak(other)) / (batch - other)
-    gpus = tuple(_on(gb, main, batch, peaks, peak if sized else None) for gb in gpus_gb)
+        per_sample = (main.peak_bytes - sizes.run(other).totals.peak_bytes) / (batch - other)
+    if gpus_gb:
+        sizes.draw_line(int(max(gpus_gb) * 1e9))
+    gpus = tuple(_on(gb, main, sizes) for gb in gpus_gb)
     return Fit(
         batch=batch if sized else None,
         peak_bytes=main.peak_bytes,
@@ -209,11 +223,105 @@ def will_it_fit(
         margin_reason=MARGIN_REASON,
         precision=precision,
         checkpointing=bool(checkpointing),
-        n_evaluations=len(peaks),
+        n_evaluations=len(sizes.peaks),
         seconds=time.perf_counter() - began_s,
-        warnings=_doubts(precision, optimizer),
+        warnings=(*_doubts(precision, training), *sizes.warnings),
         provenance=stamp("predicted", device="fake tensors"),
     )
+
+
+class _Sizes:
+    """The peaks at the batch sizes that were run, and what follows from them.
+
+    Attributes:
+        peaks: batch size → peak in bytes, of what was run.
+        end: the smallest batch that ``make_batch`` could not give; None if it always could.
+        warnings: what was found out on the way.
+    """
+
+    def __init__(self, training: FakeTraining, batch: int, began_s: float) -> None:
+        self._training = training
+        self._batch = batch
+        self._began_s = began_s
+        self._runs: dict[int, Run] = {}
+        self._line: Callable[[int], int] | None = None
+        self.peaks: dict[int, int] = {}
+        self.end: int | None = None
+        why_not = training.batches.why_not
+        self.warnings = [f"{why_not}: the largest batch is not predicted"] if why_not else []
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether other sizes than the one asked for can be predicted."""
+        return self._training.batches.may_grow
+
+    def run(self, n: int) -> Run:
+        """Two steps on fake tensors, once for each size."""
+        if n not in self._runs:
+            seconds = time.perf_counter() - self._began_s
+            if seconds > _SILENT_S:
+                words = f"batch size {len(self._runs) + 1} ({n}), {seconds:.0f} s so far"
+                sys.stderr.write(f"will_it_fit: {words}\n")
+                sys.stderr.flush()
+            self._runs[n] = self._training.run(n)
+            self.peaks[n] = self._runs[n].totals.peak_bytes
+        return self._runs[n]
+
+    def draw_line(self, limit: int) -> None:
+        """Derive all sizes from two, and see that the largest within ``limit`` agrees."""
+        if not self.may_grow or not self._training.batches.grows_evenly:
+            return
+        # not from a batch of one sample, in which torch copies less
+        other = self._batch // 2 if self._batch >= 4 else 2 * self._batch
+        here, there = self.run(self._batch), self.run(other)
+        line = scaled_peak(
+            (self._batch, here.changes),
+            (other, there.changes),
+            here.totals.start_bytes,
+        )
+        if line is None:
+            return
+        low, _ = _crossing(limit, line)
+        if low >= _LARGEST or self.run(max(low, 1)).totals.peak_bytes == line(max(low, 1)):
+            self._line = line
+
+    def largest(self, limit: int) -> tuple[int, int | None]:
+        """The largest batch that fits (0: none), and the smallest that does not (None: none)."""
+        if self._line is not None:
+            return _crossing(limit, self._line)
+        return _largest(limit, self.peaks, self._try)
+
+    def peak(self, n: int) -> int:
+        """The peak at this size."""
+        if self._line is not None and n not in self.peaks:
+            return self._line(n)
+        return self.run(n).totals.peak_bytes
+
+    def _try(self, n: int) -> int:
+        """The peak of a batch that ``make_batch`` may not be able to give."""
+        if n <= self._batch or self._training.batches.grows_evenly:
+            return self.peak(n)
+        try:
+            return self.peak(n)
+        except Exception as error:
+            # the end of the data set, perhaps: from there on nothing fits
+            self.peaks[n] = sys.maxsize
+            if self.end is None or n < self.end:
+                self.end = n
+            note = f"no batch of {n} could be tried ({type(error).__name__}: {error!s:.80})"
+            self.warnings = [*(w for w in self.warnings if not w.startswith("no batch")), note]
+            return sys.maxsize
+
+
+def _crossing(limit: int, peak: Callable[[int], int]) -> tuple[int, int | None]:
+    """The largest batch that fits and the next one, of a peak that rises with the batch."""
+    if _with_margin(peak(_LARGEST)) <= limit:
+        return _LARGEST, None
+    low, high = 0, _LARGEST
+    while high > low + 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _with_margin(peak(middle)) <= limit else (low, middle)
+    return low, high
 
 
 def _optimizer(wanted: Any) -> Any:
@@ -237,23 +345,18 @@ def _takes_a_size(make_batch: Callable[..., Any]) -> bool:
     )
 
 
-def _on(
-    gb: float,
-    main: Totals,
-    batch: int,
-    peaks: Mapping[int, int],
-    peak: Callable[[int], int] | None,
-) -> GpuFit:
+def _on(gb: float, main: Totals, sizes: _Sizes) -> GpuFit:
     limit = int(gb * 1e9)
     fits = _with_margin(main.peak_bytes) <= limit
-    if peak is None:
+    if not sizes.may_grow:
         return GpuFit(gb, fits, None, None, exact=True)
-    low, high = _largest(limit, peaks, peak)
+    low, high = sizes.largest(limit)
     if low == 0:
         return GpuFit(gb, fits, 0, None, exact=True)
     if high is None:
         return GpuFit(gb, fits, None, None, exact=False)
-    return GpuFit(gb, fits, low, peak(low), exact=high == low + 1)
+    exact = high == low + 1 and (sizes.end is None or high < sizes.end)
+    return GpuFit(gb, fits, low, sizes.peak(low), exact=exact)
 
 
 def _largest(
@@ -261,8 +364,9 @@ def _largest(
 ) -> tuple[int, int | None]:
     """The largest batch seen to fit (0: none), and the smallest seen not to (None: none).
 
-    The peak is nearly a straight line in the batch size: the line through the two nearest
-    batches says where to look next, and every answer is an evaluation, not the line's.
+    For steps whose allocations do not follow the batch evenly. The peak is still nearly a straight
+    line: the one through the two nearest batches says where to look next, and each answer comes
+    from a run.
     """
     for attempt in range(_MOST_EVALUATIONS):
         low = max((n for n, p in peaks.items() if _with_margin(p) <= limit), default=0)
@@ -292,14 +396,26 @@ def _next(limit: int, low: int, high: int | None, peaks: Mapping[int, int]) -> i
     return min(max(guess, low + 1), high - 1)
 
 
-def _doubts(precision: str, optimizer: Any) -> tuple[str, ...]:
+def _doubts(precision: str, training: FakeTraining) -> tuple[str, ...]:
     doubts = []
     if precision == "amp":
         doubts.append(
             "amp is predicted with the CPU's list of operators; CUDA's casts a few others, and "
             "the loss scaler of float16 is not in it"
         )
-    groups = getattr(optimizer, "param_groups", ())
-    if len(groups) > 1:
-        doubts.append("the optimizer's parameter groups are predicted as one with its defaults")
+    if training.groups_joined:
+        doubts.append(
+            "the optimizer is not one of this model's: its parameter groups are predicted as one, "
+            "with the settings of the first"
+        )
+    if training.reads_values:
+        doubts.append(
+            "the optimizer's step reads values of tensors, which fake ones do not have: 1 was "
+            "taken for each"
+        )
+    if training.sparse_gradients:
+        doubts.append(
+            "a gradient is sparse: its size depends on the values in the batch, and it is not in "
+            "the prediction"
+        )
     return tuple(doubts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from typing import Any
@@ -249,3 +250,160 @@ def test_it_is_told_and_labelled_as_predicted() -> None:
     assert all(len(line) <= 100 for line in words.splitlines())
     data = json.loads(json.dumps(fit.to_dict()))
     assert data["gpus"][0]["largest_batch"] == fit.gpus[0].largest_batch
+
+
+OPTIMIZERS = sorted(
+    name
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type)
+    and issubclass(kind, torch.optim.Optimizer)
+    and kind is not torch.optim.Optimizer
+)
+
+
+class _Bag(nn.Module):
+    """Its gradient is sparse, as SparseAdam wants it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.EmbeddingBag(500, 16, mode="sum", sparse=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.words((x[:, 0, :2].abs() * 100).long().flatten(1) % 500)
+        return found
+
+
+def _owned(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Parameters, gradients and state, each storage once."""
+    tensors = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
+    for state in optimizer.state.values():
+        tensors += [t for t in state.values() if isinstance(t, Tensor)]
+    return sum(t.nbytes for t in tensors if t.layout is torch.strided)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_every_optimizer_of_torch_is_taken_as_an_object(kind: str) -> None:
+    """Predicted against the peak of the real step, for an optimizer that exists already."""
+    model: nn.Module = _Bag() if kind == "SparseAdam" else _cnn()
+    parameters = [p for p in model.parameters() if kind != "Muon" or p.dim() == 2]
+    maker = getattr(torch.optim, kind)
+    accepts = inspect.signature(maker.__init__).parameters
+    # on CUDA torch takes the foreach way by itself, which the prediction assumes
+    optimizer = maker(parameters, **({"foreach": True} if "foreach" in accepts else {}))
+
+    def predict() -> fit_module.Fit:
+        return will_it_fit(model, _batch, batch=8, optimizer=optimizer, gpus_gb=())
+
+    if kind == "LBFGS":
+        with pytest.raises(UsageError, match="decides by the loss how often"):
+            predict()
+        return
+    predicted = predict()
+    assert not optimizer.state or kind == "Adagrad"  # which makes it at once
+
+    def step() -> None:
+        model.zero_grad()
+        model(_batch(8)[0]).sum().backward()
+        optimizer.step()
+
+    step()
+    real = account(step, model=model)
+    foreign = real.start_bytes - _owned(model, optimizer) - sum(b.nbytes for b in model.buffers())
+    if kind == "SparseAdam":
+        assert predicted.at_peak_bytes["optimizer state"] == real.at_peak_bytes["optimizer state"]
+        assert any("gradient is sparse" in warning for warning in predicted.warnings)
+        return
+    assert predicted.peak_bytes == pytest.approx(real.peak_bytes - foreign, rel=0.01)
+
+
+def test_groups_of_an_optimizer_of_this_model_are_kept() -> None:
+    """Weight decay in groups, as most recipes have it, and a group that is not trained."""
+    model = nn.Sequential(nn.Linear(100, 200), nn.Linear(200, 300))
+    own = torch.optim.SGD(
+        [
+            {"params": model[0].parameters(), "momentum": 0.9},
+            {"params": model[1].parameters(), "momentum": 0.0},
+        ],
+        lr=0.1,
+    )
+    fit = will_it_fit(model, lambda n: torch.randn(n, 100), optimizer=own, batch=1, gpus_gb=())
+    assert fit.at_peak_bytes["optimizer state"] == sum(p.nbytes for p in model[0].parameters())
+    assert not fit.warnings
+
+    def again() -> nn.Module:
+        return nn.Sequential(nn.Linear(100, 200), nn.Linear(200, 300))
+
+    other = will_it_fit(again, lambda n: torch.randn(n, 100), optimizer=own, batch=1, gpus_gb=())
+    assert "groups are predicted as one" in str(other)
+
+
+def test_an_optimizer_that_cannot_be_made_again_is_told() -> None:
+    class Own(torch.optim.SGD):
+        def __init__(self, params: Any, inner: object) -> None:
+            super().__init__(params, lr=0.1)
+
+    model = nn.Linear(4, 4)
+    own = Own(model.parameters(), object())
+    with pytest.raises(UsageError, match="another Own cannot be made"):
+        will_it_fit(model, lambda n: torch.randn(n, 4), optimizer=own)
+
+
+def test_values_that_an_optimizer_reads_are_told() -> None:
+    fit = will_it_fit(_cnn(), _batch, batch=4, optimizer="ASGD", gpus_gb=())
+    assert any("1 was taken" in warning for warning in fit.warnings)
+
+
+def test_no_batch_larger_than_the_one_asked_for_is_made() -> None:
+    """`make_batch` may read a data set, which has an end."""
+    images, labels = _batch(20)
+    asked = []
+
+    def make_batch(n: int) -> tuple[Tensor, Tensor]:
+        asked.append(n)
+        return images[:n], labels[:n]
+
+    fit = will_it_fit(_cnn(), make_batch, batch=16, loss=cross_entropy, gpus_gb=(2, 16, 80))
+    assert max(asked) == 16
+    assert fit.n_evaluations == 3
+    free = will_it_fit(_cnn(), _batch, batch=16, loss=cross_entropy, gpus_gb=(2, 16, 80))
+    # not the data set but the batch: a view of it is copied to the GPU as it is shown
+    assert fit.peak_bytes == free.peak_bytes
+    assert [gpu.largest_batch for gpu in fit.gpus] == [gpu.largest_batch for gpu in free.gpus]
+
+
+def test_a_data_set_smaller_than_the_batch_is_told() -> None:
+    images, labels = _batch(20)
+    fit = will_it_fit(
+        _cnn(), lambda n: (images[:n], labels[:n]), batch=32, loss=cross_entropy, gpus_gb=(16,)
+    )
+    assert fit.gpus[0].largest_batch is None
+    assert any("data set smaller than the batch" in warning for warning in fit.warnings)
+
+
+def test_a_list_of_samples_is_tried_until_the_data_set_ends() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(1000, 10)
+
+        def forward(self, samples: list[Tensor]) -> Tensor:
+            return self.layer(torch.stack(samples)).sum()
+
+    data = [torch.randn(1000) for _ in range(40)]
+    fit = will_it_fit(
+        Net(), lambda n: ([data[i] for i in range(n)],), batch=8, gpus_gb=(1.5,), optimizer="SGD"
+    )
+    assert 8 <= (fit.gpus[0].largest_batch or 0) <= 40
+    assert not fit.gpus[0].exact
+    assert any("IndexError" in warning for warning in fit.warnings)
+
+
+def test_the_model_is_made_once() -> None:
+    made = []
+
+    def model() -> nn.Module:
+        made.append(1)
+        return _cnn()
+
+    will_it_fit(model, _batch, batch=4, loss=cross_entropy)
+    assert len(made) == 1
