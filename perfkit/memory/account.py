@@ -149,11 +149,11 @@ class DeviceAccount:
 class MemoryAccount(Shown):
     """What a region did to memory, on every device that it used.
 
-    The figures of the most important device (the GPU with the highest peak, else the CPU)
-    stand on the account itself; ``devices`` has them all.
+    The account itself has the figures of the main device: of those that the region used, the GPU
+    with the highest peak, else the CPU. ``devices`` has them all.
 
     Attributes:
-        devices: one account per device, the most important first; never empty.
+        devices: one account per device, the main one first; never empty.
         resident: the process's resident set beside them, which is not tensor memory.
         n_operators: operators seen that could have made a tensor.
         n_steps: optimizer steps seen.
@@ -186,7 +186,7 @@ class MemoryAccount(Shown):
 
     @property
     def device(self) -> str:
-        """The most important device: ``"cpu"`` or ``"cuda:0"``."""
+        """The main device: ``"cpu"`` or ``"cuda:0"``."""
         return self.devices[0].device
 
     @property
@@ -502,7 +502,7 @@ def _listed(value: Any, kind: type[_T], name: str) -> tuple[_T, ...]:
 def _devices(
     tracker: Tracker, uses: tuple[AllocatorUse, ...], *, ended_well: bool
 ) -> tuple[tuple[DeviceAccount, ...], list[str]]:
-    """One account per device: GPUs by falling peak, then the CPU."""
+    """One account per device: those that the region used first, GPUs before the CPU."""
     warnings: list[str] = []
     found: list[DeviceAccount] = []
     books = {str(device): ledger for device, ledger in tracker.ledgers.items()}
@@ -558,8 +558,18 @@ def _devices(
                 else None,
             )
         )
-    found.sort(key=lambda d: (d.device == "cpu", -d.peak_bytes))
+    # a GPU that the region left alone is in use elsewhere in this process
+    found.sort(key=lambda d: (not _is_touched(d), d.device == "cpu", -d.peak_bytes))
     return tuple(found), warnings
+
+
+def _is_touched(device: DeviceAccount) -> bool:
+    return bool(
+        device.n_allocations
+        or device.rise_bytes
+        or device.left_behind_bytes
+        or (device.allocator is not None and device.allocator.n_ooms)
+    )
 
 
 def _half_batch(

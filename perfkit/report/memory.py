@@ -408,21 +408,33 @@ def _now_view(state: MemoryNow) -> _MemoryView:
 def _now_sentence(state: MemoryNow) -> str:
     if not state.n_storages:
         return "No tensor is alive."
-    parts: dict[str, int] = {}
-    for by_category in state.by_device.values():
-        for name, nbytes in by_category.items():
-            parts[name] = parts.get(name, 0) + nbytes
-    total = state.total_bytes
-    sentence = f"{fmt_bytes(total)} in {fmt_count(state.n_storages)} live tensors"
-    if total:
-        name, nbytes = max(parts.items(), key=lambda item: item[1])
-        sentence += f", {fmt_share(nbytes / total)} {name}"
+    held = [
+        f"{fmt_bytes(sum(parts.values()))} on {_place(device)}{_mostly(parts)}"
+        for device, parts in state.by_device.items()
+        if sum(parts.values())
+    ]
+    tensors = _counted(state.n_storages, "live tensor")
+    if len(held) == 1 and list(state.by_device) == ["cpu"]:
+        sentence = f"{fmt_bytes(state.total_bytes)} in {tensors}{_mostly(state.by_device['cpu'])}"
+    else:
+        # a GPU's memory and the host's are two things: their sum is no figure
+        sentence = f"{tensors}: {'; '.join(held)}" if held else f"{tensors} without memory"
     for allocator in state.allocators:
         sentence += (
             f"; {allocator.name}: {fmt_bytes(allocator.allocated_bytes)} allocated, "
             f"{fmt_bytes(allocator.reserved_bytes)} reserved"
         )
     return f"{sentence}."
+
+
+def _place(device: str) -> str:
+    return "the CPU" if device == "cpu" else device
+
+
+def _mostly(parts: Mapping[str, int]) -> str:
+    name, nbytes = max(parts.items(), key=lambda item: item[1])
+    total = sum(parts.values())
+    return f", {fmt_share(nbytes / total)} {name}" if total else ""
 
 
 def _allocator_table(states: tuple[AllocatorState, ...]) -> TableView:

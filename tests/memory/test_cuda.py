@@ -95,6 +95,22 @@ def test_peak_reserved_and_left_behind_are_the_allocators() -> None:
     assert [d.device for d in result.devices] == ["cuda:0", "cpu"]
 
 
+def test_a_gpu_that_the_region_left_alone_does_not_stand_first() -> None:
+    """CUDA was used before, and holds something or only its cache; this model is on the CPU."""
+    for held in (0, GIB):
+        fake = FakeCuda()
+        fake.allocate(2 * GIB)
+        fake.allocate(held - 2 * GIB)
+        with Accountant(cuda=fake) as accountant:
+            torch.zeros(4096)
+        result = accountant.result
+        assert result.device == "cpu"
+        assert str(result).startswith("Peak ")
+        assert not str(result).startswith("Peak 0 B")
+        assert [d.device for d in result.devices] == ["cpu", "cuda:0"]
+        assert result.devices[1].peak_bytes == held
+
+
 def test_it_synchronises_at_the_ends_only() -> None:
     fake = FakeCuda()
     _account(fake)

@@ -242,7 +242,7 @@ def test_it_is_told_and_labelled_as_predicted() -> None:
         "predicted",
         "margin",
         "16 GB",
-        f"{fit.gpus[0].largest_batch:,}".replace(",", " "),
+        f"{fit.gpus[0].largest_batch:,}",
     ):
         assert said in words
         assert said in page

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from perfkit.memory.categories import CATEGORIES
 from perfkit.memory.live import LiveTensor, MemoryNow, now
 from perfkit.memory.names import names_of_storages
 
@@ -109,6 +111,23 @@ def test_nothing_is_run_and_nothing_is_kept() -> None:
     with Spy():
         now({"sparse": sparse, "view": view, "graph": graph})
     assert seen == []
+
+
+def test_the_headline_does_not_add_a_gpus_bytes_to_the_hosts() -> None:
+    nothing = dict.fromkeys(CATEGORIES, 0)
+    both = replace(
+        now(),
+        by_device={
+            "cpu": {**nothing, "other": 3 * 2**20},
+            "cuda:0": {**nothing, "parameters": 5 * 2**20},
+        },
+        n_storages=7,
+    )
+    first = str(both).splitlines()[0]
+    assert first.startswith("7 live tensors: ")
+    assert "3.00 MiB on the CPU, 100 % other" in first
+    assert "5.00 MiB on cuda:0, 100 % parameters" in first
+    assert "8.00 MiB" not in first
 
 
 def test_it_can_be_limited_and_written() -> None:

@@ -365,6 +365,13 @@ _ENTRIES: dict[str, Entry] = {
         instead="# bfloat16 has the range of float32 and needs no scaler\n"
         'with torch.autocast("cpu", dtype=torch.bfloat16):\n    y = x @ x.T',
     ),
+    "get_scale": Entry(
+        op="GradScaler.get_scale",
+        why=_VALUE,
+        instead="pass  # ask for the scale every 100 steps, or after the loop",
+        slow='scaler = torch.amp.GradScaler("cpu")\n'
+        "loss2 = scaler.scale(loss)\nscale = scaler.get_scale()",
+    ),
     "ctc": Entry(
         op="ctc_loss with lengths on the device",
         why="the lengths are copied to the host, which waits for them",

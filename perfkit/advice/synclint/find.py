@@ -161,7 +161,7 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
             entries.append(entry)
         if op not in ops:
             ops.append(op)
-    inside = next((f"{one.inside[0]}:{one.inside[1]}" for one, _ in hits if one.inside), "")
+    inside = next((f"{one.inside.file}:{one.inside.line}" for one, _ in hits if one.inside), "")
     return Sync(
         file=file,
         line=line,
@@ -178,14 +178,15 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
 def entry_of(found: Found) -> str:
     """The entry of the catalogue, by what was called and who asked for the value."""
     if found.inside is not None and found.entry in _READS:
-        file = found.inside[0].replace("\\", "/")
+        file = found.inside.file.replace("\\", "/")
         for part, entry in _ASKED_BY.items():
             if part in file:
-                return entry
+                asks = entry == "grad_scaler" and found.inside.function == "get_scale"
+                return "get_scale" if asks else entry
     if found.entry == "number":
         if found.api in _INDEXING_CALLS:
             return "slice"
-        return "one_hot" if found.api == "one_hot" else "number"
+        return "number"
     if found.entry == "nonzero" and found.api == "where":
         return "where"
     if found.entry == "bool" and called(found.site) in _COMPARING:

@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 __all__ = [
+    "Library",
     "Site",
     "called",
     "is_literal_cpu",
@@ -106,14 +107,29 @@ def site_of(frame: FrameType | None) -> Site | None:
     return None
 
 
-def library_between(frame: FrameType | None) -> tuple[str, int] | None:
-    """File and line of the innermost library code between ``frame`` and the user's line.
+class Library(NamedTuple):
+    """A line of a library that runs below the user's.
+
+    Attributes:
+        file: its file.
+        line: counted from 1.
+        function: the function that the line is in.
+    """
+
+    file: str
+    line: int
+    function: str
+
+
+def library_between(frame: FrameType | None) -> Library | None:
+    """The innermost line of library code between ``frame`` and the user's line.
 
     torch's own Python that only leads to an operator does not count.
     """
     while frame is not None and not is_user_file(frame.f_code.co_filename):
-        if not _is_plumbing(frame.f_code.co_filename):
-            return frame.f_code.co_filename, frame.f_lineno
+        code = frame.f_code
+        if not _is_plumbing(code.co_filename):
+            return Library(code.co_filename, frame.f_lineno, code.co_name)
         frame = frame.f_back
     return None
 

@@ -29,6 +29,7 @@ from perfkit.advice.synclint.connections import Connections
 from perfkit.advice.synclint.find import entry_of
 from perfkit.advice.synclint.rules import API_READS, rule_of
 from perfkit.advice.synclint.sites import (
+    Library,
     Site,
     is_literal_cpu,
     library_between,
@@ -75,7 +76,7 @@ class Found(NamedTuple):
         site: the user's line.
         entry: the rule of the catalogue.
         api: name of the Python-level torch function that was running; empty in autograd.
-        inside: file and line of the library that asked for the value; None if the user did.
+        inside: the line of the library that asked for the value; None if the user did.
         called_at: the line that started the backward pass, if it happens when autograd comes back
             to this line (or in ``.backward()`` itself); else None.
     """
@@ -83,7 +84,7 @@ class Found(NamedTuple):
     site: Site
     entry: str
     api: str
-    inside: tuple[str, int] | None
+    inside: Library | None
     called_at: Site | None
 
     @property
@@ -137,7 +138,6 @@ class Watch:
         self.saw_cuda = False
         self.checks_again = False
         self._api = ""
-        self._one_hot_is_fixed = False
         self.also_forget: list[Callable[[], None]] = []
         self._stack = ExitStack()
 
@@ -364,7 +364,7 @@ class Watch:
             return
         if rule is not None and not self._reading and self._api not in _CHECKED_ON_A_CPU:
             hit = rule(args, kwargs)
-            if hit is not None and not (self._one_hot_is_fixed and hit.entry == "number"):
+            if hit is not None:
                 self.hit(hit.entry, hit.needs, sys._getframe())
         self._relate(name, args, kwargs, result)
         if self._backward and args:
@@ -473,7 +473,8 @@ class Watch:
         outer, self._api = self._api, name
         self._reading += 1
         try:
-            result = func(*args, **kwargs)
+            # printing switches the modes off that would label its operators
+            result = self.traced(func, frame, *args, **kwargs)
         finally:
             self._reading -= 1
             self._api = outer
@@ -483,12 +484,17 @@ class Watch:
 
     def _one_hot(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
-        # on a CPU it reads the largest class even then, to check it
-        self._one_hot_is_fixed = classes != -1
+        # a GPU is asked for the largest class, and only where no number is given; a CPU also
+        # for the smallest, and always, to check them
+        self._reading += 1
         try:
-            return self.plain_call(func, "one_hot", args, kwargs, frame)
+            result = self.traced(self.plain_call, frame, func, "one_hot", args, kwargs, frame)
         finally:
-            self._one_hot_is_fixed = False
+            self._reading -= 1
+        target = args[0] if args else kwargs.get("tensor", kwargs.get("input"))
+        if classes == -1 and isinstance(target, _Tensor):
+            self.hit("one_hot", [target], frame)
+        return result
 
     def _cov(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         # what it reads is a number that it has put on the device itself (cov in Correlation.cpp)

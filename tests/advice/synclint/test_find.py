@@ -342,6 +342,32 @@ def test_grad_scaler_waits_once_a_step(net: nn.Module) -> None:
     assert syncs[0].count == 1
 
 
+def test_asking_for_the_scale_is_not_the_step(net: nn.Module) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+
+    def step() -> None:
+        scaler.scale(net(torch.randn(4, 3)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scaler.get_scale()
+
+    ops = {sync.code: (sync.op, sync.count) for sync in find_syncs(step)}
+    assert ops["scaler.step(optimizer)"] == ("GradScaler.step", 1)
+    assert ops["scaler.get_scale()"] == ("GradScaler.get_scale", 1)
+
+
+def test_one_hot_waits_once(net: nn.Module) -> None:
+    def step() -> None:
+        best = net(torch.randn(4, 3)).argmax(1)
+        F.one_hot(best)
+        F.one_hot(best, 2)
+
+    (sync,) = find_syncs(step)
+    assert (sync.code, sync.count) == ("F.one_hot(best)", 1)
+    assert sync.op == "one_hot without num_classes"
+
+
 def test_the_step_trains_as_without(net: nn.Module) -> None:
     twin = nn.Linear(3, 2)
     twin.load_state_dict(net.state_dict())

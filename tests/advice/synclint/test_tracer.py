@@ -59,6 +59,23 @@ def test_a_wait_in_the_trace_is_a_wait_of_its_line_with_its_time(gpu: Any, net: 
     assert json.loads(json.dumps(check.to_dict()))["syncs"][0]["waited_ms"] == sync.waited_ms
 
 
+@pytest.mark.parametrize("show", [print, str, "{}".format, repr])
+def test_what_printing_waits_for_belongs_to_the_line_that_prints(
+    gpu: Any, net: nn.Module, show: Any
+) -> None:
+    """torch's formatting switches the modes off under which operators have their line."""
+    gpu.traces = {"aten::masked_select": "", "aten::_local_scalar_dense": _TO_HOST}
+
+    def step() -> None:
+        y = net(torch.randn(4, 3)).detach()
+        show(y)
+
+    check = _check(check_syncs(step))
+    assert _codes(check.agreed) == ["show(y)"]
+    assert check.elsewhere == ()
+    assert check.only_happened == check.only_predicted == ()
+
+
 def test_what_the_trace_does_not_show_did_not_happen(gpu: Any, net: nn.Module) -> None:
     gpu.traces = {"aten::nonzero": ""}
 
