@@ -5,14 +5,14 @@
     print(perfkit.ab(workload, {"num_workers": 0}, {"num_workers": 2}))
 
 A **block** is one fresh process of each arm. Both are alive at once and take turns, A B B A or
-B A A B by lot, a fraction of a second each; the other one stands still meanwhile, between two
-steps. Turns cancel what drifts within a block. Fresh processes in every block bring the luck of
+B A A B at random, a fraction of a second each, while the other one pauses between two steps.
+Turns cancel what drifts within a block. Fresh processes in every block bring the luck of
 a process (where its memory lies, which core it gets) into the spread of the blocks, and so into
 the interval; a single pair of processes that lives throughout would give an interval that is
 sure of the luck of this pair: with 2 % of luck and 12 blocks it would see a difference in 78 of
-100 comparisons of a workload with itself, fresh processes in 3 (simulated, in
+100 comparisons of a workload with itself, fresh processes in at most 5 (simulated, in
 ``tests/experiment/test_ab_blocks.py``). The interval over the blocks is that of
-:func:`perfkit.timing.compare.ratio_interval`.
+:func:`perfkit.timing.paired.ratio_interval`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from perfkit.experiment._arm import Limits
 from perfkit.experiment._blocks import Block, Blocks
 from perfkit.experiment._declared import declared, words
 from perfkit.experiment._identity import identity
-from perfkit.experiment._paired import paired_interval
 from perfkit.experiment._process import prepared_process
 from perfkit.experiment._progress import Progress, Say, left
 from perfkit.experiment.result import Ratio, RunResult
@@ -42,15 +41,14 @@ from perfkit.experiment.session import positive
 from perfkit.experiment.settings import Setting, Settings, check_values
 from perfkit.experiment.store import Store
 from perfkit.machine import Provenance, facts, stamp
-from perfkit.timing.compare import Interval, doubts, sentence
+from perfkit.timing.compare import doubts, sentence
+from perfkit.timing.paired import FEWEST, Interval, ratio_interval
 
 if TYPE_CHECKING:
     from os import PathLike
 
 __all__ = ["ABResult", "Block", "ab"]
 
-# Five blocks cannot give 95 %: all five lie on one side by chance in 6 % of the cases.
-_FEWEST = 6
 _MOST_BLOCKS = 200
 _LOOK_GROWTH = 1.5
 # Batches differ by more than this: they are compared by the time per sample.
@@ -79,8 +77,9 @@ class ABResult(Shown):
         same: whether both gave the same result; None where that was not compared.
         sentence: the answer in words.
         warnings: what makes it doubtful.
-        stopped: why it ended: ``"interval tight"``, ``"time budget"``, ``"most blocks"`` or
-            ``"fewest blocks"``, where these took longer than the budget.
+        stopped: why it ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
+        detectable: the smallest difference that such a comparison reveals with 80 % probability,
+            as a share: see :mod:`perfkit.timing.power`. None where the blocks are too few.
     """
 
     names: tuple[str, str]
@@ -96,6 +95,7 @@ class ABResult(Shown):
     stopped: str
     duration_s: float
     provenance: Provenance
+    detectable: float | None = None
 
     @property
     def different(self) -> bool:
@@ -132,6 +132,7 @@ class ABResult(Shown):
             "warnings": list(self.warnings),
             "stopped": self.stopped,
             "duration_s": self.duration_s,
+            "detectable": self.detectable,
             "provenance": self.provenance.to_dict(),
         }
 
@@ -148,7 +149,7 @@ def ab(
     budget_s: float = 60.0,
     store: str | PathLike[str] | None = None,
     names: tuple[str, str] | None = None,
-    min_blocks: int = _FEWEST,
+    min_blocks: int = FEWEST,
     max_blocks: int = _MOST_BLOCKS,
     step_timeout_s: float = 60.0,
     start_timeout_s: float = 300.0,
@@ -167,11 +168,13 @@ def ab(
             default there.
         settings: further settings that the workload reads, and declarations of your own. What
             ``a`` and ``b`` name is declared by itself.
-        budget_s: seconds to spend; ``min_blocks`` are measured even if that takes longer.
+        budget_s: seconds to spend. It is kept, but for the first block: slow starts give fewer
+            blocks and a wider interval, or none.
         store: a JSONL file that takes each run as it comes (and whose blocks of these two arms
             count); see :mod:`perfkit.experiment.store`.
         names: what the arms are called; by default what differs between them.
-        min_blocks: fewest blocks, at least 2. Below 6 the interval gets very wide.
+        min_blocks: fewest blocks, at least 2, before it may end because the interval is tight;
+            the budget is shared out for this many.
         step_timeout_s, start_timeout_s, warmup, seed: see ``Session``; the seed also draws the
             order within the blocks.
         say: takes the lines of progress; None for standard error, False for silence.
@@ -204,7 +207,7 @@ def ab(
     # kept for all blocks; what it still imports would disturb the first one
     try:
         with prepared_process(_PREPARED_WITHIN_S):
-            measuring = _Measuring(blocks, budget, seed, kept)
+            measuring = _Measuring(blocks, budget, kept)
             stopped, found = measuring.until_clear(min_blocks, max_blocks, tell)
     finally:
         blocks.close()
@@ -214,11 +217,6 @@ def ab(
     times = measuring.times()
     per: Literal["step", "sample"] = "step" if measuring.work() is None else "sample"
     warnings = [*measuring.warnings, *blocks.warnings, *doubts(*times, found)]
-    if stopped == "fewest blocks":
-        warnings.append(
-            f"{len(measuring.blocks)} blocks took {measuring.duration_s:.3g} s, budget_s was "
-            f"{budget:g}: the fewest that give an interval"
-        )
     same, untold = _same(measuring.runs)
     warnings += untold
     on_gpu = any("CUDA" in run.peak_kind for run in measuring.runs)
@@ -235,6 +233,7 @@ def ab(
         warnings=tuple(dict.fromkeys([*warnings, *_of_runs(measuring.runs)])),
         stopped=stopped,
         duration_s=measuring.duration_s,
+        detectable=found.detectable,
         provenance=stamp(
             command=f"perfkit.ab(…, {called[0]} | {called[1]})",
             seed=seed,
@@ -305,8 +304,8 @@ class _Kept:
 class _Measuring:
     """Block after block, until it is clear."""
 
-    def __init__(self, blocks: Blocks, budget_s: float, seed: int, kept: _Kept | None) -> None:
-        self._source, self._budget_s, self._seed, self._kept = blocks, budget_s, seed, kept
+    def __init__(self, blocks: Blocks, budget_s: float, kept: _Kept | None) -> None:
+        self._source, self._budget_s, self._kept = blocks, budget_s, kept
         self._began_s = time.monotonic()
         self._before_s = 0.0
         self.warnings: list[str] = [] if kept is None else [*kept.store.notes]
@@ -325,19 +324,16 @@ class _Measuring:
             done, spent_s = len(self.blocks), now_s - self._began_s + self._before_s
             each_s = (now_s - first_s + self._before_s) / done
             found = self.interval()
-            rest_s = max(self._budget_s - spent_s, (min_blocks - done) * each_s)
+            rest_s = max(self._budget_s - spent_s, 0.0)
             tell(f"{done} blocks, ratio {found.ratio:.3f}, {left(rest_s)}")
             stopped = "" if written else "the store cannot be written"
-            if done < min_blocks and not stopped:
-                continue
             if stopped:
                 pass
             elif done >= max_blocks:
                 stopped = "most blocks"
             elif spent_s + each_s > self._budget_s:
-                over = done == min_blocks and spent_s > self._budget_s
-                stopped = "fewest blocks" if over else "time budget"
-            if stopped or done >= next_look:
+                stopped = "time budget"
+            elif done >= next_look:
                 next_look = math.ceil(done * _LOOK_GROWTH)
                 if found.tight:
                     stopped = "interval tight"
@@ -398,7 +394,7 @@ class _Measuring:
         """Of the ratio so far, per step or per sample."""
         a, b = self.times()
         each = b / (self.work() or 1.0)
-        return paired_interval(a[:, 0], each[:, 0], seed=self._seed)
+        return ratio_interval(a, each)
 
 
 def _samples(runs: Sequence[RunResult]) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfkit.timing.compare import Interval
+from perfkit.timing.paired import Interval
 
 __all__ = ["Knee", "knee_of"]
 

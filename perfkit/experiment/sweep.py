@@ -28,7 +28,6 @@ from perfkit.errors import StoreError, UsageError
 from perfkit.experiment._declared import words
 from perfkit.experiment._grid import Grid, Skipped, grid_of, key
 from perfkit.experiment._identity import identity
-from perfkit.experiment._paired import paired_interval
 from perfkit.experiment._process import prepared_process
 from perfkit.experiment._progress import Progress, Say, left
 from perfkit.experiment.knee import Knee, knee_of
@@ -37,7 +36,7 @@ from perfkit.experiment.session import Session, positive
 from perfkit.experiment.settings import Setting, Settings
 from perfkit.experiment.store import Store
 from perfkit.machine import Provenance, facts, stamp
-from perfkit.timing.compare import Interval
+from perfkit.timing.paired import Interval, ratio_interval
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -567,7 +566,7 @@ def _ratio(
     both = sorted(set(mine) & set(its))
     if not both:
         return None
-    return paired_interval([mine[n] for n in both], [its[n] for n in both], confidence=confidence)
+    return ratio_interval([mine[n] for n in both], [its[n] for n in both], confidence=confidence)
 
 
 def _median(values: Sequence[float | None]) -> float | None:

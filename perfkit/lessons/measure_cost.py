@@ -236,7 +236,7 @@ def profiler_cost(
                 step=summarize([t for pair in step_ms[name] for t in pair]),
                 ratio=None
                 if kwargs is None
-                else ratio_interval(step_ms[name], step_ms[NO_PROFILER], seed=seed),
+                else ratio_interval(step_ms[name], step_ms[NO_PROFILER]),
                 stop=None if kwargs is None else summarize(stop_ms[name]),
                 events=events[name],
             )

@@ -95,18 +95,14 @@ def _comparison(c: Comparison) -> _View:
     ends = (c.low, c.high)
     interval = " … ".join(fmt_ratio(end) if end > 0 else "0" for end in ends)
     rows.append(("ratio", fmt_ratio(c.ratio), interval, "", f"{c.n_blocks} blocks"))
-    warnings = [*c.warnings]
-    for name, arm in zip(c.names, (c.slow, c.fast), strict=True):
-        # what the blocks say of drift and spread counts here; few values are a fault of both
-        warnings += [f"{name}: {w}" for w in arm.warnings if w.startswith("only")]
     return _View(
         name="comparison",
         sentence=c.sentence,
         header=("", "median per call", _percent_interval(c.confidence), "range", "timed × calls"),
         rows=rows,
-        warnings=warnings,
+        warnings=c.warnings,
         foot=(
-            f"Both in turn (ABBA blocks), {c.duration_s:.1f} s, ended by: {c.stopped}.",
+            f"Measured in turn (ABBA blocks) for {c.duration_s:.1f} s; stopped by: {c.stopped}.",
             *_power(c),
             c.provenance.sentence(),
         ),
@@ -119,7 +115,7 @@ def _power(c: Comparison) -> list[str]:
     if least is None or of_three is None:
         return []
     return [
-        f"Predicted from the spread of the blocks: a difference of {_share(least)} is found with "
+        f"Predicted from the spread of the blocks: a difference of {_share(least)} is seen with "
         f"80 % probability, one of 3 % with {100 * of_three:.0f} %."
     ]
 

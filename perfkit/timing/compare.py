@@ -1,7 +1,8 @@
 """Is one version faster than the other, by how much, and how sure is that?
 
-Both run in turn in ABBA blocks, so that what changes slowly (temperature, other load) meets both
-alike. The figure is the ratio of the medians; its interval comes from resampling whole blocks.
+Both run in turn in ABBA blocks, so that what changes slowly (temperature, other load) affects
+both alike. The answer is the ratio of their times within blocks, with its interval: see
+:mod:`perfkit.timing.paired`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import reprlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -23,23 +23,17 @@ import numpy.typing as npt
 
 from perfkit._display import Shown, _report
 from perfkit._printable import printable
-from perfkit.errors import MeasurementError, UsageError
+from perfkit.errors import UsageError
 from perfkit.machine import Provenance, facts, stamp
-from perfkit.timing._student import t_quantile
+from perfkit.machine.busy import BusyMark, this_thread
 from perfkit.timing.clock import Clock, clock_in_use
 from perfkit.timing.drift import Conditions, conditions, drift
-from perfkit.timing.power import detectable, power
+from perfkit.timing.paired import FEWEST, Interval, ratio_interval
+from perfkit.timing.power import power
 from perfkit.timing.summary import Summary, summarize
 
 __all__ = ["Comparison", "Interval", "compare", "ratio_interval"]
 
-_CONFIDENCE = 0.95
-# The outer quantiles used with 6 blocks are about 0.3 %: of 1000 resamples three lie beyond.
-_RESAMPLES = 1000
-# From this many blocks on the expanded percentile interval covers by itself; see ratio_interval.
-_PERCENTILE_FROM = 8
-# Beyond this the bootstrap needs no help, and n² / 2 averages get many.
-_SIGNED_RANK_UP_TO = 200
 # One letter of ABBA lasts at least this long: long against a timer interrupt and the loop's own
 # cost (about 30 ns a call), short against what changes on the machine.
 _LETTER_NS = 5_000_000
@@ -53,45 +47,23 @@ _LONGEST_NAME = 60
 _MOST_TRIALS = 8
 _TRIALS = 3
 _SURELY_LONG = 20
+# Two calls that both take twice a letter are not two interruptions.
+_LONG = 2.0
 # Arms whose calls take about as long get the same number of calls in a letter: what interrupts
 # them (a timer, the scheduler, a collection) then meets both alike.
 _ALIKE = 2.0
-# Measuring stops early when the interval is this narrow: 2 % of the ratio, or a tenth of the
-# gain (in logarithms) where the gain is large. It looks at few, geometrically spaced moments and
-# only at the width, because stopping when a difference is seen would see too many.
-_TIGHT = 0.02
-_TIGHT_OF_GAIN = 0.1
+# Measuring stops early when the interval is tight. It looks at few, geometrically spaced moments
+# and only at the width, because stopping when a difference is seen would see too many.
 _LOOK_GROWTH = 1.5
-
-# Five blocks cannot give 95 %: all of five lie on one side by chance in 6 % of the cases.
-_FEWEST = 6
+# Warming up and finding the repeats take at most this share of the budget: blocks are what it
+# is for. One call of each is made in any case.
+_WARM_UP_SHARE = 0.25
+_REPEATS_SHARE = 0.5
 _OVERRUN = 1.2
 _WIDE_INTERVAL = 0.10
 _WIDE_SPREAD = 0.25
-_FEW_BLOCKS = 8
 
 _Array = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A ratio with its interval at ``confidence``."""
-
-    ratio: float
-    low: float
-    high: float
-    confidence: float
-
-    @property
-    def different(self) -> bool:
-        """Whether 1 lies outside."""
-        return not self.low <= 1 <= self.high
-
-    @property
-    def tight(self) -> bool:
-        """Narrow enough to stop: 2 % wide, or a tenth of the gain."""
-        width = math.log(self.high / self.low) if self.low > 0 else math.inf
-        return width <= max(_TIGHT, _TIGHT_OF_GAIN * abs(math.log(self.ratio)))
 
 
 @dataclass(frozen=True)
@@ -101,21 +73,22 @@ class Comparison(Shown):
     Attributes:
         names: of the first (expected to be slow) and the second.
         slow, fast: time per call of each, one value for each letter of the blocks.
-        ratio: ``slow.median / fast.median``; 2 means that the second takes half the time.
-        low, high: interval of the ratio at ``confidence``.
+        ratio: how many times longer the first takes, within blocks; 2 means that the second takes
+            half the time. (Close to ``slow.median / fast.median``, which drift does affect.)
+        low, high: interval of the ratio at ``confidence``; 0 and infinity where one or two
+            blocks were all that fit into the budget.
         confidence: of that interval.
-        n_blocks: ABBA blocks measured.
+        n_blocks: ABBA blocks measured; where not even one fits, one call of each counts as one.
         different: whether 1 lies outside the interval.
         sentence: the answer in words.
         warnings: what makes it doubtful.
         provenance: where and when it was measured.
         repeats: calls of each in one letter (more than 1 for very short callables).
-        stopped: why it ended: ``"interval tight"``, ``"time budget"``, ``"most blocks"``, or
-            ``"fewest blocks"`` where these took longer than the budget.
+        stopped: why it ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
         duration_s: how long it all took, warm-up included.
-        detectable: the smallest difference that such a comparison finds with 80 % probability,
+        detectable: the smallest difference that such a comparison reveals with 80 % probability,
             as a share (0.03 is a ratio of 1.03), predicted from the spread of the blocks: see
-            :mod:`perfkit.timing.power`. None where it cannot be told.
+            :mod:`perfkit.timing.power`. None where the blocks are too few to tell.
     """
 
     names: tuple[str, str]
@@ -136,9 +109,9 @@ class Comparison(Shown):
     detectable: float | None = None
 
     def power(self, effect: float = 0.03) -> float | None:
-        """The probability with which such a comparison finds a difference of this share.
+        """The probability with which such a comparison reveals a difference of this share.
 
-        Predicted, see :mod:`perfkit.timing.power`; None where it cannot be told.
+        Predicted, see :mod:`perfkit.timing.power`; None where the blocks are too few to tell.
         """
         interval = Interval(self.ratio, self.low, self.high, self.confidence)
         return power(interval, self.n_blocks, effect)
@@ -151,7 +124,7 @@ class Comparison(Shown):
             "fast": self.fast.to_dict(),
             "ratio": self.ratio,
             "low": self.low,
-            # an infinite end (one block) has no JSON form
+            # an infinite end has no JSON form
             "high": self.high if math.isfinite(self.high) else None,
             "confidence": self.confidence,
             "n_blocks": self.n_blocks,
@@ -176,8 +149,8 @@ def compare(
     *,
     names: tuple[str, str] | None = None,
     budget_s: float = 20.0,
-    min_blocks: int = _FEWEST,
-    max_blocks: int = 200,
+    min_blocks: int = FEWEST,
+    max_blocks: int = 1000,
     warmup: int = 2,
     seed: int = 0,
     clock: Clock | None = None,
@@ -194,12 +167,13 @@ def compare(
         fast: the other one.
         names: what the two are called in the report. By default their own names where both are
             named functions, else ``"first"`` and ``"second"``.
-        budget_s: seconds to spend; at least ``min_blocks`` blocks are measured even if that
-            takes longer, and a warning tells by how much.
-        min_blocks: fewest blocks, at least 2. Below 6 the interval gets very wide.
+        budget_s: seconds to spend. It is kept: long calls give fewer blocks and a wider
+            interval, or none. Only two calls of each are made however long they take.
+        min_blocks: fewest blocks, at least 2, before it may end because the interval is tight.
         max_blocks: most blocks.
-        warmup: calls of each before measuring; one call is made in any case.
-        seed: of the block order and of the resampling.
+        warmup: calls of each before measuring, while they take less than a quarter of the
+            budget; one call is made in any case.
+        seed: of the order within the blocks.
         clock: by default CUDA's where the callables have initialised CUDA, else the host's.
 
     Raises:
@@ -214,149 +188,71 @@ def compare(
     wall = time.monotonic_ns if clock is None else clock.now
     before = conditions()
     began = wall()
+    budget_ns = budget_s * 1e9
+
+    def spent(share: float = 1.0, needed_ns: float = 0.0) -> bool:
+        return wall() - began + needed_ns > share * budget_ns
+
     for name, function in zip(names, (slow, fast), strict=True):
-        _warm_up(name, function, warmup)
+        _first_call(name, function)
     clock = clock_in_use() if clock is None else clock
-    repeats = _repeats(slow, fast, clock)
-    # what building and warming up left behind is not collected inside a letter
-    gc.collect()
+    calls_ms = 0.0, 0.0
+    for _ in range(warmup - 1):
+        if spent(_WARM_UP_SHARE):
+            break
+        calls_ms = _time(slow, 1, clock), _time(fast, 1, clock)
+
+    repeats = 1, 1
 
     def letter(which: int) -> float:
         count = repeats[which]
         return _time(slow if which == 0 else fast, count, clock) / count
 
+    mark = this_thread()
     order = np.random.default_rng(seed)
-    first_block = wall()
     arms: tuple[list[list[float]], list[list[float]]] = ([], [])
-    next_look = min_blocks
-    while True:
+    stopped = ""
+    if spent(_WARM_UP_SHARE):
         outer = int(order.integers(2))
-        pair: tuple[list[float], list[float]] = ([], [])
+        pair = {which: letter(which) for which in (outer, 1 - outer)}
+        calls_ms = pair[0], pair[1]
+        if spent(needed_ns=2e6 * sum(calls_ms)):  # no whole block fits: the pair is all there is
+            arms, stopped = ([[pair[0]]], [[pair[1]]]), "time budget"
+    if not stopped:
+        repeats = _repeats(slow, fast, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
+        # what building and warming up left behind is not collected inside a letter
+        gc.collect()
+    first_block = wall()
+    next_look = min_blocks
+    while not stopped:
+        outer = int(order.integers(2))
+        block: tuple[list[float], list[float]] = ([], [])
         for which in (outer, 1 - outer, 1 - outer, outer):
-            pair[which].append(letter(which))
-        for arm, times in zip(arms, pair, strict=True):
+            block[which].append(letter(which))
+        for arm, times in zip(arms, block, strict=True):
             arm.append(times)
         done = len(arms[0])
-        if done < min_blocks:
-            continue
-        stopped = ""
         if done >= max_blocks:
             stopped = "most blocks"
-        elif (now := wall()) - began + (now - first_block) / done > budget_s * 1e9:
-            # the next block would not fit; did the fewest that had to be?
-            over = done == min_blocks and now - began > budget_s * 1e9
-            stopped = "fewest blocks" if over else "time budget"
-        if stopped or done >= next_look:
+        elif spent(needed_ns=(wall() - first_block) / done):
+            stopped = "time budget"
+        elif done >= next_look:
             next_look = math.ceil(done * _LOOK_GROWTH)
-            interval = ratio_interval(arms[0], arms[1], seed=seed)
-            if interval.tight:
+            if ratio_interval(*arms).tight:
                 stopped = "interval tight"
-        if stopped:
-            return _comparison(
-                names,
-                np.array(arms[0]),
-                np.array(arms[1]),
-                interval,
-                clock=clock,
-                repeats=repeats,
-                stopped=stopped,
-                duration_s=(wall() - began) / 1e9,
-                budget_s=budget_s,
-                seed=seed,
-                before=before,
-            )
-
-
-def ratio_interval(
-    slow: Sequence[Sequence[float]] | _Array,
-    fast: Sequence[Sequence[float]] | _Array,
-    *,
-    confidence: float = _CONFIDENCE,
-    seed: int = 0,
-) -> Interval:
-    """Ratio of the medians of two arms, with an interval from resampling whole blocks.
-
-    A plain percentile bootstrap is too narrow for few blocks: in simulated A/A comparisons
-    (lognormal jitter, spikes, drift, correlated load, bursts) it saw a difference that was not
-    there in 10–20 % of the cases with 4 blocks, 6–14 % with 6 and 3–9 % with 8. Two remedies:
-
-    * The quantiles are moved outwards as Student's t is wider than the normal distribution and
-      as a resample's variance is smaller by (n - 1) / n: the *expanded percentile interval*
-      (Hesterberg 2015, What Teachers Should Know About the Bootstrap, section 5.3). It gave
-      0–4 % from 8 blocks on.
-    * With fewer blocks no quantile can lie outside what a resample can give, so the interval is
-      the wider, on either side, of that and the bootstrap's standard error times t.
-
-    Both still fail where a letter is as short as the scheduler's time slice and a busy machine
-    makes times of two kinds: with 6 blocks, 4 to 8 of 60 real A/A comparisons under load. So the
-    interval also spans the signed-rank interval of the blocks' own ratios (Hodges and Lehmann
-    1963). The order within a block is drawn by chance, so without a difference each block's ratio
-    is as likely turned round, whatever the machine does, and from 6 blocks on this interval
-    misses 1 in at most 5 % of the cases.
-
-    Args:
-        slow, fast: blocks × letters, positive times in the same unit and the same block order.
-        confidence: of the interval.
-        seed: of the resampling.
-
-    Raises:
-        UsageError: the arms differ in shape or are empty.
-        MeasurementError: a median is not positive.
-    """
-    a, b = np.asarray(slow, dtype=np.float64), np.asarray(fast, dtype=np.float64)
-    if a.ndim != 2 or a.shape != b.shape or a.size == 0:
-        raise UsageError(f"both arms need the same blocks × letters, got {a.shape} and {b.shape}")
-    centre_a, centre_b = float(np.median(a)), float(np.median(b))
-    if centre_a <= 0 or centre_b <= 0:
-        raise MeasurementError(
-            "the clock did not advance during the calls: there is no time to compare"
-        )
-    ratio = centre_a / centre_b
-    n = len(a)
-    if n < 2:
-        return Interval(ratio, 0.0, math.inf, confidence)
-    picks = np.random.default_rng(seed).integers(0, n, (_RESAMPLES, n))
-    medians_a = np.median(a[picks].reshape(_RESAMPLES, -1), axis=1)
-    medians_b = np.median(b[picks].reshape(_RESAMPLES, -1), axis=1)
-    usable = (medians_a > 0) & (medians_b > 0)
-    resampled = np.log(medians_a[usable] / medians_b[usable])
-    quantile = t_quantile(confidence, n - 1)
-    tail = NormalDist().cdf(-quantile * math.sqrt(n / (n - 1)))
-    low, high = (float(q) for q in np.quantile(resampled, [tail, 1 - tail]))
-    if n < _PERCENTILE_FROM:
-        error = float(np.std(resampled)) * math.sqrt(n / (n - 1))
-        low = min(low, math.log(ratio) - quantile * error)
-        high = max(high, math.log(ratio) + quantile * error)
-    own = _signed_rank_interval(a, b, confidence)
-    if own is not None:
-        low, high = min(low, own[0]), max(high, own[1])
-    return Interval(ratio, math.exp(low), math.exp(high), confidence)
-
-
-def _signed_rank_interval(a: _Array, b: _Array, confidence: float) -> tuple[float, float] | None:
-    """Interval of the centre of the blocks' log ratios; None where there are too few or many."""
-    usable = (a > 0).all(axis=1) & (b > 0).all(axis=1)
-    own = np.log(a[usable]).mean(axis=1) - np.log(b[usable]).mean(axis=1)
-    n = len(own)
-    if not 2 <= n <= _SIGNED_RANK_UP_TO:
-        return None
-    rows, columns = np.triu_indices(n)
-    walsh = np.sort((own[rows] + own[columns]) / 2)
-    rank = _signed_rank(n, confidence)
-    return float(walsh[rank]), float(walsh[-1 - rank])
-
-
-@functools.cache
-def _signed_rank(n: int, confidence: float) -> int:
-    """How many Walsh averages of n blocks lie outside on either side (exact distribution)."""
-    share = np.zeros(n * (n + 1) // 2 + 1)
-    share[0] = 1.0
-    for rank in range(1, n + 1):  # each rank is in the sum or is not
-        share[rank:] = (share[rank:] + share[:-rank]) / 2
-        share[:rank] /= 2
-    below = np.cumsum(share)
-    # a sum of ranks of this much or less would be significant: one average fewer may be cut off
-    return max(int(np.searchsorted(below, (1 - confidence) / 2, side="right")) - 1, 0)
+    return _comparison(
+        names,
+        np.array(arms[0]),
+        np.array(arms[1]),
+        clock=clock,
+        repeats=repeats,
+        stopped=stopped,
+        duration_s=(wall() - began) / 1e9,
+        budget_s=budget_s,
+        seed=seed,
+        before=before,
+        mark=mark,
+    )
 
 
 def _time(function: Callable[[], object], count: int, clock: Clock) -> float:
@@ -370,11 +266,25 @@ def _time(function: Callable[[], object], count: int, clock: Clock) -> float:
 
 
 def _repeats(
-    slow: Callable[[], object], fast: Callable[[], object], clock: Clock
+    slow: Callable[[], object],
+    fast: Callable[[], object],
+    clock: Clock,
+    calls_ms: tuple[float, float],
+    enough: Callable[[], bool],
 ) -> tuple[int, int]:
-    """How many calls of each make one letter long against clock and interruptions."""
+    """How many calls of each make one letter long against clock and interruptions.
+
+    Args:
+        calls_ms: what one warm call of each took; 0 where there was none.
+        enough: whether finding this out has taken long enough.
+    """
     wanted_ms = max(_LETTER_NS, _LETTER_TICKS * clock.resolution_ns) / 1e6
-    calls_ms = _per_call_ms(slow, wanted_ms, clock), _per_call_ms(fast, wanted_ms, clock)
+    if min(calls_ms) >= _SURELY_LONG * wanted_ms:
+        return 1, 1
+    calls_ms = (
+        _per_call_ms(slow, wanted_ms, clock, enough),
+        _per_call_ms(fast, wanted_ms, clock, enough),
+    )
     if max(calls_ms) <= _ALIKE * min(calls_ms):
         calls_ms = (min(calls_ms),) * 2
     first, second = (
@@ -384,7 +294,9 @@ def _repeats(
     return first, second
 
 
-def _per_call_ms(function: Callable[[], object], wanted_ms: float, clock: Clock) -> float:
+def _per_call_ms(
+    function: Callable[[], object], wanted_ms: float, clock: Clock, enough: Callable[[], bool]
+) -> float:
     """What one call takes when nothing interrupts it; 0 if the clock never shows it."""
     short_ms = wanted_ms / 10
     count = 1
@@ -393,6 +305,8 @@ def _per_call_ms(function: Callable[[], object], wanted_ms: float, clock: Clock)
         trials = 1
         while took_ms >= short_ms and total_ms < _SURELY_LONG * wanted_ms:
             if trials == _MOST_TRIALS or (trials >= _TRIALS and total_ms > _TRIALS * wanted_ms):
+                break
+            if (trials >= 2 and took_ms >= _LONG * wanted_ms) or enough():
                 break
             again_ms = _time(function, count, clock)
             took_ms, total_ms, trials = min(took_ms, again_ms), total_ms + again_ms, trials + 1
@@ -403,7 +317,7 @@ def _per_call_ms(function: Callable[[], object], wanted_ms: float, clock: Clock)
         count = min(math.ceil(count * min(max(growth, 1.2), 10.0)), _MOST_REPEATS)
 
 
-def _warm_up(name: str, function: Callable[[], object], warmup: int) -> None:
+def _first_call(name: str, function: Callable[[], object]) -> None:
     result = function()
     kind = (
         "coroutine"
@@ -422,9 +336,6 @@ def _warm_up(name: str, function: Callable[[], object], warmup: int) -> None:
             f"calling {name!r} only makes a {kind} and runs nothing: give compare() a function "
             f"that runs it to its end"
         )
-    del result
-    for _ in range(warmup - 1):
-        function()
 
 
 def _own_names(first: object, second: object) -> tuple[str, str]:
@@ -515,7 +426,6 @@ def _comparison(
     names: tuple[str, str],
     slow: _Array,
     fast: _Array,
-    interval: Interval,
     *,
     clock: Clock,
     repeats: tuple[int, int],
@@ -524,7 +434,9 @@ def _comparison(
     budget_s: float,
     seed: int,
     before: Conditions,
+    mark: BusyMark,
 ) -> Comparison:
+    interval = ratio_interval(slow, fast)
     unit, scale = _unit(float(np.median(slow)))
     return Comparison(
         names=names,
@@ -537,9 +449,13 @@ def _comparison(
         n_blocks=len(slow),
         different=interval.different,
         sentence=sentence(names, interval),
-        warnings=(
-            *_overrun(len(slow), duration_s, budget_s),
-            *doubts(slow, fast, interval, before=before),
+        warnings=doubts(
+            slow,
+            fast,
+            interval,
+            before=before,
+            busy=mark.until_now().sentence(),
+            over=_overrun(duration_s, budget_s),
         ),
         provenance=stamp(
             "measured here",
@@ -550,7 +466,7 @@ def _comparison(
         repeats=repeats,
         stopped=stopped,
         duration_s=duration_s,
-        detectable=detectable(interval, len(slow)),
+        detectable=interval.detectable,
     )
 
 
@@ -565,10 +481,22 @@ def sentence(names: tuple[str, str], interval: Interval) -> str:
     slow, fast = names
     percent = f"{100 * interval.confidence:.0f} %"
     ratio, low, high = interval.ratio, interval.low, interval.high
-    if not interval.different:
+    if not interval.known:
+        blocks = "block" if interval.n_blocks == 1 else "blocks"
         return (
-            f"No difference seen between {slow!r} and {fast!r}: the ratio {_digits(ratio)} has "
-            f"the {percent} interval [{_digits(low)}, {_digits(high)}], and 1 lies inside."
+            f"Too little was measured to compare {slow!r} with {fast!r}: {interval.n_blocks} "
+            f"{blocks} with a ratio of {_digits(ratio)}, and no interval."
+        )
+    if not interval.different:
+        least = interval.detectable
+        would = (
+            ""
+            if least is None
+            else f" A difference of {_percent(least)} would have been seen with 80 % probability."
+        )
+        return (
+            f"No difference seen between {slow!r} and {fast!r}: the ratio is {_digits(ratio)} "
+            f"({percent} interval [{_digits(low)}, {_digits(high)}]).{would}"
         )
     if ratio >= 1:
         return (
@@ -590,43 +518,58 @@ def _digits(x: float) -> str:
     return f"{x:.{min(max(2 - math.floor(math.log10(x)), 0), 6)}f}"
 
 
-def _overrun(n_blocks: int, duration_s: float, budget_s: float) -> list[str]:
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
+
+
+def _overrun(duration_s: float, budget_s: float) -> str:
     if duration_s <= _OVERRUN * budget_s:
-        return []
-    fewest = "the fewest that give an interval" if n_blocks <= _FEWEST else "the fewest asked for"
-    return [
-        f"{n_blocks} blocks and their warm-up took {duration_s:.3g} s, budget_s was "
-        f"{budget_s:g}: {fewest}"
-    ]
+        return ""
+    return f"two calls of each took {duration_s:.3g} s, more than the budget of {budget_s:g} s"
 
 
 def doubts(
-    slow: _Array, fast: _Array, interval: Interval, *, before: Conditions | None = None
-) -> list[str]:
-    """What makes the interval of two arms doubtful: few blocks, spread, and drift of both.
+    slow: _Array,
+    fast: _Array,
+    interval: Interval,
+    *,
+    before: Conditions | None = None,
+    busy: str = "",
+    over: str = "",
+) -> tuple[str, ...]:
+    """What makes the interval of two arms doubtful, in one sentence; empty where nothing does.
 
-    ``before``: the machine's state when the measuring began, to name the cause of a drift.
+    Args:
+        before: the machine's state when measuring began, to name the cause of a drift.
+        busy: what else the machine did, see :meth:`perfkit.machine.busy.Busy.sentence`.
+        over: how the budget was overrun.
     """
-    found = []
-    n = len(slow)
-    if n < _FEW_BLOCKS and not interval.tight:
-        found.append(f"only {n} blocks: the interval is wide by necessity; raise budget_s")
-    half = math.sqrt(interval.high / interval.low) - 1 if interval.low > 0 else math.inf
-    if n >= _FEW_BLOCKS and half > _WIDE_INTERVAL:
+    found = [busy.rstrip(".")] if busy else []
+    found += [over] if over else []
+    after = conditions() if before is not None else None
+    drifted = drift(slow, fast, before=before, after=after, cores=facts().cores)
+    found += [drifted] if drifted else []
+    spread = _spread(slow, fast)
+    if spread > _WIDE_SPREAD and not busy:
         found.append(
-            f"the ratio is known to ±{100 * half:.0f} % only: raise budget_s, or measure on a "
-            f"quieter machine"
+            f"unsteady: the ratio of the middle half of the blocks spans {_percent(spread)}"
         )
-    # the block's own ratio: what is left after slow changes have cancelled
+    n = interval.n_blocks
+    remedy = "measure again on a quiet machine" if busy else "raise budget_s"
+    half = math.sqrt(interval.high / interval.low) - 1 if interval.known else math.inf
+    if half > _WIDE_INTERVAL:
+        known = "has no interval" if half == math.inf else f"is known to ±{_percent(half)} only"
+        blocks = f"{n} block{'s' * (n != 1)}"
+        found.append(f"after {blocks} the ratio {known}: {remedy}")
+    return ("; ".join(found),) if found else ()
+
+
+def _spread(slow: _Array, fast: _Array) -> float:
+    """Of the blocks' own ratios: what is left after slow changes have cancelled."""
     means = slow.mean(axis=1), fast.mean(axis=1)
     usable = (means[0] > 0) & (means[1] > 0)
     ratios = means[0][usable] / means[1][usable]
-    lower, upper = np.quantile(ratios, [0.25, 0.75])
-    spread = float((upper - lower) / np.median(ratios))
-    if spread > _WIDE_SPREAD:
-        found.append(
-            f"unsteady: the ratio of the middle half of the blocks spans {100 * spread:.0f} %"
-        )
-    after = conditions() if before is not None else None
-    drifted = drift(slow, fast, before=before, after=after, cores=facts().cores)
-    return [*found, drifted] if drifted else found
+    if not len(ratios):
+        return 0.0
+    lower, middle, upper = np.quantile(ratios, [0.25, 0.5, 0.75])
+    return float((upper - lower) / middle)

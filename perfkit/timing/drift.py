@@ -1,7 +1,7 @@
 """Did the machine change while two arms were measured in turn: heat, other load, a jump?
 
-Turns keep this out of the ratio, but not out of the times, and it tells that the machine was
-not left alone. Both arms together are looked at, because only what meets both is the machine's.
+Taking turns keeps such a change out of the ratio, but not out of the times. The test looks at
+both arms together, because only what affects both is the machine's doing.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def drift(
     if found is not None and found.clear and abs(found.relative) > _SLOPE:
         way = "slower" if found.change > 0 else "faster"
         return (
-            f"both got {100 * abs(found.relative):.0f} % {way} while measured{cause}: the times "
-            f"below are an average over that, the ratio is not touched by it"
+            f"both got {100 * abs(found.relative):.0f} % {way} while measured{cause}, which "
+            f"cancels in the ratio"
         )
     jump = _jump(level)
     if jump is not None:
@@ -96,7 +96,7 @@ def drift(
         way = "slower" if share > 0 else "faster"
         return (
             f"both became {100 * abs(share):.0f} % {way} at once after {100 * at:.0f} % of the "
-            f"measurement{cause}: the times below are a mixture, the ratio is not touched by it"
+            f"measurement{cause}, which cancels in the ratio"
         )
     return ""
 

@@ -53,7 +53,7 @@ def holds_a_lock(s):
 
 
 def test_the_slower_arm_is_seen_and_the_result_says_so():
-    found = ab(sleeping, {"quick": False}, {"quick": True}, budget_s=4.0, say=False)
+    found = ab(sleeping, {"quick": False}, {"quick": True}, budget_s=60.0, max_blocks=6, say=False)
     assert found.names == ("quick off", "quick on")
     assert found.ratio.low > 2.0, found  # ten times, and sleeps are never short
     assert found.different
@@ -219,6 +219,10 @@ def test_processes_stay_where_starting_them_takes_the_budget():
     assert [block.fresh for block in found.blocks] == [True] + [False] * (len(found.blocks) - 1)
     assert len(found.runs) == 2
     assert [w for w in found.warnings if "one process of each served all blocks" in w]
+    # two starts of a second each are the whole budget: it is kept, and nothing is concluded
+    assert found.stopped == "time budget"
+    assert len(found.blocks) < 6
+    assert not found.different
 
 
 def test_progress_is_told_to_who_asks():
@@ -296,9 +300,9 @@ def test_whether_both_learn_the_same_is_told():
             optimizer.step()
             yield loss
 
-    same = ab(workload, {"scale": 1}, {"scale": 1}, max_blocks=6, **SHORT).same
+    same = ab(workload, {"scale": 1}, {"scale": 1}, max_blocks=6, budget_s=60.0, say=False).same
     assert same.same is True, same
-    other = ab(workload, {"scale": 1}, {"scale": 3}, max_blocks=6, **SHORT)
+    other = ab(workload, {"scale": 1}, {"scale": 3}, max_blocks=6, budget_s=60.0, say=False)
     assert other.same.same is False, other.same
     assert other.same.sentence in " ".join(report.text(other).split())
 

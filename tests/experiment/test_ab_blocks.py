@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfkit.experiment._paired import paired_interval
 from perfkit.timing.compare import doubts
+from perfkit.timing.paired import ratio_interval
 
 N = 400
 
@@ -26,13 +26,9 @@ def letters(rng, n_blocks, *, fresh, drift, effect=1.0):
     return arms[0] * effect, arms[1]
 
 
-def interval(a, b):
-    return paired_interval(a[:, 0], b[:, 0])
-
-
 def alarms(n_blocks, **kind):
     rng = np.random.default_rng(1)
-    return sum(interval(*letters(rng, n_blocks, **kind)).different for _ in range(N))
+    return sum(ratio_interval(*letters(rng, n_blocks, **kind)).different for _ in range(N))
 
 
 @pytest.mark.parametrize("n_blocks", [6, 12, 30])
@@ -52,7 +48,7 @@ def test_an_effect_of_3_percent_is_seen_with_enough_blocks():
 def test_drift_is_told():
     rng = np.random.default_rng(2)
     a, b = letters(rng, 30, fresh=True, drift=0.3)
-    told = doubts(a, b, interval(a, b))
+    told = doubts(a, b, ratio_interval(a, b))
     assert [line for line in told if "slower while measured" in line]
     a, b = letters(rng, 30, fresh=True, drift=0.0)
-    assert not [line for line in doubts(a, b, interval(a, b)) if "while measured" in line]
+    assert not [line for line in doubts(a, b, ratio_interval(a, b)) if "while measured" in line]

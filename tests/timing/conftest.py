@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from perfkit.machine.busy import Busy, BusyMark
+from perfkit.timing.drift import Conditions
+
 
 class FakeClock:
     """A clock that stands still until it is told to go on; it may be told to go back."""
@@ -37,3 +40,11 @@ class FakeClock:
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.fixture
+def quiet_machine(monkeypatch) -> None:
+    """Nothing else runs on the machine, whatever does."""
+    quiet = Busy(10.0, 2, 10.0)
+    monkeypatch.setattr(BusyMark, "until_now", lambda self: quiet)
+    monkeypatch.setattr("perfkit.timing.compare.conditions", lambda: Conditions(None, None))

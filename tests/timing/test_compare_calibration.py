@@ -14,18 +14,30 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from perfkit.timing.compare import Comparison, _signed_rank, compare, ratio_interval
+from perfkit.machine.busy import Busy
+from perfkit.timing.compare import Comparison, compare
+from perfkit.timing.drift import Conditions
 
-RUNS = 200
+RUNS = 90
+# 5 % of the runs, and two standard deviations of that count
+MOST_ALARMS = 0.05 * RUNS + 2 * math.sqrt(0.05 * 0.95 * RUNS)
 NOISES = ("jitter", "spikes", "drift", "load", "bursts", "everything")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_heap() -> Iterator[None]:
-    """compare() collects garbage; hundreds of times over this heap would take long."""
+    """compare() collects garbage and reads counters: hundreds of times that would take long."""
     gc.freeze()
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("perfkit.timing.compare.this_thread", QuietMark)
+        patch.setattr("perfkit.timing.compare.conditions", lambda: Conditions(None, None))
+        yield
     gc.unfreeze()
+
+
+class QuietMark:
+    def until_now(self) -> Busy:
+        return Busy(1.0, 2, 1.0)
 
 
 def machine_load(random: np.random.Generator, calls: int, noise: str) -> npt.NDArray[np.float64]:
@@ -76,7 +88,7 @@ def simulated(clock, seed: int, noise: str, *, gain: float) -> Comparison:
 def test_identical_arms_differ_in_at_most_five_percent_of_comparisons(clock) -> None:
     seen = [simulated(clock, s, NOISES[s % 6], gain=1.0) for s in range(RUNS)]
     alarms = [c.sentence for c in seen if c.different]
-    assert len(alarms) <= 0.05 * RUNS, alarms
+    assert len(alarms) <= MOST_ALARMS, alarms
     assert {c.stopped for c in seen} >= {"time budget", "interval tight"}  # both roads were taken
     for c in seen:
         assert c.different == (not c.sentence.startswith("No difference seen"))
@@ -87,7 +99,7 @@ def test_five_percent_is_found_in_most_comparisons(clock) -> None:
     found = [c for c in seen if c.different and c.ratio > 1]
     assert len(found) >= 0.75 * RUNS
     covered = [c for c in seen if c.low <= 1.05 <= c.high]
-    assert len(covered) >= 0.95 * RUNS
+    assert len(covered) >= RUNS - MOST_ALARMS
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -96,19 +108,3 @@ def test_twice_as_fast_is_always_found(clock, noise: str) -> None:
         seen = simulated(clock, 20_000 + seed, noise, gain=2.0)
         assert seen.different
         assert 1.6 < seen.low < 2.0 < seen.high < 2.5 or 1.8 < seen.ratio < 2.2
-
-
-@pytest.mark.parametrize("n_blocks", [6, 7, 8, 12])
-@pytest.mark.parametrize("share", [0.2, 0.4, 0.6])
-def test_letters_of_two_kinds_do_not_look_like_a_difference(n_blocks: int, share: float) -> None:
-    """A busy machine: some letters run through, others are set aside for a multiple of them."""
-    random = np.random.default_rng(n_blocks)
-    shape = (400, 2, n_blocks, 2)
-    times = random.lognormal(0, 0.05, shape) * np.where(random.random(shape) < share, 4, 1)
-    alarms = sum(ratio_interval(a, b).different for a, b in times)
-    assert alarms <= 0.05 * len(times)
-
-
-@pytest.mark.parametrize(("n", "critical"), [(5, 0), (6, 0), (7, 2), (8, 3), (10, 8), (20, 52)])
-def test_signed_ranks_are_those_of_the_tables(n: int, critical: int) -> None:
-    assert _signed_rank(n, 0.95) == critical

@@ -1,0 +1,162 @@
+"""The ratio of two arms that were measured in blocks, with its interval.
+
+Each block holds both arms, so it has a ratio of its own, from which whatever changes between
+blocks has cancelled. The estimate is the centre of the blocks' log ratios (Hodges and Lehmann
+1963), and its interval is the one that inverts Wilcoxon's signed-rank test.
+
+The order within a block is drawn at random. Without a difference a block's ratio is therefore as
+likely to be turned round, whatever the machine does to successive letters: drift, load,
+correlation in time and heavy tails change its size, never its sign. So the interval misses the
+truth in at most 5 % of comparisons by construction, and it uses the pairing that blocks pay for.
+(A ratio of medians does not. On blocks of a real step with a true difference of 5 % it saw the
+difference in 9 of 30 comparisons, this interval in 20 of 30.)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.errors import MeasurementError, UsageError
+from perfkit.timing import power as _power
+from perfkit.timing._student import t_quantile
+
+__all__ = ["FEWEST", "Interval", "ratio_interval"]
+
+#: Five blocks cannot give 95 % by their ranks: all five agree by chance in 6 % of the cases.
+FEWEST = 6
+
+_FEWEST_OF_ALL = 3
+_CONFIDENCE = 0.95
+# Measuring may stop when the interval is this narrow: 2 % of the ratio, or a tenth of the gain
+# (in logarithms) where the gain is large.
+_TIGHT = 0.02
+_TIGHT_OF_GAIN = 0.1
+# The exact distribution takes n³ steps; from here on the normal one gives the same rank.
+_EXACT_UP_TO = 50
+# n² / 2 averages are sorted: neighbouring blocks are joined beyond this many.
+_MOST = 1500
+
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ratio with its interval at ``confidence``, from ``n_blocks`` blocks."""
+
+    ratio: float
+    low: float
+    high: float
+    confidence: float
+    n_blocks: int = 0
+
+    @property
+    def different(self) -> bool:
+        """Whether 1 lies outside."""
+        return not self.low <= 1 <= self.high
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an interval at all: one or two blocks give none."""
+        return self.low > 0 and math.isfinite(self.high)
+
+    @property
+    def tight(self) -> bool:
+        """Narrow enough to stop: 2 % wide, or a tenth of the gain."""
+        width = math.log(self.high / self.low) if self.low > 0 else math.inf
+        return width <= max(_TIGHT, _TIGHT_OF_GAIN * abs(math.log(self.ratio)))
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest difference that blocks like these reveal with 80 % probability.
+
+        As a share: 0.03 is a ratio of 1.03. Predicted, see :mod:`perfkit.timing.power`; None
+        where the blocks are too few.
+        """
+        return _power.detectable(self, self.n_blocks)
+
+
+def ratio_interval(
+    first: Sequence[float] | Sequence[Sequence[float]] | _Array,
+    second: Sequence[float] | Sequence[Sequence[float]] | _Array,
+    *,
+    confidence: float = _CONFIDENCE,
+) -> Interval:
+    """How many times longer ``first`` takes than ``second``, over blocks that hold both.
+
+    With fewer blocks than the ranks need for ``confidence`` (6 for 95 %), the interval is
+    Student's t of the log ratios, or their range where that is wider. One or two blocks with
+    positive times give no interval: its ends are 0 and infinity. (Two that agree by chance, as
+    they do on a machine that interrupts every other call, would look like certainty: t saw a
+    difference in 12 % of such comparisons.)
+
+    Args:
+        first, second: one time for each block, or blocks × letters; in the same unit and the
+            same block order.
+        confidence: of the interval.
+
+    Raises:
+        UsageError: the arms differ in shape or are empty.
+        MeasurementError: no block has positive times of both.
+    """
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if a.ndim not in (1, 2) or a.shape != b.shape or a.size == 0:
+        raise UsageError(
+            f"both arms need the same blocks, or blocks × letters: got {a.shape} and {b.shape}"
+        )
+    a, b = a.reshape(len(a), -1), b.reshape(len(b), -1)
+    usable = (a > 0).all(axis=1) & (b > 0).all(axis=1)
+    if not usable.any():
+        raise MeasurementError(
+            "the clock did not advance during the calls: there is no time to compare"
+        )
+    own = np.log(a[usable]).mean(axis=1) - np.log(b[usable]).mean(axis=1)
+    n = len(own)
+    if n < _FEWEST_OF_ALL:
+        return Interval(math.exp(own.mean()), 0.0, math.inf, confidence, n)
+    centre, low, high = _centre(own, confidence)
+    return Interval(math.exp(centre), math.exp(low), math.exp(high), confidence, n)
+
+
+def _centre(own: _Array, confidence: float) -> tuple[float, float, float]:
+    """Centre of three or more log ratios, and its interval."""
+    if len(own) > _MOST:
+        own = np.array([part.mean() for part in np.array_split(own, _MOST)])
+    n = len(own)
+    rows, columns = np.triu_indices(n)
+    walsh = np.sort((own[rows] + own[columns]) / 2)
+    centre = float(np.median(walsh))
+    rank = _signed_rank(n, confidence)
+    if rank is not None:
+        return centre, float(walsh[rank]), float(walsh[-1 - rank])
+    # t keeps its promise for symmetric tails of any weight (Efron 1969)
+    half = t_quantile(confidence, n - 1) * float(own.std(ddof=1)) / math.sqrt(n)
+    middle = float(own.mean())
+    return centre, min(middle - half, float(own.min())), max(middle + half, float(own.max()))
+
+
+@functools.cache
+def _signed_rank(n: int, confidence: float) -> int | None:
+    """How many Walsh averages of n blocks lie outside on either side.
+
+    None where even the smallest and the largest do not reach the confidence.
+    """
+    tail = (1 - confidence) / 2
+    if 0.5**n > tail:
+        return None
+    if n > _EXACT_UP_TO:
+        deviation = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+        return int(n * (n + 1) / 4 + NormalDist().inv_cdf(tail) * deviation)
+    share = np.zeros(n * (n + 1) // 2 + 1)
+    share[0] = 1.0
+    for rank in range(1, n + 1):  # each rank is in the sum or is not
+        share[rank:] = (share[rank:] + share[:-rank]) / 2
+        share[:rank] /= 2
+    # a sum of ranks of this much or less would be significant: one average fewer may be cut off
+    return max(int(np.searchsorted(np.cumsum(share), tail, side="right")) - 1, 0)
