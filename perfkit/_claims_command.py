@@ -20,11 +20,16 @@ record was made on a processor or GPU of this machine's name.
   counts              status -> number of claims
   claims[]            id, technique, source_figure (the source's own, or ""), measured
     where             "cpu", "gpu", "multi" -> which part of the claim, "" for all of it
+    tested            by part, as in where: what is tested instead; {} where nothing differs
     today             what changed since the source was written, or ""
     lessons[]         where the course treats it; the first one settles it
     taught_in[]       lessons whose notebook lists it; null where no notebooks are at hand
-    status            holds here, does not hold here, holds, does not hold (elsewhere),
-                      not recorded, needs a GPU, needs several GPUs, not yet taught
+    status            "holds" or "does not hold", with " here" for this machine's own record;
+                      then ", as tested" where the record tests something else than the source
+                      means (as_tested says what), or ", simulated" or ", predicted" where its
+                      figure is one; or not recorded, needs a GPU, needs several GPUs,
+                      not yet taught
+    as_tested         what the record tests where that is not what the source means, or ""
     figure            value, unit, low, high (95 %, or null), kind (exact, measured, predicted or
                       simulated); null without a record
     records[]         device, device_type, gpus, here, lesson, when_utc, holds, headline (name),

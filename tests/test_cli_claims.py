@@ -72,9 +72,9 @@ def test_a_record_shows_in_all_three_forms(
     out, err = capsys.readouterr()
     row = json.loads(out)["claims"][0]  # the page's path does not get into the JSON
     assert str(page) in err
-    assert (row["status"], row["figure"]["value"]) == ("holds here", 5.0)
+    assert (row["status"], row["figure"]["value"]) == ("holds here, as tested", 5.0)
     html = page.read_text(encoding="utf-8")
-    assert "holds here" in html
+    assert "holds here, as tested" in html
     assert "&lt;i&gt;so&lt;/i&gt;" in html
     assert "<script" not in html
     assert "http://" not in html.replace("http://www.w3.org", "")

@@ -27,6 +27,8 @@ class Claim:
         measured: what the course measures.
         where: parts by ``"cpu"``, ``"gpu"`` or ``"multi"`` (several GPUs); the value says which
             part of the claim, and is empty where it is all of it.
+        tested: what is tested where it is not what the source means: by the part on which it is
+            tested, as in ``where``; nothing for a part that is tested as the source means it.
         today: what changed since the source was written; empty where nothing did.
         lessons: two digits each, the first one is where it is settled.
     """
@@ -36,6 +38,7 @@ class Claim:
     source_figure: str
     measured: str
     where: Mapping[str, str]
+    tested: Mapping[str, str]
     today: str
     lessons: tuple[str, ...]
 
@@ -47,6 +50,7 @@ class Claim:
             "source_figure": self.source_figure,
             "measured": self.measured,
             "where": dict(self.where),
+            "tested": dict(self.tested),
             "today": self.today,
             "lessons": list(self.lessons),
         }
@@ -59,6 +63,7 @@ def claims() -> Mapping[str, Claim]:
     found = {}
     for row in json.loads(text)["claims"]:
         row["where"] = MappingProxyType(row["where"])
+        row["tested"] = MappingProxyType(row.get("tested", {}))
         row["lessons"] = tuple(row["lessons"])
         found[row["id"]] = Claim(**row)
     return MappingProxyType(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from perfkit._display import Shown
 from perfkit._version import __version__
@@ -23,6 +23,14 @@ Status = Literal[
     "does not hold here",
     "holds",
     "does not hold",
+    "holds here, as tested",
+    "does not hold here, as tested",
+    "holds, as tested",
+    "does not hold, as tested",
+    "holds, simulated",
+    "does not hold, simulated",
+    "holds, predicted",
+    "does not hold, predicted",
     "not recorded",
     "needs a GPU",
     "needs several GPUs",
@@ -38,7 +46,9 @@ class Row:
     Attributes:
         claim: the claim itself.
         taught_in: the lessons whose notebook lists it; ``None`` where no notebooks are at hand.
-        status: with "here" where this machine's records say it; from other machines' otherwise.
+        status: "here" where this machine's records say it; "as tested" where they test something
+            else than the source means (``tested`` says what); "simulated" or "predicted" where
+            the figure behind it is one.
         records: all of its records, those that the status comes from first.
         n_decisive: how many of them the status comes from.
         not_recorded: the parts of its ``where`` that no record covers.
@@ -54,10 +64,12 @@ class Row:
     @property
     def headline(self) -> Figure | None:
         """The figure that the ledger shows; ``None`` without a record."""
-        if not self.records:
-            return None
-        outcome = self.records[0].outcome
-        return outcome.figures[outcome.headline]
+        return _headline(self.records[0]) if self.records else None
+
+    @property
+    def tested(self) -> str:
+        """What its first record tests where that is not what the source means; else empty."""
+        return _tested(self.claim, self.records[0]) if self.records else ""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
@@ -66,6 +78,7 @@ class Row:
             **self.claim.to_dict(),
             "taught_in": None if self.taught_in is None else list(self.taught_in),
             "status": self.status,
+            "as_tested": self.tested,
             "figure": None if figure is None else figure.to_dict(),
             "records": [_record(one) for one in self.records],
             "not_recorded": list(self.not_recorded),
@@ -130,15 +143,34 @@ def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -
             missing = "not recorded"  # a GPU was there, and only the model was recorded
         return Row(claim, taught_in, missing, tuple(found), 0, tuple(claim.where))
     decisive = _decisive(telling)
-    here = decisive[0].device.is_here
-    status: Status
-    if all(one.outcome.holds for one in decisive):
-        status = "holds here" if here else "holds"
-    else:
-        status = "does not hold here" if here else "does not hold"
+    status = _status(claim, decisive)
     rest = [one for one in found if one not in decisive]
     parts = tuple(part for part in PARTS if part in claim.where and not _covers(found, part))
     return Row(claim, taught_in, status, (*decisive, *rest), len(decisive), parts)
+
+
+def _status(claim: Claim, decisive: list[Record]) -> Status:
+    """The first of the decisive records speaks: it is the one that the ledger shows."""
+    first = decisive[0]
+    word = "holds" if all(one.outcome.holds for one in decisive) else "does not hold"
+    kind = _headline(first).kind
+    if kind in ("simulated", "predicted"):
+        said = f"{word}, {kind}"
+    else:
+        here = " here" if first.device.is_here else ""
+        said = f"{word}{here}{', as tested' if _tested(claim, first) else ''}"
+    return cast(Status, said)
+
+
+def _tested(claim: Claim, record: Record) -> str:
+    if record.device.type == "cpu":
+        return claim.tested.get("cpu", "")
+    several = record.device.gpus > 1 and "multi" in claim.tested
+    return claim.tested.get("multi" if several else "gpu", "")
+
+
+def _headline(record: Record) -> Figure:
+    return record.outcome.figures[record.outcome.headline]
 
 
 def _decisive(found: list[Record]) -> list[Record]:
@@ -154,7 +186,7 @@ def _decisive(found: list[Record]) -> list[Record]:
 
 
 def _only_simulated(one: Record) -> bool:
-    return one.outcome.figures[one.outcome.headline].kind == "simulated"
+    return _headline(one).kind == "simulated"
 
 
 def _unrecorded(claim: Claim, taught_in: tuple[str, ...] | None) -> Status:

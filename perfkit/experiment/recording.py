@@ -58,7 +58,8 @@ class Figure:
         unit: its unit: ``"×"``, ``"B"``, ``"ms"``, ``"GB/s"``, ``"1"`` for a plain number …
         low, high: its 95 % interval; both ``None`` where it has none, as an exact count.
         kind: ``"exact"`` for what no clock can blur (bytes, counts), ``"measured"``,
-            ``"predicted"`` or ``"simulated"``.
+            ``"predicted"``, or ``"simulated"``: also where a sleep sets the outcome of a
+            measurement.
 
     Raises:
         UsageError: a value is no finite number, one end of the interval is missing or they are
@@ -86,12 +87,13 @@ class Figure:
             raise UsageError(f"a figure cannot be {self.kind!r}; it is one of: {kinds}")
 
     @classmethod
-    def of(cls, comparison: Any) -> Figure:
+    def of(cls, comparison: Any, *, kind: FigureKind = "measured") -> Figure:
         """The ratio of a ``perfkit.compare`` or ``perfkit.ab`` result, with its interval.
 
         Args:
             comparison: has ``ratio``, ``low`` and ``high`` (a ``Comparison`` or ``Ratio``), or a
                 ``ratio`` that has them (an ``ABResult``).
+            kind: ``"simulated"`` where a sleep, and not work, sets how long an arm takes.
 
         Raises:
             UsageError: it has none of these, or its ratio is no finite number.
@@ -102,11 +104,11 @@ class Figure:
         try:
             value, low, high = float(found.ratio), float(found.low), float(found.high)
         except (AttributeError, TypeError, ValueError):
-            kind = type(comparison).__name__
-            raise UsageError(f"a {kind} has no ratio with an interval to take") from None
+            name = type(comparison).__name__
+            raise UsageError(f"a {name} has no ratio with an interval to take") from None
         if not (math.isfinite(low) and math.isfinite(high)):  # one block has no interval
-            return cls(value, "×")
-        return cls(value, "×", low, high)
+            return cls(value, "×", kind=kind)
+        return cls(value, "×", low, high, kind)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""

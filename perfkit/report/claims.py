@@ -12,8 +12,8 @@ from perfkit.report._figures import shown
 __all__ = ["html", "text"]
 
 _PARTS = {"cpu": "CPU part", "gpu": "GPU part", "multi": "several GPUs"}
-_STATUS_WIDTH = 18
-# what a status is drawn like in HTML; the word stands beside it
+_STATUS_WIDTH = 29
+# The mark beside the status in HTML: only where the claim was tested as the source means it.
 _TONES = {"holds here": "yes", "holds": "yes", "does not hold here": "no", "does not hold": "no"}
 
 
@@ -69,7 +69,7 @@ def _title(ledger: Ledger) -> str:
 
 
 def _summary(ledger: Ledger) -> str:
-    return ", ".join(f"{status}: {n}" for status, n in ledger.counts().items())
+    return "; ".join(f"{status}: {n}" for status, n in ledger.counts().items())
 
 
 def _foot(ledger: Ledger) -> str:
@@ -105,7 +105,7 @@ def _where(record: Record) -> str:
 def _notes(row: Row) -> list[str]:
     if not row.records:
         return []
-    notes = []
+    notes = [f"tested: {row.tested}"] if row.tested else []
     for part in row.not_recorded:
         detail = row.claim.where[part]
         notes.append(f"{_PARTS[part]}{f' ({detail})' if detail else ''} not recorded")

@@ -9,7 +9,7 @@ import pytest
 from perfkit import report
 from perfkit.experiment.claims import claims
 from perfkit.experiment.ledger import STATUSES, Row, ledger
-from perfkit.experiment.recording import Figure
+from perfkit.experiment.recording import Figure, FigureKind
 from perfkit.experiment.records import Record, Records
 from tests.experiment.made_records import GPU, SOMEWHERE, here, made
 
@@ -158,8 +158,48 @@ def test_a_simulation_does_not_say_what_a_gpu_does() -> None:
     assert row.not_recorded == ()
     # bytes are counted alike on any machine
     assert row_of("C8", made("C8", device=here())).status == "holds here"
-    # of a claim about a CPU, a simulation on one says something
-    assert row_of("A9", made(device=here(), figures=figures)).status == "holds here"
+    # of a claim about a CPU, a simulation on one says something, and says that it is one
+    assert row_of("A9", made(device=here(), figures=figures)).status == "holds, simulated"
+
+
+@pytest.mark.parametrize("kind", ["simulated", "predicted"])
+def test_a_figure_that_nobody_measured_is_in_the_status(kind: FigureKind) -> None:
+    figures = {"ratio": Figure(1.8, "×", 1.7, 1.9, kind)}
+    for holds, word in ((True, "holds"), (False, "does not hold")):
+        for device in (here(), SOMEWHERE):
+            row = row_of("A9", made(device=device, holds=holds, figures=figures))
+            assert row.status == f"{word}, {kind}"
+    said = " ".join(str(ledger(Records((made(figures=figures),)), ALL_TAUGHT)).split())
+    assert f"1.80× [1.70, 1.90]; {kind}, 2026-01-02" in said
+    assert f"A9 06 holds, {kind}" in said
+
+
+def test_what_was_tested_instead_is_in_the_status_and_beside_it() -> None:
+    assert claims()["C6"].tested["cpu"].startswith("bytes, counted")
+    counted = made("C6", device=here())
+    row = row_of("C6", counted)
+    assert row.status == "holds here, as tested"
+    assert row.tested == claims()["C6"].tested["cpu"]
+    assert row.to_dict()["as_tested"] == row.tested
+    assert row_of("C6", made("C6")).status == "holds, as tested"
+    assert row_of("C6", made("C6", holds=False)).status == "does not hold, as tested"
+    assert "tested: bytes, counted on a device without data" in " ".join(
+        str(ledger(Records((counted,)), ALL_TAUGHT)).split()
+    )
+    # on a GPU it is tested as the source means it
+    on_gpu = row_of("C6", made("C6", device=GPU, type="cuda", gpus=1))
+    assert (on_gpu.status, on_gpu.tested) == ("holds", "")
+    # and only what was tested as the source means it gets a mark
+    html = report.html(ledger(Records((counted,)), ALL_TAUGHT))
+    assert "✓" not in html
+    assert "✓" in report.html(ledger(Records((made("C7", device=here()),)), ALL_TAUGHT))
+
+
+def test_parts_that_are_tested_otherwise_are_parts() -> None:
+    for claim in claims().values():
+        assert set(claim.tested) <= {"cpu", "gpu", "multi"}
+        assert all(claim.tested.values())
+        assert claim.to_dict()["tested"] == dict(claim.tested)
 
 
 def test_json_has_every_row_and_its_schema() -> None:

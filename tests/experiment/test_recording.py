@@ -151,3 +151,9 @@ def test_a_function_must_return_an_outcome(tmp_path: Path) -> None:
     experiment("A9", lesson="06", title="t")(lambda context: 5)  # type: ignore[arg-type,return-value]
     with pytest.raises(UsageError, match="A9 returned a int, not an Outcome"):
         registered()[0].run(Context(1, "cpu", 0, tmp_path))
+
+
+def test_a_ratio_that_a_sleep_sets_is_simulated() -> None:
+    found = Ratio(2.0, 1.5, 2.5)
+    assert Figure.of(found, kind="simulated") == Figure(2.0, "×", 1.5, 2.5, "simulated")
+    assert Figure.of(Ratio(2.0, 0.0, float("inf")), kind="simulated").kind == "simulated"
