@@ -26,6 +26,7 @@ __all__ = [
     "fmt_change",
     "fmt_chosen_share",
     "fmt_count",
+    "fmt_deviation",
     "fmt_interval",
     "fmt_ms",
     "fmt_ms_interval",
@@ -111,6 +112,16 @@ def fmt_chosen_share(x: float) -> str:
     return f"{percent:.{digits}g} %"
 
 
+def fmt_deviation(x: float) -> str:
+    """A relative deviation of any size, two digits: ``0.0012 %``, ``3.1 %``, ``240 %``."""
+    if not math.isfinite(x) or x == 0:
+        return fmt_share(x)
+    percent = float(f"{100 * x:.2g}")
+    power = math.floor(math.log10(abs(percent)))
+    text = f"{percent:,.{max(1 - power, 0)}f}" if -5 <= power < 15 else f"{percent:.1e}"
+    return f"{text} %"
+
+
 def fmt_ratio(x: float | None) -> str:
     """A ratio: ``2.34×``, ``12.0×``, ``1.003×``; ``–`` also for infinity."""
     if x is None or math.isinf(x):
@@ -119,8 +130,10 @@ def fmt_ratio(x: float | None) -> str:
     return text if text == ABSENT else f"{text}×"
 
 
-def fmt_interval(low: float, high: float) -> str:
+def fmt_interval(low: float | None, high: float | None) -> str:
     """The ends of an interval with the same number of decimals: ``[0.995, 1.020]``."""
+    if low is None or high is None:
+        return ABSENT
     ends = [_signed(end, _ratio) for end in (low, high)]
     decimals = [len(end.partition(".")[2]) for end in ends]
     near = 0 < abs(high) < 10 * abs(low) and "e" not in "".join(ends)

@@ -159,6 +159,14 @@ def test_a_chosen_share_has_no_digits_that_nobody_chose(x: float, shown: str) ->
     assert words.fmt_chosen_share(x) == shown
 
 
+@pytest.mark.parametrize(
+    ("x", "shown"),
+    [(0, "0 %"), (1.23e-5, "0.0012 %"), (0.031, "3.1 %"), (2.38, "240 %"), (4.2e-9, "4.2e-07 %")],
+)
+def test_a_deviation_keeps_its_digits_however_small(x: float, shown: str) -> None:
+    assert words.fmt_deviation(x) == shown
+
+
 def test_bounds_counts_with_nouns_and_large_units() -> None:
     assert [words.fmt_bound(x) for x in (1.083, 2.12, 26.4)] == ["1.08×", "2.1×", "26×"]
     assert words.plural(1, "step") == "1 step"

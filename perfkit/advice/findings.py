@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.words import fmt_ms, fmt_share
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -46,32 +48,13 @@ class Finding:
         }
 
 
-def percent(share: float) -> str:
-    """A share in words, with the space that the unit takes: ``71 %``."""
-    return f"{share * 100:.0f} %"
-
-
-def duration(ms: float, *, like_ms: float | None = None) -> str:
-    """A time in the unit that reads best: ``73 µs``, ``152.5 ms``, ``43.4 s``."""
-    return f"{_in_unit(ms, like_ms)} {_unit(ms if like_ms is None else like_ms)[0]}"
+percent = fmt_share
+duration = fmt_ms
 
 
 def interval(median_ms: float, low_ms: float, high_ms: float) -> str:
-    """A median with its interval, all in the unit of the median."""
-    low, high = (_in_unit(x, median_ms) for x in (low_ms, high_ms))
-    return f"{duration(median_ms)} [{low}, {high}]"
-
-
-def _unit(ms: float) -> tuple[str, float]:
-    if abs(ms) >= 10_000:
-        return "s", 1e-3
-    return ("ms", 1.0) if abs(ms) >= 0.1 or ms == 0 else ("µs", 1e3)
-
-
-def _in_unit(ms: float, like_ms: float | None) -> str:
-    value = ms * _unit(ms if like_ms is None else like_ms)[1]
-    # One decimal is what a step time can carry; below 1 it would say too little.
-    return f"{value:,.1f}" if abs(value) >= 1 or value == 0 else f"{value:.2g}"
+    """A median time with its interval."""
+    return f"{fmt_ms(median_ms)} [{fmt_ms(low_ms)}, {fmt_ms(high_ms)}]"
 
 
 def gain_words(gain: float) -> str:

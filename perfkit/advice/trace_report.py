@@ -70,6 +70,7 @@ from perfkit.trace.diff import diff as compare_traces
 from perfkit.trace.load import load
 from perfkit.trace.ranks import Ranks, ranks_of
 from perfkit.trace.syncs import Sync
+from perfkit.words import fmt_bytes, plural
 
 SCHEMA = "perfkit.trace/1"
 
@@ -237,7 +238,7 @@ def _explained(path: str, progress: Progress) -> Profile:
 
     progress(f"reading {path} ({size})")
     trace = load(path, progress=told)
-    progress(f"explaining {len(trace):,} events of {path}")
+    progress(f"explaining {plural(len(trace), 'event')} of {path}")
     return explain(trace)
 
 
@@ -279,6 +280,6 @@ def _waits_for_others(described: dict[str, Any]) -> tuple[float, float]:
 
 def _size(path: str) -> str:
     try:
-        return f"{Path(path).stat().st_size / 1e6:,.1f} MB"
+        return fmt_bytes(Path(path).stat().st_size)
     except OSError:
         return "size unknown"

@@ -53,9 +53,7 @@ def typical(of: Breakdown) -> Typical:
     uneven = ""
     if n > 1 and max(of.wall_ms) > _UNEVEN_FROM * min(of.wall_ms):
         longest = max(of.wall_ms)
-        uneven = (
-            f"steps are uneven: {duration(min(of.wall_ms), like_ms=longest)} to {duration(longest)}"
-        )
+        uneven = f"steps are uneven: {duration(min(of.wall_ms))} to {duration(longest)}"
     if n < _LEAST_STEPS:
         words = "the step" if n == 1 else f"the mean of {n} steps"
         return Typical(of, tuple(range(n)), words, uneven)

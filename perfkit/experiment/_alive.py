@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfkit.experiment._failure import is_library, short_name
 from perfkit.machine._host import memory_bytes
+from perfkit.words import fmt_bytes, fmt_share
 
 if TYPE_CHECKING:
     from perfkit.memory.cuda import CudaRuntime
@@ -61,15 +62,15 @@ def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
     frames = _frames(error.__traceback__)
     lines = [
         f"When memory ran out (measured in the run's process; {device}):",
-        f"  tensors alive: {_size(total)}{_by_category(parts)}",
+        f"  tensors alive: {fmt_bytes(total)}{_by_category(parts)}",
         *(
-            f"  {a.name} (cuda:{a.device}): allocated {_size(a.allocated_bytes)}, reserved "
-            f"{_size(a.reserved_bytes)}; peaks {_size(a.peak_allocated_bytes)} and "
-            f"{_size(a.peak_reserved_bytes)}"
+            f"  {a.name} (cuda:{a.device}): allocated {fmt_bytes(a.allocated_bytes)}, reserved "
+            f"{fmt_bytes(a.reserved_bytes)}; peaks {fmt_bytes(a.peak_allocated_bytes)} and "
+            f"{fmt_bytes(a.peak_reserved_bytes)}"
             for a in state.allocators
         ),
-        f"  resident set of the process: {_size(state.resident_bytes)}",
-        *([f"  asked for in vain: {_size(asked)}"] if asked is not None else []),
+        f"  resident set of the process: {fmt_bytes(state.resident_bytes)}",
+        *([f"  asked for in vain: {fmt_bytes(asked)}"] if asked is not None else []),
         *_where(error.__traceback__),
         *(["The biggest tensors:"] if biggest else []),
         *(f"  {_row(tensor)}{_made(tensor, frames)}" for tensor in biggest),
@@ -126,13 +127,13 @@ def _where(tb: TracebackType | None) -> list[str]:
 
 def _by_category(parts: Mapping[str, int]) -> str:
     present = sorted(((n, name) for name, n in parts.items() if n), reverse=True)
-    words = ", ".join(f"{name} {_size(n)}" for n, name in present)
+    words = ", ".join(f"{name} {fmt_bytes(n)}" for n, name in present)
     return f" ({words})" if words else ""
 
 
 def _row(tensor: LiveTensor) -> str:
     shape = "x".join(map(str, tensor.shape)) or "scalar"
-    words = f"{_size(tensor.storage_bytes)}  {_name(tensor)}  {shape} {tensor.dtype}"
+    words = f"{fmt_bytes(tensor.storage_bytes)}  {_name(tensor)}  {shape} {tensor.dtype}"
     return f"{words}  {tensor.category}"
 
 
@@ -160,7 +161,7 @@ def _let_go(nbytes: int, biggest: list[LiveTensor]) -> str:
     names = [_name(t) for t in biggest if t.category == "other" and t.name]
     which = f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
     return (
-        f"let go of what the step does not need: {_size(nbytes)} are neither the model's nor a "
+        f"let go of what the step does not need: {fmt_bytes(nbytes)} are neither the model's nor a "
         f"graph's{which}; inputs are among them; perfkit.find_leaks finds who holds what grows"
     )
 
@@ -177,12 +178,13 @@ def _ask_for_less(asked: int, held: int, capacity: int | None) -> str:
     """One request that is larger than everything alive: what is alive is not the problem."""
     if capacity is not None and asked > capacity:
         return (
-            f"ask for less at once: this line asks for {_size(asked)} and there are "
-            f"{_size(capacity)} in all, so no setting makes room; check the shapes in it"
+            f"ask for less at once: this line asks for {fmt_bytes(asked)} and there are "
+            f"{fmt_bytes(capacity)} in all, so no setting makes room; check the shapes in it"
         )
     return (
-        f"ask for less at once: this line asks for {_size(asked)}, and all tensors together hold "
-        f"{_size(held)}; check the shapes in it first"
+        f"ask for less at once: this line asks for {fmt_bytes(asked)}, and all tensors together "
+        "hold "
+        f"{fmt_bytes(held)}; check the shapes in it first"
     )
 
 
@@ -193,16 +195,9 @@ def _sentence(
         words = "no tensors were alive there"
         return f"{words}; try: {found[0].split(':')[0]}" if found else words
     category, nbytes = max(parts.items(), key=lambda item: item[1])
-    words = f"{_size(total)} of tensors were alive, {100 * nbytes / total:.0f} % {category}"
+    words = f"{fmt_bytes(total)} of tensors were alive, {fmt_share(nbytes / total)} {category}"
     if biggest:
-        words += f", the biggest {_name(biggest[0])} ({_size(biggest[0].storage_bytes)})"
+        words += f", the biggest {_name(biggest[0])} ({fmt_bytes(biggest[0].storage_bytes)})"
     if found:
         words += f"; try: {found[0].split(':')[0]}"
     return words
-
-
-def _size(nbytes: float) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.3g} {unit}"
-    return f"{nbytes:.0f} B"

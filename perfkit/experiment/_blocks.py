@@ -13,6 +13,7 @@ from perfkit.experiment import portable
 from perfkit.experiment._arm import Arm, Limits
 from perfkit.experiment.result import RunResult
 from perfkit.experiment.settings import Setting, Settings
+from perfkit.words import fmt_s
 
 # A letter is long against what interrupts a step, and has some steps of the slower arm.
 _LETTER_S = 0.25
@@ -185,7 +186,7 @@ class Blocks:
         if start_s <= _OVER_BUDGET * self._block_budget_s:
             return False
         self.warnings.append(
-            f"starting both takes {start_s:.3g} s, so one process of each served all blocks: "
+            f"starting both takes {fmt_s(start_s)}, so one process of each served all blocks: "
             "what differs from process to process is not in the interval; raise budget_s to "
             "have fresh ones in each block"
         )

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from perfkit.words import fmt_bytes
+
 if TYPE_CHECKING:
     from perfkit.experiment.events import State
 
@@ -97,7 +99,7 @@ def of_exit(code: int, *, output: str, last_bytes: int, ram_bytes: int, oom_kill
                 "take a smaller batch or fewer workers",
             )
         if last_bytes >= _LARGE_SHARE * ram_bytes:
-            held = f"{last_bytes / _MIB:,.0f} of {ram_bytes / _MIB:,.0f} MiB"
+            held = f"{fmt_bytes(last_bytes)} of {fmt_bytes(ram_bytes)}"
             return Failure("killed", f"killed (SIGKILL: out of memory?); it last held {held}")
         return Failure("killed", "killed (SIGKILL): something outside ended its process")
     if name == "SIGBUS" and shared_memory_is_full("bus error"):
@@ -128,7 +130,7 @@ def shared_memory_message() -> str:
     """Names the place, its size, and what to do."""
     try:
         usage = shutil.disk_usage(_SHM)
-        size = f" ({usage.free / _MIB:,.0f} MiB free of {usage.total / _MIB:,.0f})"
+        size = f" ({fmt_bytes(usage.free)} free of {fmt_bytes(usage.total)})"
     except OSError:
         size = ""
     return (

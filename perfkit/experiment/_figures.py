@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfkit.timing.summary import Summary, summarize
+from perfkit.words import fmt_ms
 
 # Fewer quiet steps than the median's 95 % interval needs at least (1 - 2 * 0.5**6 = 97 %).
 _FEW_QUIET = 6
@@ -147,7 +148,7 @@ def figures(curve: Curve, warmup: int, *, watched: bool = True) -> Figures:
 def _uneven(step: Summary, mean_ms: float) -> tuple[str, ...]:
     if abs(mean_ms - step.median) <= _UNEVEN * step.median:
         return ()
-    return (f"steps are uneven: median {step.median:.3g} ms, mean {mean_ms:.3g} ms",)
+    return (f"steps are uneven: median {fmt_ms(step.median)}, mean {fmt_ms(mean_ms)}",)
 
 
 def _throughput(samples: NDArray[np.int64], total_ms: float) -> float | None:

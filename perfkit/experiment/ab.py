@@ -43,6 +43,7 @@ from perfkit.experiment.store import Store
 from perfkit.machine import Provenance, facts, stamp
 from perfkit.timing.compare import doubts, sentence
 from perfkit.timing.paired import FEWEST, Interval, ratio_interval
+from perfkit.words import fmt_ratio
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -325,7 +326,7 @@ class _Measuring:
             each_s = (now_s - first_s + self._before_s) / done
             found = self.interval()
             rest_s = max(self._budget_s - spent_s, 0.0)
-            tell(f"{done} blocks, ratio {found.ratio:.3f}, {left(rest_s)}")
+            tell(f"{done} blocks, ratio {fmt_ratio(found.ratio)}, {left(rest_s)}")
             stopped = "" if written else "the store cannot be written"
             if stopped:
                 pass

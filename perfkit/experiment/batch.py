@@ -14,6 +14,7 @@ from perfkit.experiment.events import State
 from perfkit.experiment.result import RunResult
 from perfkit.experiment.session import Session
 from perfkit.experiment.settings import Setting, Settings
+from perfkit.words import fmt_bytes
 
 __all__ = ["LargestBatch", "largest_batch"]
 
@@ -44,7 +45,7 @@ class LargestBatch(Shown):
         limit = (
             ""
             if self.limit_bytes is None
-            else f" below the simulated limit of {self.limit_bytes / 2**20:,.0f} MiB"
+            else f" below the simulated limit of {fmt_bytes(self.limit_bytes)}"
         )
         n = f"{len(self.runs)} runs"
         if self.batch is None:
@@ -196,8 +197,8 @@ def _limited(run: RunResult, limit_bytes: int) -> RunResult:
         run,
         state=state,
         message=(
-            f"out of memory (simulated): peak {run.peak_bytes / 2**20:,.0f} MiB, limit "
-            f"{limit_bytes / 2**20:,.0f} MiB"
+            f"out of memory (simulated): peak {fmt_bytes(run.peak_bytes)}, limit "
+            f"{fmt_bytes(limit_bytes)}"
         ),
     )
 

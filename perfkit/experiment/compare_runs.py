@@ -24,6 +24,7 @@ from perfkit.experiment import store
 from perfkit.experiment._declared import words
 from perfkit.experiment.result import RunResult, ratio
 from perfkit.timing._student import t_quantile
+from perfkit.words import fmt_chosen_share, fmt_interval, fmt_ratio
 
 __all__ = ["MARGIN", "Matched", "RunsComparison", "compare_runs"]
 
@@ -121,7 +122,7 @@ class RunsComparison(Shown):
         """The answer in words."""
         n, bad = len(self.matched), self.regressions
         counted = f"{n} configuration{'s' * (n != 1)}"
-        margin = f"{100 * self.margin:.3g} %"
+        margin = fmt_chosen_share(self.margin)
         if not bad:
             unclear = sum(one.verdict == "unclear" for one in self.matched)
             rest = f" ({unclear} of them unclear: too noisy to tell)" if unclear else ""
@@ -131,8 +132,9 @@ class RunsComparison(Shown):
         if worst.ratio is None:
             return f"{len(bad)} of {counted} got worse: {named} fails now: {worst.message}."
         return (
-            f"{len(bad)} of {counted} slower beyond {margin}: {named} takes {worst.ratio:.3f}× "
-            f"the time [{worst.low:.3f}, {worst.high:.3f}]."
+            f"{len(bad)} of {counted} slower beyond {margin}: {named} takes "
+            f"{fmt_ratio(worst.ratio)} "
+            f"the time {fmt_interval(worst.low, worst.high)}."
         )
 
     def to_dict(self) -> dict[str, Any]:

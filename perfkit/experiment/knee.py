@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.timing.paired import Interval
+from perfkit.words import fmt_chosen_share, fmt_interval, fmt_ratio
 
 __all__ = ["Knee", "knee_of"]
 
@@ -59,7 +60,7 @@ def knee_of(setting: str, values: Sequence[tuple[Any, Interval]], best: Any, mar
     shown = value == best or ratio.high <= 1 + margin
     before = values[: [v for v, _ in values].index(value)]
     undecided = tuple(v for v, r in before if r.low <= 1 + margin)
-    percent = f"{100 * margin:.3g} %"
+    percent = fmt_chosen_share(margin)
     if value == best and value == values[-1][0] and len(values) > 1:
         said = f"No knee up to {setting}={value!r}, the fastest"
         if not undecided:
@@ -68,8 +69,9 @@ def knee_of(setting: str, values: Sequence[tuple[Any, Interval]], best: Any, mar
         said = f"The knee of {setting} is {value!r}, which is also the fastest"
     else:
         said = (
-            f"The knee of {setting} is {value!r}: it takes {ratio.ratio:.3f}× the time of the "
-            f"fastest, {best!r} [{ratio.low:.3f}, {ratio.high:.3f}]"
+            f"The knee of {setting} is {value!r}: it takes {fmt_ratio(ratio.ratio)} the time of "
+            "the "
+            f"fastest, {best!r} {fmt_interval(ratio.low, ratio.high)}"
         )
     if undecided:
         said += (

@@ -30,6 +30,7 @@ from perfkit.experiment.claims import claims
 from perfkit.experiment.recording import Experiment, Figure, Outcome
 from perfkit.experiment.records import Device, Record, write_record
 from perfkit.machine import facts, stamp
+from perfkit.words import fmt_s, fmt_share
 
 __all__ = ["Done", "record", "this_device"]
 
@@ -206,7 +207,7 @@ def _outcome(data: Mapping[str, Any]) -> Outcome:
 def _doubts(busy: float) -> tuple[str, ...]:
     if busy < _BUSY:
         return ()
-    return (f"the machine was busy: {100 * busy:.0f} % of its processors before this began",)
+    return (f"the machine was busy: {fmt_share(busy)} of its processors before this began",)
 
 
 def _run_apart(
@@ -266,7 +267,7 @@ def _call(
                 process.stdin.close()
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            return f"no end after {limit_s:.0f} s: ended"
+            return f"no end after {fmt_s(limit_s)}: ended"
         finally:
             _end(process, mark)
     if code < 0:

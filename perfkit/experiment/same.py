@@ -22,6 +22,7 @@ from perfkit.experiment._judge import Checked, Compared, Judge
 from perfkit.experiment._tolerance import Tolerance, tolerances
 from perfkit.experiment._trials import Trial, Trials
 from perfkit.experiment.result import RunResult
+from perfkit.words import fmt_count, fmt_deviation
 
 __all__ = ["Checked", "SameResult", "Tolerance", "same_result", "tolerances"]
 
@@ -172,7 +173,8 @@ def _not_comparable(first: Sequence[Trial], second: Sequence[Trial]) -> str:
     samples = first[0].samples, second[0].samples
     if samples[0] and samples[1] and abs(samples[0] / samples[1] - 1) > _OTHER_BATCH:
         return (
-            f"a step takes {samples[0]:.4g} samples in a and {samples[1]:.4g} in b, so their "
+            f"a step takes {fmt_count(samples[0])} samples in a and {fmt_count(samples[1])} in "
+            "b, so their "
             f"losses are of other data"
         )
     return ""
@@ -257,7 +259,7 @@ def _said(c: Checked) -> str:
 def _percent(share: float) -> str:
     if not math.isfinite(share):
         return "more than any number"
-    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
+    return fmt_deviation(share)
 
 
 def _cause(c: Checked) -> str:

@@ -37,6 +37,7 @@ from perfkit.experiment.settings import Setting, Settings
 from perfkit.experiment.store import Store
 from perfkit.machine import Provenance, facts, stamp
 from perfkit.timing.paired import Interval, ratio_interval
+from perfkit.words import fmt_ms
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -148,7 +149,9 @@ class Sweep(Shown):
         if best is None:
             return f"None of {n} points was measured."
         time_ms = float(np.median(list(best.times(self.per).values())))
-        lead = f"The fastest of {n} points is {words(best.values)}: {time_ms:.3g} ms per {self.per}"
+        lead = (
+            f"The fastest of {n} points is {words(best.values)}: {fmt_ms(time_ms)} per {self.per}"
+        )
         alike = [
             point
             for point in self.points

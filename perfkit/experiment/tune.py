@@ -26,6 +26,7 @@ from perfkit.experiment.session import positive
 from perfkit.experiment.settings import Setting, Settings, check_values, resolve
 from perfkit.experiment.sweep import Point, Sweep, sweep
 from perfkit.machine import facts
+from perfkit.words import fmt_interval, fmt_ratio
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -216,7 +217,7 @@ def _judged(
     if verified is None:
         return False, f"Not recommended: {change}. It could not be verified: {failed}."
     ratio, same = verified.ratio, verified.same
-    figures = f"{ratio.ratio:.3g}× [{ratio.low:.3g}, {ratio.high:.3g}] per {ratio.per}"
+    figures = f"{fmt_ratio(ratio.ratio)} {fmt_interval(ratio.low, ratio.high)} per {ratio.per}"
     if not ratio.different or ratio.ratio < 1:
         return False, (
             f"Not recommended: {change}. The search saw it faster, the verification against the "

@@ -14,6 +14,7 @@ from perfkit.machine import _gpu, _host
 from perfkit.machine._gpu import Gpu
 from perfkit.machine._packages import release
 from perfkit.machine._torch_build import TorchBuild
+from perfkit.words import fmt_bytes
 
 _MIB = 2**20
 
@@ -188,7 +189,7 @@ def _shared_memory_works(shm: tuple[int, int] | None) -> Capability:
             "shared memory", True, "no /dev/shm on this system: workers use files instead"
         )
     size, free = shm
-    seen = f"/dev/shm: {free / _MIB:,.0f} MiB free of {size / _MIB:,.0f} MiB"
+    seen = f"/dev/shm: {fmt_bytes(free)} free of {fmt_bytes(size)}"
     if free >= _SHM_ENOUGH_BYTES:
         return Capability("shared memory", True, seen)
     return Capability(

@@ -27,6 +27,7 @@ from perfkit.memory.places import (
     function_lines,
 )
 from perfkit.memory.resident import Resident, ResidentMeter
+from perfkit.words import fmt_bytes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -599,7 +600,7 @@ def _doubts(tracker: Tracker, ended_by: str) -> list[str]:
     end_bytes = sum(ledger.totals().end_bytes for ledger in tracker.ledgers.values())
     if tracker.unseen_bytes > _UNSEEN_SHARE * max(end_bytes, 1):
         doubts.append(
-            f"{tracker.unseen_bytes / 2**20:.3g} MiB of tensors alive at the end were made "
+            f"{fmt_bytes(tracker.unseen_bytes)} of tensors alive at the end were made "
             "elsewhere (numpy, another thread) and touched by no operator; they are not counted"
         )
     if tracker.cut_short:

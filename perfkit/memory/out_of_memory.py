@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 
 from perfkit.memory.cuda import AllocatorState, AllocatorUse
+from perfkit.words import fmt_bytes
 
 __all__ = ["is_out_of_memory", "release", "remedies", "requested_bytes"]
 
@@ -89,33 +90,35 @@ def remedies(
     batch = at_peak["activations"] + at_peak["inputs"]
     say(
         batch / 2,
-        f"half the batch: about {_size(batch / 2)} less (predicted: half of the activations and "
+        f"half the batch: about {fmt_bytes(batch / 2)} less (predicted: half of the activations "
+        "and "
         "inputs, if they grow with the batch); accumulate gradients over two steps to make up "
         "for it",
     )
     say(
         at_peak["activations"],
         "activation checkpointing (torch.utils.checkpoint), or torch.autocast with bfloat16: "
-        f"activations are {_size(at_peak['activations'])}; in evaluation, torch.no_grad()",
+        f"activations are {fmt_bytes(at_peak['activations'])}; in evaluation, torch.no_grad()",
     )
     say(
         at_peak["temporary"],
-        f"fewer intermediate results: {_size(at_peak['temporary'])} were temporary; in-place "
+        f"fewer intermediate results: {fmt_bytes(at_peak['temporary'])} were temporary; in-place "
         "operators, foreach=False in the optimizer, or torch.compile make less of them",
     )
     say(
         at_peak["optimizer state"],
-        f"an optimizer with less state: it has {_size(at_peak['optimizer state'])} (Adam two "
+        f"an optimizer with less state: it has {fmt_bytes(at_peak['optimizer state'])} (Adam two "
         "copies of the parameters, SGD with momentum one)",
     )
     say(
         at_peak["gradients"],
-        f"optimizer.zero_grad() before the forward: gradients were {_size(at_peak['gradients'])}",
+        "optimizer.zero_grad() before the forward: gradients were "
+        f"{fmt_bytes(at_peak['gradients'])}",
     )
     before = at_start["other"] + at_start["activations"]
     say(
         before,
-        f"let go of what was there before: {_size(before)} of tensors; %gpumem names them, "
+        f"let go of what was there before: {fmt_bytes(before)} of tensors; %gpumem names them, "
         "perfkit.find_leaks finds who holds them",
     )
     if allocator is not None and allocator.peak_allocated_bytes:
@@ -124,16 +127,9 @@ def remedies(
             found.append(
                 (
                     rest,
-                    f"PYTORCH_ALLOC_CONF=expandable_segments:True: {_size(rest)} were reserved "
+                    f"PYTORCH_ALLOC_CONF=expandable_segments:True: {fmt_bytes(rest)} were reserved "
                     "beyond what tensors held (fragmentation)",
                 )
             )
     found.sort(key=lambda item: -item[0])
     return tuple(words for _, words in found)
-
-
-def _size(nbytes: float) -> str:
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size:
-            return f"{nbytes / size:.3g} {unit}"
-    return f"{nbytes:.0f} B"

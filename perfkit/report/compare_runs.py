@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from perfkit.experiment._declared import words
 from perfkit.experiment.compare_runs import Matched, RunsComparison
 from perfkit.report._text import clip, table, wrap
-from perfkit.words import fmt_ms
+from perfkit.words import fmt_chosen_share, fmt_interval, fmt_ms, fmt_ratio
 
 __all__ = ["html", "text"]
 
@@ -66,8 +66,9 @@ def _view(found: RunsComparison) -> _View:
         warnings=found.warnings,
         foot=(
             f"Time per step{' (per sample where batches differ)' if per_sample else ''}, after ÷ "
-            f"before; a regression is an interval that lies beyond {100 * found.margin:.3g} % as a "
-            f"whole; all intervals together hold with {100 * found.confidence:.0f} %.",
+            "before; a regression is an interval that lies beyond "
+            f"{fmt_chosen_share(found.margin)} as "
+            f"a whole; all intervals together hold with {fmt_chosen_share(found.confidence)}.",
             f"before: {found.names[0]}, {found.provenance[0]}",
             f"after: {found.names[1]}, {found.provenance[1]}",
         ),
@@ -77,13 +78,12 @@ def _view(found: RunsComparison) -> _View:
 def _row(one: Matched) -> tuple[str, ...]:
     interval = "–"
     if one.low is not None and one.high is not None:
-        high = f"{one.high:.3f}" if math.isfinite(one.high) and one.high < 1e3 else "∞"
-        interval = f"{one.low:.3f} … {high}"
+        interval = fmt_interval(one.low, one.high if one.high < 1e3 else math.inf)
     return (
         words(one.values),
         f"{fmt_ms(one.before_ms)} ({one.n_before})",
         f"{fmt_ms(one.after_ms)} ({one.n_after})",
-        "–" if one.ratio is None else f"{one.ratio:.3f}",
+        fmt_ratio(one.ratio),
         interval,
         one.verdict,
     )

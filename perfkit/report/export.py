@@ -20,6 +20,7 @@ from perfkit._files import write_atomically
 from perfkit._printable import printable
 from perfkit.errors import UsageError
 from perfkit.timing.compare import Comparison
+from perfkit.words import fmt_interval, fmt_number, fmt_ratio
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,7 +107,7 @@ def alt_text(obj: Any) -> str:
     """
     if isinstance(obj, Comparison):
         medians = [
-            f"{name!r} takes {arm.median:.3g} {arm.unit} [{arm.low:.3g}, {arm.high:.3g}]"
+            f"{name!r} takes {fmt_number(arm.median)} {arm.unit} {fmt_interval(arm.low, arm.high)}"
             for name, arm in zip(obj.names, (obj.slow, obj.fast), strict=True)
         ]
         return f"Median time per call: {'; '.join(medians)}. {obj.sentence}"
@@ -224,8 +225,8 @@ def _of_comparison(found: Comparison) -> Figure:
     right.set_yticks([])
     right.set(ylim=(-1, 1), xlabel="ratio (dotted: equal)")
     left.set_title("median, 95 % interval, range", fontsize="medium")
-    ends = f"[{low:.3g}, {high:.3g}]" if math.isfinite(high) else "(no interval)"
-    right.set_title(f"{found.ratio:.3g}× {ends}", fontsize="medium")
+    ends = fmt_interval(low, high) if math.isfinite(high) else "(no interval)"
+    right.set_title(f"{fmt_ratio(found.ratio)} {ends}", fontsize="medium")
     for axes in (left, right):
         axes.grid(axis="x", alpha=0.25)
         for side in ("top", "right"):

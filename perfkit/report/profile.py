@@ -21,7 +21,7 @@ from perfkit.trace.breakdown import Breakdown
 from perfkit.trace.lines import LineSamples
 from perfkit.trace.operators import Operator
 from perfkit.trace.syncs import Sync
-from perfkit.words import fmt_count, fmt_ms, fmt_number, fmt_share
+from perfkit.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share
 
 __all__ = ["html", "text"]
 
@@ -118,7 +118,7 @@ def _step_notes(p: Profile) -> tuple[str, ...]:
         if note.startswith("only "):
             note = (
                 f"only {p.step.n} steps: the interval is their whole range "
-                f"({100 * p.step.confidence:.0f} %)"
+                f"({fmt_chosen_share(p.step.confidence)})"
             )
         elif note.endswith(": warm up first"):
             note = note.replace("the first value is", "the first profiled step took")

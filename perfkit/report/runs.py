@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
 from perfkit.report._text import clip, table, wrap
-from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
+from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -248,27 +248,21 @@ def _speed(base: RunResult | None, run: RunResult) -> str:
     if run is base:
         return "1"
     compared = ratio(base, run)
-    said = f"{fmt_ratio(compared.ratio)} ({compared.low:.2f} – {compared.high:.2f})"
+    said = f"{fmt_ratio(compared.ratio)} {fmt_interval(compared.low, compared.high)}"
     return f"{said} per sample" if compared.per == "sample" else said
 
 
 def _ratio_sentence(compared: Ratio) -> str:
-    interval = f"{compared.low:.2f} – {compared.high:.2f}"
-    if not compared.different:
-        seen = f"no difference seen: {fmt_ratio(compared.ratio)} ({interval})"
-        return f"{seen} in time per {compared.per}; {ONE_AFTER_THE_OTHER}"
-    word = "faster" if compared.ratio > 1 else "slower"
-    factor = compared.ratio if compared.ratio > 1 else 1 / compared.ratio
-    return (
-        f"{fmt_ratio(factor)} {word} (ratio {interval}) per {compared.per}; {ONE_AFTER_THE_OTHER}"
-    )
+    said = f"{fmt_ratio(compared.ratio)} as fast {fmt_interval(compared.low, compared.high)}"
+    seen = said if compared.different else f"no difference seen: {said}"
+    return f"{seen} per {compared.per}; {ONE_AFTER_THE_OTHER}"
 
 
 def _rate(run: RunResult) -> str:
     rate = run.samples_per_s
     if rate is None:
         return "–"
-    return fmt_count(round(rate)) if rate >= 100 else f"{rate:.3g}"
+    return fmt_number(rate)
 
 
 def _word(value: Any) -> str:

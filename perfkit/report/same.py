@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perfkit.experiment.same import Checked, SameResult
 from perfkit.report._text import table, wrap
-from perfkit.words import fmt_count, fmt_share
+from perfkit.words import fmt_count, fmt_deviation, fmt_share
 
 __all__ = ["html", "text"]
 
@@ -76,4 +76,4 @@ def _row(c: Checked) -> tuple[str, str, str, str]:
 def _percent(share: float) -> str:
     if not math.isfinite(share):
         return "∞"
-    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
+    return fmt_deviation(share)

@@ -13,7 +13,7 @@ from perfkit.experiment.batch import LargestBatch
 from perfkit.experiment.sweep import Sweep
 from perfkit.experiment.tune import Tuning
 from perfkit.report._text import table, wrap
-from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
+from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_s, fmt_share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,7 +98,7 @@ def _ab(found: ABResult) -> _View:
         rows=rows,
         warnings=found.warnings,
         foot=(
-            f"Both in turn, {n} blocks of fresh processes, {found.duration_s:.0f} s, ended by: "
+            f"Both in turn, {n} blocks of fresh processes, {fmt_s(found.duration_s)}, ended by: "
             f"{found.stopped}. Drift is in the interval.",
             found.provenance.sentence(),
         ),
@@ -114,7 +114,7 @@ def _sweep(found: Sweep) -> _View:
         interval = "–"
         if row["ratio"] is not None:
             high = math.inf if row["ratio_high"] is None else row["ratio_high"]
-            interval = f"{row['ratio_low']:.2f} … {high:.2f}" if high < 100 else "too wide"
+            interval = fmt_interval(row["ratio_low"], high) if high < 100 else "too wide"
             if row["ratio_low"] == row["ratio_high"] == 1:
                 interval = "fastest"
         measured = row["state"] == "measured"
@@ -133,7 +133,7 @@ def _sweep(found: Sweep) -> _View:
     n = len(found.runs)
     before = f", {found.n_resumed} of them from the store" if found.n_resumed else ""
     foot = [
-        f"{n} runs{before}, in interleaved rounds, {found.duration_s:.0f} s, ended by: "
+        f"{n} runs{before}, in interleaved rounds, {fmt_s(found.duration_s)}, ended by: "
         f"{found.stopped}. Ratio: time ÷ the fastest's; the intervals hold all together with "
         "95 %.",
         found.provenance.sentence(),
@@ -184,11 +184,11 @@ def _tuning(found: Tuning) -> _View:
         (name, _value(value), _value(found.proposed[name])) for name, value in found.start.items()
     ]
     n = sum(len(one.runs) for one in found.sweeps)
-    foot = [f"{n} runs of search, {found.duration_s:.0f} s in all."]
+    foot = [f"{n} runs of search, {fmt_s(found.duration_s)} in all."]
     if found.verified is not None:
         foot = [
             f"{n} runs of search; then {len(found.verified.blocks)} blocks of start against "
-            f"proposal; {found.duration_s:.0f} s in all.",
+            f"proposal; {fmt_s(found.duration_s)} in all.",
             found.verified.provenance.sentence(),
         ]
     return _View(
@@ -212,7 +212,7 @@ def _end(x: float) -> str:
 
 
 def _rate(per_s: float) -> str:
-    return fmt_count(round(per_s)) if per_s >= 100 else f"{per_s:.3g}"
+    return fmt_number(per_s)
 
 
 # --- the figure --------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def alt_text(obj: Sweep | ABResult) -> str:
         ratios = [block.a_ms / block.b_ms for block in obj.blocks]
         return (
             f"Ratio of the times of {obj.names[0]!r} and {obj.names[1]!r} in {len(ratios)} "
-            f"blocks, from {min(ratios):.3g} to {max(ratios):.3g}. {obj.sentence}"
+            f"blocks, from {fmt_ratio(min(ratios))} to {fmt_ratio(max(ratios))}. {obj.sentence}"
         )
     said = []
     for row in obj.table():

@@ -10,7 +10,17 @@ from perfkit.report._text import table, wrap
 from perfkit.timing.compare import Comparison
 from perfkit.timing.summary import Summary
 from perfkit.timing.verdict import MemoryUse, RunSummary
-from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
+from perfkit.words import (
+    fmt_bytes,
+    fmt_change,
+    fmt_chosen_share,
+    fmt_count,
+    fmt_ms,
+    fmt_number,
+    fmt_ratio,
+    fmt_s,
+    fmt_share,
+)
 
 __all__ = ["html", "left", "text"]
 
@@ -102,7 +112,7 @@ def _comparison(c: Comparison) -> _View:
         rows=rows,
         warnings=c.warnings,
         foot=(
-            f"Measured in turn (ABBA blocks) for {c.duration_s:.1f} s; stopped by: {c.stopped}.",
+            f"Measured in turn (ABBA blocks) for {fmt_s(c.duration_s)}; stopped by: {c.stopped}.",
             *_power(c),
             c.provenance.sentence(),
         ),
@@ -115,13 +125,9 @@ def _power(c: Comparison) -> list[str]:
     if least is None or of_three is None:
         return []
     return [
-        f"Predicted from the spread of the blocks: a difference of {_share(least)} is seen with "
-        f"80 % probability, one of 3 % with {100 * of_three:.0f} %."
+        f"Predicted from the spread of the blocks: a difference of {fmt_share(least)} is seen with "
+        f"80 % probability, one of 3 % with {fmt_share(of_three)}."
     ]
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
 
 
 def _run(run: RunSummary) -> _View:
@@ -154,7 +160,7 @@ def _run(run: RunSummary) -> _View:
             )
         )
     if run.drift is not None:
-        rows.append(("drift of the step", f"{100 * run.drift.relative:+.0f} %", "over the run"))
+        rows.append(("drift of the step", fmt_change(run.drift.relative), "over the run"))
     if run.memory is not None:
         rows += _memory(run.memory)
     return _View(
@@ -214,14 +220,12 @@ def _memory(memory: MemoryUse) -> list[tuple[str, str, str]]:
 
 
 def _rate(per_s: float) -> str:
-    if per_s >= 100:
-        return fmt_count(round(per_s))
-    return f"{per_s:.3g}"
+    return fmt_number(per_s)
 
 
 def _amount(value: float, unit: str) -> str:
     factor = _IN_MS.get(unit)
-    return f"{value:.3g} {unit}".rstrip() if factor is None else fmt_ms(value * factor)
+    return f"{fmt_number(value)} {unit}".rstrip() if factor is None else fmt_ms(value * factor)
 
 
 def _interval(s: Summary) -> str:
@@ -234,4 +238,4 @@ def _between(s: Summary) -> str:
 
 
 def _percent_interval(confidence: float) -> str:
-    return f"{100 * confidence:.3g} % interval"
+    return f"{fmt_chosen_share(confidence)} interval"

@@ -9,7 +9,7 @@ from perfkit import report
 from perfkit.advice.trace_report import TraceReport
 from perfkit.report import profile as _profile
 from perfkit.report._text import table, wrap
-from perfkit.words import fmt_ms, fmt_share
+from perfkit.words import fmt_ms, fmt_share, plural
 
 __all__ = ["html", "page", "text"]
 
@@ -68,7 +68,7 @@ def page(obj: TraceReport, *, scrub: bool = True) -> str:
 def _head(of: TraceReport) -> str:
     name = Path(of.file).name
     if not of.ranks:
-        return f"{name}: {len(of.profile.trace):,} events"
+        return f"{name}: {plural(len(of.profile.trace), 'event')}"
     shown = (
         f"; shown are the {_MOST_RANKS} that the others wait for or that are slowest"
         if len(of.ranks) > _MOST_RANKS

@@ -31,6 +31,7 @@ from perfkit.timing.drift import Conditions, conditions, drift
 from perfkit.timing.paired import FEWEST, Interval, ratio_interval
 from perfkit.timing.power import power
 from perfkit.timing.summary import Summary, summarize
+from perfkit.words import fmt_chosen_share, fmt_interval, fmt_ratio, fmt_s, fmt_share
 
 __all__ = ["Comparison", "Interval", "compare", "ratio_interval"]
 
@@ -479,53 +480,37 @@ def _unit(median_ms: float) -> tuple[str, float]:
 def sentence(names: tuple[str, str], interval: Interval) -> str:
     """The answer in words; ``names`` of the first (slow) and the second."""
     slow, fast = names
-    percent = f"{100 * interval.confidence:.0f} %"
-    ratio, low, high = interval.ratio, interval.low, interval.high
+    ratio = fmt_ratio(interval.ratio)
     if not interval.known:
         blocks = "block" if interval.n_blocks == 1 else "blocks"
         return (
             f"Too little was measured to compare {slow!r} with {fast!r}: {interval.n_blocks} "
-            f"{blocks} with a ratio of {_digits(ratio)}, and no interval."
+            f"{blocks} with a ratio of {ratio}, and no interval."
         )
+    ends = (
+        f"{fmt_chosen_share(interval.confidence)} interval "
+        f"{fmt_interval(interval.low, interval.high)}"
+    )
     if not interval.different:
         least = interval.detectable
         would = (
             ""
             if least is None
-            else f" A difference of {_percent(least)} would have been seen with 80 % probability."
+            else f" A difference of {fmt_share(least)} would have been seen with 80 % probability."
         )
         return (
-            f"No difference seen between {slow!r} and {fast!r}: the ratio is {_digits(ratio)} "
-            f"({percent} interval [{_digits(low)}, {_digits(high)}]).{would}"
+            f"No difference seen between {slow!r} and {fast!r}: the ratio is {ratio} "
+            f"({ends}).{would}"
         )
-    if ratio >= 1:
-        return (
-            f"{fast!r} is {_digits(ratio)}× as fast as {slow!r} "
-            f"({percent} interval [{_digits(low)}, {_digits(high)}])."
-        )
-    return (
-        f"{fast!r} is slower: it takes {_digits(1 / ratio)}× the time of {slow!r} "
-        f"({percent} interval [{_digits(1 / high)}, {_digits(1 / low)}])."
-    )
-
-
-def _digits(x: float) -> str:
-    """Three significant digits without an exponent; three decimals near 1, where they matter."""
-    if not math.isfinite(x) or x <= 0:
-        return "∞" if x > 0 else f"{x:.0f}"
-    if 0.9 < x < 1.1:
-        return f"{x:.3f}"
-    return f"{x:.{min(max(2 - math.floor(math.log10(x)), 0), 6)}f}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"
+    # one direction, here and in the table below: what is slower has a ratio below 1
+    slower = "slower: " if interval.ratio < 1 else ""
+    return f"{fast!r} is {slower}{ratio} as fast as {slow!r} ({ends})."
 
 
 def _overrun(duration_s: float, budget_s: float) -> str:
     if duration_s <= _OVERRUN * budget_s:
         return ""
-    return f"two calls of each took {duration_s:.3g} s, more than the budget of {budget_s:g} s"
+    return f"two calls of each took {fmt_s(duration_s)}, more than the budget of {budget_s:g} s"
 
 
 def doubts(
@@ -552,13 +537,13 @@ def doubts(
     spread = _spread(slow, fast)
     if spread > _WIDE_SPREAD and not busy:
         found.append(
-            f"unsteady: the ratio of the middle half of the blocks spans {_percent(spread)}"
+            f"unsteady: the ratio of the middle half of the blocks spans {fmt_share(spread)}"
         )
     n = interval.n_blocks
     remedy = "measure again on a quiet machine" if busy else "raise budget_s"
     half = math.sqrt(interval.high / interval.low) - 1 if interval.known else math.inf
     if half > _WIDE_INTERVAL:
-        known = "has no interval" if half == math.inf else f"is known to ±{_percent(half)} only"
+        known = "has no interval" if half == math.inf else f"is known to ±{fmt_share(half)} only"
         blocks = f"{n} block{'s' * (n != 1)}"
         found.append(f"after {blocks} the ratio {known}: {remedy}")
     return ("; ".join(found),) if found else ()

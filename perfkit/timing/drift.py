@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfkit.timing.trend import trend
+from perfkit.words import fmt_number, fmt_share
 
 __all__ = ["Conditions", "conditions", "drift"]
 
@@ -87,7 +88,7 @@ def drift(
     if found is not None and found.clear and abs(found.relative) > _SLOPE:
         way = "slower" if found.change > 0 else "faster"
         return (
-            f"both got {100 * abs(found.relative):.0f} % {way} while measured{cause}, which "
+            f"both got {fmt_share(abs(found.relative))} {way} while measured{cause}, which "
             f"cancels in the ratio"
         )
     jump = _jump(level)
@@ -95,7 +96,7 @@ def drift(
         at, share = jump
         way = "slower" if share > 0 else "faster"
         return (
-            f"both became {100 * abs(share):.0f} % {way} at once after {100 * at:.0f} % of the "
+            f"both became {fmt_share(abs(share))} {way} at once after {fmt_share(at)} of the "
             f"measurement{cause}, which cancels in the ratio"
         )
     return ""
@@ -126,11 +127,12 @@ def _cause(before: Conditions | None, after: Conditions | None, cores: int | Non
         if abs(change) > _CLOCK_FELL:
             way = "fell" if change < 0 else "rose"
             said.append(
-                f"the processor's clock {way} from {before.clock_ghz:.2f} to "
-                f"{after.clock_ghz:.2f} GHz"
+                f"the processor's clock {way} from {fmt_number(before.clock_ghz)} to "
+                f"{fmt_number(after.clock_ghz)} GHz"
             )
     if before.load is not None and after.load is not None and cores and after.load > cores:
         said.append(
-            f"the load average went from {before.load:.1f} to {after.load:.1f} on {cores} cores"
+            f"the load average went from {fmt_number(before.load)} to {fmt_number(after.load)} "
+            f"on {cores} cores"
         )
     return f" ({'; '.join(said)})" if said else ""

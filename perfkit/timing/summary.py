@@ -19,6 +19,7 @@ import numpy.typing as npt
 from perfkit._display import Shown
 from perfkit.errors import UsageError
 from perfkit.timing.trend import Trend, trend
+from perfkit.words import fmt_chosen_share, fmt_ratio, fmt_share
 
 __all__ = ["Summary", "drift_of", "summarize"]
 
@@ -190,7 +191,8 @@ def _doubts(
     if reached < confidence:
         yield (
             f"only {n} value{'s' * (n != 1)}: the interval is their whole range, "
-            f"{100 * reached:.0f} % instead of {100 * confidence:.0f} %; measure at least {_FEW}"
+            f"{fmt_chosen_share(reached)} instead of {fmt_chosen_share(confidence)}; measure at "
+            f"least {_FEW}"
         )
     if together > 1 and n / together < _FEW:
         yield (
@@ -201,12 +203,15 @@ def _doubts(
         return
     first, others = float(data[0]), float(np.median(data[1:]))
     if others > 0 and first > _WARM_UP_FACTOR * others and first >= float(np.max(data[1:3])):
-        yield f"the first value is {first / others:.1f}× the median of the others: warm up first"
+        yield (
+            f"the first value is {fmt_ratio(first / others)} the median of the others: warm up "
+            "first"
+        )
     lower, upper = np.quantile(ordered, [0.25, 0.75])
     spread = float(upper - lower) / median
     if spread > _WIDE_SPREAD:
-        yield f"wide spread: the middle half of the values spans {100 * spread:.0f} % of the median"
+        yield f"wide spread: the middle half of the values spans {fmt_share(spread)} of the median"
     drift = drift_of(data)
     if drift is not None:
         way = "rose" if drift.change > 0 else "fell"
-        yield f"drift: the values {way} by {100 * abs(drift.relative):.0f} % while measured"
+        yield f"drift: the values {way} by {fmt_share(abs(drift.relative))} while measured"

@@ -17,6 +17,7 @@ from perfkit.timing.clock import cuda_in_use
 from perfkit.timing.footprint import Footprint
 from perfkit.timing.summary import Summary, drift_of, summarize
 from perfkit.timing.trend import Trend, trend
+from perfkit.words import fmt_bound, fmt_bytes, fmt_ms, fmt_share
 
 __all__ = ["MemoryUse", "RunCurve", "RunFacts", "RunSummary", "summarize_run"]
 
@@ -346,31 +347,31 @@ def _sentence(
         if share >= PARTLY_FROM
         else "Not data-bound"
     )
-    between = "" if low is None or high is None else f" [{_percent(low)}, {_percent(high)}]"
+    between = "" if low is None or high is None else f" [{fmt_share(low)}, {fmt_share(high)}]"
     parts = [
-        f"{verdict}: {_percent(share)} %{between} of each step waits for the loader "
-        f"(median step {_ms(step.median)} ms [{_ms(step.low)}, {_ms(step.high)}], n={step.n})"
+        f"{verdict}: {fmt_share(share)}{between} of each step waits for the loader "
+        f"(median step {fmt_ms(step.median)} [{fmt_ms(step.low)}, {fmt_ms(step.high)}], n={step.n})"
     ]
     if PARTLY_FROM <= share < 1:
         parts.append(f"a loader that never waits would give {_gain(1 / (1 - share))}")
     mean = float(step_ms.mean())
     if step.median > 0 and mean > _UNEVEN_FROM * step.median:
-        parts.append(f"steps are uneven, their mean is {_ms(mean)} ms")
+        parts.append(f"steps are uneven, their mean is {fmt_ms(mean)}")
     if drift is not None:
         way = "slower" if drift.change > 0 else "faster"
-        parts.append(f"steps got {_percent(abs(drift.relative))} % {way} over the run")
+        parts.append(f"steps got {fmt_share(abs(drift.relative))} {way} over the run")
     starts_ms = [wait for _, _, wait in facts.starts]
     if facts.wall_s > 0 and sum(starts_ms) >= _STARTS_FROM * 1e3 * facts.wall_s:
         typical = float(np.median(starts_ms))
         times = f"in each of {len(starts_ms)} epochs" if len(starts_ms) > 1 else "at the start"
         part = sum(starts_ms) / 1e3 / facts.wall_s
         parts.append(
-            f"the first batch took {_ms(typical)} ms {times} ({_percent(part)} % of the run)"
+            f"the first batch took {fmt_ms(typical)} {times} ({fmt_share(part)} of the run)"
         )
     if memory is not None and memory.creep is not None:
         parts.append(
-            f"{memory.kind} memory grows by {memory.creep.slope / 1024:.3g} KiB a step "
-            f"[{memory.creep.low / 1024:.3g}, {memory.creep.high / 1024:.3g}]"
+            f"{memory.kind} memory grows by {fmt_bytes(memory.creep.slope)} a step "
+            f"[{fmt_bytes(memory.creep.low)}, {fmt_bytes(memory.creep.high)}]"
         )
     return "; ".join(parts) + "."
 
@@ -391,15 +392,4 @@ def _no_step(facts: RunFacts) -> str:
 def _gain(gain: float) -> str:
     if gain > _MOST_GAIN:
         return f"more than {_MOST_GAIN}×"
-    return f"at most {gain:.2g}×" if gain < 10 else f"at most {gain:.0f}×"
-
-
-def _percent(share: float) -> str:
-    percent = 100 * share
-    return f"{percent:.1f}" if 0 < percent < 9.95 else f"{percent:.0f}"
-
-
-def _ms(x: float) -> str:
-    if x <= 0:
-        return "0"
-    return f"{x:.{min(max(2 - math.floor(math.log10(x)), 0), 6)}f}"
+    return f"at most {fmt_bound(gain)}"

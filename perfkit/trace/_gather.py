@@ -19,6 +19,7 @@ import numpy as np
 
 from perfkit.errors import TraceError
 from perfkit.trace.columns import Category, Collective, MemoryEvents, Thread, Trace
+from perfkit.words import fmt_count
 
 _Loose = int | float | str | None
 _RAW = msgspec.Raw()
@@ -282,7 +283,8 @@ class Gathered:
         """
         if not self._pieces:
             raise TraceError(
-                f"{source} is no trace: its {self._n_read:,} items hold no timed event (ph 'X')"
+                f"{source} is no trace: its {fmt_count(self._n_read)} items hold no timed event "
+                "(ph 'X')"
                 if self._n_read
                 else f"{source} is an empty trace: it holds no event"
             )
@@ -381,14 +383,14 @@ def _usable(
         middle = float(np.median(start[finite])) if finite.any() else 0.0
         usable = (np.abs(start - middle) < _LONGEST_US) & (np.abs(dur) < _LONGEST_US)
     if not usable.all():
-        warnings.append(f"{int((~usable).sum()):,} events without a usable time were left out")
+        warnings.append(f"{fmt_count((~usable).sum())} events without a usable time were left out")
         if not usable.any():
             raise TraceError(f"{source} is no usable trace: none of its events has a usable time")
         columns = {name: column[usable] for name, column in columns.items()}
         start, dur = columns["start_us"], columns["dur_us"]
     negative = dur < 0
     if negative.any():
-        warnings.append(f"{int(negative.sum()):,} negative durations were read as 0")
+        warnings.append(f"{fmt_count(negative.sum())} negative durations were read as 0")
         columns["dur_us"] = np.maximum(dur, 0.0)
     origin = float(start.min())
     columns["start_us"] = start - origin

@@ -38,6 +38,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfkit.words import fmt_ms, plural
+
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 UInt8 = npt.NDArray[np.uint8]
@@ -169,7 +171,10 @@ class Trace:
 
     def __repr__(self) -> str:
         span_ms = float((self.start_us + self.dur_us).max()) / 1e3 if len(self) else 0.0
-        return f"<Trace {self.source or 'in memory'}: {len(self):,} events over {span_ms:,.1f} ms>"
+        return (
+            f"<Trace {self.source or 'in memory'}: {plural(len(self), 'event')} over "
+            f"{fmt_ms(span_ms)}>"
+        )
 
     @cached_property
     def start_ns(self) -> Int64:

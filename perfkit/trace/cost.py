@@ -9,6 +9,8 @@ from statistics import NormalDist
 
 import numpy as np
 
+from perfkit.words import fmt_change, fmt_ms, fmt_s, plural
+
 _CONFIDENCE = 0.95
 # Up to so many pairs the ranks are counted exactly; beyond, the normal curve is as good.
 _EXACT_PAIRS = 400
@@ -51,18 +53,18 @@ class Cost:
         parts = []
         if self.slowdown is not None:
             parts.append(
-                f"a profiled step took {self.profiled_step_ms:,.1f} ms (n={self.n_profiled}), "
-                f"an unprofiled one {self.unprofiled_step_ms:,.1f} ms (n={self.n_unprofiled}): "
+                f"a profiled step took {fmt_ms(self.profiled_step_ms)} (n={self.n_profiled}), "
+                f"an unprofiled one {fmt_ms(self.unprofiled_step_ms)} (n={self.n_unprofiled}): "
                 f"{self._verdict(self.slowdown)}"
             )
         elif self.profiled_step_ms is not None:
             parts.append(
-                f"a profiled step took {self.profiled_step_ms:,.1f} ms (n={self.n_profiled}); "
+                f"a profiled step took {fmt_ms(self.profiled_step_ms)} (n={self.n_profiled}); "
                 "no unprofiled step followed to compare it with"
             )
         parts.append(
-            f"stopping {self.stop_s:.2f} s and reading {self.read_s:.2f} s, once "
-            f"({self.n_events:,} events)"
+            f"stopping {fmt_s(self.stop_s)} and reading {fmt_s(self.read_s)}, once "
+            f"({plural(self.n_events, 'event')})"
         )
         return "Profiling cost: " + "; ".join(parts) + "."
 
@@ -72,14 +74,10 @@ class Cost:
         low, high = self.slowdown_interval
         if high < 1:  # a profiler makes nothing faster
             return "the steps themselves differ, so the cost cannot be told"
-        interval = f"95 % interval {_signed(low)} to {_signed(high)} %"
+        interval = f"95 % interval {fmt_change(low - 1)} to {fmt_change(high - 1)}"
         if low <= 1:
             return f"no difference seen ({interval})"
-        return f"{_signed(slowdown)} % ({interval})"
-
-
-def _signed(ratio: float) -> str:
-    return f"{(ratio - 1) * 100:+.0f}".replace("-", "−")
+        return f"{fmt_change(slowdown - 1)} ({interval})"
 
 
 def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfkit.words import fmt_s, fmt_share
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -31,11 +33,7 @@ class Coverage:
 
     def sentence(self) -> str:
         """The same in words."""
-        share = 100 * self.share
-        percent = "under 1" if share < 1 else f"{share:.0f}"
-        part = f"{percent} % of the code's {self.region_s:,.2g} s"
-        if self.region_s >= 100:
-            part = f"{percent} % of the code's {self.region_s:,.0f} s"
+        part = f"{fmt_share(self.share)} of the code's {fmt_s(self.region_s)}"
         if not self.first_step:
             return f"The figures cover {part}."
         steps = (

@@ -28,6 +28,7 @@ from perfkit.trace._lookups import launch_rows, sum_by, together
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Int64, Trace
 from perfkit.trace.operators import Nesting, nesting
 from perfkit.trace.steps import Steps, find_steps
+from perfkit.words import fmt_count
 
 _Dims = list[Any]
 _Inputs = list[Any]
@@ -139,7 +140,9 @@ def flops(trace: Trace, steps: Steps | None = None, *, within: Nesting | None = 
     if not (trace.dims_id >= 0).any():
         doubts.append("no shapes were recorded: FLOPs are not known (record_shapes=True)")
     elif n_unknown:
-        doubts.append(f"the shapes of {n_unknown:,} calls do not tell their FLOPs: not counted")
+        doubts.append(
+            f"the shapes of {fmt_count(n_unknown)} calls do not tell their FLOPs: not counted"
+        )
     return Flops(
         ops=tuple(sorted(found, key=lambda o: (-o.flops, o.op, o.shapes))),
         wall_us=wall_us,

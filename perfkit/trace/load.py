@@ -30,6 +30,7 @@ import msgspec
 from perfkit.errors import MissingError, TraceError
 from perfkit.trace._gather import Event, Gathered
 from perfkit.trace.columns import Trace
+from perfkit.words import fmt_count, plural
 
 
 class _File(msgspec.Struct):
@@ -320,9 +321,9 @@ def _decode_in_pieces(
     if replaced and not dropped:
         warnings.append("unprintable characters in names were replaced")
     if dropped:
-        warnings.append(f"{dropped:,} events could not be read and were left out")
+        warnings.append(f"{fmt_count(dropped)} events could not be read and were left out")
     if not complete:
-        warnings.append(f"the trace ends early: read as far as it goes ({n_read:,} events)")
+        warnings.append(f"the trace ends early: read as far as it goes ({plural(n_read, 'event')})")
     return {**head, **tail}
 
 
@@ -343,9 +344,11 @@ def _decode(data: bytes, source: str, warnings: list[str]) -> tuple[list[Event],
     if not events:
         raise TraceError(f"{source} is no trace: it looks like {_what_it_looks_like(data)}")
     if dropped:
-        warnings.append(f"{dropped:,} events could not be read and were left out")
+        warnings.append(f"{fmt_count(dropped)} events could not be read and were left out")
     if not complete:
-        warnings.append(f"the trace ends early: read as far as it goes ({len(events):,} events)")
+        warnings.append(
+            f"the trace ends early: read as far as it goes ({plural(len(events), 'event')})"
+        )
     return events, {}
 
 
@@ -423,5 +426,5 @@ def _what_it_looks_like(data: bytes) -> str:
         keys = ", ".join(repr(str(k)[:40]) for k in itertools.islice(value, 5))
         return f"a JSON object with the keys {keys or '(none)'} and no 'traceEvents'"
     if isinstance(value, list):
-        return f"a JSON list of {len(value):,} items that are no trace events"
+        return f"a JSON list of {fmt_count(len(value))} items that are no trace events"
     return f"a JSON {type(value).__name__}"

@@ -16,6 +16,7 @@ from perfkit._display import Shown
 from perfkit.trace._lookups import launch_rows, together
 from perfkit.trace.columns import DEVICE_CATEGORIES, Int32, Int64, Trace
 from perfkit.trace.steps import Steps, find_steps
+from perfkit.words import fmt_count
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,13 @@ def launch_queue(trace: Trace, steps: Steps | None = None) -> LaunchQueue:
     elif not (launch >= 0).any():
         doubts.append("no correlation was recorded: launches and kernels cannot be joined")
     elif (launch < 0).any():
-        doubts.append(f"{int((launch < 0).sum()):,} device activities have no recorded launch")
+        doubts.append(f"{fmt_count((launch < 0).sum())} device activities have no recorded launch")
     rows, launch = rows[launch >= 0], launch[launch >= 0]
     begin = trace.start_ns[rows]
     delay = begin - trace.start_ns[launch]
     if (delay < 0).any():
         doubts.append(
-            f"{int((delay < 0).sum()):,} kernels start before their launch: the clocks of host "
+            f"{fmt_count((delay < 0).sum())} kernels start before their launch: the clocks of host "
             "and device do not agree"
         )
     # What blocks its caller (a pageable copy) or starts during the call never waits in a queue.

@@ -43,6 +43,7 @@ from perfkit.trace.facts import Facts, OptimizerFacts, optimizer_facts
 from perfkit.trace.lines import LineSamples, Sampler
 from perfkit.trace.load import load
 from perfkit.trace.pauses import GcPauses
+from perfkit.words import fmt_ms, fmt_s
 
 ACTIVE_STEPS = 6
 WARMUP_STEPS = 2
@@ -545,7 +546,7 @@ class Recorder:
             )
         if self._n_steps == 0 and self._ended_as == "paused":
             doubts.append(
-                f"no optimizer stepped: the figures are of the first {self._recorded_s:,.1f} s"
+                f"no optimizer stepped: the figures are of the first {fmt_s(self._recorded_s)}"
             )
         if self._n_foreign:
             doubts.append(
@@ -607,8 +608,8 @@ class Recorder:
         last = self._n_steps_until_stop
         later_from = max(self._n_steps // 2, last)
         return (
-            f"steps {last - self._n_profiled + 1}–{last} took {profiled:,.1f} ms, the later ones "
-            f"{later:,.1f} ms: the profiled ones are not typical; profile later ones with "
+            f"steps {last - self._n_profiled + 1}–{last} took {fmt_ms(profiled)}, the later ones "
+            f"{fmt_ms(later)}: the profiled ones are not typical; profile later ones with "
             f"-w {min(later_from, max(self._n_steps - self.active_steps, last))} "
             "(Recorder: warmup_steps)"
         )

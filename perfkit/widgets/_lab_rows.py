@@ -7,7 +7,7 @@ from typing import Any
 
 from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
 from perfkit.report._text import table
-from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
+from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_share
 
 Cell = dict[str, str]
 
@@ -108,7 +108,7 @@ def _rate(run: RunResult) -> str:
     rate = run.samples_per_s
     if rate is None:
         return "–"
-    return fmt_count(round(rate)) if rate >= 100 else f"{rate:.3g}"
+    return fmt_number(rate)
 
 
 def _ratio_cell(base: RunResult | None, run: RunResult) -> Cell:
@@ -147,7 +147,7 @@ def _plain_rows(runs: Sequence[RunResult]) -> list[list[str]]:
         compared = against(base, run)
         speed = "1" if run is base else fmt_ratio(compared.ratio) if compared else "–"
         if compared is not None:
-            speed += f" ({compared.low:.2f} – {compared.high:.2f})"
+            speed += f" {fmt_interval(compared.low, compared.high)}"
             speed += " per sample" * (compared.per == "sample")
         step = run.step
         rows.append(

@@ -39,6 +39,7 @@ from perfkit.widgets import _lab_rows as rows_
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
 from perfkit.widgets._history import History, planar
 from perfkit.widgets._lab_figure import Curve, columns, png
+from perfkit.words import fmt_ms
 
 __all__ = ["Lab"]
 
@@ -413,7 +414,7 @@ class Lab(anywidget.AnyWidget):
         parts = [self._label]
         live = self._live
         if live is not None and live.recent and state in ("running", "paused", "warm-up"):
-            parts.append(f"{float(np.median(live.recent)):.3g} ms a step")
+            parts.append(f"{fmt_ms(float(np.median(live.recent)))} a step")
         if message:
             parts.append(message)
         progress = min(1.0, live.seconds / self._seconds) if live is not None else 0.0
@@ -427,7 +428,7 @@ class Lab(anywidget.AnyWidget):
         self.rows = rows_.browser_rows(runs)
         words = result.message
         if result.step is not None and not words:
-            words = f"{result.step.median:.3g} ms a step (median)"
+            words = f"{fmt_ms(result.step.median)} a step (median)"
             base = rows_.baseline(runs)
             if base is not None and base is not result:
                 speed = self.rows[-1]["ratio"]

@@ -20,6 +20,7 @@ from perfkit.trace.columns import Category, Trace
 from perfkit.trace.levels import KINDS, Boxes, Levels
 from perfkit.trace.load import load
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
+from perfkit.words import fmt_us, plural
 
 if TYPE_CHECKING:
     from perfkit.report.strip import Strip
@@ -89,7 +90,7 @@ class Timeline(anywidget.AnyWidget):
         super().__init__(
             timeline_id=uuid.uuid4().hex[:12],
             title=title if title is not None else self._name,
-            summary=f"{self._n:,} events over {_ms(levels.span_ns / 1e3)}",
+            summary=f"{plural(self._n, 'event')} over {fmt_us(levels.span_ns / 1e3)}",
             lanes=[
                 {
                     "label": lane.label,
@@ -111,7 +112,7 @@ class Timeline(anywidget.AnyWidget):
         answer_on_own_shell(self.comm)
 
     def __repr__(self) -> str:
-        return f"Timeline({self._name!r}, {self._n:,} events, {len(self.lanes)} lanes)"
+        return f"Timeline({self._name!r}, {plural(self._n, 'event')}, {len(self.lanes)} lanes)"
 
     def _ipython_display_(self) -> None:
         """The widget, and beside it what stays of it: the step strip, which the widget hides."""
@@ -212,7 +213,7 @@ class Timeline(anywidget.AnyWidget):
         facts: list[tuple[str, str]] = [
             ("category", Category(int(trace.category[event])).name.lower().replace("_", " ")),
             ("part of", KINDS[levels.kind[event]]),
-            ("duration", _ms(float(trace.dur_us[event]))),
+            ("duration", fmt_us(float(trace.dur_us[event]))),
             ("start", f"{float(trace.start_us[event]) / 1e3:,.3f} ms after the trace's begin"),
             ("lane", levels.lane_of(event).label),
         ]
@@ -241,11 +242,11 @@ class Timeline(anywidget.AnyWidget):
                 callers = [flow.event, *levels.ancestors(flow.event)]
                 facts.append(("launched by", " ‹ ".join(self._event_name(x) for x in callers)))
                 late = float(trace.start_us[event]) - float(trace.start_us[flow.event])
-                facts.append(("from launch to start", _ms(late)))
+                facts.append(("from launch to start", fmt_us(late)))
         launched = [f.event for f in flows if f.role == "launches"]
         if launched:
             total = float(trace.dur_us[launched].sum())
-            facts.append(("launches", f"{len(launched)} on the device, {_ms(total)} in all"))
+            facts.append(("launches", f"{len(launched)} on the device, {fmt_us(total)} in all"))
         return {
             **place,
             "facts": [[name, printable(value, _LONGEST_VALUE)] for name, value in facts],
@@ -310,12 +311,6 @@ def _ns(value: Any, span_ns: int) -> int:
     if not math.isfinite(number):
         return 0
     return int(min(max(number, -span_ns), 2 * span_ns + 1))
-
-
-def _ms(us: float) -> str:
-    from perfkit.words import fmt_ms
-
-    return fmt_ms(us / 1e3)
 
 
 def _pack(levels: Levels, boxes: Boxes, start_ns: int, end_ns: int) -> tuple[dict[str, Any], bytes]:

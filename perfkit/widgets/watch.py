@@ -23,7 +23,7 @@ from perfkit.report.timing import left
 from perfkit.timing.run import DEFAULT_HZ, Observer, Update, WatchedRun, check_hz
 from perfkit.timing.verdict import RunSummary
 from perfkit.widgets._frontend import has_front_end
-from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_share
 
 __all__ = ["watch"]
 
@@ -282,7 +282,7 @@ def _facts(update: Update) -> Iterator[str]:
     if update.wait_share is not None:
         yield f"data wait {fmt_share(update.wait_share)}"
     if update.samples_per_s:
-        yield f"{fmt_count(round(update.samples_per_s))} samples/s"
+        yield f"{fmt_number(update.samples_per_s)} samples/s"
     yield f"{fmt_bytes(update.memory.n_bytes)} {update.memory.kind}"
     clock = fmt_seconds(update.elapsed_s)
     if update.total and 0 < update.done <= update.total:

@@ -110,7 +110,7 @@ def test_notes_speak_of_steps(profile: Profile) -> None:
     one = str(profile_callable(_step, n=1))
     assert "One step profiled, so no interval" in one
     late = replace(profile, step=summarize([50.0, 10, 10, 10, 10, 10, 10]))
-    assert "took 5.0× the median of the other steps: raise -w" in " ".join(str(late).split())
+    assert "took 5.00× the median of the other steps: raise -w" in " ".join(str(late).split())
 
 
 def test_what_the_function_raises_passes() -> None:

@@ -42,7 +42,7 @@ def test_two_slow_steps_do_not_move_the_shares() -> None:
     assert shown["optimizer"] == pytest.approx(0.020)
     assert sum(shown.values()) == pytest.approx(1.020)
     assert "the mean of the middle 4 of 8 steps by length" in lane.title
-    assert "steps are uneven: 1.0 ms to 1.9 ms" in profile.diagnosis.sentence
+    assert "steps are uneven: 1.02 ms to 1.90 ms" in profile.diagnosis.sentence
     assert profile.diagnosis.sentence.startswith("Compute-bound: 100 % of each step")
     # the data keeps all steps' time
     assert profile.to_dict()["shares"]["optimizer"] == pytest.approx(1_920 / 9_920)

@@ -75,7 +75,7 @@ def test_a_full_dev_shm_is_named_with_its_remedy(monkeypatch, words):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(64 * 2**20, 64 * 2**20, 0))
     failure = raised(RuntimeError(words))
     assert failure.state == "out of memory"
-    assert "/dev/shm is full (0 MiB free of 64)" in failure.message
+    assert "/dev/shm is full (0 B free of 64.0 MiB)" in failure.message
     assert "--shm-size" in failure.message
 
 
@@ -108,7 +108,7 @@ def test_a_sigkill_is_told_by_what_is_known():
     assert "something outside" in ended(-9).message
     large = ended(-9, last_bytes=8 * GIB)
     assert (large.state, "(SIGKILL: out of memory?)" in large.message) == ("killed", True)
-    assert "8,192 of 10,240 MiB" in large.message
+    assert "8.00 GiB of 10.0 GiB" in large.message
     assert ended(-9, oom_kills=1).state == "out of memory"
 
 

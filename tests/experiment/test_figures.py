@@ -176,7 +176,7 @@ def test_batches_of_other_sizes_are_compared_by_the_sample():
 
 def test_uneven_steps_are_told():
     uneven = figures(curve_of(message([4.0, 4.0, 4.0, 60.0] * 8)), warmup=0)
-    assert "steps are uneven: median 4 ms, mean 18 ms" in uneven.warnings
+    assert "steps are uneven: median 4.00 ms, mean 18.0 ms" in uneven.warnings
     even = figures(curve_of(message([4.0, 4.0, 4.0, 5.0] * 8)), warmup=0)
     assert not any("uneven" in w for w in even.warnings)
 

@@ -11,6 +11,7 @@ import pytest
 from perfkit.errors import UsageError
 from perfkit.machine.busy import Busy, BusyMark
 from perfkit.timing.compare import compare
+from perfkit.words import fmt_share
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def test_ratio_with_its_parts(clock) -> None:
 def test_slower_is_said_so(clock) -> None:
     c = steady(clock, slow_ms=10, fast_ms=30, names=("old", "new"))
     assert c.ratio == pytest.approx(1 / 3)
-    assert "'new' is slower: it takes 3.00× the time of 'old'" in c.sentence
+    assert "'new' is slower: 0.333× as fast as 'old'" in c.sentence
 
 
 def test_no_difference_seen(clock) -> None:
@@ -54,7 +55,7 @@ def test_no_difference_seen(clock) -> None:
     random = np.random.default_rng(0)
     noisy = [lambda: clock.advance_ms(50 * random.lognormal(0, 0.02)) for _ in "ab"]
     c = compare(*noisy, clock=clock, budget_s=4)
-    least = f"A difference of {100 * c.detectable:.2g} % would have been seen with 80 %"
+    least = f"A difference of {fmt_share(c.detectable)} would have been seen with 80 %"
     assert least in c.sentence
 
 

@@ -70,7 +70,7 @@ def test_a_machine_that_gets_hot_is_told(n: int) -> None:
     assert "clock fell from 3.40 to 2.80 GHz" in said
     assert "load" not in said, "1.2 running threads on 2 cores are no load"
     busy = Conditions(load=5.0, clock_ghz=None)
-    assert "load average went from 0.5 to 5.0 on 2 cores" in drift(
+    assert "load average went from 0.500 to 5.00 on 2 cores" in drift(
         a * rise, b * rise, before=hot[0], after=busy, cores=2
     )
 

@@ -75,9 +75,9 @@ def test_steps_are_split_and_the_verdict_says_so(clock) -> None:
     assert s.starts_ms == (100,)
     assert s.batch_size == 4
     assert s.samples_per_s == pytest.approx(4 * 100 / 4.07)
-    assert s.sentence.startswith("Data-bound: 75 % [75, 75] of each step waits for the loader")
+    assert s.sentence.startswith("Data-bound: 75 % [75 %, 75 %] of each step waits for the loader")
     assert "median step 40.0 ms [40.0, 40.0], n=97" in s.sentence
-    assert "at most 4×" in s.sentence
+    assert "at most 4.0×" in s.sentence
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_steps_in_which_the_loop_was_left_are_told(clock) -> None:
 
 @pytest.mark.parametrize(
     ("wait_ms", "said"),
-    [(30, "at most 4×"), (890, "at most 90×"), (990, "at most 100×"), (30_000, "more than 100×")],
+    [(30, "at most 4.0×"), (890, "at most 90×"), (990, "at most 100×"), (30_000, "more than 100×")],
 )
 def test_what_a_faster_loader_would_give_is_a_plain_number(clock, wait_ms, said: str) -> None:
     run = watched(clock, Loader(clock, 50, wait_ms=wait_ms))

@@ -11,6 +11,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.trace.columns import Category
 from perfkit.trace.intervals import Intervals, union
+from perfkit.words import plural
 
 _LEAST_SHARE = 0.05
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d+)/(?P<attempt>\d+)")
@@ -85,7 +86,8 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
         rule="graph-breaks",
         title="The compiled model is in pieces: between them Python runs uncompiled code",
         evidence=(
-            f"{len(rows) / case.n_steps:,.1f} compiled regions per step, of {len(set(frame))} "
+            f"{plural(len(rows) / case.n_steps, 'compiled region')} per step, of "
+            f"{len(set(frame))} "
             "different pieces of code",
             f"what runs between them costs {percent(lost)} of each step",
         ),

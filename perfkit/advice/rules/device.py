@@ -11,6 +11,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.trace.columns import Int64
 from perfkit.trace.kernels import TENSOR_FAMILIES, family, uses_tensor_cores
+from perfkit.words import plural
 
 _LEAST_SHARE = 0.1
 # Where the device idles for more than half of the step, faster kernels would only idle longer.
@@ -135,7 +136,7 @@ def kernel_gaps(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     evidence = (
         f"these gaps take {percent(lost)} of each step, {duration(mean_ms)} for each of its "
-        f"{n:,.0f} kernels",
+        f"{plural(n, 'kernel')}",
     )
     if mean_ms > _LONG_GAP_MS:
         yield Finding(

@@ -12,6 +12,7 @@ from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.trace.columns import Category, Int64
 from perfkit.trace.events import backward_rows
 from perfkit.trace.intervals import Intervals, union
+from perfkit.words import plural
 
 _LEAST_SHARE = 0.05
 # A teacher network or a metric may run without gradients in every step; from here on it is
@@ -71,7 +72,7 @@ def validation(case: Case) -> Iterator[Finding]:
         rule="validation-in-step",
         title="A forward pass without gradients runs inside the training steps",
         evidence=(
-            f"{len(on_main) / case.n_steps:,.1f} layers per step run without gradients "
+            f"{plural(len(on_main) / case.n_steps, 'layer')} per step run without gradients "
             f"(validation, a metric, a second network?) and take {percent(share)} of it",
         ),
         what_to_do=(
@@ -109,7 +110,8 @@ def kept_graph(case: Case) -> Iterator[Finding]:
         rule="kept-graph",
         title="The forward pass keeps its graph, but no backward pass was recorded",
         evidence=(
-            f"{nodes / case.n_steps:,.1f} layers per step record what only backward() needs, in "
+            f"{plural(nodes / case.n_steps, 'layer')} per step record what only backward() "
+            "needs, in "
             f"{case.n_steps} steps without any backward pass or optimizer",
         ),
         what_to_do=(

@@ -10,6 +10,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.trace.lines import Line
 from perfkit.trace.operators import Operator
+from perfkit.words import fmt_count, fmt_us, plural
 
 # Python between the ops of a healthy step of some ms takes up to a tenth of it.
 _LEAST_SHARE = 0.15
@@ -93,11 +94,11 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
         rule="tiny-ops",
         title="Thousands of tiny operations: calling them is the work",
         evidence=(
-            f"{per_step:,.0f} operations of less than {_TINY_US:g} µs in each step take "
+            f"{plural(per_step, 'operation')} of less than {_TINY_US:g} µs in each step take "
             f"{percent(share)} of it; all that is called {_OFTEN} times a step or more, and the "
             f"Python between, {percent(share_of(often) + between)}",
             "most often "
-            + ", ".join(f"{o.name} ({o.count / case.n_steps:,.0f} per step)" for o in named),
+            + ", ".join(f"{o.name} ({fmt_count(o.count / case.n_steps)} per step)" for o in named),
         ),
         what_to_do=(
             "# one operation on the whole tensor instead of a loop over its parts:\n"
@@ -131,8 +132,8 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         title="The device waits for the host to launch kernels",
         evidence=(
             f"the device idles for {percent(lost)} of each step while the host runs operators",
-            f"{len(rows) / case.n_steps:,.0f} kernels per step, half of them shorter than "
-            f"{median_us:,.1f} µs",
+            f"{plural(len(rows) / case.n_steps, 'kernel')} per step, half of them shorter than "
+            f"{fmt_us(median_us)}",
         ),
         what_to_do=(
             'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs\n'

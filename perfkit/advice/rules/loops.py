@@ -12,6 +12,7 @@ from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.trace.columns import Category, Int64
 from perfkit.trace.events import is_data_wait
 from perfkit.trace.intervals import union
+from perfkit.words import plural
 
 _LEAST_SHARE = 0.05
 # As torch.profiler's pattern: ten repetitions of the same ops from one select to the next.
@@ -50,7 +51,8 @@ def indexing(case: Case) -> Iterator[Finding]:
         rule="loop-indexing",
         title="A Python loop takes a tensor apart element by element",
         evidence=(
-            f"{n_repeats / case.n_steps:,.0f} times per step the same operations follow an index: "
+            f"{plural(n_repeats / case.n_steps, 'time')} per step the same operations follow an "
+            "index: "
             f"{', '.join(body[:5])}{' …' if len(body) > 5 else ''}",
             f"these loops cost {percent(lost)} of each step",
         ),
@@ -179,7 +181,7 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
         rule="made-on-host",
         title="Tensors are filled on the host and then copied to the device",
         evidence=(
-            f"{len(pairs) / case.n_steps:,.1f} times per step, first with torch.{name}",
+            f"{plural(len(pairs) / case.n_steps, 'time')} per step, first with torch.{name}",
             f"the device idles meanwhile for {percent(lost)} of each step",
         ),
         what_to_do=(

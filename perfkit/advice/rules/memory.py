@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.trace.columns import Category
+from perfkit.words import fmt_bytes, plural
 
 # What PyTorch does not see (context, cuBLAS and cuDNN workspaces, NCCL) takes 0.5 to 2 GB: on a
 # 40 GB card, a twentieth. TensorBoard's plugin warns from 0.8 on; beyond 0.9 a longer batch fails.
@@ -33,8 +34,8 @@ def nearly_full(case: Case) -> Iterator[Finding]:
         rule="memory-nearly-full",
         title="The device's memory is nearly full: a slightly larger batch will fail",
         evidence=(
-            f"{reserved / 2**30:,.1f} of {total / 2**30:,.1f} GiB reserved "
-            f"({percent(reserved / total)}), {allocated / 2**30:,.1f} GiB of it in use at the peak",
+            f"{fmt_bytes(reserved)} of {fmt_bytes(total)} reserved "
+            f"({percent(reserved / total)}), {fmt_bytes(allocated)} of it in use at the peak",
         ),
         what_to_do=(
             "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # recompute\n"
@@ -69,7 +70,7 @@ def allocations(case: Case) -> Iterator[Finding]:
         rule="device-allocations",
         title="Memory is taken from and given back to the driver inside the step",
         evidence=(
-            f"{n_calls:,.1f} calls of cudaMalloc, cudaFree and the like per step, "
+            f"{plural(n_calls, 'call')} of cudaMalloc, cudaFree and the like per step, "
             f"{percent(host)} of its time; PyTorch's cache should make them unnecessary after the "
             "first steps",
             f"the device idles meanwhile for {percent(lost)} of each step",

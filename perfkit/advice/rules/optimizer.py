@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
+from perfkit.words import plural
 
 _LEAST_SHARE = 0.1
 _LEAST_ZEROING = 0.05
@@ -37,7 +38,7 @@ def single_tensor(case: Case) -> Iterator[Finding]:
         rule="optimizer-loop",
         title="The optimizer updates one parameter tensor after the other",
         evidence=(
-            f"{per_step:,.0f} operations per step inside Optimizer.step"
+            f"{plural(per_step, 'operation')} per step inside Optimizer.step"
             + (f" for {tensors} parameter tensors" if tensors else "")
             + ", none of them fused or foreach",
             f"the update takes {duration(case.ms_per_step(case.shares['optimizer']))} "
@@ -79,7 +80,8 @@ def zero_grad(case: Case) -> Iterator[Finding]:
         rule="zero-grad",
         title="Gradients are filled with zeros instead of dropped",
         evidence=(
-            f"{sum(zeroing.values()) / case.n_steps:,.0f} zeroing operations per step; zero_grad "
+            f"{plural(sum(zeroing.values()) / case.n_steps, 'zeroing operation')} per step; "
+            "zero_grad "
             f"takes {duration(case.ms_per_step(share))} ({percent(share)}) of it",
         ),
         what_to_do="optimizer.zero_grad(set_to_none=True)  # the default since torch 2.0",

@@ -12,6 +12,7 @@ from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Int64
 from perfkit.trace.events import is_communication
 from perfkit.trace.intervals import paint, union
+from perfkit.words import plural
 
 # TensorBoard's plugin warns of communication from a tenth of the step on.
 _LEAST_SHARE = 0.1
@@ -155,7 +156,7 @@ def communication(case: Case) -> Iterator[Finding]:
         title=title,
         evidence=(
             f"{percent(share)} of each step is communication that no computation hides; "
-            f"{len(rows) / case.n_steps:,.1f} collectives per step",
+            f"{plural(len(rows) / case.n_steps, 'collective')} per step",
             "part of it may be waiting for a slower rank: the longest collective took "
             f"{duration(longest_ms)}, half of them less than {duration(median_ms)}",
             *more,

@@ -12,6 +12,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.words import fmt_count, plural
 
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
 _HALVES = ("c10::Half", "c10::BFloat16")
@@ -62,7 +63,8 @@ def conv_bias(case: Case) -> Iterator[Finding]:
         rule="conv-bias-before-batch-norm",
         title="Convolutions have a bias that the batch norm after them subtracts again",
         evidence=(
-            f"{len(found) / case.n_steps:,.0f} such convolutions per step, the first with weights "
+            f"{plural(len(found) / case.n_steps, 'such convolution')} per step, the first with "
+            "weights "
             f"of shape {_sizes(found[0][1], 1)}",
         ),
         what_to_do=(
@@ -136,8 +138,9 @@ def alignment(case: Case) -> Iterator[Finding]:
         rule="matmul-alignment",
         title="16-bit matrix products have dimensions that are no multiple of 8",
         evidence=(
-            f"{odd.sum() / case.n_steps:,.0f} products per step, {percent(share)} of its time; "
-            f"most often {shape} ({n / case.n_steps:,.0f} per step)",
+            f"{plural(odd.sum() / case.n_steps, 'product')} per step, {percent(share)} of its "
+            "time; "
+            f"most often {shape} ({fmt_count(n / case.n_steps)} per step)",
         ),
         what_to_do=(
             "n_classes = -(-n_classes // 8) * 8  # pad vocabulary and classes to a multiple of 8\n"

@@ -10,6 +10,7 @@ from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.advice.where import user_place
 from perfkit.trace.columns import Category
 from perfkit.trace.syncs import Sync
+from perfkit.words import fmt_bytes, fmt_us, plural
 
 _LEAST_SHARE = 0.05
 
@@ -64,9 +65,10 @@ def sync(case: Case) -> Iterator[Finding]:
         rule="sync",
         title="The host waits for the device inside the step",
         evidence=(
-            f"{sum(counts.values()) / case.n_steps:,.1f} syncs per step, most costly in {top}: "
+            f"{plural(sum(counts.values()) / case.n_steps, 'sync')} per step, most costly in "
+            f"{top}: "
             f"{what}",
-            f"{cost_us / case.n_steps / 1e3:,.2f} ms of host time per step; the device then idles "
+            f"{fmt_us(cost_us / case.n_steps)} of host time per step; the device then idles "
             f"for {percent(lost)} of each step until it is given work again",
         ),
         what_to_do=instead,
@@ -90,14 +92,15 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
         & trace.named(lambda n: "HtoD" in n and "Pageable" in n)
     )
     n_bytes = int(trace.n_bytes[rows & (trace.n_bytes > 0)].sum())
+    n_copies = sum(s.count for s in pageable)
     gain, formula = amdahl(lost)
     yield Finding(
         rule="pageable-copy",
         title="Batches are copied from pageable memory: the host waits for every copy",
         evidence=(
-            f"{sum(s.count for s in pageable) / case.n_steps:,.1f} blocking copies per step, "
-            f"{n_bytes / case.n_steps / 1e6:,.1f} MB, "
-            f"{sum(s.cost_us for s in pageable) / case.n_steps / 1e3:,.2f} ms of host time",
+            f"{plural(n_copies / case.n_steps, 'blocking copy', 'blocking copies')} per step, "
+            f"{fmt_bytes(n_bytes / case.n_steps)}, "
+            f"{fmt_us(sum(s.cost_us for s in pageable) / case.n_steps)} of host time",
             f"the device idles meanwhile for {percent(lost)} of each step",
         ),
         what_to_do=(

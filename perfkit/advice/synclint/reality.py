@@ -28,6 +28,7 @@ from perfkit.advice.synclint.tracer import TracedWait, Tracer
 from perfkit.errors import MissingError
 from perfkit.machine import Provenance, stamp
 from perfkit.trace.waits import Wait
+from perfkit.words import fmt_ms
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +86,7 @@ class SyncCheck(Shown):
         n = len(self.happened)
         waits = f"The host waited on {n} line{'s' * (n != 1)}"
         if self.waited_ms is not None and n:
-            waits += f" ({self.waited_ms:,.3g} ms in all, while watched)"
+            waits += f" ({fmt_ms(self.waited_ms)} in all, while watched)"
         if not self.only_predicted and not self.only_happened:
             return f"{waits}, all of them as predicted." if n else f"{waits}, as predicted."
         return (
@@ -290,7 +291,7 @@ def _told_of(elsewhere: Sequence[TracedWait]) -> Iterator[str]:
     after = next((one.after for one in elsewhere if one.after is not None), None)
     where = f", the first of them after {place(after.file, after.line)}" if after else ""
     yield (
-        f"{n} more wait{'s' * (n != 1)} ({calls}; {waited_ms:,.3g} ms) happened outside of torch's "
+        f"{n} more wait{'s' * (n != 1)} ({calls}; {fmt_ms(waited_ms)}) happened outside of torch's "
         f"operators{where}: of a library, perhaps, and not of a line that is known"
     )
 
