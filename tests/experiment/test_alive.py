@@ -56,8 +56,8 @@ def test_the_text_has_the_traceback_first_and_then_the_stock(result):
     assert "288 MiB  held[0]  75497472 float32  other; made at line " in stock
     # weight and bias: (512 * 1024 + 1024) * 4 bytes, to what three digits show
     assert "parameters 2.00 MiB" in stock
-    assert "gradients 2 MiB" in stock
-    assert "2 MiB  model.weight  1024x512 float32  parameters" in stock
+    assert "gradients 2.00 MiB" in stock
+    assert "2.00 MiB  model.weight  1024x512 float32  parameters" in stock
     assert "What would help:" in stock
     assert "let go of what the step does not need" in stock
 
@@ -174,7 +174,7 @@ def test_on_cuda_the_allocators_counters_join(monkeypatch):
         "simulated (cuda:0): allocated 70.0 MiB, reserved 100 MiB; peaks 80.0 MiB and 160 MiB"
         in found.text
     )
-    assert "asked for in vain: 30 MiB" in found.text
+    assert "asked for in vain: 30.0 MiB" in found.text
     assert "12.0 MiB  kept  3145728 float32  other" in found.text
     assert "expandable_segments:True: 80.0 MiB were reserved" in found.text
 
@@ -244,7 +244,7 @@ def test_with_no_room_left_at_all_the_failure_is_told():
 def test_more_than_the_gpu_has_is_told_first(monkeypatch):
     found = _failed_on_gpu(monkeypatch, asked="2.50 GiB")
     helps = found.text.partition("What would help:\n")[2]
-    assert helps.startswith("  - ask for less at once: this line asks for 2.5 GiB and there are ")
+    assert helps.startswith("  - ask for less at once: this line asks for 2.50 GiB and there are ")
     assert "1.50 GiB in all, so no setting makes room" in helps
     assert "expandable_segments" not in helps
 

@@ -76,7 +76,7 @@ def test_steps_are_split_and_the_verdict_says_so(clock) -> None:
     assert s.batch_size == 4
     assert s.samples_per_s == pytest.approx(4 * 100 / 4.07)
     assert s.sentence.startswith("Data-bound: 75 % [75 %, 75 %] of each step waits for the loader")
-    assert "median step 40.0 ms [40.0, 40.0], n=97" in s.sentence
+    assert "median step 40.0 ms [40.0 ms, 40.0 ms], n=97" in s.sentence
     assert "at most 4.0×" in s.sentence
 
 
