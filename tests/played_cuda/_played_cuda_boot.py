@@ -35,13 +35,14 @@ class Finder(importlib.abc.MetaPathFinder):
             load_stubs()
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def exec_module(module):
+            # not before: who only asks for the spec has not imported torch yet
+            sys.meta_path.remove(self)
             load_stubs()
             execute(module)
             if os.environ.get("PLAYED_CUDA_COMPUTE", "1") != "0":
