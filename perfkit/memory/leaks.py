@@ -1,10 +1,14 @@
-"""What grows from step to step, by how much, and who holds it."""
+"""What grows from step to step, by how much, and who holds it.
+
+Three things are watched: the tensors, the autograd graphs, which belong to no tensor, and the
+process as a whole, its heap and its resident memory, in which all else would show.
+"""
 
 from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +35,10 @@ _WARM_UP = 3
 #: How often what is alive is looked at. A size that only varies grows 8 times in a row by
 #: chance once in 8! = 40 320.
 _LOOKS = 8
+#: Memory of the process comes and goes for many reasons: it grows if it never fell from look to
+#: look, rose in nearly all of them, and by more a step than caches do by chance.
+_RISES = 5
+_RISE_FROM_BYTES = 1024
 #: Storages below this are not worth a word about a view on them.
 _VIEW_FROM_BYTES = 64 * 1024
 #: A view that shows less than this share of its storage keeps mostly what nobody sees.
@@ -83,10 +91,19 @@ class LeakReport(Shown):
     """What :func:`find_leaks` found.
 
     Attributes:
-        leaks: most growth first; empty if nothing grows.
+        leaks: most growth first; empty if no tensor memory grows.
         views: small views on large storages that are alive at the end.
         n_steps: counted steps.
         bytes_per_step: growth of all tensors, in bytes a step.
+        nodes_per_step: nodes by which the autograd graphs grow; 0 where they do not grow
+            steadily. A graph belongs to no tensor: its nodes are in no figure of tensor memory.
+        graph_holder: the way to the tensor that leads to most of the nodes; empty where the
+            graphs do not grow, or no way was found.
+        heap_bytes_per_step: by how much the process's heap grew (memory handed out by malloc: CPU
+            tensors, nodes of graphs, and what else C++ keeps); 0 where it did not grow steadily,
+            None where the C library does not tell.
+        resident_bytes_per_step: the same of its resident memory, which also has Python's objects
+            but does not show what takes the place of something that was freed.
         warnings: what is doubtful.
         provenance: where and when this was measured.
     """
@@ -97,6 +114,15 @@ class LeakReport(Shown):
     bytes_per_step: float
     warnings: tuple[str, ...]
     provenance: Provenance
+    nodes_per_step: float = 0.0
+    graph_holder: str = ""
+    heap_bytes_per_step: float | None = None
+    resident_bytes_per_step: float = 0.0
+
+    @property
+    def process_bytes_per_step(self) -> float:
+        """Growth of the process by its heap, else by its resident memory; 0 if neither grew."""
+        return self.heap_bytes_per_step or self.resident_bytes_per_step
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
@@ -106,6 +132,10 @@ class LeakReport(Shown):
             "views": [asdict(view) | {"shape": list(view.shape)} for view in self.views],
             "n_steps": self.n_steps,
             "bytes_per_step": self.bytes_per_step,
+            "nodes_per_step": self.nodes_per_step,
+            "graph_holder": self.graph_holder,
+            "heap_bytes_per_step": self.heap_bytes_per_step,
+            "resident_bytes_per_step": self.resident_bytes_per_step,
             "warnings": list(self.warnings),
             "provenance": self.provenance.to_dict(),
         }
@@ -118,6 +148,9 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
     ever more of it stays: from ever more steps, or of ever larger size. A store that is bounded
     but not yet full after ``n`` steps looks the same.
 
+    Beside tensors, the nodes of autograd graphs are counted (``total = total + loss`` keeps all of
+    them), and the heap and the resident memory of the process are read.
+
     Args:
         step: a function without arguments; what it returns is dropped.
         n: steps to count, at least 8.
@@ -126,6 +159,8 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
         UsageError: ``step`` is no function, or ``n`` too small. What ``step`` raises comes
             through.
     """
+    from perfkit.memory.graphs import GraphSize
+    from perfkit.memory.resident import heap_bytes, resident_bytes
     from perfkit.memory.survey import survey, tensor_ids
     from perfkit.memory.tracker import Tracker
 
@@ -137,6 +172,11 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
         step()
     gc.collect()
     tracker = Tracker()
+    graphs = GraphSize()
+    first_node = _torch_compat.sequence_number_reader()()
+    nodes: list[int] = []
+    resident: list[int] = []
+    heap: list[int | None] = []
     made_in: dict[int, int] = {}
     looks: list[tuple[int, dict[Place, _Alive]]] = []
     at = {round((i + 1) * n / _LOOKS) for i in range(_LOOKS)}
@@ -147,9 +187,13 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
                 step()
                 # only of what lives: the address of one that died may be another's next
                 made_in = {id(b): made_in.get(id(b), number) for b in tracker.living()}
+                tracker.fold()  # so that what grows is not our own book
                 if number in at:
                     gc.collect()
                     looks.append((number, _alive(tracker, made_in)))
+                    nodes.append(graphs.nodes())
+                    heap.append(heap_bytes())
+                    resident.append(resident_bytes())
         python = tensor_ids()
         seen = survey()
         leaking = [place for place in looks[-1][1] if _grows(place, looks)]
@@ -158,9 +202,12 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
         finder = _Holders(seen, python)
         leaks = finder.leaks(leaking, looks) if leaking else ()
         views = finder.views()
+        graph_grows = all(a < b for a, b in itertools.pairwise(nodes))
+        graph_holder = finder.graph_holder(first_node) if graph_grows else ""
         del seen, finder
     finally:
         tracker.stop()
+    looked_at = [number for number, _ in looks]
     warnings = []
     if len(leaks) >= _MOST_CHAINS:
         warnings.append(f"holders were looked for {_MOST_CHAINS} times; the rest may be joined")
@@ -171,7 +218,23 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
         bytes_per_step=(totals[-1] - totals[0]) / steps,
         warnings=tuple(warnings),
         provenance=stamp(),
+        nodes_per_step=(nodes[-1] - nodes[0]) / steps if graph_grows else 0.0,
+        graph_holder=graph_holder,
+        heap_bytes_per_step=_steady_rise(looked_at, heap),
+        resident_bytes_per_step=_steady_rise(looked_at, resident) or 0.0,
     )
+
+
+def _steady_rise(steps: list[int], nbytes: Sequence[int | None]) -> float | None:
+    """Bytes a step; 0 where they did not rise steadily, None where they are not known."""
+    sizes = [size for size in nbytes[1:] if size is not None]  # the first look still warms up
+    rises = [b - a for a, b in itertools.pairwise(sizes)]
+    if len(rises) < _RISES:
+        return None
+    if min(rises) < 0 or sum(rise > 0 for rise in rises) < _RISES:
+        return 0.0
+    growth = sum(rises) / (steps[-1] - steps[1])
+    return growth if growth >= _RISE_FROM_BYTES else 0.0
 
 
 @contextmanager
@@ -251,6 +314,17 @@ class _Holders:
         for tensor in sorted(with_graph, key=lambda t: t.grad_fn in inner):
             for storage in _in_graph(tensor, nodes):
                 self._through.setdefault(id(storage), tensor)
+
+    def graph_holder(self, made_from: int) -> str:
+        """The name of the tensor that leads to most of the nodes with this number or later."""
+        from perfkit.memory.graphs import nodes_of
+
+        with_graph = [t for t in self._tensors if t.grad_fn is not None]
+        inner = _inner_nodes(with_graph)
+        with_graph.sort(key=lambda t: t.grad_fn in inner)
+        sizes = nodes_of(with_graph, made_from)
+        largest = sorted(range(len(sizes)), key=lambda i: -sizes[i])
+        return next((n for i in largest[:3] if (n := self._name(with_graph[i], {}))), "")
 
     def leaks(
         self, leaking: list[Place], looks: list[tuple[int, dict[Place, _Alive]]]

@@ -271,6 +271,11 @@ class Tracker(_DispatchMode):
                 self._own_state(optimizer)
         self._take_leave(seen)
 
+    def fold(self) -> None:
+        """Evaluate the books so far, which lets go of the entries of what has been freed."""
+        for ledger in self.ledgers.values():
+            ledger.fold()
+
     def living(self) -> list[Block]:
         """The blocks made in the region so far that are alive."""
         return [block for block in list(self._live.values()) if block.phase != BEFORE]

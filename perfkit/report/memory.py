@@ -610,21 +610,59 @@ def _leaks_view(report: LeakReport) -> _MemoryView:
                 open=True,
             ),
         ),
-        foot=(
-            f"{_counted(report.n_steps, 'step')} counted after warm-up; all tensors together "
-            f"{_signed(round(report.bytes_per_step))} a step.",
-            report.provenance.sentence(),
-        ),
+        foot=tuple(_leaks_foot(report)),
     )
 
 
+def _leaks_foot(report: LeakReport) -> Iterator[str]:
+    yield (
+        f"{_counted(report.n_steps, 'step')} counted after warm-up; a step adds "
+        f"{_signed(round(report.bytes_per_step))} of tensors, "
+        f"{_steady(report.heap_bytes_per_step)} to the process's heap (malloc), "
+        f"{_steady(report.resident_bytes_per_step)} to its resident memory."
+    )
+    if report.nodes_per_step:
+        yield (
+            "An autograd graph lives as long as a tensor that it made, and none of its nodes is "
+            "tensor memory. Keep loss.detach() instead of the loss itself."
+        )
+    yield report.provenance.sentence()
+
+
+def _steady(nbytes: float | None) -> str:
+    if nbytes is None:
+        return "an unknown amount"
+    return _signed(round(nbytes)) if nbytes else "nothing steady"
+
+
 def _leaks_sentence(report: LeakReport) -> str:
-    if not report.leaks:
-        return f"Nothing grows: {_counted(report.n_steps, 'step')}, no memory that gathers."
-    first = report.leaks[0]
-    growth = sum(leak.bytes_per_step for leak in report.leaks)
-    held = f", most of it held by {first.holder}" if first.holder else ""
-    return f"Memory grows by {fmt_bytes(growth)} a step{held}."
+    steps = _counted(report.n_steps, "step")
+    what = "heap" if report.heap_bytes_per_step else "resident memory"
+    rose = ""
+    if report.process_bytes_per_step:
+        rose = f"the process's {what} grew by {fmt_bytes(report.process_bytes_per_step)} a step"
+    parts = []
+    if report.leaks:
+        growth = sum(leak.bytes_per_step for leak in report.leaks)
+        holder = report.leaks[0].holder
+        held = f", most of it held by {holder}" if holder else ""
+        parts.append(f"Tensor memory grows by {fmt_bytes(growth)} a step{held}")
+    if report.nodes_per_step:
+        nodes = _counted(round(report.nodes_per_step), "node")
+        held = f", held by {report.graph_holder}" if report.graph_holder else ""
+        parts.append(
+            f"the autograd graph by {nodes} a step{held}"
+            if parts
+            else f"The autograd graph grows by {nodes} a step{held}; no tensor memory does"
+        )
+    if parts:
+        return f"{'; '.join([*parts, rose] if rose else parts)}."
+    if rose:
+        return (
+            f"No tensor memory and no autograd graph grows ({steps}), but {rose}: "
+            "something else is kept, or an allocator is still filling up."
+        )
+    return f"Nothing grows: {steps}, no tensor memory, no autograd graph."
 
 
 # --- the CUDA allocator's history ----------------------------------------------------------

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from perfkit.errors import UsageError
+from perfkit.memory.graphs import nodes_of
 from perfkit.memory.leaks import LeakReport, find_leaks
 
 KEPT: list[Any] = []
@@ -193,7 +194,79 @@ def test_a_clean_loop_of_200_steps_has_none() -> None:
     report = find_leaks(step, n=200)
     assert report.leaks == ()
     assert report.n_steps == 200
+    assert report.nodes_per_step == 0
     assert "Nothing grows" in str(report)
+
+
+def _deep_model() -> nn.Module:
+    """Enough nodes for the resident memory to show: some hundred a step."""
+    layers: list[nn.Module] = []
+    for _ in range(40):
+        layers += [nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU()]
+    return nn.Sequential(*layers, nn.Linear(8, 1))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_sum_of_losses_keeps_every_graph(thawed: None, in_place: bool) -> None:
+    """No tensor grows: one of 4 bytes takes the place of the last."""
+    model, x = _deep_model(), torch.randn(4, 8)
+    total = torch.zeros(())
+
+    def step() -> None:
+        nonlocal total
+        loss = model(x).mean()
+        loss.backward()
+        if in_place:
+            total += loss
+        else:
+            total = total + loss
+
+    report = find_leaks(step, n=8)
+    assert report.leaks == ()
+    one = _deep_model()(x).mean()
+    assert report.nodes_per_step == nodes_of([one])[0] - len(list(model.parameters())) + 1
+    assert report.graph_holder.startswith("total")
+    assert (report.heap_bytes_per_step or 0) > 100 * report.nodes_per_step
+    words = str(report)
+    assert "Nothing grows" not in words
+    assert words.startswith("The autograd graph grows by ")
+    assert "no tensor memory does" in " ".join(words.split())
+    data = json.loads(json.dumps(report.to_dict()))
+    assert data["nodes_per_step"] == report.nodes_per_step
+
+
+def test_a_loss_kept_after_backward_is_more_than_its_four_bytes() -> None:
+    model, x = _deep_model(), torch.randn(4, 8)
+    losses: list[Tensor] = []
+    earlier = model(x).mean()  # a larger graph, which does not grow
+    for _ in range(30):
+        earlier = earlier + model(x).mean()
+
+    def step() -> None:
+        loss = model(x).mean()
+        loss.backward()
+        losses.append(loss)
+
+    report = find_leaks(step, n=8)
+    assert report.graph_holder.startswith("losses")
+    assert report.bytes_per_step == 4
+    assert report.nodes_per_step > 100
+    assert (report.heap_bytes_per_step or 0) > 10_000
+    assert "Tensor memory grows by 4 B a step" in " ".join(str(report).split())
+    assert "the autograd graph by " in str(report)
+
+
+def test_what_is_no_tensor_shows_in_the_resident_memory() -> None:
+    kept: list[bytearray] = []
+
+    def step() -> None:
+        kept.append(bytearray(b"x" * 200_000))
+
+    report = find_leaks(step, n=16)
+    assert report.leaks == ()
+    assert report.nodes_per_step == 0
+    assert (report.heap_bytes_per_step or 0) == pytest.approx(200_000, rel=0.3)
+    assert str(report).startswith("No tensor memory and no autograd graph grows (16 steps), but")
 
 
 def test_small_views_on_large_storages_are_listed() -> None:
