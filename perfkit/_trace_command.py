@@ -23,13 +23,16 @@ Several FILEs are the ranks of one run. Reads .json, .json.gz and .zst traces of
 --json prints one object (schema perfkit.trace/1; keys are only ever added; times in us):
   schema, perfkit           "perfkit.trace/1", version that wrote it
   file, rank, n_events      the trace; its rank or null; timed events in it
-  bound_by, sentence        data, host, launch, sync, copy, compute or communication; in words
+  bound_by, sentence        data, host, launch, sync, copy, gaps, driver, compute or communication;
+                            in words
+  no_cure                   said where no finding is about what bounds the step
   how_found, step_ms        how steps were found; their length (median, low, high, n)
   shares, device_shares     class -> share of all steps' time; they add up to 1
   steps[]                   name, wall_us, host_us {class: us} and, with a device, device_us
                             {class: us}; each adds up to wall_us
   findings[]                rule, sentence, evidence[], what_to_do, gain_at_most (1.4: at most
-                            1.4 times as fast), formula, lesson, line; largest bound first
+                            1.4 times as fast; 10: over 10 times at best; null without a device),
+                            formula, lesson, line; largest first
   syncs[]                   op, file, line (null without stacks), line_is (call, def or null),
                             count, cost_us, call, copy, is_transfer; all steps together
   operators[]               name, count, self_us, total_us, device_us, n_launches, share

@@ -41,11 +41,15 @@ def _check(found: dict[str, Any]) -> None:
         if "device_us" in step:
             assert sum(step["device_us"].values()) == pytest.approx(step["wall_us"])
     gains = [f["gain_at_most"] for f in found["findings"]]
-    assert gains == sorted(gains, reverse=True)
+    if found["device_shares"]:
+        assert gains == sorted(gains, reverse=True)
+        assert all(1 <= gain <= 10 for gain in gains)
+    else:
+        assert set(gains) <= {None}
+    assert found["findings"] or found["no_cure"]
     for finding in found["findings"]:
         assert finding["rule"]
         assert finding["sentence"]
-        assert finding["gain_at_most"] >= 1
     for sync in found["syncs"]:
         assert {"op", "file", "line", "count", "cost_us"} <= set(sync)
 

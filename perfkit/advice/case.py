@@ -13,7 +13,14 @@ import numpy as np
 from perfkit.advice.typical import Typical, typical
 from perfkit.trace.breakdown import HOST_CLASSES, Breakdown, device_layers
 from perfkit.trace.columns import Bool, Category, Int64, Trace
-from perfkit.trace.events import host_threads, is_communication, join_device, runtime_calls
+from perfkit.trace.critical_path import CriticalPath, critical_path
+from perfkit.trace.events import (
+    driver_calls,
+    host_threads,
+    is_communication,
+    join_device,
+    runtime_calls,
+)
 from perfkit.trace.facts import Facts
 from perfkit.trace.idle import IDLE_CAUSES, idle_causes
 from perfkit.trace.intervals import EMPTY, Intervals, paint, union
@@ -40,6 +47,7 @@ class Case:
         breakdown: their split.
         lines: samples of source lines; none for a trace from a file.
         facts: what the trace does not say; empty for a trace from a file.
+        is_file: whether it is a trace from a file, of which nothing else is known.
     """
 
     trace: Trace
@@ -47,6 +55,7 @@ class Case:
     breakdown: Breakdown
     lines: LineSamples = NO_LINES
     facts: Facts = field(default_factory=Facts)
+    is_file: bool = False
 
     @cached_property
     def nesting(self) -> Nesting:
@@ -99,6 +108,23 @@ class Case:
         causes = idle_causes(self.trace, self.steps)
         chosen = [causes[i] for i in self.typical.indices] if causes else []
         return {c: sum(step[c] for step in chosen) / 1e3 / self._typical_us for c in IDLE_CAUSES}
+
+    @cached_property
+    def longest_driver_call(self) -> str:
+        """Name of the call, other than launching, copying and waiting, that takes longest in all;
+        empty without any.
+        """
+        rows = driver_calls(self.trace, self.steps)
+        rows = rows[self.steps.containing(self.trace.start_ns[rows]) >= 0]
+        if not len(rows):
+            return ""
+        spent = np.bincount(self.trace.name_id[rows], weights=self.trace.dur_us[rows])
+        return self.trace.names[int(spent.argmax())]
+
+    @cached_property
+    def path(self) -> CriticalPath:
+        """Critical path of the step of median length."""
+        return critical_path(self.trace, self.steps)
 
     @cached_property
     def _typical_us(self) -> float:

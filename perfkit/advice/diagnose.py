@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perfkit.advice.case import Case
@@ -13,8 +13,48 @@ from perfkit.timing.verdict import DATA_BOUND_FROM, PARTLY_FROM
 
 # A finding that can bring less than this is within the spread of most step times.
 _LEAST_GAIN = 1.05
+# A device that idles less than this is busy all the time.
+_LEAST_IDLE = 0.1
 
-BOUNDS = ("data", "host", "launch", "sync", "copy", "compute", "communication")
+BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute", "communication")
+
+# Which rules know a cure for what bounds a step; the others are about smaller things.
+_CURES = {
+    "data": {"dataloader-no-workers", "dataloader-slow-workers", "image-decode", "image-work"},
+    "host": {
+        "host-python", "start-up", "recompiles", "graph-breaks", "validation-in-step",
+        "logging-in-step", "gc-pauses", "loop-indexing", "made-on-host",
+    },
+    "launch": {
+        "launch-bound", "start-up", "recompiles", "graph-breaks", "loop-indexing", "made-on-host",
+        "optimizer-loop", "device-allocations", "validation-in-step",
+    },
+    "sync": {"sync", "loop-indexing", "logging-in-step", "made-on-host", "device-allocations"},
+    "copy": {"pageable-copy", "made-on-host"},
+    "gaps": {"kernel-gaps", "held-device"},
+    "driver": {"device-allocations", "start-up", "recompiles"},
+    "compute": {
+        "tensor-cores-unused", "tf32-off", "small-kernels", "float64", "emulated-precision",
+        "one-thread", "tiny-ops", "conv-bias-before-batch-norm", "matmul-alignment",
+        "optimizer-loop", "optimizer-share", "zero-grad", "loop-indexing", "validation-in-step",
+    },
+    "communication": {"communication", "not-nccl", "data-parallel", "host-collectives"},
+}  # fmt: skip
+# The path knows no calls of the driver: they happen in operators.
+_LIKE = {"driver": "launch"}
+# Parts of the path that differ by less are as long as each other.
+_AS_LONG = 0.05
+# What the longest part of the critical path is, in words.
+_PATH = {
+    "data": "waiting for data",
+    "host": "Python and other work of the host",
+    "launch": "running and launching operators on the host",
+    "sync": "the host waiting for the device",
+    "copy": "copies",
+    "gaps": "gaps between queued kernels",
+    "compute": "computing",
+    "communication": "communication",
+}
 
 
 @dataclass(frozen=True)
@@ -22,21 +62,26 @@ class Diagnosis:
     """What bounds the step.
 
     Attributes:
-        bound_by: one of ``data host launch sync copy compute communication``: the largest part
-            of a typical step; with a device, what it idles for most, from a fifth of the step on.
+        bound_by: one of ``data host launch sync copy gaps driver compute communication``: the
+            largest part of a typical step; with a device, what it idles for most, from a fifth
+            of the step on (``gaps``: although work is queued; ``driver``: while the host is in a
+            long call of the driver that launches nothing).
         sentence: the same in words, with its numbers.
         findings: what to change, by the largest bound of its gain.
+        no_cure: said where no finding is about what bounds the step; else empty.
     """
 
     bound_by: str
     sentence: str
     findings: tuple[Finding, ...]
+    no_cure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
         return {
             "bound_by": self.bound_by,
             "sentence": self.sentence,
+            "no_cure": self.no_cure,
             "findings": [f.to_dict() for f in self.findings],
         }
 
@@ -52,9 +97,46 @@ def diagnose(case: Case, step: Summary, provenance: str) -> Diagnosis:
     bound = _bound(case)
     found = [f for rule in RULES for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
     found.sort(key=lambda f: (-f.gain_at_most, f.rule))
+    if case.is_file and not case.on_device:
+        found = [_without_bound(f) for f in found]
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
-    what = f"{_sentence(bound, case)} ({_step_words(step)}, {provenance}){uneven}."
-    return Diagnosis(bound.bound_by, what, tuple(found))
+    said = f"{_sentence(bound, case)} ({_step_words(step)}, {provenance})"
+    what = f"{said}{_path(bound, case)}{uneven}."
+    return Diagnosis(bound.bound_by, what, tuple(found), _no_cure(bound, found))
+
+
+def _without_bound(finding: Finding) -> Finding:
+    return replace(
+        finding, has_bound=False, formula="no bound: a trace without a device does not carry one"
+    )
+
+
+def _no_cure(bound: _Bound, found: list[Finding]) -> str:
+    rules = {f.rule for f in found}
+    if rules & (_CURES[bound.bound_by] | _CURES[bound.part]):
+        return ""
+    if not found:
+        return "No rule of perfkit knows a cure for this."
+    return "No rule of perfkit knows a cure for this; what follows is about smaller things."
+
+
+def _path(bound: _Bound, case: Case) -> str:
+    """The critical path, where it is mostly something else than what the headline names."""
+    if not case.on_device or bound.part != bound.bound_by:
+        return ""
+    path = case.path
+    share = path.bounds_us[path.bound_by] / max(path.wall_us, 1e-9)
+    its_own = path.bounds_us.get(_LIKE.get(bound.bound_by, bound.bound_by), 0.0)
+    if its_own / max(path.wall_us, 1e-9) > share - _AS_LONG or share < PARTLY_FROM:
+        return ""
+    if bound.bound_by == "compute" and case.device_shares["idle"] < _LEAST_IDLE:
+        return ""  # the device is always busy: it does not matter when the host gets there
+    if path.bound_by == "compute" and bound.work > bound.share:
+        return ""  # the sentence says how much of the step computing takes
+    starting = case.share_of(case.start_up[0]) + case.share_of(case.compiling)
+    if bound.bound_by == "host" and starting > bound.share / 2:
+        return ""  # start-up happens in operators, too: the same time by another name
+    return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({percent(share)})"
 
 
 @dataclass(frozen=True)
@@ -78,6 +160,7 @@ def _bound(case: Case) -> _Bound:
     losses = {
         "data": case.lost_to("data wait"),
         "host": max(case.lost_to("other") + compiling + starting, rare),
+        "communication": case.shares["communication"],
     }
     if not case.on_device:
         shares = case.shares
@@ -93,8 +176,10 @@ def _bound(case: Case) -> _Bound:
         "sync": case.idle["sync"],
         "copy": case.idle["copy"],
         "launch": case.idle["launch"] - compiling - starting,
+        "driver": case.idle["driver"] - starting,
         # what is left of it computes and communicates at once: that costs nothing
         "communication": device["communication"] + case.idle["communication"],
+        "gaps": case.idle["kernels"] + case.idle["queued"],
     }
     worst = max(losses, key=lambda b: losses[b])
     if losses[worst] >= PARTLY_FROM:
@@ -119,6 +204,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
             "host": (
                 f"{part} of each step is Python and other host work outside of torch's operators"
             ),
+            "communication": f"{part} of each step is spent exchanging data with other ranks",
             "compute": f"{part} of each step is spent in torch's operators",
         }[bound.part]
     else:
@@ -129,7 +215,15 @@ def _sentence(bound: _Bound, case: Case) -> str:
                 f"in {part} of each step the device idles because the host launches kernels "
                 "too slowly"
             ),
-            "sync": f"in {part} of each step the device idles after the host waited for it",
+            "sync": (
+                f"in {part} of each step the device idles because the host waits, or has just "
+                "waited, for it"
+            ),
+            "gaps": _gaps(case, part),
+            "driver": (
+                f"in {part} of each step the device idles while the host is in calls of the driver "
+                f"that launch nothing ({case.longest_driver_call})"
+            ),
             "copy": f"for {part} of each step transfers between host and device hold it up",
             "compute": f"the device computes for {part} of each step",
             "communication": (
@@ -139,6 +233,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
         }[bound.part]
     if bound.part == "compute":
         return f"Compute-bound: {words}"
+    if bound.part == "gaps":
+        return words
     # as perfkit.watch says it of a whole run
     if share >= DATA_BOUND_FROM:
         return f"{bound.part.capitalize()}-bound: {words}"
@@ -151,6 +247,22 @@ def _sentence(bound: _Bound, case: Case) -> str:
             else f"; {most} ({percent(bound.work)}) is compute"
         )
     return f"Partly {bound.part}-bound: {words}{beside}"
+
+
+def _gaps(case: Case, part: str) -> str:
+    """Gaps are nobody's fault that could be named: no "bound" is claimed."""
+    if case.idle["queued"] >= case.idle["kernels"]:
+        waits = case.shares["sync"]
+        meanwhile = (
+            f" (the host waits for the device for {percent(waits)} of each step)"
+            if waits >= PARTLY_FROM
+            else ""
+        )
+        return (
+            f"Idle with work queued: in {part} of each step the device does nothing although the "
+            f"host has launched its work; the trace does not show what holds it{meanwhile}"
+        )
+    return f"Gaps between kernels: they take {part} of each step, though the next one is queued"
 
 
 def _step_words(step: Summary) -> str:

@@ -7,6 +7,9 @@ from typing import Any
 
 from perfkit.words import fmt_ms, fmt_share
 
+#: The largest gain that is told: see ``Finding.gain_at_most``.
+MOST_GAIN = 10
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -18,10 +21,14 @@ class Finding:
         evidence: what was seen, in numbers; one sentence each.
         what_to_do: code to change, as a snippet.
         gain_at_most: upper bound of the speed-up of a step, e.g. 1.4; a bound, no promise.
+            Bounds above 10 are told as "over 10×": what is left of such a step is not known well
+            enough for more.
         formula: how the bound was found, with its numbers.
         lesson: id of the lesson that teaches it, e.g. ``04-dataloader``.
         line: the source line it concerns, e.g. ``train.py:12: img = Image.open(path)``.
         always: told however little it brings: it costs nothing, or it averts a failure.
+        has_bound: whether the trace carries a bound of the gain at all; without one
+            ``gain_at_most`` only orders the findings.
     """
 
     rule: str
@@ -33,6 +40,7 @@ class Finding:
     lesson: str | None = None
     line: str | None = None
     always: bool = False
+    has_bound: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
@@ -41,7 +49,7 @@ class Finding:
             "sentence": self.title,
             "evidence": list(self.evidence),
             "what_to_do": self.what_to_do,
-            "gain_at_most": self.gain_at_most,
+            "gain_at_most": self.gain_at_most if self.has_bound else None,
             "formula": self.formula,
             "lesson": self.lesson,
             "line": self.line,
@@ -61,14 +69,16 @@ def gain_words(gain: float) -> str:
     """A bound in words: ``at most 1.4×``; no more digits than it can carry."""
     if gain < 1.005:
         return "no gain in time"
+    if gain >= MOST_GAIN:
+        return f"over {MOST_GAIN}× at best"
     return f"at most {times(gain)}×"
 
 
 def times(gain: float) -> str:
-    """A speed-up with no more digits than a bound can carry: ``1.08``, ``2.1``, ``26``."""
+    """A speed-up with no more digits than a bound can carry: ``1.08``, ``2.1``."""
     if gain < 1.15:  # 1 / (1 - 0.05) = 1.1 would read wrong
         return f"{gain:.2f}"
-    return f"{gain:.1f}" if gain < 9.95 else f"{gain:,.0f}" if gain < 1000 else "1,000"
+    return f"{gain:.1f}" if gain < 9.95 else f"{gain:.0f}"
 
 
 def amdahl(share: float, *, speedup: float | None = None) -> tuple[float, str]:
@@ -76,13 +86,18 @@ def amdahl(share: float, *, speedup: float | None = None) -> tuple[float, str]:
 
     Amdahl 1967: a part that takes the share p of the time and becomes s times as fast makes
     the whole 1 / (1 - p + p / s) times as fast; without ``speedup`` the part vanishes.
-    A part of more than 99.9 % counts as 99.9 %: what is left of such a step is not known
-    better than that.
+    No gain is above ``MOST_GAIN``: the little that is left of such a step is not known well.
     """
-    share = min(max(share, 0.0), 0.999)
+    share = min(max(share, 0.0), 1.0)
     rest = 1.0 - share if speedup is None else 1.0 - share + share / speedup
-    gain = 1.0 / rest
     part = f"{share:.2f}" if share < 0.95 else f"{share:.3f}"
+    if rest * MOST_GAIN <= 1.0:
+        how = "vanished" if speedup is None else f"became {speedup:g} times as fast"
+        return float(MOST_GAIN), (
+            f"over {MOST_GAIN}× at best: that part is {part} of the step, and if it {how}, the "
+            "little that is left would decide, which is not known well enough to say more"
+        )
+    gain = 1.0 / rest
     if speedup is None:
         return gain, f"at most 1 / (1 - {part}) = {times(gain)}×, if that time vanished"
     return gain, (

@@ -217,7 +217,7 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
         origin = provenance or _recorded(trace)
     steps = find_steps(trace)
     split = breakdown(trace, steps)
-    case = Case(trace, steps, split, lines, facts)
+    case = Case(trace, steps, split, lines, facts, is_file=not isinstance(recording, Recording))
     # an empty mark has a length, but is no step
     step = summarize([s.wall_ns / 1e6 for s in split.steps if not s.is_empty] or split.wall_ms)
     return Profile(
@@ -230,11 +230,27 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
         cost=cost,
         provenance=origin,
         n=len(split.steps),
-        warnings=(*doubts, *_accumulation(trace, steps), *split.warnings, *lines.warnings),
+        warnings=(
+            *doubts,
+            *_host_only(case),
+            *_accumulation(trace, steps),
+            *split.warnings,
+            *lines.warnings,
+        ),
         trace=trace,
         raw=raw,
         coverage=recording.coverage if isinstance(recording, Recording) else None,
     )
+
+
+def _host_only(case: Case) -> list[str]:
+    """What a file without a device leaves open."""
+    if case.on_device or not case.is_file:
+        return []
+    return [
+        "no device activity was recorded: if a GPU worked meanwhile, what it did and what waited "
+        "for it is not in this trace, so no gain is told"
+    ]
 
 
 def _accumulation(trace: Trace, steps: Steps) -> list[str]:

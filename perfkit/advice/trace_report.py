@@ -13,17 +13,20 @@ key                  meaning
 ``rank``             rank of the process as the trace says it; null where it does not
 ``n_events``         timed events in the file
 ``how_found``        how the steps were found, in words
-``bound_by``         data, host, launch, sync, copy, compute or communication
+``bound_by``         data, host, launch, sync, copy, gaps (the device idles although work is
+                     queued), driver (the host is in a long call of the driver that launches
+                     nothing), compute or communication
 ``sentence``         the same in words, with its numbers
+``no_cure``          said where no finding is about what bounds the step; else empty
 ``step_ms``          summary of the steps' lengths: median, low, high, n …
 ``shares``           host class → share of all steps' time; they add up to 1
 ``device_shares``    device class → share; empty without a device
 ``steps[]``          ``name``, ``wall_us``, ``host_us`` (class → µs: data wait, forward, backward,
-                     optimizer, sync, copy, other) and, where there is a device, ``device_us``
-                     (compute, communication, copy, idle); each adds up to ``wall_us``
+                     optimizer, sync, copy, communication, other) and, where there is a device,
+                     ``device_us`` (compute, communication, copy, idle); each adds up to ``wall_us``
 ``findings[]``       ``rule``, ``sentence``, ``evidence``, ``what_to_do``, ``gain_at_most`` (1.4: at
-                     most 1.4 times as fast; 1.0: no gain in time), ``formula``, ``lesson``,
-                     ``line``; the largest bound first
+                     most 1.4 times as fast; 1.0: no gain in time; 10: more than 10 times at best;
+                     null without a device), ``formula``, ``lesson``, ``line``; the largest first
 ``syncs[]``          host-device syncs and blocking transfers inside the steps, all steps
                      together: ``op``, ``file``, ``line`` (null without recorded stacks),
                      ``line_is`` (``call``, or ``def`` where only the function's first line was
@@ -122,8 +125,8 @@ def describe(file: str, profile: Profile) -> dict[str, Any]:
     """One trace as plain JSON types."""
     whole = profile.to_dict()
     kept = (
-        "how_found", "bound_by", "sentence", "step_ms", "shares", "device_shares", "steps",
-        "findings",
+        "how_found", "bound_by", "sentence", "no_cure", "step_ms", "shares", "device_shares",
+        "steps", "findings",
     )  # fmt: skip
     return {
         "file": file,

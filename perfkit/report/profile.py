@@ -89,6 +89,7 @@ def _view(p: Profile) -> ProfileView:
             filter(
                 None,
                 (
+                    p.diagnosis.no_cure,
                     _step_line(p.breakdown, how=p.cost is None or _by_fetches(p.breakdown)),
                     "" if p.coverage is None else p.coverage.sentence(),
                 ),
@@ -131,7 +132,7 @@ def _step_notes(p: Profile) -> tuple[str, ...]:
 def _finding_view(f: Finding) -> FindingView:
     return FindingView(
         title=f.title,
-        gain=gain_words(f.gain_at_most),
+        gain=gain_words(f.gain_at_most) if f.has_bound else "",
         evidence=tuple(f.evidence),
         what_to_do=f.what_to_do.strip("\n"),
         formula=f.formula,
@@ -264,13 +265,22 @@ def _lanes(b: Breakdown) -> tuple[LaneView, ...]:
     chosen = typical(b)
     steps = chosen.breakdown
     mean_ms = statistics.fmean(steps.wall_ms)
-    lanes = [
-        LaneView(f"Host ({fmt_ms(mean_ms)}, {chosen.words})", _segments(steps.shares(), mean_ms))
-    ]
+    host = _without_unused(steps.shares())
+    lanes = [LaneView(f"Host ({fmt_ms(mean_ms)}, {chosen.words})", _segments(host, mean_ms))]
     if b.has_device:
         device = _segments(steps.device_shares(), mean_ms)
         lanes.append(LaneView(f"Device (the same {fmt_ms(mean_ms)})", device))
     return tuple(lanes)
+
+
+def _host_parts(b: Breakdown) -> list[Mapping[str, int]]:
+    used = _without_unused(b.shares())
+    return [{name: ns for name, ns in s.host_ns.items() if name in used} for s in b.steps]
+
+
+def _without_unused(host: Mapping[str, float]) -> dict[str, float]:
+    """Only jobs of several processes have communication on the host."""
+    return {name: share for name, share in host.items() if share or name != "communication"}
 
 
 def _segments(shares: Mapping[str, float], whole_ms: float) -> tuple[Segment, ...]:
@@ -285,7 +295,7 @@ def _steps_tables(b: Breakdown) -> tuple[TableView, ...]:
     if not b.steps:
         return ()
     tables = [
-        _steps_table("Every step on the host", b, [dict(s.host_ns) for s in b.steps]),
+        _steps_table("Every step on the host", b, _host_parts(b)),
     ]
     if b.has_device:
         device = [dict(s.device_ns) for s in b.steps]

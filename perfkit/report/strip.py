@@ -21,6 +21,7 @@ from perfkit.report._text import table, wrap
 from perfkit.trace.breakdown import (
     DEVICE_CLASSES,
     HOST_CLASSES,
+    HOST_PRIORITY,
     breakdown,
     device_layers,
     host_layers,
@@ -56,15 +57,19 @@ _LOOKS = {
     "idle: sync": ("idle: a sync", "#D55E00", "#000", "stripes", "s"),
     "idle: communication": ("idle: communication", "#CC79A7", "#000", "cross", "m"),
     "idle: kernels": ("idle: kernel gaps", "#A5ABB3", "#000", "stripes", "k"),
+    "idle: queued": ("idle: work queued", "#A5ABB3", "#000", "cross", "q"),
+    "idle: driver": ("idle: driver", "#9A6B3F", "#000", "stripes", "v"),
     "idle: launch": ("idle: launch-bound", "#9A6B3F", "#000", "cross", "l"),
     "idle: host": ("idle: host elsewhere", "#757C86", "#000", "dots", "h"),
 }
 _IN_WORDS = {
     "idle: data": "idle, the host waits for data",
-    "idle: copy": "idle, the host is in a blocking copy",
-    "idle: sync": "idle, the host waited for the device (a sync)",
+    "idle: copy": "idle, the host copies to the device",
+    "idle: sync": "idle, the host waits or has just waited for the device (a sync)",
     "idle: communication": "idle around communication",
     "idle: kernels": "idle between two queued kernels",
+    "idle: queued": "idle although work is queued, cause unknown",
+    "idle: driver": "idle, the host is in a long call of the driver (allocating, loading code)",
     "idle: launch": "idle, launch-bound: the host launches too slowly",
     "idle: host": "idle, the host does something else",
 }
@@ -170,9 +175,9 @@ def strip_of(trace: Trace, steps: Steps | None = None, *, bins: int = WIDTH) -> 
     columns = Steps(("",) * n, edges[:-1], edges[1:], steps.thread, steps.how_found)
     host = host_layers(trace, columns)
     device, _ = device_layers(trace)
-    names = ["sync", "copy", "data wait", "optimizer", "backward", "forward"]
-    cells = paint(columns.start_ns, columns.end_ns, [host[c] for c in names], device)
-    lanes = [_lane("Host", [*names, "other"], cells.sum(axis=2), HOST_CLASSES)]
+    layers = [host[c] for c in HOST_PRIORITY[:-1]]
+    cells = paint(columns.start_ns, columns.end_ns, layers, device)
+    lanes = [_lane("Host", list(HOST_PRIORITY), cells.sum(axis=2), HOST_CLASSES)]
     if device:
         on_device = cells.sum(axis=1)[:, :-1]
         causes = idle_causes(trace, columns)

@@ -34,12 +34,26 @@ _FEW_RANKS = 8
 _MOST_PARTS = 8
 _CAUSES = {
     "data": ("waiting for data", "orange"),
-    "copy": ("blocking copy", "yellow"),
-    "sync": ("host had waited: sync", "vermilion"),
+    "copy": ("copy to the device", "yellow"),
+    "sync": ("host waits for the device (sync)", "vermilion"),
     "communication": ("communication", "purple"),
-    "kernels": ("between kernels", "sky"),
+    "kernels": ("short pauses between queued kernels", "sky"),
+    "queued": ("unknown, while work was queued", "hollow"),
+    "driver": ("allocating, loading code", "green"),
     "launch": ("host too slow to launch", "blue"),
     "host": ("other work of the host", "grey"),
+}
+
+
+_ON_THE_PATH = {
+    "data": "the wait for data",
+    "host": "Python and other work of the host",
+    "launch": "operators and launches on the host",
+    "sync": "the host waiting for the device",
+    "copy": "copies",
+    "gaps": "gaps between kernels that were queued",
+    "compute": "computing",
+    "communication": "communication",
 }
 
 
@@ -262,10 +276,10 @@ def _(a: Flops) -> _View:
 def _(a: CriticalPath) -> _View:
     rows = [(_short(name), fmt_ms(us / 1e3)) for name, us in a.top.items()][:_TOP]
     waits = [(name, fmt_ms(us / 1e3)) for name, us in a.event_waits.items()][:_TOP]
+    share = fmt_share(a.bounds_us[a.bound_by] / a.wall_us if a.wall_us else None)
     return _View(
-        f"{a.step} is bound by {a.bound_by}: "
-        f"{fmt_share(a.bounds_us[a.bound_by] / a.wall_us if a.wall_us else None)} of its critical "
-        f"path of {fmt_ms(a.wall_us / 1e3)}.",
+        f"Largest part of the critical path of {a.step} ({fmt_ms(a.wall_us / 1e3)}): "
+        f"{_ON_THE_PATH[a.bound_by]}, {share}.",
         a.warnings,
         (_lane("Critical path", a.by_class_us, {}),) if a.wall_us else (),
         (

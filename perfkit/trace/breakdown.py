@@ -10,7 +10,8 @@ On the host every ns of a step belongs to the first of these classes that covers
 5. *backward*: the autograd engine, on the step's thread (CPU) or its own (CUDA), with the
    short gaps between two of its functions;
 6. *forward*: every other op on the step's thread (the loss and metrics too);
-7. *other*: what is left: Python between ops, logging, data loading without a DataLoader.
+7. *communication*: a collective that the host carries out (gloo, MPI), in any thread;
+8. *other*: what is left: Python between ops, logging, data loading without a DataLoader.
 
 On the device: *compute* (kernels), else *communication* (NCCL, RCCL), else *copy* (copies and
 memsets), else *idle*; of the busiest device where a process uses several.
@@ -29,6 +30,7 @@ from perfkit._display import Shown
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Int64, Trace
 from perfkit.trace.events import (
     backward_rows,
+    host_collectives,
     host_threads,
     is_communication,
     is_data_wait,
@@ -37,10 +39,15 @@ from perfkit.trace.events import (
 from perfkit.trace.intervals import EMPTY, Intervals, paint, union
 from perfkit.trace.steps import Steps, find_steps
 
-HOST_CLASSES = ("data wait", "forward", "backward", "optimizer", "sync", "copy", "other")
+HOST_CLASSES = (
+    "data wait", "forward", "backward", "optimizer", "sync", "copy", "communication", "other",
+)  # fmt: skip
 DEVICE_CLASSES = ("compute", "communication", "copy", "idle")
 
-_HOST_PRIORITY = ("sync", "copy", "data wait", "optimizer", "backward", "forward", "other")
+#: The host's classes, the first that covers a ns first.
+HOST_PRIORITY = (
+    "sync", "copy", "data wait", "optimizer", "backward", "forward", "communication", "other",
+)  # fmt: skip
 
 # Between two autograd functions the engine itself works for some µs; a longer pause without
 # any op is Python between two calls of backward().
@@ -169,14 +176,14 @@ def breakdown(trace: Trace, steps: Steps | None = None) -> Breakdown:
     steps = find_steps(trace) if steps is None else steps
     host = host_layers(trace, steps)
     device, device_warnings = device_layers(trace)
-    cells = paint(steps.start_ns, steps.end_ns, [host[c] for c in _HOST_PRIORITY[:-1]], device)
+    cells = paint(steps.start_ns, steps.end_ns, [host[c] for c in HOST_PRIORITY[:-1]], device)
     result = []
     for index, name in enumerate(steps.names):
         cell = cells[index]
-        by_host = dict(zip(_HOST_PRIORITY, map(int, cell.sum(axis=1)), strict=True))
-        idle = dict(zip(_HOST_PRIORITY, map(int, cell[:, -1]), strict=True))
+        by_host = dict(zip(HOST_PRIORITY, map(int, cell.sum(axis=1)), strict=True))
+        idle = dict(zip(HOST_PRIORITY, map(int, cell[:, -1]), strict=True))
         by_device = (
-            dict(zip(DEVICE_CLASSES, map(int, cell.sum(axis=0)), strict=True)) if (device) else {}
+            dict(zip(DEVICE_CLASSES, map(int, cell.sum(axis=0)), strict=True)) if device else {}
         )
         result.append(
             StepBreakdown(
@@ -225,6 +232,7 @@ def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
         "optimizer": _without_closures(union(start[optimizer], end[optimizer]), backward_parts),
         "backward": _close_gaps(backward_parts, busy),
         "forward": union(start[ops], end[ops]),
+        "communication": host_collectives(trace, steps),
     }
 
 
@@ -254,22 +262,27 @@ def _close_gaps(parts: Intervals, busy_start: Int64) -> Intervals:
     return Intervals(parts.start[keep_start], parts.end[keep_end])
 
 
+def busiest_device(trace: Trace) -> int:
+    """Index of the device that worked the longest; -1 where none did."""
+    on_device = trace.is_a(*DEVICE_CATEGORIES)
+    dur = (trace.end_ns - trace.start_ns)[on_device]
+    device = trace.device[on_device]
+    time_of = {int(d): int(dur[device == d].sum()) for d in np.unique(device)}
+    return max(time_of, key=lambda d: time_of[d], default=-1)
+
+
 def device_layers(trace: Trace) -> tuple[list[Intervals], list[str]]:
     """Where each device class (all but *idle*) was active, and doubts; empty without a device."""
     on_device = trace.is_a(*DEVICE_CATEGORIES)
     if not on_device.any():
         return [], []
     warnings = []
-    devices = np.unique(trace.device[on_device])
-    if len(devices) > 1:
-        time_of = {
-            int(d): int((trace.end_ns - trace.start_ns)[on_device & (trace.device == d)].sum())
-            for d in devices
-        }
-        busiest = max(time_of, key=lambda d: time_of[d])
+    n_devices = len(np.unique(trace.device[on_device]))
+    if n_devices > 1:
+        busiest = busiest_device(trace)
         on_device = on_device & (trace.device == busiest)
         warnings.append(
-            f"{len(devices)} devices in one process: device figures are of device {busiest}, "
+            f"{n_devices} devices in one process: device figures are of device {busiest}, "
             "the busiest"
         )
     kernels = on_device & trace.is_a(Category.KERNEL)

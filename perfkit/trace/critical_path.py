@@ -10,7 +10,10 @@ activity is preceded by
 * where syncs were recorded (category ``cuda_sync``): by what a CUDA event made its stream wait for,
   instead of that guess at other streams;
 * else by its launch: the path goes back to the host, and the time from the launching call until
-  the activity starts is *launch delay*.
+  the activity starts is *launch delay*. An activity that starts long after that call returned had
+  been queued: the trace does not show what held it, and that time is a *kernel gap*, too.
+
+What one call started (a CUDA graph) was all launched when the first of it started.
 
 The step ends when its work is done, also if that is on the device after the host has gone on to
 the next step; it begins where the step before it ended in this sense. So the parts of the path add
@@ -28,8 +31,8 @@ import numpy as np
 from perfkit._display import Shown
 from perfkit.trace._event_waits import EventWaits
 from perfkit.trace._lookups import device_rows, launch_rows, together
-from perfkit.trace.breakdown import HOST_CLASSES, breakdown, host_layers
-from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Trace
+from perfkit.trace.breakdown import HOST_CLASSES, HOST_PRIORITY, breakdown, host_layers
+from perfkit.trace.columns import DEVICE_CATEGORIES, HOST_CATEGORIES, Category, Int64, Trace
 from perfkit.trace.events import is_communication, runtime_calls
 from perfkit.trace.intervals import paint, union
 from perfkit.trace.steps import Steps, find_steps
@@ -53,16 +56,18 @@ _BOUND_BY = {
     "host: optimizer": "launch",
     "host: sync": "sync",
     "host: copy": "copy",
+    "host: communication": "communication",
     "host: other": "host",
     "launch delay": "launch",
     "device: compute": "compute",
     "device: communication": "communication",
     "device: copy": "copy",
-    "kernel gap": "compute",
+    "kernel gap": "gaps",
     "sync return": "sync",
 }
-_HOST_PRIORITY = ("sync", "copy", "data wait", "optimizer", "backward", "forward", "other")
 
+# A device takes some µs to start what it was given; what takes longer was held by something.
+_LONGEST_START_NS = 50_000
 # Another stream's activity counts as what a kernel waited for if the kernel's own stream had been
 # empty for longer than this; back to back, kernels start within some µs of each other.
 _OWN_STREAM_GAP_NS = 10_000
@@ -94,8 +99,8 @@ class CriticalPath(Shown):
         wall_us: its length in µs, from the end of the step before it to its own, on the device
             if that is later.
         by_class_us: class → µs, adding up to ``wall_us``.
-        bound_by: data, host, launch, sync, copy, compute or communication: of what the most of
-            the path is.
+        bound_by: data, host, launch, sync, copy, gaps, compute or communication: what most of the
+            path is.
         bounds_us: the same for all of them: what bounds → µs of the path, the most first.
         parts: the path in order of time.
         top: activities of the device on the path: name → µs, the longest first.
@@ -199,6 +204,11 @@ class _Walk:
         self._ends = stop[self._rows]
         launch = launch_rows(trace, self._rows)
         self._launch = launch
+        known = launch >= 0
+        first: Int64 = np.full(len(trace), np.iinfo(np.int64).max)
+        np.minimum.at(first, launch[known], start[self._rows[known]])
+        #: when the launch that each comes from had started something; the first of it, itself
+        self._launch_began = np.where(known, first[np.maximum(launch, 0)], 0)
         self._place = {int(r): i for i, r in enumerate(self._rows)}
         # position of the activity before each on the same stream
         lane = trace.thread[self._rows]
@@ -222,6 +232,8 @@ class _Walk:
     def run(self) -> None:
         on_host_until = int(self.steps.end_ns[self.steps.containing(np.array([self.begin]))[0]])
         last = len(self._ends) - 1
+        # where a step is the whole region, it may end long after the host has done its part
+        on_host_until = min(on_host_until, self._host_ended(on_host_until))
         if last >= 0 and self._ends[last] > on_host_until and self._ends[last] == self.end:
             at, now = last, self.end
         else:
@@ -232,6 +244,17 @@ class _Walk:
             else:
                 at, now = self._device_back(at, now)
         self._paint_host()
+
+    def _host_ended(self, until: int) -> int:
+        """When the last event of the host ends that began in the step; its mark is none."""
+        trace = self.trace
+        rows = (
+            trace.is_a(*HOST_CATEGORIES)
+            & (trace.start_ns < until)
+            & (trace.end_ns > self.begin)
+            & ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
+        )
+        return int(trace.end_ns[rows].max()) if rows.any() else until
 
     def _add(self, kind: str, name: str, start: int, end: int) -> int:
         start = max(start, self.begin)
@@ -294,6 +317,8 @@ class _Walk:
             return before, self._add("kernel gap", "", int(self._ends[before]), now)
         # A call that returned after the activity began (a blocking copy) had submitted it earlier.
         ready = int(trace.end_ns[launch])
+        if self._launch_began[at] < trace.start_ns[row]:  # others of the same launch came first
+            ready = min(ready, int(self._launch_began[at]))
         if ready > int(trace.start_ns[row]):
             ready = int(trace.start_ns[launch])
         if before >= 0 and int(self._ends[before]) >= ready:
@@ -301,6 +326,8 @@ class _Walk:
                 self.waited_ns[waited_for] += max(now - max(own_ended, ready, self.begin), 0)
             return before, self._add("kernel gap", "", int(self._ends[before]), now)
         called = min(int(trace.start_ns[launch]), now)
+        if now - ready > _LONGEST_START_NS:
+            now = self._add("kernel gap", "", ready, now)
         return -1, self._add("launch delay", "", called, now)
 
     def _paint_host(self) -> None:
@@ -311,6 +338,6 @@ class _Walk:
         start = np.array([s for s, _ in stretches], dtype=np.int64)
         end = np.array([e for _, e in stretches], dtype=np.int64)
         layers = host_layers(self.trace, self.steps)
-        cells = paint(start, end, [layers[c] for c in _HOST_PRIORITY[:-1]]).sum(axis=(0, 2))
-        for kind, ns in zip(_HOST_PRIORITY, cells, strict=True):
+        cells = paint(start, end, [layers[c] for c in HOST_PRIORITY[:-1]]).sum(axis=(0, 2))
+        for kind, ns in zip(HOST_PRIORITY, cells, strict=True):
             self.ns[f"host: {kind}"] += int(ns)

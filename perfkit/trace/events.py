@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.trace.columns import Bool, Category, Int64, Trace
+from perfkit.trace.intervals import Intervals, union
 from perfkit.trace.steps import Steps, is_backward
 
 _SYNC = re.compile(
@@ -22,7 +23,17 @@ _MEMCPY = re.compile(r"^(cuda|hip|cu)Memcpy|^hipMemcpyWithStream")
 _BLOCKING_MEMCPY = re.compile(
     r"^(cuda|hip)Memcpy(2D|3D)?(_v\d+)?$|^hipMemcpyWithStream|^cuMemcpy[DH]to[DH]_v2$"
 )
-_COMMUNICATION = re.compile(r"^(nccl|rccl|mscclpp|nvshmem)", re.IGNORECASE)
+_LAUNCH = re.compile(r"Launch|Memset|Memcpy")
+# A launch takes some µs; another call of the driver that takes longer than this is not launching.
+_LONGEST_LAUNCH_NS = 100_000
+# NCCL and its kin; and the all-reduces that vLLM and SGLang bring along.
+_COMMUNICATION = re.compile(r"^(nccl|rccl|msccl|nvshmem)|cross_device_reduce", re.IGNORECASE)
+# Collectives that the host carries out, mostly in a thread of their own.
+_HOST_COLLECTIVE = ("gloo:", "mpi:", "ucc:")
+# A copy that takes this much longer than its bytes need has waited for the device first: from
+# pageable memory a host copies some GB a second, and a call may take a while to get going.
+_SLOWEST_BYTES_PER_NS = 0.5
+_LONGEST_START_NS = 1_000_000
 
 
 def is_communication(name: str) -> bool:
@@ -33,6 +44,28 @@ def is_communication(name: str) -> bool:
 def is_data_wait(name: str) -> bool:
     """Whether a label of this name is the wait for a DataLoader's next batch."""
     return name.startswith("enumerate(DataLoader)")
+
+
+def host_collectives(trace: Trace, steps: Steps) -> Intervals:
+    """When the process of the steps took part in a collective of the host, in any thread."""
+    pid = trace.threads[steps.thread].pid
+    same = np.array([t.pid == pid for t in trace.threads], dtype=np.bool_)
+    rows = (
+        trace.is_a(Category.OP, Category.ANNOTATION)
+        & same[trace.thread]
+        & trace.named(lambda n: n.startswith(_HOST_COLLECTIVE))
+    )
+    return union(trace.start_ns[rows], trace.end_ns[rows])
+
+
+def driver_calls(trace: Trace, steps: Steps) -> Int64:
+    """Rows of long calls that neither launch, copy nor wait: they allocate, free, load code …"""
+    return np.flatnonzero(
+        trace.is_a(Category.RUNTIME)
+        & (trace.end_ns - trace.start_ns > _LONGEST_LAUNCH_NS)
+        & host_threads(trace, steps)[trace.thread]
+        & ~trace.named(lambda n: _SYNC.search(n) or _MEMCPY.search(n) or _LAUNCH.search(n))
+    )
 
 
 def blocks_the_host(call: str) -> bool:
@@ -47,14 +80,18 @@ class RuntimeCalls:
     Attributes:
         rows: their rows in the trace.
         device_row: row of the device activity joined by correlation, -1 where there is none.
-        is_sync: the host waits for the device (a sync call, or a blocking device-to-host copy).
+        is_sync: the host waits for the device (a sync call, a blocking device-to-host copy, or
+            a blocking copy that takes far longer than its bytes need).
         is_copy: a host-to-device transfer (the call, and the wait that belongs to it).
+        blocks: the call returns only when the device is done: all syncs, and the copies that the
+            host waits for. Not a copy that is only asked for (pinned memory).
     """
 
     rows: Int64
     device_row: Int64
     is_sync: Bool
     is_copy: Bool
+    blocks: Bool
 
 
 def backward_rows(trace: Trace) -> Bool:
@@ -71,6 +108,8 @@ def host_threads(trace: Trace, steps: Steps) -> Bool:
     pid = trace.threads[steps.thread].pid
     same = np.array([t.pid == pid for t in trace.threads], dtype=np.bool_)
     chosen[trace.thread[backward_rows(trace)]] = True
+    if not trace.is_a(Category.OP).any():  # only runtime calls say which threads drive the device
+        chosen[trace.thread[trace.is_a(Category.RUNTIME)]] = True
     return chosen & same
 
 
@@ -131,4 +170,10 @@ def _runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
         to_host & (kind_pageable[device_name] | blocking | waited_for)
     )
     is_copy |= to_host & ~is_sync
-    return RuntimeCalls(rows, device_row, is_sync, is_copy)
+    took: Int64 = trace.end_ns[rows] - trace.start_ns[rows]
+    # a wait that belongs to a copy, or a copy from memory that the driver must copy first
+    blocks = is_sync | of_a_copy | (is_copy & (blocking | (joined & kind_pageable[device_name])))
+    n_bytes: Int64 = trace.n_bytes[np.maximum(device_row, 0)]
+    needed = np.where(joined & (n_bytes >= 0), n_bytes / _SLOWEST_BYTES_PER_NS, np.inf)
+    waited_first = is_copy & blocks & (took > needed + _LONGEST_START_NS)
+    return RuntimeCalls(rows, device_row, is_sync | waited_first, is_copy & ~waited_first, blocks)

@@ -1,22 +1,35 @@
-"""Why the device idled: every idle ns of a step in one cause, the first that applies.
+"""Why the device idled: every idle ns of a step has one cause, the first of these that applies.
+
+Work was queued: an activity had been launched and had not started, so the host is not to blame.
+
+================= =================================================================
+``communication`` the gap borders on a collective: a stream waits for it, or it for
+                  other ranks
+``kernels``       a short pause between one activity and the next (below 50 µs)
+``queued``        a longer one: the trace does not show what held the device
+================= =================================================================
+
+The queue was empty: the device waited for the host.
 
 ================= =================================================================
 ``data``          the host waited for the DataLoader
 ``copy``          the host was in a blocking host-to-device transfer
-``sync``          the host had waited for the device, so the queue had run empty: from
-                  the last kernel until the first one after the wait
-``communication`` the next activity was already queued and the gap borders on a
-                  collective (one stream waits for another, or for the other ranks); or
-                  the host was in a collective of its own (gloo, MPI)
-``kernels``       the next activity was already queued: the gap between two kernels
+``sync``          the host was waiting for the device, or had just done so: after a wait the
+                  device gets no work until the host has launched some; the waits are to
+                  blame for that for as long as they had lasted
+``driver``        the host was in a long call of the driver that neither launches, copies nor
+                  waits: it allocates or frees memory, loads code, builds a graph
 ``launch``        the host ran ops (forward, backward, optimizer) but too slowly
+``communication`` the host took part in a collective of its own (gloo, MPI, UCC)
 ``host``          the host did something else: Python, logging, its own data loading
 ================= =================================================================
 
-*Already queued* is no threshold: the runtime call that launched the next activity had returned
-before the gap began (joined by correlation). Only where a trace records no correlation, a gap
-shorter than 3 µs counts as queued: a launch call itself takes longer than that on the host, so
-in a shorter gap nothing can have been launched and started.
+An activity is in the queue from the return of the call that launched it (joined by correlation)
+until it starts; those that one call starts (a CUDA graph) are there once the first has started.
+When the device has run dry, the first activity needs some µs to start: that latency is part of
+what the device waited for. Only where a trace records no correlation, a gap shorter than 3 µs
+counts as queued: a launch call itself takes longer than that on the host, so in a shorter gap
+nothing can have been launched and started.
 """
 
 from __future__ import annotations
@@ -29,16 +42,24 @@ import numpy as np
 
 from perfkit._display import Shown
 from perfkit.trace._lookups import launch_rows, together
-from perfkit.trace.breakdown import device_layers, host_layers
+from perfkit.trace.breakdown import busiest_device, device_layers, host_layers
 from perfkit.trace.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
-from perfkit.trace.events import runtime_calls
-from perfkit.trace.intervals import Intervals, paint, union
+from perfkit.trace.events import driver_calls, runtime_calls
+from perfkit.trace.intervals import EMPTY, Intervals, paint, union
 from perfkit.trace.steps import Steps, find_steps
 
-IDLE_CAUSES = ("data", "copy", "sync", "communication", "kernels", "launch", "host")
+IDLE_CAUSES = (
+    "data", "copy", "sync", "communication", "kernels", "queued", "driver", "launch", "host",
+)  # fmt: skip
 
 _SHORTEST_LAUNCH_NS = 3_000
-_HOST_COLLECTIVE = ("gloo:", "mpi:")
+# A device takes 1 to 10 µs from one kernel to the next, and as long to start the first one.
+_LONGEST_PAUSE_NS = 50_000
+# From which cause each layer of the picture is, in order of priority.
+_LAYERS = (
+    "communication", "kernels", "queued", "data", "copy", "sync", "driver", "launch",
+    "communication",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,30 +125,39 @@ def idle_causes(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
         np.concatenate([layer.start for layer in device]),
         np.concatenate([layer.end for layer in device]),
     )
-    gaps = _gaps(busy, int(steps.start_ns[0]), int(steps.end_ns.max()))
-    working = [host[c] for c in ("forward", "backward", "optimizer", "sync")]
-    launch = union(
-        np.concatenate([layer.start for layer in working]),
-        np.concatenate([layer.end for layer in working]),
-    )
-    queued, beside = _already_queued(trace, gaps), _beside_a_collective(device[1], gaps)
-    talk = (
-        trace.is_a(Category.OP, Category.ANNOTATION)
-        & (trace.thread == steps.thread)
-        & trace.named(lambda n: n.startswith(_HOST_COLLECTIVE))
-    )
-    on_host = union(trace.start_ns[talk], trace.end_ns[talk])
+    # of the whole trace: the cause of a gap must not depend on where a step cuts it
+    begin = min(int(trace.start_ns.min()), int(steps.start_ns[0]))
+    end = max(int(trace.end_ns.max()), int(steps.end_ns.max()))
+    gaps = _gaps(busy, begin, end)
+    waiting, after_running = _queued_parts(trace, gaps)
+    short = waiting.end - waiting.start < _LONGEST_PAUSE_NS
+    talking = after_running & _beside_a_collective(device[1], waiting)
+    driver = driver_calls(trace, steps)
+    working = [host[c] for c in ("forward", "backward", "optimizer")]
     layers = [
         busy,
+        _select(waiting, talking),
+        _select(waiting, after_running & short & ~talking),
+        _select(waiting, ~short & ~talking),
         host["data wait"],
         host["copy"],
-        _select(gaps, _after_sync(trace, steps, gaps)),
-        _merged(_select(gaps, queued & beside), on_host),
-        _select(gaps, queued),
-        launch,
+        _merged(host["sync"], _after_sync(trace, steps, gaps)),
+        union(trace.start_ns[driver], trace.end_ns[driver]),
+        union(
+            np.concatenate([layer.start for layer in working]),
+            np.concatenate([layer.end for layer in working]),
+        ),
+        host["communication"],
     ]
     cells = paint(steps.start_ns, steps.end_ns, layers).sum(axis=2)
-    return tuple(dict(zip(IDLE_CAUSES, map(int, row[1:]), strict=True)) for row in cells)
+    return tuple(_by_cause(row[1:].tolist()) for row in cells)
+
+
+def _by_cause(layers_ns: list[int]) -> dict[str, int]:
+    found = dict.fromkeys(IDLE_CAUSES, 0)
+    for cause, ns in zip((*_LAYERS, "host"), layers_ns, strict=True):
+        found[cause] += ns
+    return found
 
 
 def _gaps(busy: Intervals, begin: int, end: int) -> Intervals:
@@ -145,29 +175,60 @@ def _merged(a: Intervals, b: Intervals) -> Intervals:
     return union(np.r_[a.start, b.start], np.r_[a.end, b.end])
 
 
-def _beside_a_collective(talk: Intervals, gaps: Intervals) -> Bool:
-    """Gaps at whose beginning a collective ends, or at whose end one begins."""
-    return np.isin(gaps.start, talk.end) | np.isin(gaps.end, talk.start)
+def _beside_a_collective(talk: Intervals, parts: Intervals) -> Bool:
+    """Parts at whose beginning a collective ends, or at whose end one begins."""
+    return np.isin(parts.start, talk.end) | np.isin(parts.end, talk.start)
 
 
-def _after_sync(trace: Trace, steps: Steps, gaps: Intervals) -> Bool:
-    """Gaps that began while the host was in a sync, which ended before the gap did."""
+def _after_sync(trace: Trace, steps: Steps, gaps: Intervals) -> Intervals:
+    """What is idle after waits in which the device ran dry, as far as the waits are to blame.
+
+    Without a wait the host would have been ahead by as much as it waited: together these parts
+    are no longer than the waits before them.
+    """
     calls = runtime_calls(trace, steps)
     rows = calls.rows[calls.is_sync]
     waits = union(trace.start_ns[rows], trace.end_ns[rows])
-    # The copy that answers a sync ends a little before the call that waits for it returns.
-    return waits.covers(gaps.start)
+    # The copy that answers a sync ends a little before the call that waits for it returns: the
+    # gap that covers its return begins in it.
+    at = np.searchsorted(gaps.start, waits.end, side="right") - 1
+    gap_start, gap_end = gaps.start[np.maximum(at, 0)], gaps.end[np.maximum(at, 0)]
+    dry = (at >= 0) & (gap_start >= waits.start) & (gap_end > waits.end)
+    idle_for = np.where(dry, gap_end - waits.end, 0)
+    lead, blamed = 0, []
+    for waited, rest in zip((waits.end - waits.start).tolist(), idle_for.tolist(), strict=True):
+        lead += waited
+        blamed.append(min(rest, lead))
+        lead -= blamed[-1]
+    return union(waits.end, waits.end + np.array(blamed, dtype=np.int64))
 
 
-def _already_queued(trace: Trace, gaps: Intervals) -> Bool:
-    """Gaps whose next device activity had been launched before the gap began."""
+def _queued_parts(trace: Trace, gaps: Intervals) -> tuple[Intervals, Bool]:
+    """The parts of gaps in which work was queued, and which of them begin with their gap."""
     rows = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
     launch = launch_rows(trace, rows)
-    start: Int64 = trace.start_ns[rows]
-    at = np.searchsorted(start, gaps.end, side="left")
-    found = (at < len(rows)) & (start[np.minimum(at, len(rows) - 1)] == gaps.end)
-    at = np.minimum(at, len(rows) - 1)
     if not (launch >= 0).any():
-        return np.asarray(found & (gaps.end - gaps.start < _SHORTEST_LAUNCH_NS))
-    returned = trace.end_ns[np.maximum(launch, 0)]
-    return np.asarray(found & (launch[at] >= 0) & (returned[at] <= gaps.start))
+        at = np.isin(gaps.end, trace.start_ns[rows])
+        parts = _select(gaps, at & (gaps.end - gaps.start < _SHORTEST_LAUNCH_NS))
+        return parts, np.ones(len(parts), dtype=np.bool_)
+    busiest = busiest_device(trace)
+    known = (launch >= 0) & (trace.device[rows] == busiest)
+    rows, launch = rows[known], launch[known]
+    start: Int64 = trace.start_ns[rows]
+    first: Int64 = np.full(len(trace), np.iinfo(np.int64).max)
+    np.minimum.at(first, launch, start)
+    ready = np.minimum(trace.end_ns[launch], first[launch])
+    queued = union(ready, start)
+    # cut the queue to the gaps
+    edges = np.unique(np.concatenate([queued.start, queued.end, gaps.start, gaps.end]))
+    left, right = edges[:-1], edges[1:]
+    inside = queued.covers(left) & gaps.covers(left)
+    begins = np.isin(left, gaps.start)
+    keep = np.flatnonzero(inside)
+    if not len(keep):
+        return EMPTY, np.zeros(0, dtype=np.bool_)
+    # neighbours are one part, unless a gap begins between them
+    new = np.r_[True, (left[keep[1:]] != right[keep[:-1]]) | begins[keep[1:]]]
+    ends = np.r_[np.flatnonzero(new)[1:] - 1, len(keep) - 1]
+    parts = Intervals(left[keep[new]], right[keep[ends]])
+    return parts, begins[keep[new]]

@@ -6,23 +6,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfkit.trace.columns import Category, Int64, Trace
-from perfkit.trace.events import backward_rows, host_threads, join_device
+from perfkit.trace._lookups import launch_rows
+from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Int64, Trace
+from perfkit.trace.events import backward_rows, host_threads
 from perfkit.trace.intervals import nest
 from perfkit.trace.steps import Steps
 
 
 @dataclass(frozen=True)
 class Operator:
-    """All calls of one operator inside the steps.
+    """All calls of one operator inside the steps, or all launches by one call outside of any.
 
     Attributes:
-        name: e.g. ``aten::convolution_backward``.
+        name: e.g. ``aten::convolution_backward``; of a launch that no operator encloses (a replay
+            of a CUDA graph, a kernel of Triton's) ``cudaGraphLaunch (no operator)``.
         count: calls, all steps together.
         self_us: host time without the operators it called, in µs, all steps together.
         total_us: host time with them (an operator that calls itself counts once), in µs.
         device_us: time of the kernels, copies and memsets that it launched itself, in µs; 0.0
-            where none were joined.
+            where none were joined. All that one launch started counts (a CUDA graph).
         n_launches: how many of these.
         share: ``self_us`` over the self time of all operators.
     """
@@ -90,7 +92,7 @@ def operators(trace: Trace, steps: Steps, *, within: Nesting | None = None) -> t
     inside = nesting(trace, steps) if within is None else within
     rows = inside.rows
     is_op = trace.category[rows] == Category.OP
-    if not is_op.any():
+    if not len(rows):
         return ()
     dur = (trace.end_ns - trace.start_ns)[rows]
     of_ops = np.zeros(len(rows), dtype=np.int64)
@@ -98,32 +100,47 @@ def operators(trace: Trace, steps: Steps, *, within: Nesting | None = None) -> t
     np.add.at(of_ops, inside.parent_op[has_parent], dur[has_parent])
     self_ns = np.maximum(dur - of_ops, 0)
 
-    device_row = join_device(trace, rows)
-    launched = (device_row >= 0) & (inside.parent_op >= 0)
+    # One launch may start many activities: each goes to the call that launched it.
+    active = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
+    by = launch_rows(trace, active)
+    position = np.full(len(trace), -1, dtype=np.int64)
+    position[rows] = np.arange(len(rows))
+    call = np.where(by >= 0, position[np.maximum(by, 0)], -1)
+    active, call = active[call >= 0], call[call >= 0]
+    # to the operator that made the call; else to the call itself
+    owner = np.where(inside.parent_op[call] >= 0, inside.parent_op[call], call)
     device_ns = np.zeros(len(rows), dtype=np.int64)
     launches = np.zeros(len(rows), dtype=np.int64)
-    device_dur = (trace.end_ns - trace.start_ns)[np.maximum(device_row, 0)]
-    np.add.at(device_ns, inside.parent_op[launched], device_dur[launched])
-    np.add.at(launches, inside.parent_op[launched], 1)
+    np.add.at(device_ns, owner, (trace.end_ns - trace.start_ns)[active])
+    np.add.at(launches, owner, 1)
 
-    name = trace.name_id[rows]
+    # names of calls that stand for themselves come after those of the trace
+    alone = (launches > 0) & ~is_op
+    name = trace.name_id[rows].astype(np.int64)
+    name[alone] += len(trace.names)
+    listed = is_op | alone
     outermost = is_op.copy()
     direct = has_parent & (name == name[np.maximum(inside.parent_op, 0)])
     outermost[direct] = False
-    n_names = len(trace.names)
+    outermost |= alone
+    n_names = 2 * len(trace.names)
 
     def total(values: Int64, where: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Int64:
         sums = np.zeros(n_names, dtype=np.int64)
         np.add.at(sums, name[where], values[where])
         return sums
 
-    count = total(np.ones(len(rows), dtype=np.int64), is_op)
-    self_sum, total_sum = total(self_ns, is_op), total(dur, outermost)
-    device_sum, launch_sum = total(device_ns, is_op), total(launches, is_op)
+    count = total(np.ones(len(rows), dtype=np.int64), listed)
+    self_sum, total_sum = total(self_ns, listed), total(dur, outermost)
+    device_sum, launch_sum = total(device_ns, listed), total(launches, listed)
     all_self = max(int(self_sum.sum()), 1)
     found = [
         Operator(
-            name=trace.names[i],
+            name=(
+                trace.names[i]
+                if i < len(trace.names)
+                else f"{trace.names[i - len(trace.names)]} (no operator)"
+            ),
             count=int(count[i]),
             self_us=int(self_sum[i]) / 1e3,
             total_us=int(total_sum[i]) / 1e3,

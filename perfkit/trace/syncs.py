@@ -1,7 +1,8 @@
 """Host-device syncs: runtime calls in which the host waited, by the op that made them.
 
 An op alone proves nothing (``aten::item`` on a CPU tensor waits for nobody): only a runtime
-call that waits, or a copy that blocks, is a sync.
+call that waits, or a copy that blocks, is a sync. A copy that is only asked for (from or to pinned
+memory, ``non_blocking=True``) is none.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Sync:
 def syncs(trace: Trace, steps: Steps) -> tuple[Sync, ...]:
     """The syncs inside the steps, the costliest first."""
     calls = runtime_calls(trace, steps)
-    wanted = (calls.is_sync | calls.is_copy) & (steps.containing(trace.start_ns[calls.rows]) >= 0)
+    wanted = calls.blocks & (steps.containing(trace.start_ns[calls.rows]) >= 0)
     groups: dict[tuple[str, tuple[str, ...], str, bool, str, bool], list[int]] = defaultdict(
         lambda: [0, 0]
     )

@@ -504,7 +504,8 @@ def test_every_finding_is_complete() -> None:
         for finding in diagnosis.findings:
             seen.add(finding.rule)
             assert finding.gain_at_most >= 1.05
-            assert gain_words(finding.gain_at_most).removeprefix("at most ") in finding.formula
+            said = gain_words(finding.gain_at_most)
+            assert said.removeprefix("at most ").removesuffix(" at best") in finding.formula
             assert finding.evidence
             assert all(any(c.isdigit() for c in e) for e in finding.evidence)
             compile(finding.what_to_do.replace("...", "**kwargs"), finding.rule, "exec")
@@ -526,5 +527,90 @@ def test_times_are_told_in_the_unit_that_reads_best() -> None:
 
 def test_a_bound_has_no_more_digits_than_it_can_carry() -> None:
     assert gain_words(1.42) == "at most 1.4×"
-    assert gain_words(26.3) == "at most 26×"
+    assert gain_words(26.3) == "over 10× at best"
     assert gain_words(1.0) == "no gain in time"
+
+
+# --- the verdict --------------------------------------------------------------------------
+
+
+def test_every_rule_is_named_where_its_cure_is_looked_up() -> None:
+    """A verdict without a cure says so: a rule that is in no list would make it say so wrongly."""
+    from perfkit.advice import rules
+    from perfkit.advice.diagnose import _CURES
+
+    assert set(_CURES) == set(BOUNDS)
+    known = set().union(*_CURES.values())
+    smaller = {"kept-graph", "memory-nearly-full", "optimizer-share"}  # save memory, or a little
+    source = "".join(inspect.getsource(m) for m in vars(rules).values() if inspect.ismodule(m))
+    assert set(re.findall(r'rule="([a-z0-9-]+)"', source)) <= known | smaller
+
+
+def test_a_verdict_without_a_cure_says_so() -> None:
+    healthy = _diagnosis(gpu_training(6, n_kernels=30, every=96), facts=_adamw())
+    assert healthy.no_cure == "No rule of perfkit knows a cure for this."
+    assert _diagnosis(cpu_training(6, wait=870, loader=SINGLE)).no_cure == ""
+    # bound by its gaps; what is known is a cure for something smaller
+    sim = gpu_training(6, n_kernels=5, item=True, restart=200)
+    assert _diagnosis(sim).no_cure == ""
+
+
+def test_gains_above_ten_are_not_told() -> None:
+    diagnosis = _diagnosis(gpu_training(3, n_kernels=1, python=1_000_000))
+    finding = _finding(diagnosis, "host-python")
+    assert finding.gain_at_most == 10
+    assert gain_words(finding.gain_at_most) == "over 10× at best"
+    assert "1,000" not in finding.formula
+
+
+def test_a_file_without_a_device_carries_no_gain() -> None:
+    from perfkit import report
+    from perfkit.advice.profile import explain
+
+    profile = explain(load(cpu_training(6, wait=870, loader=SINGLE).json()))
+    assert profile.diagnosis.findings
+    assert {f.to_dict()["gain_at_most"] for f in profile.diagnosis.findings} == {None}
+    assert "at most" not in report.text(profile)
+    assert any("no device activity" in w for w in profile.warnings)
+
+
+def test_who_replays_a_graph_is_not_told_to_use_graphs() -> None:
+    def slow(call: str) -> Finding:
+        sim = Simulated()
+        for i in range(3):
+            sim.step(i, i * 1_000, 1_000)
+            for k in range(10):
+                at = i * 1_000 + k * 100
+                external = sim.host("aten::linear", at, 95)
+                sim.device("gemm", at + 60, 30, sim.call(call, at + 50, 5, external))
+        return _finding(_diagnosis(sim), "launch-bound")
+
+    assert "reduce-overhead" in slow("cudaLaunchKernel").what_to_do
+    assert "reduce-overhead" not in slow("cudaGraphLaunch").what_to_do
+
+
+def test_host_collectives_have_their_own_verdict_and_cure() -> None:
+    sim = Simulated()
+    for i in range(6):
+        at = 1_000.0 * i
+        sim.step(i, at, 1_000)
+        sim.host("aten::mm", at, 200)
+        sim.label("gloo:all_reduce", at + 100, 850, tid=101)
+    diagnosis = _diagnosis(sim)
+    assert diagnosis.bound_by == "communication"
+    assert "75 % of each step" in diagnosis.sentence
+    assert diagnosis.findings[0].rule == "host-collectives"
+
+
+def test_headline_and_critical_path_do_not_contradict_each_other() -> None:
+    # The device computes for most of each step, but no step is shorter than the host's launching.
+    sim = Simulated()
+    for i in range(4):
+        at = 1_000.0 * i
+        sim.step(i, at, 1_000)
+        sim.host("aten::linear", at + 1, 998)
+        for k in range(9):
+            sim.device("gemm", at + 20 + 105 * k, 95, sim.call("cudaLaunchKernel", at + 105 * k, 9))
+    said = _diagnosis(sim).sentence
+    assert said.startswith("Compute-bound")
+    assert "its critical path is running and launching operators on the host" in said

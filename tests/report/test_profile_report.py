@@ -149,7 +149,9 @@ def test_the_bundle_carries_text_html_and_the_numbers(profile: Profile) -> None:
     assert set(bundle) == {"text/plain", "text/html", RESULT_MIME}
     numbers = json.loads(json.dumps(bundle[RESULT_MIME]))
     assert numbers["type"] == "profile"
-    assert numbers["findings"][0]["gain_at_most"] > 1
+    gain = numbers["findings"][0]["gain_at_most"]
+    # a trace from a file, without a device, carries no bound
+    assert gain > 1 if profile.breakdown.has_device else gain is None
 
 
 def test_a_breakdown_alone_can_be_shown(profile: Profile) -> None:

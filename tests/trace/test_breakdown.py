@@ -259,3 +259,18 @@ def test_older_and_newer_times_give_the_same_ns() -> None:
     a = breakdown(load(sim.json()))
     b = breakdown(load(json.dumps(shifted).encode()))
     assert [s.host_ns for s in a.steps] == [s.host_ns for s in b.steps]
+
+
+def test_a_collective_in_a_thread_of_its_own_is_communication() -> None:
+    # gloo works in threads of its own, while the step's thread waits without a word
+    sim = Simulated()
+    for i in range(4):
+        at = 1_000.0 * i
+        sim.step(i, at, 1_000)
+        sim.host("aten::mm", at, 200)
+        sim.label("gloo:all_reduce", at + 100, 850, tid=ENGINE)
+    found = breakdown(load(sim.json()))
+    assert found.shares()["communication"] == pytest.approx(0.75)
+    assert found.shares()["other"] == pytest.approx(0.05)
+    assert "communication" in str(found)
+    assert "communication" not in str(breakdown(load(cpu_training(3).json())))

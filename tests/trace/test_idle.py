@@ -6,7 +6,7 @@ import pytest
 from simulated_traces import Simulated, cpu_training, gpu_training
 
 from perfkit.trace import breakdown, find_steps, idle, load
-from perfkit.trace.idle import idle_causes
+from perfkit.trace.idle import IDLE_CAUSES, idle_causes
 
 
 def _idle(sim: Simulated, step: int = 1) -> dict[str, int]:
@@ -14,6 +14,7 @@ def _idle(sim: Simulated, step: int = 1) -> dict[str, int]:
     trace = load(sim.json())
     causes = idle_causes(trace, find_steps(trace))
     for cause, split in zip(causes, breakdown(trace).steps, strict=True):
+        assert tuple(cause) == IDLE_CAUSES
         assert sum(cause.values()) == split.device_ns["idle"]
     return {k: v // 1_000 for k, v in causes[step].items() if v}
 
@@ -105,3 +106,87 @@ def test_without_correlation_only_short_gaps_count_as_queued() -> None:
     sim.device("gemm", 210, 790, -1)
     assert _idle(sim, 0) == {"kernels": 2, "launch": 8}
     assert any("correlation" in w for w in idle(load(sim.json())).warnings)
+
+
+def test_what_was_queued_before_a_sync_is_not_the_syncs() -> None:
+    # As in a trace of HolisticTraceAnalysis: ten kernels launched within 100 µs, 90 µs apart on
+    # the device, and a host that waits for them all the time.
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for i in range(10):
+        sim.kernel("aten::mm", 10 * i, 20 + 98 * i, 8)
+    sim.call("cudaStreamSynchronize", 120, 800)
+    found = _idle(sim, 0)
+    assert "sync" not in found or found["sync"] <= 90  # nothing is queued after the last kernel
+    assert found["queued"] >= 8 * 90
+
+
+def test_a_blocking_copy_on_an_idle_device_is_a_sync_also_in_a_gap_that_began_before() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.kernel("aten::mm", 0, 10, 40)
+    sim.host("aten::relu", 60, 40)  # the device is idle from 50 on
+    external = sim.host("aten::copy_", 100, 702)
+    copied = sim.call("hipMemcpyWithStream", 101, 700, external)
+    sim.device("Memcpy DtoH (Device -> Host)", 795, 5, copied, "gpu_memcpy", bytes=256)
+    sim.kernel("aten::mm", 850, 860, 140)
+    found = _idle(sim, 0)
+    assert found["launch"] <= 60
+    assert found["sync"] >= 700
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.kernel("aten::mm", 0, 10, 40)
+    sim.host("aten::relu", 60, 40)
+    sim.call("cudaDeviceSynchronize", 100, 800)
+    sim.kernel("aten::mm", 900, 915, 85)
+    assert _idle(sim, 0)["sync"] >= 800
+
+
+def test_a_copy_that_takes_far_longer_than_its_bytes_need_waits() -> None:
+    long = gpu_training(3, copy="HtoD (Pageable -> Device)", copy_call=400_000)
+    found = _idle(long)
+    assert found["sync"] == pytest.approx(400_000, abs=20)
+    assert "copy" not in found
+
+
+def test_waits_are_to_blame_for_no_more_than_they_lasted() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 100_000)
+    sim.kernel("aten::mm", 0, 10, 490)
+    sim.item(100, 402)
+    sim.kernel("aten::mm", 90_000, 90_010, 9_990)  # 89 ms of Python in between
+    found = _idle(sim, 0)
+    assert found["sync"] == pytest.approx(2 + 402, abs=3)
+    assert found["host"] >= 88_000
+
+
+def test_gaps_within_a_graph_are_queued_from_its_first_kernel_on() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    replay = sim.call("cudaGraphLaunch", 10, 500)
+    for i in range(30):
+        sim.device("gemm", 100 + 30 * i, 20, replay)
+    found = _idle(sim, 0)
+    assert found["kernels"] == 29 * 10
+    assert "queued" not in found
+
+
+def test_a_long_call_of_the_driver_is_not_launching() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.kernel("aten::mm", 0, 10, 90)
+    sim.host("aten::convolution_backward", 100, 880)
+    sim.call("hipFree", 110, 600)
+    sim.kernel("aten::mm", 800, 810, 180)
+    found = _idle(sim, 0)
+    assert found["driver"] == 600
+
+
+def test_only_runtime_calls_are_enough_to_know_the_hosts_threads() -> None:
+    sim = Simulated()
+    sim.device("gemm", 110, 50, sim.call("hipLaunchKernel", 100, 5, tid=1))
+    sim.device("gemm", 210, 50, sim.call("hipLaunchKernel", 200, 5, tid=2))
+    for i in range(5):
+        sim.call("hipGetDevice", 220 + 2 * i, 1, tid=2)
+    sim.call("hipDeviceSynchronize", 300, 400, tid=1)
+    assert _idle(sim, 0)["sync"] == pytest.approx(400, abs=10)

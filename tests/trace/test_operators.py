@@ -65,3 +65,18 @@ def test_a_trace_without_ops_has_no_operators() -> None:
     sim = Simulated()
     sim.step(0, 0, 100)
     assert _operators(sim) == {}
+
+
+def test_all_that_a_graph_launch_starts_counts_once_to_whoever_launched_it() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for at, op in ((100, "CompiledFunction"), (300, "")):
+        external = sim.host(op, at - 5, 30) if op else -1
+        correlation = sim.call("cudaGraphLaunch", at, 20, external)
+        for i in range(3):
+            sim.device("gemm", at + 10 + 40 * i, 30, correlation)
+    found = _operators(sim)
+    inside, alone = found["CompiledFunction"], found["cudaGraphLaunch (no operator)"]
+    assert (inside.device_us, inside.n_launches) == (90, 3)
+    assert (alone.count, alone.device_us, alone.n_launches, alone.self_us) == (1, 90, 3, 20)
+    assert sum(o.share for o in found.values()) == pytest.approx(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from simulated_traces import Simulated, cpu_training
+from simulated_traces import Simulated, cpu_training, gpu_training
 
 from perfkit.trace import Sync, find_steps, load, syncs
 
@@ -69,3 +69,9 @@ def test_syncs_outside_of_the_steps_do_not_count() -> None:
     sim.host("aten::mm", 10, 10)
     sim.call("cudaDeviceSynchronize", 500, 100)
     assert _syncs(sim) == ()
+
+
+def test_a_copy_that_is_only_asked_for_is_no_wait() -> None:
+    for kind, waits in (("HtoD (Pinned -> Device)", 0), ("HtoD (Pageable -> Device)", 3)):
+        trace = load(gpu_training(3, copy=kind, copy_call=50).json())
+        assert sum(s.count for s in syncs(trace, find_steps(trace))) == waits

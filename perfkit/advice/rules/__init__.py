@@ -43,6 +43,7 @@ RULES: tuple[Rule, ...] = (
     device.tensor_cores,
     device.small_grids,
     device.kernel_gaps,
+    device.held_device,
     memory.nearly_full,
     memory.allocations,
     optimizer.single_tensor,
@@ -55,5 +56,6 @@ RULES: tuple[Rule, ...] = (
     shapes.alignment,
     ranks.data_parallel,
     ranks.slow_backend,
+    ranks.host_collectives,
     ranks.communication,
 )

@@ -19,9 +19,8 @@ _BUSY = 0.5
 # Data sheets, dense, tensor cores over plain float32: V100 125 / 15.7 TFLOP/s in float16,
 # A100 156 / 19.5 in TF32, H100 495 / 67. None gives more than eight times.
 _TENSOR_SPEEDUP = 8
-# The device itself takes 1 to 5 µs from one kernel of a stream to the next; what takes much longer
-# waits for something.
-_LONG_GAP_MS = 0.05
+# Calls in which the host waits at least this long say something about a gap meanwhile.
+_LONG_WAIT_MS = 1.0
 # Kernels that only prepare a convolution (offsets, layouts) do no arithmetic.
 _PREPARES = re.compile(r"computeOffsets|nchwToNhwc|nhwcToNchw|scalePackedTensor", re.IGNORECASE)
 _FLOAT64 = re.compile(r"<double|dgemm|_f64|double,")
@@ -127,37 +126,19 @@ def small_grids(case: Case) -> Iterator[Finding]:
 
 
 def kernel_gaps(case: Case) -> Iterator[Finding]:
-    """The next kernel waits in the queue, and yet the device idles between two."""
+    """The next kernel waits in the queue, and yet the device pauses between two."""
     lost = case.idle["kernels"]
     if lost < _LEAST_SHARE:
         return
     n = max(len(case.kernels) / case.n_steps, 1.0)
-    mean_ms = case.ms_per_step(lost) / n
     gain, formula = amdahl(lost)
-    evidence = (
-        f"these gaps take {percent(lost)} of each step, {duration(mean_ms)} for each of its "
-        f"{plural(n, 'kernel')}",
-    )
-    if mean_ms > _LONG_GAP_MS:
-        yield Finding(
-            rule="stream-waits",
-            title="Kernels that are queued already wait for another stream",
-            evidence=evidence,
-            what_to_do=(
-                "with torch.cuda.stream(side_stream):  # a copy, an exchange: start it early\n"
-                "    y = exchange(x)\n"
-                "z = work_without(y)\n"
-                "torch.cuda.current_stream().wait_stream(side_stream)  # wait where y is needed"
-            ),
-            gain_at_most=gain,
-            formula=formula,
-            lesson="02-read-a-trace",
-        )
-        return
     yield Finding(
         rule="kernel-gaps",
         title="The device pauses between kernels that are queued already",
-        evidence=evidence,
+        evidence=(
+            f"these gaps take {percent(lost)} of each step, "
+            f"{duration(case.ms_per_step(lost) / n)} for each of its {plural(n, 'kernel')}",
+        ),
         what_to_do=(
             "model = torch.compile(model)  # fused kernels: fewer gaps\n"
             'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs: shorter gaps'
@@ -165,4 +146,41 @@ def kernel_gaps(case: Case) -> Iterator[Finding]:
         gain_at_most=gain,
         formula=formula,
         lesson="10-compile",
+    )
+
+
+def held_device(case: Case) -> Iterator[Finding]:
+    """Work is queued, and the device idles for long: the trace does not show what held it."""
+    lost = case.idle["queued"]
+    if lost < _LEAST_SHARE:
+        return
+    evidence = [
+        f"for {percent(lost)} of each step ({duration(case.ms_per_step(lost))}) no recorded "
+        "activity runs, though the host has launched the next one",
+        "the trace does not show why: work that was launched before recording began, another "
+        "process on this GPU, an event of a stream that was not recorded, or the profiler itself",
+    ]
+    waits = [s for s in case.syncs if s.cost_us >= _LONG_WAIT_MS * 1e3 * case.n_steps]
+    if waits:
+        first = waits[0]
+        evidence.append(
+            f"the host waits meanwhile: {first.call} takes "
+            f"{duration(first.cost_us / 1e3 / case.n_steps)} per step"
+        )
+    gain, formula = amdahl(lost)
+    yield Finding(
+        rule="held-device",
+        title="The device idles although work is queued: find out what holds it",
+        evidence=tuple(evidence),
+        what_to_do=(
+            "# nvidia-smi (or rocm-smi): does another process use this GPU?\n"
+            "torch.cuda.synchronize()  # before recording begins: nothing older is in the queue\n"
+            "# record which streams wait for which:\n"
+            "from torch.profiler import _ExperimentalConfig as Config, profile\n"
+            "with profile(experimental_config=Config(enable_cuda_sync_events=True)) as recording:\n"
+            "    train_step(batch)"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+        lesson="02-read-a-trace",
     )

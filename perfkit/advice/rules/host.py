@@ -8,6 +8,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
+from perfkit.trace.columns import Category
 from perfkit.trace.lines import Line
 from perfkit.trace.operators import Operator
 from perfkit.words import fmt_count, fmt_us, plural
@@ -23,6 +24,17 @@ _MANY_OPS = 500
 # takes the loop away takes it along.
 _OFTEN = 50
 _LEAST_SAMPLES = 5
+_LAUNCH_LESS = (
+    'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs\n'
+    "# or larger batches: the same launches carry more work"
+)
+# Who replays a graph already need not be told of graphs.
+_LAUNCH_LESS_BESIDE_A_GRAPH = (
+    "# the trace replays a CUDA graph: what idles is launched outside of it\n"
+    "with torch.cuda.graph(graph):  # capture more of the step\n"
+    "    y = prepare(model(x))\n"
+    "# or larger batches: the same launches carry more work"
+)
 
 
 def python(case: Case) -> Iterator[Finding]:
@@ -127,6 +139,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     rows = case.kernels
     median_us = float(np.median(case.trace.dur_us[rows])) if len(rows) else 0.0
     gain, formula = amdahl(lost)
+    replays = case.rows(Category.RUNTIME, named=lambda n: "GraphLaunch" in n).any()
     yield Finding(
         rule="launch-bound",
         title="The device waits for the host to launch kernels",
@@ -135,10 +148,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
             f"{plural(len(rows) / case.n_steps, 'kernel')} per step, half of them shorter than "
             f"{fmt_us(median_us)}",
         ),
-        what_to_do=(
-            'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs\n'
-            "# or larger batches: the same launches carry more work"
-        ),
+        what_to_do=_LAUNCH_LESS if not replays else _LAUNCH_LESS_BESIDE_A_GRAPH,
         gain_at_most=gain,
         formula=formula,
         lesson="10-compile",

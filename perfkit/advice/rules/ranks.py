@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, duration, percent
+from perfkit.advice.findings import MOST_GAIN, Finding, amdahl, duration, percent
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Int64
+from perfkit.trace.events import host_collectives as host_collectives_of
 from perfkit.trace.events import is_communication
 from perfkit.trace.intervals import paint, union
 from perfkit.words import plural
@@ -71,7 +72,7 @@ def data_parallel(case: Case) -> Iterator[Finding]:
     if len(busy) < 2:
         return
     mean = float(np.mean(busy))
-    gain = min(1.0 / max(mean, 0.01), 100.0)
+    gain = min(1.0 / max(mean, 0.01), float(MOST_GAIN))
     yield Finding(
         rule="data-parallel",
         title="DataParallel drives all devices from one process: use DistributedDataParallel",
@@ -127,6 +128,30 @@ def slow_backend(case: Case) -> Iterator[Finding]:
             f"meanwhile for {percent(lost)} of it",
         ),
         what_to_do='torch.distributed.init_process_group("nccl")',
+        gain_at_most=gain,
+        formula=formula,
+        lesson="15-data-parallel",
+    )
+
+
+def host_collectives(case: Case) -> Iterator[Finding]:
+    """Gloo or MPI between CPUs, while the step's thread has nothing else to do."""
+    lost = case.lost_to("communication")
+    if case.on_device or lost < _LEAST_SHARE:
+        return
+    trace = case.trace
+    parts = host_collectives_of(trace, case.steps)
+    n = int((case.steps.containing(parts.start) >= 0).sum())
+    gain, formula = amdahl(lost)
+    yield Finding(
+        rule="host-collectives",
+        title="Ranks exchange data on the host while nothing else runs",
+        evidence=(
+            f"{percent(lost)} of each step passes in collectives of the host that no operator "
+            f"hides; {n / case.n_steps:,.1f} of them per step",
+            "part of it may be waiting for a slower rank: compare the ranks' traces",
+        ),
+        what_to_do=_EXCHANGE_LESS,
         gain_at_most=gain,
         formula=formula,
         lesson="15-data-parallel",

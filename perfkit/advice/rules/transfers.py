@@ -36,6 +36,11 @@ _INSTEAD["aten::is_nonzero"] = _INSTEAD["aten::item"]
 _INSTEAD["aten::index"] = _INSTEAD["aten::nonzero"]
 _INSTEAD["aten::masked_select"] = _INSTEAD["aten::nonzero"]
 _INSTEAD["aten::unique_dim"] = _INSTEAD["aten::_unique2"]
+_SENT = (
+    "a blocking copy to the device waits for everything that was launched before it",
+    "loader = DataLoader(dataset, ..., pin_memory=True)\n"
+    "x = x.to(device, non_blocking=True)  # asks for the copy, and goes on",
+)
 _OTHERWISE = (
     "the host waits for a result (.cpu(), .tolist(), synchronize)",
     "result = result.detach()  # keep it on the device until it is needed, outside of the step",
@@ -58,6 +63,8 @@ def sync(case: Case) -> Iterator[Finding]:
     top = max(by_op, key=lambda op: sum(s.cost_us for s in by_op[op]))
     known = next((o for o in reversed(by_op[top][0].ops) if o in _INSTEAD), "")
     what, instead = _INSTEAD.get(known, _OTHERWISE)
+    if "HtoD" in by_op[top][0].copy:
+        what, instead = _SENT
     cost_us = sum(s.cost_us for s in waits)
     gain, formula = amdahl(lost)
     place = user_place(by_op[top][0].stack)
