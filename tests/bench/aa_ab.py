@@ -1,149 +1,216 @@
-"""Does ``perfkit.ab`` see differences that are not there, and those that are?
+"""Do ``perfkit.compare`` and ``perfkit.ab`` see differences that are not there, and those that are?
 
-    python tests/bench/aa_ab.py out.json
+    python tests/bench/aa_ab.py out.json --minutes 3
+    python tests/bench/aa_ab.py out.json --minutes 3 --load 2
+    python tests/bench/aa_ab.py out.json --table
 
-A/A: both arms are the same training step of a small network; a difference that is seen is a
-false alarm, of which a 95 % interval may show 5 in 100. A/B: one arm sleeps for 3 % of the step
-besides. The same for ``perfkit.compare``, with the step as a function in this process.
+Both arms are training steps of a small network, 100 of them to a call (about 20 ms); one arm makes
+0, 3, 5 or 10 more. With 0 (A/A) a difference that is seen is a false alarm, of which a 95 %
+interval may show 5 in 100. Beside perfkit's answer stands scipy's signed-rank test on the same
+blocks, where scipy is installed.
 
-``PERFKIT_AA_N`` sets how many comparisons of each kind (4 by default, which take about 2 minutes;
-100 take about 45), ``PERFKIT_AA_BUDGET_S`` the seconds for one of ``ab`` (10).
-Run it on a quiet machine: with other load the power falls, the false alarms should not rise.
+It can be stopped and started again: each comparison is written at once, and every condition gets
+its next comparison in turn. Measure on a quiet machine, or with ``--load``, which starts so many
+processes that never pause.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import os
+import multiprocessing
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import perfkit
 from perfkit.machine import stamp
+from perfkit.timing import compare as compare_module
 
-N = int(os.environ.get("PERFKIT_AA_N", "4"))
-BUDGET_S = float(os.environ.get("PERFKIT_AA_BUDGET_S", "10"))
-DELAY = 0.03
+STEPS = 100
+EFFECTS = (0, 3, 5, 10)
+BUDGETS_S = (2, 5, 10)
+# Starting processes takes so long that fewer seconds give no blocks.
+AB_BUDGETS_S = (30,)
 
 
-def workload(settings: Any) -> Any:
-    import time
-
+def steps(settings: Any) -> Iterator[int]:
+    """Yields after each call's worth of steps."""
     import torch
 
     torch.set_num_threads(1)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256)
-    )
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = torch.randn(64, 256)
+    data = torch.randn(32, 64)
     while True:
-        model(data).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        until = time.perf_counter() + settings.delay_s
-        while time.perf_counter() < until:  # a sleep would take what the timer allows
-            pass
-        yield 64
+        for _ in range(settings["n"] if isinstance(settings, dict) else settings.n):
+            model(data).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        yield 32
 
 
-def functions(delay_s: float) -> tuple[Callable[[], object], Callable[[], object]]:
-    class Values:
-        def __init__(self, delay: float) -> None:
-            self.delay_s = delay
+def by_compare(effect: int, budget_s: float, seed: int) -> tuple[Any, np.ndarray, np.ndarray]:
+    kept: list[Any] = []
+    made = compare_module._comparison
 
-    slow, fast = workload(Values(delay_s)), workload(Values(0.0))
-    return lambda: next(slow), lambda: next(fast)
+    def keep(names: Any, slow: Any, fast: Any, **options: Any) -> Any:
+        kept.extend((slow, fast))
+        return made(names, slow, fast, **options)
+
+    first, other = steps({"n": STEPS + effect}), steps({"n": STEPS})
+    next(first), next(other)  # importing torch is no part of a call
+    compare_module._comparison = keep
+    try:
+        found = perfkit.compare(
+            lambda: next(first),
+            lambda: next(other),
+            names=("first", "other"),
+            budget_s=budget_s,
+            seed=seed,
+        )
+    finally:
+        compare_module._comparison = made
+    return found, kept[0], kept[1]
 
 
-def step_s() -> float:
-    """What one step takes here: the delay is a share of it."""
-    import torch
-
-    threads = torch.get_num_threads()
-    _, fast = functions(0.0)
-    times = []
-    for _ in range(300):
-        began = time.perf_counter()
-        fast()
-        times.append(time.perf_counter() - began)
-    torch.set_num_threads(threads)
-    return statistics.median(times[50:])
-
-
-def by_ab(delay_s: float, seed: int) -> tuple[float, float, float]:
+def by_ab(effect: int, budget_s: float, seed: int) -> tuple[Any, np.ndarray, np.ndarray]:
     found = perfkit.ab(
-        workload,
-        {"delay_s": delay_s},
-        {"delay_s": 0.0},
-        budget_s=BUDGET_S,
+        steps,
+        {"n": STEPS + effect},
+        {"n": STEPS},
+        budget_s=budget_s,
         names=("first", "other"),
         seed=seed,
         say=False,
     )
-    return found.ratio.ratio, found.ratio.low, found.ratio.high
-
-
-def by_compare(delay_s: float, seed: int) -> tuple[float, float, float]:
-    found = perfkit.compare(
-        *functions(delay_s), names=("first", "other"), budget_s=BUDGET_S / 4, seed=seed
+    blocks = found.blocks
+    return (
+        found,
+        np.array([[b.a_ms] for b in blocks]),
+        np.array([[b.b_ms] for b in blocks]),
     )
-    return found.ratio, found.low, found.high
 
 
-def counted(
-    name: str, measure: Callable[[float, int], tuple[float, float, float]], delay_s: float
-) -> dict[str, Any]:
-    found = []
-    for i in range(N):
-        found.append(measure(delay_s, i))
-        print(f"\r{name}: {i + 1} of {N}", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    seen = sum(not low <= 1 <= high for _, low, high in found)
-    right = sum(low > 1 for _, low, high in found)
+def signed_rank(slow: np.ndarray, fast: np.ndarray) -> bool | None:
+    """Whether scipy's test sees a difference in the blocks' log ratios; None without scipy."""
+    try:
+        from scipy.stats import wilcoxon
+    except ImportError:
+        return None
+    own = np.log(slow).mean(axis=1) - np.log(fast).mean(axis=1)
+    return bool(len(own) >= 2 and wilcoxon(own).pvalue < 0.05)
+
+
+def one(tool: str, load: int, effect: int, budget_s: float, seed: int) -> dict[str, Any]:
+    measure: Callable[..., Any] = {"compare": by_compare, "ab": by_ab}[tool]
+    began = time.monotonic()
+    found, slow, fast = measure(effect, budget_s, seed)
+    ratio = found if tool == "compare" else found.ratio
     return {
-        "kind": name,
-        "n": N,
-        "delay_share": DELAY if delay_s else 0.0,
-        "different": seen,
-        "in_the_right_direction": right if delay_s else None,
-        "median_ratio": statistics.median(ratio for ratio, _, _ in found),
-        "median_half_width": statistics.median(
-            math.sqrt(high / low) - 1 if low > 0 and math.isfinite(high) else math.inf
-            for _, low, high in found
-        ),
-        "found": [list(one) for one in found],
+        "tool": tool,
+        "load": load,
+        "effect": effect,
+        "budget_s": budget_s,
+        "seed": seed,
+        "ratio": ratio.ratio,
+        "low": ratio.low,
+        "high": ratio.high if math.isfinite(ratio.high) else None,
+        "signed_rank": signed_rank(slow, fast),
+        "n_blocks": len(slow),
+        "stopped": found.stopped,
+        "detectable": found.detectable,
+        "took_s": time.monotonic() - began,
+        "call_ms": float(np.median(fast)),
     }
+
+
+def seen(record: dict[str, Any]) -> bool:
+    high = math.inf if record["high"] is None else record["high"]
+    return not record["low"] <= 1 <= high
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    lines = [
+        "| tool | load | budget | true | n | seen | scipy | blocks | ± half width | took |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    keys = sorted({(r["tool"], r["load"], r["budget_s"], r["effect"]) for r in records})
+    for key in keys:
+        these = [r for r in records if (r["tool"], r["load"], r["budget_s"], r["effect"]) == key]
+        halves = [math.sqrt(r["high"] / r["low"]) - 1 for r in these if r["high"] and r["low"]]
+        tests = [r["signed_rank"] for r in these if r["signed_rank"] is not None]
+        lines.append(
+            f"| {key[0]} | {key[1]} | {key[2]} s | {key[3]} % | {len(these)} | "
+            f"{sum(map(seen, these))} | {sum(tests) if tests else '–'} | "
+            f"{statistics.median(r['n_blocks'] for r in these):.0f} | "
+            f"{100 * statistics.median(halves) if halves else math.nan:.1f} % | "
+            f"{statistics.median(r['took_s'] for r in these):.1f} s |"
+        )
+    return "\n".join(lines)
+
+
+def never_pause() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    x = torch.randn(200, 200)
+    while True:
+        x = x @ x
+        x = x / x.norm()
+
+
+@contextmanager
+def loaded(n: int) -> Iterator[None]:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=never_pause, daemon=True) for _ in range(n)]
+    for process in processes:
+        process.start()
+    try:
+        if processes:
+            time.sleep(4)  # until they run
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
 
 
 def main() -> None:
-    began = time.monotonic()
-    delay_s = DELAY * step_s()
-    rows = []
-    for tool, measure in (("ab", by_ab), ("compare", by_compare)):
-        rows.append(counted(f"{tool}, A/A", measure, 0.0))
-        rows.append(counted(f"{tool}, {100 * DELAY:.0f} % slower", measure, delay_s))
-    print(f"{'':<20}{'n':>5}{'seen':>7}{'ratio':>9}{'± half width':>15}")
-    for row in rows:
-        print(
-            f"{row['kind']:<20}{row['n']:>5}{row['different']:>7}{row['median_ratio']:>9.4f}"
-            f"{100 * row['median_half_width']:>13.2f} %"
-        )
-    provenance = stamp(command="tests/bench/aa_ab.py", device="cpu")
-    print(provenance.sentence())
-    told = {
-        "rows": rows,
-        "budget_s": {"ab": BUDGET_S, "compare": BUDGET_S / 4},
-        "delay_ms": 1e3 * delay_s,
-        "took_s": time.monotonic() - began,
-        "provenance": provenance.to_dict(),
-    }
-    Path(sys.argv[1]).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--minutes", type=float, default=3.0, help="stop after this long")
+    parser.add_argument("--load", type=int, default=0, help="processes that never pause")
+    parser.add_argument("--tool", choices=["compare", "ab"], default="compare")
+    parser.add_argument("--most", type=int, default=60, help="comparisons of each condition")
+    parser.add_argument("--table", action="store_true", help="only print what there is")
+    options = parser.parse_args()
+    told = json.loads(options.out.read_text("utf-8")) if options.out.exists() else {"records": []}
+    records = told["records"]
+    until = time.monotonic() + 60 * options.minutes
+    budgets = BUDGETS_S if options.tool == "compare" else AB_BUDGETS_S
+    conditions = [(effect, budget) for budget in budgets for effect in EFFECTS]
+
+    def done(effect: int, budget: float) -> int:
+        key = (options.tool, options.load, effect, budget)
+        return sum((r["tool"], r["load"], r["effect"], r["budget_s"]) == key for r in records)
+
+    with loaded(0 if options.table else options.load):
+        while not options.table:
+            effect, budget = min(conditions, key=lambda c: done(*c))
+            n = done(effect, budget)
+            if n >= options.most or time.monotonic() + budget > until:
+                break
+            records.append(one(options.tool, options.load, effect, budget, seed=n))
+            told["provenance"] = stamp(command="tests/bench/aa_ab.py", device="cpu").to_dict()
+            options.out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    print(table(records))
 
 
 if __name__ == "__main__":
