@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from perfkit import _torch_compat
+from perfkit.timing.batch import SampleCounter
 
 
 class LoaderWait:
@@ -22,6 +23,7 @@ class LoaderWait:
         self._clock = clock
         self._thread = threading.get_ident()
         self._depth = 0
+        self._count = SampleCounter()
         self._stop: Callable[[], None] | None = None
         self.wait_s = 0.0
         self.samples: int | None = None
@@ -54,27 +56,7 @@ class LoaderWait:
         finally:
             self._depth -= 1
             self.wait_s += max(self._clock() - began_s, 0.0)
-        n = batch_size(fetched) if is_batch else None
+        n = self._count(fetched) if is_batch else None
         if n is not None:
             self.samples = (self.samples or 0) + n
         return fetched
-
-
-def batch_size(batch: Any, depth: int = 4) -> int | None:
-    """Length of the first tensor with a dimension in the batch; None where there is none."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else None
-    if depth == 0:
-        return None
-    if isinstance(batch, Mapping):
-        parts: Any = batch.values()
-    elif isinstance(batch, list | tuple):
-        parts = batch
-    else:
-        parts = getattr(batch, "__dict__", {}).values()
-    for part in parts:
-        n = batch_size(part, depth - 1)
-        if n is not None:
-            return n
-    return None

@@ -186,13 +186,11 @@ def _extent(run: RunSummary) -> str:
 
 
 def left(run: RunSummary) -> str:
-    """The steps in which the loop was left, in words; nothing where there was none."""
+    """Last steps that are not timed, in words; nothing where there was none."""
     if not run.n_unfinished:
         return ""
-    return (
-        f" ({fmt_count(run.n_unfinished)} step{'s' * (run.n_unfinished > 1)} left unfinished by "
-        f"break or exception)"
-    )
+    last = "the last one" if run.n_unfinished == 1 else f"{fmt_count(run.n_unfinished)} last ones"
+    return f" ({last} not timed: no further batch was asked for)"
 
 
 def _batch(run: RunSummary) -> str:

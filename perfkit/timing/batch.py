@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from itertools import islice
+from types import ModuleType
 from typing import Any
 
 __all__ = ["SampleCounter"]
@@ -20,9 +21,10 @@ _Step = tuple[Callable[[Any, Any], Any], Any]
 class SampleCounter:
     """Counts the samples of successive batches; remembers where the first tensor was found.
 
-    Only ``shape`` is read, which is host metadata: no device is touched. Looked into are lists,
-    tuples, mappings and dataclasses, the first 16 entries of each. A tuple of equally long tuples
-    is taken for the idiom ``tuple(zip(*samples))`` of detection models, whose length counts.
+    Only ``shape`` is read, which is host metadata: no device is touched. It looks into lists,
+    tuples, mappings, dataclasses and other objects, at the first 16 entries of each. A tuple of
+    equally long tuples is the idiom ``tuple(zip(*samples))`` of detection models: their length
+    counts. A batch of graphs (``num_graphs``, PyTorch Geometric) has as many samples as graphs.
 
     Batches are the user's objects, and looking at one may run their code: whatever that raises,
     the size is unknown then.
@@ -51,6 +53,9 @@ class SampleCounter:
                 return _first_dimension(found)
             except Exception:  # another kind of batch: look again
                 self._path = None
+        graphs = getattr(batch, "num_graphs", None)
+        if type(graphs) is int and graphs > 0:
+            return graphs
         path = _find(batch, 0, [_MOST_LOOKS])
         if path is not None:
             self._path = path
@@ -94,7 +99,8 @@ def _steps_into(value: Any) -> list[_Step]:
         return [(_item, key) for key in islice(value, _WIDEST)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(getattr, field.name) for field in dataclasses.fields(value)[:_WIDEST]]
-    return []
+    own = None if isinstance(value, (type, ModuleType)) else getattr(value, "__dict__", None)
+    return [(getattr, name) for name in islice(own, _WIDEST)] if isinstance(own, dict) else []
 
 
 def _item(value: Any, key: Any) -> Any:

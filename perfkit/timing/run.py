@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import numbers
 import reprlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from perfkit._instrument import Instrument
 from perfkit._printable import printable
 from perfkit.errors import UsageError
+from perfkit.machine.busy import Busy, BusyMark, this_thread
 from perfkit.timing.batch import SampleCounter
 from perfkit.timing.footprint import Footprint, footprint
+from perfkit.timing.groups import group_ends, group_size
+from perfkit.timing.lookout import Lookout
 from perfkit.timing.meter import StepMeter
 from perfkit.timing.verdict import RunFacts, RunSummary, summarize_run
 
@@ -39,6 +45,11 @@ _REST_AFTER_UPDATE = 200
 _MOST_POINTS = 200
 # Readings kept of the memory; when full, every second is dropped.
 _MOST_READINGS = 2048
+# A step is overdue when it has taken half as long again as the median of the last ones, and at
+# least 20 ms more.
+_OVERDUE = 1.5
+_OVERDUE_NS = 20_000_000
+_RECENT = 200
 # One update in eleven days: slower ones would be none, and tiny rates overflow.
 _LEAST_HZ = 1e-6
 _LONGEST_NAME = 80
@@ -105,6 +116,7 @@ class WatchedRun:
         hz: updates per second.
         now: clock in nanoseconds.
         read_memory: called at updates only.
+        mark: begins to observe what else the machine does.
 
     Raises:
         UsageError: ``loader`` cannot be looped over, or a number makes no sense.
@@ -120,6 +132,7 @@ class WatchedRun:
         hz: float = DEFAULT_HZ,
         now: Callable[[], int] = time.perf_counter_ns,
         read_memory: Callable[[], Footprint] = footprint,
+        mark: Callable[[], BusyMark] = this_thread,
     ) -> None:
         _check_iterable(loader)
         if total is not None and (isinstance(total, bool) or not isinstance(total, int)):
@@ -143,7 +156,18 @@ class WatchedRun:
         self._memory: list[tuple[int, Footprint]] = []
         self._epochs = 0
         self._unfinished = 0
+        self._instrument = Instrument("perfkit.watch")
+        self._lookout = Lookout(now)
+        self._make_mark = mark
+        self._mark: BusyMark | None = None
+        self._busy: Busy | None = None
         self._loop: object | None = None  # token of the loop that is measured
+        self._consumer: CodeType | None = None
+        self._expected: int | None = None  # batches that this loop will be given
+        self._handed = 0
+        self._working = False
+        self._size: int | None = None
+        self._asked_ns = self._came_ns = 0
         self._began_ns = 0
         self._looped_ns = 0
         self._epoch_from = 0
@@ -217,9 +241,12 @@ class WatchedRun:
     @property
     def summary(self) -> RunSummary:
         """The whole run so far; complete when the loop has ended, however it ended."""
-        if self._summary is None:
-            self._summary = self._summarise()
-        return self._summary
+        if self._summary is not None:
+            return self._summary
+        summary = self._summarise()
+        if self._loop is None:
+            self._summary = summary
+        return summary
 
     def note_problem(self, problem: str) -> None:
         """Something about showing this run that its summary must tell."""
@@ -227,15 +254,13 @@ class WatchedRun:
 
     def __iter__(self) -> Iterator[Any]:
         loop = object()
-        now = self._now
-        meter = self._meter
-        count = self._count
+        # Only the loader's own exceptions reach the loop: what fails in here switches itself off.
+        guard = self._instrument
+        came, asked = guard.hook(self._came), guard.hook(self._asked)
         ended = "stopped early"
-        working = False
         try:
-            self._open(loop)
-            first = True
-            meter.begin(asked := now())
+            guard.hook(self._open)(loop)
+            self._consumer = sys._getframe(1).f_code
             source = iter(self._loader)
             # Emptied before the batch is handed out: this frame must not keep it alive while
             # the loop works on it or the next one is fetched.
@@ -246,36 +271,11 @@ class WatchedRun:
                 except StopIteration:
                     ended = "finished"
                     return
-                if self._loop is not loop:
-                    yield box.pop()
-                    continue
-                meter.wait((came := now()) - asked)
-                size = None
-                if self._counted:  # one batch without a size, and nothing is known of the sum
-                    size = count(box[0])
-                    looked = now() - came
-                    meter.leave_out(looked)
-                    self._update_ns += looked
-                working = True
+                if self._loop is loop:
+                    came(box[0])
                 yield box.pop()
-                working = False
-                asked = now()
-                if self._loop is not loop:
-                    continue
-                step_ns, wait_ns = meter.end(asked)
-                if size is None:
-                    self._counted = False
-                else:
-                    self._samples += size
-                    if size > self._batch_size:
-                        self._batch_size = size
-                if first:
-                    first = False
-                    self._starts.append((meter.n - 1, step_ns, wait_ns))
-                if asked >= self._due_ns:
-                    self._update(asked)
-                    # what the update took belongs to no step
-                    meter.begin(asked := now())
+                if self._loop is loop:
+                    asked()
         except Exception as error:
             ended = f"the loader raised {type(error).__name__}"
             raise
@@ -284,8 +284,10 @@ class WatchedRun:
             raise
         finally:
             if self._loop is loop:
-                self._unfinished += working
-                self._close(ended)
+                with guard.guard("closing"):
+                    self._close(ended)
+                self._loop = None
+                self._lookout.stop()
 
     def _open(self, loop: object) -> None:
         if self._loop is not None:
@@ -293,19 +295,87 @@ class WatchedRun:
         self._loop = loop
         self._epochs += 1
         self._epoch_from = self._meter.n
+        self._expected = self.total
+        self._handed = 0
+        self._working = False
+        self._size = None
         self._summary = None
         self._ended = "running"
         self._tell(lambda observer: observer.begin(self))
         self._began_ns = self._now()
         self._due_ns = self._began_ns + min(_EARLY_PERIOD_NS, self._period_ns)
+        self._asked_ns = self._now()
+        self._meter.begin(self._asked_ns)
+
+    def _came(self, batch: Any) -> None:
+        """A batch has come and is about to be handed out."""
+        now = self._now
+        self._came_ns = came = now()
+        self._meter.wait(came - self._asked_ns)
+        self._size = None
+        if self._counted:  # one batch without a size, and nothing is known of the sum
+            self._size = self._count(batch)
+            looked = now() - came
+            self._meter.leave_out(looked)
+            self._update_ns += looked
+        self._handed += 1
+        self._working = True
+
+    def _asked(self) -> None:
+        """The loop asks for the next batch: a step is over."""
+        self._working = False
+        meter = self._meter
+        self._asked_ns = asked = self._now()
+        step_ns, wait_ns = meter.end(asked)
+        size = self._size
+        if size is None:
+            self._counted = False
+        else:
+            self._samples += size
+            if size > self._batch_size:
+                self._batch_size = size
+        if self._handed == 1:
+            self._starts.append((meter.n - 1, step_ns, wait_ns))
+        if asked >= self._due_ns:
+            self._update(asked)
+            # what the update took belongs to no step
+            self._asked_ns = asked = self._now()
+            meter.begin(asked)
+        self._lookout.begins(meter.n, asked)
+
+    @property
+    def _all_handed_out(self) -> bool:
+        """Whether the loop has had every batch. Trainers that count batches do not ask again."""
+        return self._expected is not None and self._handed >= self._expected > 0
+
+    def settle(self) -> None:
+        """End a loop that has had every batch and never asked for one more.
+
+        Frameworks call ``next`` as often as ``len`` says and keep the iterator. Nobody knows when
+        the last step was over, so it is not timed.
+        """
+        if self._loop is not None and self._all_handed_out:
+            with self._instrument.guard("closing"):
+                self._close("finished")
 
     def _close(self, ended: str) -> None:
         self._loop = None
+        self._lookout.stop()
+        if self._working:
+            self._unfinished += 1
         now = self._now()
+        if self._working and self._all_handed_out:
+            ended = "finished"
+            now = self._came_ns  # whatever came later is not known to be the loop's
+        self._working = False
+        if self._mark is not None:
+            busy, self._mark = self._mark.until_now(), None
+            if self._busy is None or busy.is_busy:
+                self._busy = busy
         self._looped_ns += max(now - self._began_ns, 0)
         self._ended = ended
         if self._meter.n > self._seen[0]:
-            self._update(now)
+            self._update(self._now())
         summary = self._summary = self._summarise()
         self._tell(lambda observer: observer.end(summary))
 
@@ -357,6 +427,20 @@ class WatchedRun:
         if self._updates <= _EARLY_UPDATES:
             period = min(period, _EARLY_PERIOD_NS)
         self._due_ns = after + max(period, _REST_AFTER_UPDATE * took)
+        self._look_out()
+        self._update_ns += max(self._now() - after, 0)
+
+    def _look_out(self) -> None:
+        """From the first update on: for steps that are overdue, and for a busy machine."""
+        if self._loop is None:
+            return
+        _, recent_ms, _ = self._meter.since(max(self._meter.n - _RECENT * self._meter.stride, 0))
+        if len(recent_ms):
+            usual_ns = 1e6 * float(np.median(recent_ms))
+            self._lookout.limit_ns = int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS))
+        self._lookout.start(self._consumer)
+        if self._mark is None:
+            self._mark = self._make_mark()
 
     def _points(
         self, since: int
@@ -364,6 +448,16 @@ class WatchedRun:
         meter = self._meter
         numbers, step_ms, wait_ms = meter.since(since)
         columns: list[npt.NDArray[np.float64]] = [numbers.astype(np.float64) + 1, step_ms, wait_ms]
+        if meter.stride == 1 and group_size(meter.step_ms, meter.wait_ms) > 1 and len(step_ms):
+            ends = group_ends(step_ms, wait_ms)
+            if len(ends):
+                begins = np.concatenate([[0], ends[:-1] + 1])
+                upto = ends[-1] + 1
+                columns = [
+                    columns[0][ends],
+                    *(np.asarray(np.add.reduceat(c[:upto], begins)) for c in columns[1:]),
+                ]
+                numbers = numbers[ends]
         starts = [number for number, _, _ in self._starts if number >= since]
         if starts:
             keep = ~np.isin(numbers, starts)
@@ -398,13 +492,16 @@ class WatchedRun:
         looped_ns = self._looped_ns
         if self._loop is not None:
             looped_ns += max(self._now() - self._began_ns, 0)
+        # a trainer that counts batches never asks for one too many: its loop ends unseen
+        over = self._loop is not None and self._working and self._all_handed_out and meter.n
+        ended = "finished" if over else self._ended
         return summarize_run(
             RunFacts(
                 name=self.name,
-                ended=self._ended,
+                ended=ended,
                 n_steps=meter.n,
                 n_epochs=self._epochs,
-                n_unfinished=self._unfinished,
+                n_unfinished=self._unfinished + bool(over),
                 numbers=meter.numbers,
                 step_ms=meter.step_ms,
                 wait_ms=meter.wait_ms,
@@ -416,7 +513,9 @@ class WatchedRun:
                 wall_s=looped_ns / 1e9,
                 update_s=self._update_ns / 1e9,
                 one_shot=_is_iterator(self._loader),
-                problems=tuple(self._problems),
+                problems=(*self._problems, *_failures(self._instrument, self._lookout.instrument)),
+                busy=self._busy,
+                during=self._lookout.during,
             )
         )
 
@@ -441,6 +540,10 @@ def _check_iterable(loader: Any) -> None:
     elif callable(loader):
         hint = "if that function makes batches, call it: watch(" + _name_of(loader) + "())"
     raise UsageError(f"watch() cannot loop over {_name_of(loader)} ({kind.__name__}): {hint}")
+
+
+def _failures(*instruments: Instrument) -> list[str]:
+    return [one.failure.sentence() for one in instruments if one.failure is not None]
 
 
 def _name_of(loader: Any) -> str:

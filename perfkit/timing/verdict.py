@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,14 @@ import numpy.typing as npt
 
 from perfkit._display import Shown, _report
 from perfkit.machine import Provenance, stamp
+from perfkit.machine.busy import Busy
 from perfkit.timing._student import t_quantile
 from perfkit.timing.clock import cuda_in_use
 from perfkit.timing.footprint import Footprint
+from perfkit.timing.groups import group_ends, group_size
 from perfkit.timing.summary import Summary, drift_of, summarize
 from perfkit.timing.trend import Trend, trend
-from perfkit.words import fmt_bound, fmt_bytes, fmt_ms, fmt_share
+from perfkit.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share
 
 __all__ = ["MemoryUse", "RunCurve", "RunFacts", "RunSummary", "summarize_run"]
 
@@ -30,8 +32,13 @@ _MOST_GAIN = 100
 # Steps after the first of the run that are left out too: caches, cuDNN's choice, compilation.
 _WARM_UP_STEPS = 2
 _WARM_UP_AWAY_FROM = 10
-# Mean far above median: long steps at intervals, such as workers that deliver in bursts.
+# Mean far above median: long steps at intervals, such as workers that deliver in bursts. Those
+# of more than twice the median are the long ones.
 _UNEVEN_FROM = 1.5
+_LONG_FROM = 2.0
+# They come "every 10th" where so many of the distances between them are the same.
+_REGULAR = 0.8
+_LISTED = 3
 # Starting the loader is told when it takes a tenth of the run.
 _STARTS_FROM = 0.1
 # Memory counts as creeping when it grows clearly, and by more than the counter's own grain over
@@ -66,6 +73,8 @@ class RunFacts:
     update_s: float
     one_shot: bool
     problems: tuple[str, ...]
+    busy: Busy | None = None
+    during: Callable[[set[int]], str] = lambda _steps: ""
 
 
 @dataclass(frozen=True)
@@ -143,8 +152,11 @@ class RunSummary(Shown):
         curve: for a picture.
         warnings: what makes this doubtful.
         provenance: where and when.
-        n_unfinished: steps in which the loop was left, one for each ``break``; counted nowhere
-            else.
+        n_unfinished: last steps of a loop that are not timed, because it never asked for another
+            batch: it was left, or whoever drives it counts batches. Counted nowhere else.
+        group: batches that make one step: more than 1 where they are fetched several at a time,
+            as for gradient accumulation.
+        busy: what else the machine did meanwhile; None for very short runs.
     """
 
     name: str
@@ -169,6 +181,8 @@ class RunSummary(Shown):
     warnings: tuple[str, ...]
     provenance: Provenance
     n_unfinished: int = 0
+    group: int = 1
+    busy: Busy | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types, without the curve."""
@@ -179,6 +193,8 @@ class RunSummary(Shown):
             "n_steps": self.n_steps,
             "n_epochs": self.n_epochs,
             "n_unfinished": self.n_unfinished,
+            "group": self.group,
+            "busy": None if self.busy is None else self.busy.to_dict(),
             "wall_s": self.wall_s,
             "step": None if self.step is None else self.step.to_dict(),
             "mean_step_ms": self.mean_step_ms,
@@ -202,7 +218,8 @@ class RunSummary(Shown):
 
 def summarize_run(facts: RunFacts) -> RunSummary:
     """Figures and verdict of a run from what was counted."""
-    numbers, step_ms, wait_ms, notes = _steady(facts)
+    group = _group(facts)
+    numbers, step_ms, wait_ms, notes = _steady(facts, group)
     step = summarize(step_ms, unit="ms") if len(step_ms) else None
     share, low, high = _wait_share(step_ms, wait_ms)
     drift = drift_of(step_ms) if len(step_ms) else None
@@ -221,7 +238,9 @@ def summarize_run(facts: RunFacts) -> RunSummary:
     warnings += facts.problems
     return RunSummary(
         name=facts.name,
-        sentence=_sentence(facts, step, step_ms, share, low, high, drift, memory),
+        sentence=_sentence(
+            facts, step, _Steps(numbers, step_ms, wait_ms, group), share, low, high, drift, memory
+        ),
         ended=facts.ended,
         n_steps=facts.n_steps,
         n_epochs=facts.n_epochs,
@@ -246,20 +265,48 @@ def summarize_run(facts: RunFacts) -> RunSummary:
             device=None if on_cuda else "cpu",
         ),
         n_unfinished=facts.n_unfinished,
+        group=group,
+        busy=facts.busy,
     )
 
 
-def _steady(facts: RunFacts) -> tuple[npt.NDArray[np.int64], _Array, _Array, list[str]]:
+@dataclass(frozen=True)
+class _Steps:
+    """The steps that stand for the run, each of ``group`` batches."""
+
+    numbers: npt.NDArray[np.int64]
+    step_ms: _Array
+    wait_ms: _Array
+    group: int
+
+
+def _group(facts: RunFacts) -> int:
+    thinned = len(facts.numbers) > 1 and facts.numbers[1] - facts.numbers[0] > 1
+    return 1 if thinned else group_size(facts.step_ms, facts.wait_ms)
+
+
+def _steady(facts: RunFacts, group: int) -> tuple[npt.NDArray[np.int64], _Array, _Array, list[str]]:
     """The steps that stand for the run: no first step of an epoch, no warm-up."""
-    first = np.isin(facts.numbers, [number for number, _, _ in facts.starts])
-    keep = ~first
-    if facts.n_steps >= _WARM_UP_AWAY_FROM:
-        keep &= facts.numbers > _WARM_UP_STEPS
+    numbers, step_ms, wait_ms = facts.numbers, facts.step_ms, facts.wait_ms
+    first = np.isin(numbers, [number for number, _, _ in facts.starts])
     notes = []
+    if group > 1:
+        ends = group_ends(step_ms, wait_ms)
+        begins, upto = np.concatenate([[0], ends[:-1] + 1]), int(ends[-1]) + 1
+        step_ms, wait_ms = (np.add.reduceat(c[:upto], begins) for c in (step_ms, wait_ms))
+        first = np.add.reduceat(first[:upto].astype(int), begins) > 0
+        numbers = numbers[ends]
+        notes.append(
+            f"{group} batches are fetched before there is work, as with gradient accumulation: "
+            f"a step is {group} batches"
+        )
+    keep = ~first
+    if facts.n_steps >= _WARM_UP_AWAY_FROM * group:
+        keep &= numbers > _WARM_UP_STEPS
     if facts.n_steps and not keep.any():
         keep = np.ones_like(keep)
         notes.append("every step is the first of its epoch: starting the loader is part of each")
-    return facts.numbers[keep], facts.step_ms[keep], facts.wait_ms[keep], notes
+    return numbers[keep], step_ms[keep], wait_ms[keep], notes
 
 
 def _wait_share(
@@ -331,7 +378,7 @@ def _curve(
 def _sentence(
     facts: RunFacts,
     step: Summary | None,
-    step_ms: _Array,
+    steps: _Steps,
     share: float | None,
     low: float | None,
     high: float | None,
@@ -348,15 +395,22 @@ def _sentence(
         else "Not data-bound"
     )
     between = "" if low is None or high is None else f" [{fmt_share(low)}, {fmt_share(high)}]"
+    if facts.busy is not None and facts.busy.is_busy:
+        return (
+            f"{facts.busy.sentence()} So these times say little about your loop: watch it again "
+            f"on a quiet machine. (Median step {fmt_ms(step.median)}, from "
+            f"{fmt_ms(step.minimum)} to {fmt_ms(step.maximum)}; "
+            f"{fmt_share(share)} of the time waited for the loader.)"
+        )
+    of = "" if steps.group == 1 else f" of {steps.group} batches"
     parts = [
-        f"{verdict}: {fmt_share(share)}{between} of each step waits for the loader "
+        f"{verdict}: {fmt_share(share)}{between} of each step{of} waits for the loader "
         f"(median step {fmt_ms(step.median)} [{fmt_ms(step.low)}, {fmt_ms(step.high)}], n={step.n})"
     ]
     if PARTLY_FROM <= share < 1:
         parts.append(f"a loader that never waits would give {_gain(1 / (1 - share))}")
-    mean = float(step_ms.mean())
-    if step.median > 0 and mean > _UNEVEN_FROM * step.median:
-        parts.append(f"steps are uneven, their mean is {fmt_ms(mean)}")
+    if step.median > 0 and float(steps.step_ms.mean()) > _UNEVEN_FROM * step.median:
+        parts.append(_uneven(steps, step.median, facts.during))
     if drift is not None:
         way = "slower" if drift.change > 0 else "faster"
         parts.append(f"steps got {fmt_share(abs(drift.relative))} {way} over the run")
@@ -374,6 +428,39 @@ def _sentence(
             f"[{fmt_bytes(memory.creep.low)}, {fmt_bytes(memory.creep.high)}]"
         )
     return "; ".join(parts) + "."
+
+
+def _uneven(steps: _Steps, median: float, during: Callable[[set[int]], str]) -> str:
+    """Which steps are the long ones, how long they are, and what ran in them."""
+    long = steps.step_ms > _LONG_FROM * median
+    if not long.any():
+        return f"steps are uneven, their mean is {fmt_ms(float(steps.step_ms.mean()))}"
+    numbers, took, waited = steps.numbers[long] + 1, steps.step_ms[long], steps.wait_ms[long]
+    share = float(took.sum() / steps.step_ms.sum())
+    gaps = np.diff(numbers)
+    usual = int(np.median(gaps)) if len(gaps) else 0
+    listed = ", ".join(fmt_count(int(n)) for n in numbers[:_LISTED])
+    listed += " …" if len(numbers) > _LISTED else ""
+    if len(gaps) >= _LISTED and float(np.mean(gaps == usual)) >= _REGULAR:
+        which = f"every {_ordinal(usual)} ({listed})"
+    elif len(numbers) == 1:
+        which = f"number {listed}"
+    else:
+        which = f"{fmt_count(len(numbers))} of {fmt_count(len(steps.step_ms))} ({listed})"
+    said = f"steps are uneven: {which} takes {fmt_ms(float(np.median(took)))}"
+    if len(numbers) > 1:
+        said += f" (median), and together they are {fmt_share(share)} of the time"
+    else:
+        said += f", {fmt_share(share)} of the time"
+    if float((waited).sum()) > float(took.sum()) / 2:
+        return f"{said}; in these the loop waits for the loader"
+    line = during(set((numbers - 1).tolist()))
+    return f"{said}; in these it runs {line}" if line else said
+
+
+def _ordinal(n: int) -> str:
+    ending = "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
 
 
 def _no_step(facts: RunFacts) -> str:

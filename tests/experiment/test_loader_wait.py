@@ -6,7 +6,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from perfkit.experiment._loader_wait import LoaderWait, batch_size
+from perfkit.experiment._loader_wait import LoaderWait
+from perfkit.timing.batch import SampleCounter
 
 
 class Ticking:
@@ -56,11 +57,10 @@ def test_nothing_stays_of_the_watch():
     assert before == (_BaseDataLoaderIter.__next__, DataLoader.__iter__)
 
 
-def test_the_size_of_a_batch_is_that_of_its_first_tensor():
-    x = torch.zeros(5, 2)
-    assert batch_size(x) == 5
-    assert batch_size([x, torch.zeros(3)]) == 5
-    assert batch_size({"name": "a", "more": {"x": x}}) == 5
-    assert batch_size(torch.tensor(1.0)) is None
-    assert batch_size("abc") is None
-    assert batch_size(None) is None
+def test_samples_are_counted_as_watch_counts_them():
+    """``tuple(zip(*samples))`` of five images was five samples for watch, three for the Lab."""
+    data = [(torch.zeros(3, 8, 8), {"boxes": torch.zeros(2, 4)})] * 10
+    loader = DataLoader(data, 5, collate_fn=lambda samples: tuple(zip(*samples, strict=True)))
+    with LoaderWait() as wait:
+        for batch in loader:
+            assert wait.take()[1] == SampleCounter()(batch) == 5

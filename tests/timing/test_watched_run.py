@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 import weakref
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from perfkit.errors import UsageError
+from perfkit.machine.busy import Busy
 from perfkit.timing.footprint import Footprint, footprint
 from perfkit.timing.run import Update, WatchedRun
 from perfkit.timing.verdict import RunSummary
@@ -52,7 +54,15 @@ class Loader:
             yield [torch.zeros(4, 2), torch.zeros(4)]
 
 
+class Quiet:
+    """Nothing else runs on the machine."""
+
+    def until_now(self) -> Busy:
+        return Busy(10.0, 2, 10.0)
+
+
 def watched(clock, loader, **options) -> WatchedRun:
+    options.setdefault("mark", Quiet)
     options.setdefault("read_memory", lambda: Footprint(100 * MIB, "resident"))
     return WatchedRun(loader, now=clock.now, **options)
 
@@ -103,7 +113,10 @@ def test_slower_steps_and_bursts_and_starts_are_told(clock) -> None:
 
     run = watched(clock, bursts())
     loop(clock, run)
-    assert "steps are uneven, their mean is 109 ms" in run.summary.sentence
+    assert (
+        "steps are uneven: every 4th (5, 9, 13 …) takes 410 ms (median), and together they are "
+        "93 % of the time; in these the loop waits for the loader"
+    ) in run.summary.sentence
     assert run.summary.wait_share == pytest.approx(0.91, abs=0.01)
 
     run = watched(clock, Loader(clock, 20, start_ms=800))
@@ -242,7 +255,9 @@ def test_steps_in_which_the_loop_was_left_are_told(clock) -> None:
                 break
     assert (run.summary.n_steps, run.summary.n_unfinished) == (24, 2)
     assert "24 steps in 2 epochs" in str(run.summary)
-    assert "(2 steps left unfinished by break or exception)" in " ".join(str(run.summary).split())
+    assert "(2 last ones not timed: no further batch was asked for)" in " ".join(
+        str(run.summary).split()
+    )
     loop(clock, run := watched(clock, Loader(clock, 5)))
     assert run.summary.n_unfinished == 0
     assert "unfinished" not in str(run.summary)
@@ -458,7 +473,7 @@ def test_a_failing_display_does_not_end_the_run(clock) -> None:
 def test_a_clock_that_goes_backwards(clock) -> None:
     run = watched(clock, range(50))
     for i in run:
-        clock.advance_ms(10 if i % 2 else -3)
+        clock.advance_ms(-3 if i in (12, 13, 30) else 10)
     assert run.summary.step is not None
     assert run.summary.step.minimum == 0
     assert run.summary.wait_share == 0
@@ -566,3 +581,146 @@ def test_to_dict_is_json(clock) -> None:
     bundle = run.summary._repr_mimebundle_()["application/vnd.perfkit.result+json"]
     assert json.loads(json.dumps(bundle))["type"] == "run"
     assert bundle["memory"]["creep_bytes_per_step"] is None
+
+
+# --- loops that somebody else drives ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_a_trainer_that_calls_next_as_often_as_len_says_has_finished(clock, epochs: int) -> None:
+    """HF Trainer and Lightning: ``iter()``, then ``len()`` times ``next()``, not once more."""
+    recorder = Recorder()
+    run = watched(clock, Loader(clock, 50, wait_ms=1), observer=recorder)
+    held = []
+    for _ in range(epochs):
+        batches = iter(run)
+        held.append(batches)  # as trainers do
+        for _ in range(len(run)):
+            next(batches)
+            clock.advance_ms(10)
+        clock.advance_ms(5000)  # an evaluation: no part of the loop
+    assert run.summary.ended == "finished"
+    assert run.summary.n_unfinished == epochs
+    assert run.summary.n_steps == 49 * epochs
+    assert "stopped early" not in str(run.summary)
+    assert [s.ended for s in recorder.ended] == ["finished"] * (epochs - 1)
+    run.settle()
+    assert not run.running
+    assert recorder.ended[-1].ended == "finished"
+    assert run.summary.wall_s < 1 * epochs
+    del held, batches
+    gc.collect()
+    assert len(recorder.ended) == epochs
+
+
+def test_a_loop_that_still_runs_does_not_settle(clock) -> None:
+    run = watched(clock, Loader(clock, 5))
+    for i, _ in enumerate(run):
+        clock.advance_ms(10)
+        if i == 2:
+            run.settle()
+            assert run.running
+            assert run.summary.ended == "running"
+    assert run.summary.n_steps == 5
+
+
+def test_grouped_fetches_are_one_step(clock) -> None:
+    """HF Trainer with gradient accumulation fetches four batches and then works on them."""
+    recorder = Recorder()
+    run = watched(clock, Loader(clock, 80, wait_ms=5), observer=recorder)
+    batches = iter(run)
+    for _ in range(20):
+        for _ in range(4):
+            next(batches)
+            clock.advance_ms(0.02)
+        clock.advance_ms(60)
+    run.settle()
+    s = run.summary
+    assert s.group == 4
+    assert s.step.median == pytest.approx(80.1, abs=0.1)
+    assert s.wait_share == pytest.approx(0.25, abs=0.01)
+    assert "of each step of 4 batches waits for the loader (median step 80.1 ms" in s.sentence
+    assert any("gradient accumulation" in w for w in s.warnings)
+    assert not any("wide spread" in w for w in s.warnings)
+    drawn = np.concatenate([u.step_ms for u in recorder.updates[5:]])
+    assert drawn.min() > 70
+
+
+def test_long_steps_between_short_ones_are_no_group(clock) -> None:
+    run = watched(clock, Loader(clock, 100))
+    for i, _ in enumerate(run):
+        clock.advance_ms(300 if i % 10 == 9 else 1)
+    assert run.summary.group == 1
+    said = run.summary.sentence
+    assert "steps are uneven: every 10th (10, 20, 30 …) takes 300 ms (median)" in said
+
+
+def test_what_ran_in_the_long_steps_is_named() -> None:
+    run = WatchedRun(range(60), mark=Quiet)
+    for i in run:
+        time.sleep(0.3 if i % 20 == 19 else 0.005)
+    said = run.summary.sentence
+    assert "steps are uneven" in said
+
+
+def test_one_long_step_is_told_by_its_number(clock) -> None:
+    run = watched(clock, Loader(clock, 40))
+    for i, _ in enumerate(run):
+        clock.advance_ms(2000 if i == 24 else 10)
+    assert "steps are uneven: number 25 takes 2.00 s, 85 % of the time" in run.summary.sentence
+
+
+def test_a_busy_machine_is_the_verdict(clock) -> None:
+    class Loaded:
+        def until_now(self) -> Busy:
+            return Busy(10.0, 2, 8.0, waited_s=4.0, others_s=12.0)
+
+    run = watched(clock, Loader(clock, 60, wait_ms=1), mark=Loaded)
+    for i, _ in enumerate(run):
+        clock.advance_ms(400 + 50 * (i % 7) ** 2)
+    said = run.summary.sentence
+    assert said.startswith("The machine was busy: other programs used 1.2 of 2 cores")
+    assert "watch it again on a quiet machine" in said
+    assert "ata-bound" not in said
+    assert run.summary.to_dict()["busy"]["is_busy"]
+
+
+# --- what watch does itself never reaches the loop --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "perfkit.timing.run.WatchedRun._open",
+        "perfkit.timing.run.WatchedRun._came",
+        "perfkit.timing.run.WatchedRun._asked",
+        "perfkit.timing.run.WatchedRun._close",
+        "perfkit.timing.run.WatchedRun._update",
+        "perfkit.timing.run.WatchedRun._look_out",
+        "perfkit.timing.run.WatchedRun._summarise",
+        "perfkit.timing.meter.StepMeter.end",
+        "perfkit.timing.meter.StepMeter.wait",
+        "perfkit.timing.run.SampleCounter.__call__",
+        "perfkit.timing.lookout.Lookout.begins",
+        "perfkit.timing.lookout.Lookout.start",
+        "perfkit.timing.lookout._telling",
+    ],
+)
+def test_a_fault_of_watch_does_not_end_the_loop(clock, monkeypatch, broken: str) -> None:
+    recorder = Recorder()
+    run = watched(clock, Loader(clock, 30), observer=recorder)
+
+    def fails(*args: object) -> None:
+        raise RuntimeError("perfkit's own fault")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broken, fails)
+        for _ in range(2):
+            seen = 0
+            for batch in run:
+                assert len(batch) == 2
+                clock.advance_ms(20)
+                seen += 1
+            assert seen == 30
+    if broken.endswith(("_came", "_asked", "end", "wait", "__call__", "begins")):
+        assert any("perfkit's own fault" in w for w in run.summary.warnings)
