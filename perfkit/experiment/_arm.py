@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfkit.experiment._cancel import raise_if_cancelled
 from perfkit.experiment.events import FINAL_STATES, Event, Points, StateChanged
 from perfkit.experiment.result import RunResult
 from perfkit.experiment.session import HIGHEST_SEED, Session, count, positive
@@ -151,10 +152,15 @@ class Arm:
             self._changed.notify_all()
 
     def _wait(self, ready: Callable[[], bool], seconds: float | None = None) -> None:
-        """Until it is ready, has ended, or the time is over; a hang ends by the run's limits."""
+        """Until it is ready, has ended, or the time is over; a hang ends by the run's limits.
+
+        Raises:
+            Cancelled: the experiment was asked to end.
+        """
         until_s = float("inf") if seconds is None else time.monotonic() + seconds
         with self._changed:
             while not ready() and not self.ended:
+                raise_if_cancelled()
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
                     return

@@ -13,6 +13,7 @@ import io
 import linecache
 import types
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,28 @@ import cloudpickle
 
 from perfkit.errors import UsageError, WorkloadNotPortableError
 
-__all__ = ["check_workload", "pack", "sources"]
+__all__ = ["Packed", "check_workload", "pack", "sources"]
 
 # The search pickles every candidate anew; with this many it has looked far enough.
 _MOST_PROBES = 400
 _MOST_SOURCE_CHARS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A workload as it was when it was packed: usable wherever a workload is.
+
+    Attributes:
+        data: the workload, by cloudpickle.
+        sources: lines of notebook cells by file name, for tracebacks.
+    """
+
+    data: bytes = field(repr=False)
+    sources: Mapping[str, list[str]] = field(repr=False)
+
+    def __call__(self, settings: Any) -> Any:
+        """Run it here, as the process of a run does."""
+        return cloudpickle.loads(self.data)(settings)
 
 
 def check_workload(workload: Any) -> None:
@@ -57,6 +75,8 @@ def pack(workload: Callable[..., Any]) -> bytes:
     Raises:
         WorkloadNotPortableError: something that it refers to cannot travel; names it.
     """
+    if isinstance(workload, Packed):
+        return workload.data
     try:
         packed: bytes = cloudpickle.dumps(workload)
         return packed
@@ -76,6 +96,8 @@ def sources(workload: Any) -> dict[str, list[str]]:
 
     Only what is no file on disk is taken: the child reads files itself.
     """
+    if isinstance(workload, Packed):
+        return dict(workload.sources)
     found: dict[str, list[str]] = {}
     budget = _MOST_SOURCE_CHARS
     for filename in _code_files(workload):

@@ -116,6 +116,11 @@ class Session:
             return tuple(self._runs)
 
     @property
+    def packed(self) -> portable.Packed:
+        """The workload as it was taken: for an experiment on the very code that the runs ran."""
+        return portable.Packed(self._workload, self._sources)
+
+    @property
     def state(self) -> str:
         """Of the current or last run; ``"idle"`` before the first, ``"closed"`` at the end."""
         run = self._run

@@ -1,15 +1,119 @@
-"""The Lab's table of runs in words: the same figures for the browser, plain text and Markdown."""
+"""The Lab's runs in words: the same figures for the browser, plain text and Markdown.
+
+All of it refers to one run, the pinned one: settings, speed, picture. Two runs one after the
+other are not a comparison, so their ratio is called unconfirmed until an interleaved A/B of the
+two has answered.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
-from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
+import numpy as np
+
+from perfkit.experiment.result import SPEED, Ratio, RunResult, ratio
 from perfkit.report._text import table
-from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_share
+from perfkit.words import (
+    ABSENT,
+    fmt_bytes,
+    fmt_interval,
+    fmt_ms,
+    fmt_ms_interval,
+    fmt_number,
+    fmt_ratio,
+    fmt_share,
+    plural,
+)
+
+if TYPE_CHECKING:
+    from perfkit.experiment.ab import ABResult
 
 Cell = dict[str, str]
+Kind = Literal["confirmed", "unconfirmed", "same settings"]
+
+_SPARK_POINTS = 48
+#: What an unconfirmed ratio is worth.
+UNCONFIRMED = (
+    "unconfirmed: the runs took place one after the other, so the machine may have changed between "
+    "them; Confirm runs both in turns"
+)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How many times as fast as the pinned run a run is.
+
+    Attributes:
+        kind: where the ratio comes from: an interleaved A/B of both (``confirmed``) or two runs
+            one after the other.
+        n_blocks: how many blocks of the A/B it rests on.
+        sentence: the A/B's own words.
+    """
+
+    ratio: Ratio
+    kind: Kind
+    n_blocks: int = 0
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class Board:
+    """The runs, which of them is pinned, and what Confirm has answered so far.
+
+    Attributes:
+        pinned: the run that somebody pinned; None for the first that was measured.
+        answers: of Confirm, by (pinned run, other run).
+    """
+
+    runs: Sequence[RunResult]
+    pinned: int | None = None
+    answers: Mapping[tuple[int, int], ABResult] = field(default_factory=dict)
+
+    @cached_property
+    def base(self) -> RunResult | None:
+        """The run that all others refer to."""
+        measured = [run for run in self.runs if is_measured(run)]
+        chosen = [run for run in measured if run.run_id == self.pinned]
+        return next(iter(chosen or measured), None)
+
+    def speed(self, run: RunResult) -> Speed | None:
+        """Against the pinned run; None for itself, and where there is nothing to compare."""
+        base = self.base
+        if base is None or run.run_id == base.run_id or not is_measured(run):
+            return None
+        answer = self.answer(base, run)
+        if answer is not None:
+            found = answer.ratio
+            if (base.run_id, run.run_id) not in self.answers:  # asked the other way round
+                ends = (_inverse(found.high), _inverse(found.low))
+                found = Ratio(1 / found.ratio, *ends, found.per)
+            return Speed(found, "confirmed", len(answer.blocks), answer.sentence)
+        same = dict(run.values) == dict(base.values)
+        return Speed(ratio(base, run), "same settings" if same else "unconfirmed")
+
+    def answer(self, one: RunResult, other: RunResult) -> ABResult | None:
+        """What Confirm said of the two, in either order."""
+        there, back = (one.run_id, other.run_id), (other.run_id, one.run_id)
+        return self.answers.get(there) or self.answers.get(back)
+
+    def settings(self, run: RunResult) -> str:
+        """What is different from the pinned run; all values where the run is that run."""
+        base = self.base or self.runs[0]
+        if run.run_id == base.run_id:
+            return all_values(run.values) or "no settings"
+        return changes(base.values, run.values) or f"as run {base.run_id}"
+
+
+def is_measured(run: RunResult) -> bool:
+    """Whether it has steps that count."""
+    return run.step is not None and bool(run.counted.any())
+
+
+def _inverse(x: float) -> float:
+    return 1 / x if x > 0 else float("inf")
 
 
 def words(value: Any) -> str:
@@ -35,97 +139,127 @@ def all_values(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {words(value)}" for name, value in values.items())
 
 
-def baseline(runs: Sequence[RunResult]) -> RunResult | None:
-    """The run that the others are compared with: the first that was measured."""
-    return next((run for run in runs if run.step is not None and run.counted.any()), None)
+def verdict(board: Board, run: RunResult) -> str:
+    """The run against the pinned one, for the state line; empty where there is nothing to say."""
+    speed = board.speed(run)
+    if speed is None or board.base is None:
+        return ""
+    other = f"run {board.base.run_id}"
+    number = fmt_ratio(speed.ratio.ratio)
+    per = " per sample" if speed.ratio.per == "sample" else ""
+    if speed.kind == "same settings":
+        return f"{number} the speed of {other}{per}, with the same settings: the spread of runs"
+    if speed.kind == "unconfirmed":
+        return f"{number} the speed of {other}{per}, unconfirmed"
+    ends = fmt_interval(speed.ratio.low, speed.ratio.high)
+    if not speed.ratio.different:
+        return f"confirmed against {other}: no difference seen, {number} {ends}{per}"
+    word = "faster" if speed.ratio.ratio > 1 else "slower"
+    return f"confirmed: {word} than {other}, {number} {ends}{per}"
 
 
-def against(base: RunResult | None, run: RunResult) -> Ratio | None:
-    """How many times faster than the first one; None where there is nothing to compare."""
-    if base is None or run is base or run.step is None or not run.counted.any():
-        return None
-    return ratio(base, run)
+# --- for the browser ------------------------------------------------------------------------------
 
 
-def browser_rows(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """What ``js/src/runs.js`` shows: a text and a smaller detail for each cell."""
-    base = baseline(runs)
-    rows = [_browser_row(base, runs[0], run) for run in runs]
-    told = ""
-    for row in rows:  # what the peak is, once
-        kind = row["peak"]["detail"]
-        row["peak"]["detail"] = "" if kind == told else kind
-        told = kind or told
-    return rows
+def browser_rows(board: Board) -> list[dict[str, Any]]:
+    """What ``js/src/runs.js`` shows: text, a smaller detail and a title for each cell."""
+    return [_browser_row(board, run) for run in board.runs]
 
 
-def _browser_row(base: RunResult | None, first: RunResult, run: RunResult) -> dict[str, Any]:
-    step = run.step
+def _browser_row(board: Board, run: RunResult) -> dict[str, Any]:
+    is_base = board.base is not None and run.run_id == board.base.run_id
     return {
         "run": run.run_id,
         "state": run.state,
-        "changed": _cell(_settings_text(first, run)),
-        "step": _cell(fmt_ms(step.median), _interval_ms(run)) if step else _cell("–"),
+        "pinned": is_base,
+        "pinnable": is_measured(run),
+        "changed": _cell(board.settings(run)),
+        "step": _step_cell(run),
         "wait": _cell(fmt_share(run.wait_share)),
-        "rate": _cell(_rate(run)),
-        "peak": _cell(fmt_bytes(run.peak_bytes), run.peak_kind if run.peak_bytes else ""),
-        "ratio": _ratio_cell(base, run),
+        "rate": _cell(fmt_number(run.samples_per_s)),
+        "peak": _cell(fmt_bytes(run.peak_bytes), title=run.peak_kind),
+        "ratio": _ratio_cell(board, run),
+        "spark": _spark(run),
+        "medians": _medians(run),
         "message": run.message,
-        "notes": " · ".join(dict.fromkeys((*run.warnings, *(step.warnings if step else ())))),
+        "notes": list(dict.fromkeys(_notes(board, run))),
         "traceback": run.traceback_text,
     }
 
 
-def _cell(text: str, detail: str = "") -> Cell:
-    return {"text": text, "detail": detail}
+def _cell(text: str, detail: str = "", title: str = "") -> Cell:
+    return {"text": text, "detail": detail, "title": title}
 
 
-def _settings_text(first: RunResult, run: RunResult) -> str:
-    if run is first:
-        return all_values(run.values) or "no settings"
-    return changes(first.values, run.values) or f"as run {first.run_id}"
+def _notes(board: Board, run: RunResult) -> list[str]:
+    """What makes the figures doubtful; of a confirmed speed, too."""
+    answer = None if board.base is None else board.answer(board.base, run)
+    return [
+        *run.warnings,
+        *(run.step.warnings if run.step else ()),
+        *(f"Confirm: {warning}" for warning in (answer.warnings if answer else ())),
+    ]
 
 
-def _interval_ms(run: RunResult) -> str:
+def _step_cell(run: RunResult) -> Cell:
     step = run.step
     if step is None:
-        return ""
-    interval = _between(fmt_ms(step.low), fmt_ms(step.high))
-    return f"{_unbroken(interval)}, {_unbroken(f'n = {run.n_counted}')}"
+        return _cell(ABSENT)
+    interval = fmt_ms_interval(step.low, step.high)
+    steps = plural(step.n, "quiet step" if run.n_quiet == step.n else "step")
+    return _cell(fmt_ms(step.median), _unbroken(interval), f"95 % interval {interval} over {steps}")
 
 
 def _unbroken(text: str) -> str:
     return text.replace(" ", "\u00a0")
 
 
-def _between(low: str, high: str) -> str:
-    """``70 – 79 ms``: the unit once where both have the same."""
-    number, _, unit = low.partition(" ")
-    return f"{number} – {high}" if high.endswith(f" {unit}") else f"{low} – {high}"
+def _ratio_cell(board: Board, run: RunResult) -> dict[str, Any]:
+    nothing = {"kind": "none", "value": None, "low": None, "high": None, "why": ""}
+    if board.base is not None and run.run_id == board.base.run_id:
+        return nothing | _cell("1×", "pinned") | {"kind": "pinned"}
+    speed = board.speed(run)
+    if speed is None:
+        return nothing | _cell(ABSENT)
+    compared = speed.ratio
+    text, per = fmt_ratio(compared.ratio), ", per sample" * (compared.per == "sample")
+    found = nothing | {"kind": speed.kind, "value": compared.ratio}
+    if speed.kind == "same settings":
+        why = "Both runs have the same settings: runs differ this much by themselves."
+        return found | _cell(text, f"same settings{per}") | {"why": why}
+    if speed.kind == "unconfirmed":
+        return found | _cell(text, f"unconfirmed{per}") | {"why": UNCONFIRMED}
+    ends = _unbroken(fmt_interval(compared.low, compared.high))
+    word = "faster" if compared.ratio > 1 else "slower"
+    detail = f"{word if compared.different else 'no difference seen'} {ends}{per}"
+    finite = compared.high if np.isfinite(compared.high) else None
+    why = f"{speed.sentence} {plural(speed.n_blocks, 'block')}, run in turns."
+    return found | _cell(text, detail) | {"low": compared.low, "high": finite, "why": why}
 
 
-def _rate(run: RunResult) -> str:
-    rate = run.samples_per_s
-    if rate is None:
-        return "–"
-    return fmt_number(rate)
+def _spark(run: RunResult) -> list[float]:
+    """The step time over the run, as few numbers: medians of neighbouring steps."""
+    if not len(run.step_ms):
+        return []
+    parts = np.array_split(run.step_ms, min(_SPARK_POINTS, len(run.step_ms)))
+    return [float(f"{np.median(part):.4g}") for part in parts]
 
 
-def _ratio_cell(base: RunResult | None, run: RunResult) -> Cell:
-    if run is base:
-        return _cell("1", "baseline")
-    compared = against(base, run)
-    if compared is None or base is None:
-        return _cell("–")
-    interval = _unbroken(f"{fmt_ratio(compared.low)} – {fmt_ratio(compared.high)}")
-    if not compared.different:
-        detail = f"no difference seen ({interval})"
-    else:
-        detail = f"{'faster' if compared.ratio > 1 else 'slower'} ({interval})"
-    if compared.per == "sample":
-        detail += "; per sample, as batches differ"
-    return _cell(fmt_ratio(compared.ratio), detail)
+def _medians(run: RunResult) -> dict[str, float | None]:
+    """Of the steps that count: what the plot's legend says of a run that has ended."""
+    if not is_measured(run):
+        return {"step": None, "wait": None, "memory": None}
+    counted = run.counted
+    memory = run.memory_bytes[counted] if len(run.memory_bytes) == len(counted) else np.empty(0)
+    wait = run.wait_ms[counted] if len(run.wait_ms) == len(counted) else np.empty(0)
+    return {
+        "step": float(np.median(run.step_ms[counted])),
+        "wait": float(np.median(wait)) if len(wait) else None,
+        "memory": float(np.median(memory)) / 2**20 if len(memory) and memory.max() > 0 else None,
+    }
 
+
+# --- as text --------------------------------------------------------------------------------------
 
 _HEADER = (
     "run",
@@ -140,73 +274,85 @@ _HEADER = (
 )
 
 
-def _plain_rows(runs: Sequence[RunResult]) -> list[list[str]]:
-    base = baseline(runs)
-    rows = []
-    for run in runs:
-        compared = against(base, run)
-        speed = "1" if run is base else fmt_ratio(compared.ratio) if compared else "–"
-        if compared is not None:
-            speed += f" {fmt_interval(compared.low, compared.high)}"
-            speed += " per sample" * (compared.per == "sample")
-        step = run.step
-        rows.append(
-            [
-                str(run.run_id),
-                _settings_text(runs[0], run),
-                run.state,
-                fmt_ms(step.median) if step else "–",
-                _between(fmt_ms(step.low), fmt_ms(step.high)) if step else "–",
-                fmt_share(run.wait_share),
-                _rate(run),
-                fmt_bytes(run.peak_bytes),
-                speed,
-            ]
-        )
-    return rows
+def _plain_rows(board: Board) -> list[list[str]]:
+    return [
+        [
+            f"{run.run_id}{' (pinned)' if board.base is run and len(board.runs) > 1 else ''}",
+            board.settings(run),
+            run.state,
+            fmt_ms(run.step.median) if run.step else ABSENT,
+            fmt_ms_interval(run.step.low, run.step.high) if run.step else ABSENT,
+            fmt_share(run.wait_share),
+            fmt_number(run.samples_per_s),
+            fmt_bytes(run.peak_bytes),
+            _plain_speed(board, run),
+        ]
+        for run in board.runs
+    ]
 
 
-def _footnotes(runs: Sequence[RunResult]) -> list[str]:
+def _plain_speed(board: Board, run: RunResult) -> str:
+    if run is board.base:
+        return "1×"
+    speed = board.speed(run)
+    if speed is None:
+        return ABSENT
+    per = " per sample" * (speed.ratio.per == "sample")
+    text = f"{fmt_ratio(speed.ratio.ratio)}{per}"
+    if speed.kind != "confirmed":
+        return f"{text}, {speed.kind}"
+    seen = "" if speed.ratio.different else ", no difference seen"
+    return f"{text} {fmt_interval(speed.ratio.low, speed.ratio.high)}{seen}"
+
+
+def _footnotes(board: Board) -> list[str]:
+    runs = board.runs
     notes = [f"run {run.run_id} {run.state}: {run.message}" for run in runs if run.message]
     kinds = list(dict.fromkeys(run.peak_kind for run in runs if run.peak_bytes is not None))
     if kinds:
         notes.append(f"peak: {'; '.join(kinds)}")
-    base = baseline(runs)
-    if base is not None:
-        notes.append("median step: of quiet windows, with its 95 % interval")
-        if len(runs) > 1:
-            notes.append(
-                f"{SPEED}: run {base.run_id}'s ÷ the run's, with its 95 % interval; "
-                f"{ONE_AFTER_THE_OTHER}"
-            )
-        notes += [
-            f"run {run.run_id}: {warning}"
-            for run in runs
-            for warning in run.warnings
-            if warning.startswith("steps are uneven")
-        ]
-        notes.append(base.provenance.sentence())
+    base = board.base
+    if base is None:
+        return notes
+    notes.append("median step: over the quiet steps, with its 95 % interval")
+    speeds = [speed for run in runs if (speed := board.speed(run)) is not None]
+    if speeds:
+        notes.append(f"{SPEED}, run {base.run_id} ÷ this run")
+    kinds_of_speed = {speed.kind for speed in speeds}
+    if "unconfirmed" in kinds_of_speed:
+        notes.append(UNCONFIRMED)
+    if "same settings" in kinds_of_speed:
+        notes.append("same settings: runs differ this much by themselves")
+    if "confirmed" in kinds_of_speed:
+        notes.append("[…]: confirmed by an interleaved A/B of both, with its 95 % interval")
+    notes += [
+        f"run {run.run_id}: {warning}"
+        for run in runs
+        for warning in run.warnings
+        if warning.startswith("steps are uneven")
+    ]
+    notes.append(base.provenance.sentence())
     return notes
 
 
-def plain_table(runs: Sequence[RunResult]) -> str:
+def plain_table(board: Board) -> str:
     """The runs as aligned text."""
-    if not runs:
+    if not board.runs:
         return "no run yet"
-    body = table(_HEADER, _plain_rows(runs), align="><<>>>>>>", width=140, indent="")
-    return "\n".join([body, *_footnotes(runs)])
+    body = table(_HEADER, _plain_rows(board), align="><<>>>>>>", width=140, indent="")
+    return "\n".join([body, *_footnotes(board)])
 
 
-def markdown_table(title: str, runs: Sequence[RunResult]) -> str:
+def markdown_table(title: str, board: Board) -> str:
     """The runs as a Markdown document."""
     lines = [f"# {_escaped(title)}", ""]
-    if not runs:
+    if not board.runs:
         return "\n".join([*lines, "No run yet.", ""])
     lines.append("| " + " | ".join(_HEADER) + " |")
     lines.append("|" + "|".join(" ---: " if i != 1 else " --- " for i in range(len(_HEADER))) + "|")
-    lines += ["| " + " | ".join(map(_escaped, row)) + " |" for row in _plain_rows(runs)]
+    lines += ["| " + " | ".join(map(_escaped, row)) + " |" for row in _plain_rows(board)]
     lines.append("")
-    lines += [f"- {_escaped(note)}" for note in _footnotes(runs)]
+    lines += [f"- {_escaped(note)}" for note in _footnotes(board)]
     return "\n".join([*lines, ""])
 
 

@@ -1,4 +1,4 @@
-"""The Lab: flip a setting, watch the step time of a real run change, keep the figures."""
+"""The Lab: change a setting, watch the step time of a real run change, keep the figures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import sys
 import threading
 import time
 import traceback
@@ -14,7 +15,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
 import numpy as np
@@ -32,14 +33,19 @@ from perfkit.experiment.events import (
     StateChanged,
 )
 from perfkit.experiment.result import SPEED, RunResult
-from perfkit.experiment.session import Session
+from perfkit.experiment.session import Session, positive
 from perfkit.experiment.settings import Setting, clash
 from perfkit.machine import facts
 from perfkit.widgets import _lab_rows as rows_
+from perfkit.widgets._cell import Execution, execution
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
 from perfkit.widgets._history import History, planar
+from perfkit.widgets._lab_confirm import BUDGET_S, Confirmation
 from perfkit.widgets._lab_figure import Curve, columns, png
 from perfkit.words import fmt_ms
+
+if TYPE_CHECKING:
+    from perfkit.experiment.ab import ABResult
 
 __all__ = ["Lab"]
 
@@ -47,7 +53,8 @@ _COLUMNS = 5  # seconds, step ms, data wait ms, memory MiB, quiet
 # Two messages a second where training and browser share the cores (ten would slow a two-core
 # machine by 12 %, two by 1.8 %).
 _FLUSH_EVERY_S = 0.5
-_LIVE_STEPS = 15  # the state line tells the median of the last few steps
+_LIVE_STEPS = 15  # the state line has the median of the last few steps
+_CONFIRMING = "confirming"
 
 _one_at_a_time = threading.Lock()
 _active: weakref.ref[Lab] | None = None
@@ -94,22 +101,41 @@ class _Curve:
     def snapshot(self) -> dict[str, Any]:
         return {"run": self.run_id, **self.history.snapshot()}
 
+    @classmethod
+    def of(cls, run: RunResult) -> _Curve:
+        """The curve of a run that has ended."""
+        curve = cls(run.run_id)
+        if len(run.index):
+            curve.take(
+                Points(run.run_id, run.index, run.step_ms, run.wait_ms, run.memory_bytes, run.quiet)
+            )
+            curve.waiting()
+        return curve
+
 
 class Lab(anywidget.AnyWidget):
-    """Toggles beside a live plot of a training run in a process of its own.
+    """Settings to change beside a live plot of a training run in a process of its own.
 
     ``workload(settings)`` is a generator function that builds model, loader and optimizer and
-    yields once a step. Showing the Lab returns at once; flipping a toggle after the first run
-    starts the next one, with the last as a ghost line behind it. Everything that can be clicked
-    can be called: :meth:`run`, :meth:`stop`, :meth:`pause`, :meth:`resume`, :meth:`export`.
-    Two Labs would disturb each other's figures: while one runs, another refuses to start.
+    yields once a step. Showing the Lab returns at once; changing a setting after the first run
+    starts the next one. One run is pinned, at first run 1: its curve is the dashed line behind
+    the live one, and settings, speed and picture refer to it. :meth:`pin` another one.
+
+    Two runs one after the other are not a comparison, because the machine may have changed
+    between them: their ratio is called unconfirmed. :meth:`confirm` runs both in turns, in fresh
+    processes, and its answer then replaces the ratio in the table.
+
+    Everything that can be clicked can be called: :meth:`run`, :meth:`stop`, :meth:`pause`,
+    :meth:`resume`, :meth:`pin`, :meth:`confirm`, :meth:`export`. Two Labs would disturb each
+    other's figures: while one runs, another refuses to start. A Lab whose cell is run again
+    stops, and the new one takes over.
 
     Args:
         workload: the generator function.
         settings: names from the catalogue, or your own by ``perfkit.setting(name, values)``.
         seconds: how long a run lasts after its warm-up.
-        title: what stands above the plot; by default the workload's name, where that says more
-            than "workload".
+        title: the heading above the plot; by default the workload's name, unless that is
+            "workload".
 
     Raises:
         SettingError: an unknown setting; the message lists those that exist.
@@ -149,7 +175,12 @@ class Lab(anywidget.AnyWidget):
                 lab._take(event)
 
         self._live: _Curve | None = None
-        self._ghost: _Curve | None = None
+        self._ghost: _Curve | None = None  # of the pinned run
+        self._pinned: int | None = None
+        self._answers: dict[tuple[int, int], ABResult] = {}
+        self._confirmation: Confirmation | None = None
+        self._replaced = False
+        self._execution = execution(sys._getframe(1).f_code.co_filename)
         self._flushed = 0.0
         self._label = ""
         self._seconds = seconds
@@ -160,6 +191,7 @@ class Lab(anywidget.AnyWidget):
         # also when the interpreter ends: no process stays behind
         self._close_session = weakref.finalize(self, self._session.close)
         self._closed = False
+        _take_over(self._execution)
         name = getattr(workload, "__name__", type(workload).__name__)
         shown = title or ("" if name == "workload" else name)  # which every workload is
         self._values = {one.name: one.default for one in self._session.settings}
@@ -183,9 +215,9 @@ class Lab(anywidget.AnyWidget):
         return tuple(self._session.runs)
 
     def run(self, **values: Any) -> RunResult:
-        """Run once with these values, the other settings as they stand; wait for the result.
+        """Run once with these values, the other settings as they are; wait for the result.
 
-        The same as flipping the toggles by hand. A run that fails is a result too: see its
+        The same as changing the settings by hand. A run that fails is a result too: see its
         ``state``, ``message`` and ``traceback_text``. Ctrl-C stops the run and comes through.
 
         Raises:
@@ -211,8 +243,11 @@ class Lab(anywidget.AnyWidget):
         return self._begin(values)
 
     def stop(self) -> None:
-        """End the run now; what it measured so far stays."""
+        """End the run, or Confirm, now; what a run measured so far stays."""
         self._session.stop()
+        confirmation = self._confirmation
+        if confirmation is not None:
+            confirmation.stop()
 
     def pause(self) -> None:
         """Hold the run between two steps."""
@@ -221,6 +256,51 @@ class Lab(anywidget.AnyWidget):
     def resume(self) -> None:
         """Go on after :meth:`pause`."""
         self._session.resume()
+
+    def pin(self, run: int) -> None:
+        """Refer to this run from now on: the dashed line, the settings, the speeds, the picture.
+
+        Raises:
+            UsageError: there is no such run, or it measured no step.
+        """
+        if not any(rows_.is_measured(one) and one.run_id == run for one in self.runs):
+            raise UsageError(f"run {run!r:.20} cannot be pinned: {self._measured_ones()}")
+        self._pinned = run
+        if self._live is not None:
+            self._label = self._label_of(self._live.run_id)
+        self._show_ghost()
+        self._show_rows()
+        if not self._busy() and self.status["started"]:
+            last = self.runs[-1]
+            self._show_state(last.state, self._told(last))
+        self._picture_later(self._board())
+
+    def confirm(self, run: int | None = None, *, budget_s: float = BUDGET_S) -> ABResult:
+        """Compare a run with the pinned one in turns, in fresh processes; wait for the answer.
+
+        The answer stands in the table from then on. Ctrl-C stops it and comes through.
+
+        Args:
+            run: the number of a run; by default the last one that is not pinned.
+            budget_s: how long it may take, see :func:`perfkit.ab`.
+
+        Raises:
+            UsageError: there are no two runs to compare, another Lab is running, or
+                :meth:`stop` was called meanwhile.
+            WorkloadError: a run of the comparison failed.
+        """
+        confirmation = self._begin_confirmation(run, positive("budget_s", budget_s))
+        try:
+            confirmation.wait()
+        except BaseException:
+            confirmation.stop()
+            raise
+        self._await_picture()
+        if confirmation.error is not None:
+            raise confirmation.error
+        if confirmation.answer is None:
+            raise UsageError("the comparison was stopped before it had an answer")
+        return confirmation.answer
 
     def export(self, path: str | Path) -> Path:
         """Write the runs to ``.png`` (picture), ``.json`` (everything) or ``.md`` (table).
@@ -235,7 +315,7 @@ class Lab(anywidget.AnyWidget):
         makers: dict[str, Callable[[], bytes]] = {
             ".png": self._png,
             ".json": lambda: self._json().encode(),
-            ".md": lambda: rows_.markdown_table(self._named, self.runs).encode(),
+            ".md": lambda: rows_.markdown_table(self._named, self._board()).encode(),
         }
         make = makers.get(target.suffix.lower())
         if make is None:
@@ -254,6 +334,8 @@ class Lab(anywidget.AnyWidget):
         self._closed = True
         if self._worker is not None:
             self._commands.put(None)
+        if self._confirmation is not None:
+            self._confirmation.stop()
         self._close_session()
         self._await_picture()
         with _one_at_a_time:
@@ -270,7 +352,7 @@ class Lab(anywidget.AnyWidget):
         return f"Lab({self.title!r}, settings={names})"
 
     def __str__(self) -> str:
-        return f"{self!r}\n{rows_.plain_table(self.runs)}"
+        return f"{self!r}\n{rows_.plain_table(self._board())}"
 
     # --- runs --------------------------------------------------------------------------------
 
@@ -278,18 +360,91 @@ class Lab(anywidget.AnyWidget):
         global _active
         if self._closed:
             raise UsageError("this Lab is closed: make a new one")
+        if self._confirmation is not None:
+            self._confirmation.stop()
         with _one_at_a_time:
-            other = _active() if _active is not None else None
-            if other is not None and other is not self and other._busy():
-                raise UsageError(
-                    f"another Lab ({other._named!r}) is running, and two at once would "
-                    "disturb each other's figures: stop it or wait for its end"
-                )
+            self._must_be_alone()
             chosen = self._values | dict(values)
             run_id = self._session.start(**chosen)  # stops a run that is still going on
             _active = weakref.ref(self)
         self._choose(chosen)
         return run_id
+
+    def _must_be_alone(self) -> None:
+        other = _active() if _active is not None else None
+        if other is not None and other is not self and other._busy() and not other._replaced:
+            raise UsageError(
+                f"another Lab ({other._named!r}) is running, and two at once would "
+                "disturb each other's figures: stop it or wait for its end"
+            )
+
+    def _board(self, runs: Sequence[RunResult] | None = None) -> rows_.Board:
+        return rows_.Board(self.runs if runs is None else runs, self._pinned, dict(self._answers))
+
+    def _measured_ones(self) -> str:
+        found = [str(run.run_id) for run in self.runs if rows_.is_measured(run)]
+        return f"runs with measured steps are {', '.join(found)}" if found else "no run yet"
+
+    def _begin_confirmation(self, number: int | None, budget_s: float) -> Confirmation:
+        global _active
+        if self._closed:
+            raise UsageError("this Lab is closed: make a new one")
+        self.stop()
+        board = self._board()
+        base = board.base
+        others = [run for run in board.runs if rows_.is_measured(run) and run is not base]
+        if number is not None:
+            others = [run for run in others if run.run_id == number]
+        if base is None or not others:
+            which = "second run" if number is None else f"run {number!r:.20}"
+            raise UsageError(
+                f"nothing to confirm: there is no {which} beside the pinned one; "
+                f"{self._measured_ones()}"
+            )
+        with _one_at_a_time:
+            self._must_be_alone()
+            _active = weakref.ref(self)
+            self._confirmation = confirmation = Confirmation(
+                self._session.packed,
+                self._session.settings,
+                base,
+                others[-1],
+                budget_s=budget_s,
+                say=self._confirming,
+                ended=self._confirmed,
+            )
+        self._confirming("starting")
+        confirmation.start()
+        return confirmation
+
+    def _confirming(self, line: str) -> None:
+        now = self._confirmation
+        if now is not None and not self._closed:
+            words = f"Run {now.other} and run {now.base} in turns · {line}"
+            self.status = _status(_CONFIRMING, words, started=True) | {"confirming": now.other}
+
+    def _confirmed(self, now: Confirmation) -> None:
+        """From the confirmation's own thread, at its end."""
+        self._confirmation = None
+        if self._closed:
+            return
+        try:
+            told = "the comparison was stopped before it had an answer"
+            if now.answer is not None:
+                self._answers[now.base, now.other] = now.answer
+                told = now.answer.sentence
+            elif now.error is not None:
+                told = f"no answer: {now.error}"
+                if not isinstance(now.error, PerfkitError):
+                    self._tell(now.error)
+            self._show_rows()
+            state = "stopped" if now.answer is None and now.error is None else "done"
+            state = "failed" if now.error is not None else state
+            words = f"Run {now.other} against run {now.base} · {told}"
+            self.status = _status(state, words, started=True)
+            self._picture_later(self._board())
+        except Exception as error:
+            self._tell(error)
 
     def _choose(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)
@@ -310,6 +465,8 @@ class Lab(anywidget.AnyWidget):
             "set": lambda: self._flip(content["name"], content["index"]),
             "start": lambda: self._restart(),
             "stop": self.stop,
+            "pin": lambda: self.pin(content["run"]),
+            "confirm": lambda: self._confirm_later(content["run"]),
             "pause": self.pause,
             "resume": self.resume,
             "export": lambda: self._send_file(content["format"]),
@@ -317,6 +474,7 @@ class Lab(anywidget.AnyWidget):
         action = actions.get(content.get("type", ""))
         if action is None or self._closed:
             return
+        self.send({"type": "heard"})  # the browser says so where nobody answers
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name="perfkit-lab", daemon=True)
             self._worker.start()
@@ -347,11 +505,14 @@ class Lab(anywidget.AnyWidget):
             return
         self._begin({name: value})
 
+    def _confirm_later(self, run: int) -> None:
+        self._begin_confirmation(run, BUDGET_S)
+
     def _restart(self) -> None:
         self._begin({})
 
     def _send_file(self, kind: str) -> None:
-        text = self._json() if kind == "json" else rows_.markdown_table(self._named, self.runs)
+        text = self._json() if kind == "json" else rows_.markdown_table(self._named, self._board())
         mime = "application/json" if kind == "json" else "text/markdown"
         self.send(
             {"type": "file", "name": f"{self.file_stem}.{kind}", "mime": mime},
@@ -371,7 +532,8 @@ class Lab(anywidget.AnyWidget):
                     self._points(event)
                 case StateChanged():
                     self._flush()
-                    self._show_state(event.state, event.message)
+                    if event.state not in FINAL_STATES:  # RunFinished follows and says it all
+                        self._show_state(event.state, event.message)
                 case RunFinished():
                     self._run_finished(event.result)
         except Exception as error:
@@ -379,17 +541,38 @@ class Lab(anywidget.AnyWidget):
             self._tell(error)
 
     def _run_started(self, event: RunStarted) -> None:
-        before = self._session.runs[-1].values if self._session.runs else None
-        what = rows_.changes(before, event.values) if before is not None else ""
-        self._label = (
-            f"Run {event.run_id}: {what or rows_.all_values(event.values) or 'no settings'}"
-        )
-        if self._live is not None and self._live.history.total:
-            self._ghost = self._live
+        self._label = self._label_of(event.run_id, event.values)
         self._live = _Curve(event.run_id)
-        self.send({"type": "run", "run": event.run_id})
-        self.warning = " · ".join(event.notes)
         self._show_state("starting", "")
+        self.send({"type": "run", "run": event.run_id})
+        self._show_ghost()
+        self.warning = " · ".join(event.notes)
+
+    def _label_of(self, run_id: int, values: Mapping[str, Any] | None = None) -> str:
+        """What the run is, against the pinned one."""
+        if values is None:
+            values = next((run.values for run in self.runs if run.run_id == run_id), self._values)
+        base = self._board().base
+        if base is None or base.run_id == run_id:
+            return f"Run {run_id}: {rows_.all_values(values) or 'no settings'}"
+        what = rows_.changes(base.values, values)
+        if not what:
+            return f"Run {run_id}: the settings of run {base.run_id}"
+        return f"Run {run_id}: {what} (run {base.run_id} is pinned)"
+
+    def _show_ghost(self) -> None:
+        """Have the browser draw the pinned run behind the live one."""
+        base = self._board().base
+        live = None if self._live is None else self._live.run_id
+        if base is None or base.run_id == live:
+            self._ghost = None
+            self.send({"type": "ghost", "run": 0})
+            return
+        if self._ghost is None or self._ghost.run_id != base.run_id:
+            self._ghost = _Curve.of(base)
+        kept = self._ghost.snapshot()
+        data = kept.pop("data")
+        self.send({"type": "ghost", **kept}, buffers=[data])
 
     def _points(self, event: Points) -> None:
         if self._live is None or event.run_id != self._live.run_id:
@@ -424,18 +607,24 @@ class Lab(anywidget.AnyWidget):
 
     def _run_finished(self, result: RunResult) -> None:
         self._flush()
-        runs = self.runs if result in self.runs else (*self.runs, result)
-        self.rows = rows_.browser_rows(runs)
-        words = result.message
-        if result.step is not None and not words:
-            words = f"{fmt_ms(result.step.median)} a step (median)"
-            base = rows_.baseline(runs)
-            if base is not None and base is not result:
-                speed = self.rows[-1]["ratio"]
-                words += f" · against run {base.run_id} {speed['text']}: {speed['detail']}"
-        self._show_state(result.state, words)
+        board = self._board(self.runs if result in self.runs else (*self.runs, result))
+        self._show_rows(board)
         self.send_state("curves")  # for a page that is saved now
-        self._picture_later(runs)
+        # the table at once: whoever sees the end and saves, saves this run, too
+        self._show_static(board, picture=None)
+        self._show_state(result.state, self._told(result, board))
+        self._picture_later(board)
+
+    def _told(self, run: RunResult, board: rows_.Board | None = None) -> str:
+        """How a run ended and how it compares, in a line."""
+        if run.step is None or run.state not in ("done", "stopped"):
+            return run.message
+        verdict = rows_.verdict(board or self._board(), run)
+        words = f"{fmt_ms(run.step.median)} a step (median)"
+        return " · ".join(part for part in (words, verdict, run.message) if part)
+
+    def _show_rows(self, board: rows_.Board | None = None) -> None:
+        self.rows = rows_.browser_rows(board or self._board())
 
     def _tell(self, error: BaseException) -> None:
         head = f"error in the kernel: {type(error).__name__}: {error}"
@@ -450,17 +639,22 @@ class Lab(anywidget.AnyWidget):
         }
 
     def _png(self) -> bytes:
-        kept = [curve for curve in (self._ghost, self._live) if curve is not None]
-        return png(self.title, [Curve(f"run {one.run_id}", one.history.rows()) for one in kept])
+        kept = [(curve, "") for curve in (self._live,) if curve is not None]
+        if self._ghost is not None:
+            kept.insert(0, (self._ghost, ", pinned"))
+        return png(
+            self.title, [Curve(f"run {one.run_id}{of}", one.history.rows()) for one, of in kept]
+        )
 
     def _json(self) -> str:
-        base = rows_.baseline(self.runs)
+        board = self._board()
 
-        def speed(base: RunResult | None, run: RunResult) -> dict[str, Any] | None:
-            compared = rows_.against(base, run)
-            if base is None or compared is None:
+        def speed(run: RunResult) -> dict[str, Any] | None:
+            found = board.speed(run)
+            if board.base is None or found is None:
                 return None
-            return {"against_run": base.run_id} | compared._asdict()
+            more = {"kind": found.kind, "n_blocks": found.n_blocks}
+            return {"against_run": board.base.run_id} | more | found.ratio._asdict()
 
         return json.dumps(
             {
@@ -468,32 +662,45 @@ class Lab(anywidget.AnyWidget):
                 "speed": SPEED,
                 "title": self.title,
                 "settings": [one.name for one in self._session.settings],
-                "runs": [run.to_dict() | {"speed": speed(base, run)} for run in self.runs],
+                "pinned": None if board.base is None else board.base.run_id,
+                "runs": [run.to_dict() | {"speed": speed(run)} for run in board.runs],
+                "confirmed": [answer.to_dict() for answer in board.answers.values()],
             },
             indent=1,
         )
 
-    def _static_bundle(self, runs: Sequence[RunResult]) -> dict[str, Any]:
-        """Picture and table; the living widget hides the HTML of its own Lab."""
-        text = f"{self!r}\n{rows_.plain_table(runs)}"
+    def _static_bundle(
+        self, board: rows_.Board | None = None, picture: bytes | None = None
+    ) -> dict[str, Any]:
+        """Table and picture; the living widget hides the HTML of its own Lab."""
+        board = self._board() if board is None else board
+        table = rows_.plain_table(board)
         # a closed Lab has no widget beside it, which would hide this
-        marker = "" if self._closed else f'class="pk-static-{self.lab_id}"'
-        if not runs:
+        name = "" if self._closed else f"pk-static-{self.lab_id}"
+        marker = f'class="{name}"' if name else ""
+        if not board.runs:
             hint = escape(
                 f"{self._named}: no run yet. A Lab needs a running kernel and a front end."
             )
-            return {"text/plain": repr(self), "text/html": f"<p {marker}>{hint}</p>"}
-        picture = base64.b64encode(self._png()).decode()
-        alt = f"{self._named}: step time, data wait and memory of the last runs; figures below"
+            return {
+                "text/plain": repr(self),
+                "text/html": f"{_without_model(name)}<p {marker}>{hint}</p>",
+            }
+        image = ""
+        if picture is not None:
+            alt = f"{self._named}: step time, data wait and memory of the last run and the pinned"
+            image = (
+                f'<img alt="{escape(alt)} one; figures below" '
+                f'src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
+            )
         return {
-            "text/plain": text,
+            "text/plain": f"{self!r}\n{table}",
             "text/html": (
-                f'<div {marker}><img alt="{escape(alt)}" src="data:image/png;base64,{picture}">'
-                f"<pre>{escape(rows_.plain_table(runs))}</pre></div>"
+                f"{_without_model(name)}<div {marker}>{image}<pre>{escape(table)}</pre></div>"
             ),
         }
 
-    def _picture_later(self, runs: Sequence[RunResult]) -> None:
+    def _picture_later(self, board: rows_.Board) -> None:
         """Draw beside the session's thread: the first time, importing matplotlib takes seconds."""
         if not has_front_end():
             return
@@ -503,7 +710,7 @@ class Lab(anywidget.AnyWidget):
             if before is not None:
                 before.join()
             try:
-                self._show_static(runs)
+                self._show_static(board, picture=self._png())
             except Exception as error:
                 self._tell(error)
 
@@ -514,10 +721,13 @@ class Lab(anywidget.AnyWidget):
         if self._painter is not None and self._painter is not threading.current_thread():
             self._painter.join(30)
 
-    def _show_static(self, runs: Sequence[RunResult]) -> None:
+    def _show_static(self, board: rows_.Board, *, picture: bytes | None) -> None:
+        if not has_front_end():
+            return
         from IPython.display import update_display
 
-        update_display(self._static_bundle(runs), raw=True, display_id=f"perfkit-{self.lab_id}")
+        bundle_ = self._static_bundle(board, picture)
+        update_display(bundle_, raw=True, display_id=f"perfkit-{self.lab_id}")
 
     def _ipython_display_(self) -> None:
         from IPython.display import display
@@ -525,13 +735,38 @@ class Lab(anywidget.AnyWidget):
         if not has_front_end():
             display({"text/plain": str(self)}, raw=True)
             return
+        static = self._static_bundle(picture=self._png() if self.runs else None)
         if self._closed:
-            display(self._static_bundle(self.runs), raw=True)
+            display(static, raw=True)
             return
         bundle_ = self._repr_mimebundle_()
         data, metadata = bundle_ if isinstance(bundle_, tuple) else (bundle_, {})
         display(data, metadata=metadata, raw=True)
-        display(self._static_bundle(self.runs), raw=True, display_id=f"perfkit-{self.lab_id}")
+        display(static, raw=True, display_id=f"perfkit-{self.lab_id}")
+
+
+def _take_over(now: Execution | None) -> None:
+    """A cell that is run again shows a new Lab: the old one of that cell ends its run."""
+    with _one_at_a_time:
+        old = _active() if _active is not None else None
+    before = None if old is None else old._execution
+    if old is None or now is None or before is None or not old._busy():
+        return
+    if before.cell == now.cell and before.number != now.number:
+        old._replaced = True
+        old.stop()
+
+
+def _without_model(static: str) -> str:
+    """Hides what a front end says instead of a widget whose kernel is gone.
+
+    JupyterLab puts "Error displaying widget: model not found" above the static picture; a living
+    widget has elements in it, that text has none.
+    """
+    if not static:
+        return ""
+    before = f".jp-OutputArea-child:has(+ .jp-OutputArea-child .{static})"
+    return f"<style>{before} .jupyter-widgets:not(:has(*)) {{ display: none; }}</style>"
 
 
 def _status(state: str, line: str, *, started: bool, progress: float = 0.0) -> dict[str, Any]:

@@ -87,7 +87,11 @@ class FakeSession:
             n_quiet=len(step_ms),
             provenance=stamp(),
             n_counted=len(step_ms),
+            index=np.arange(len(step_ms)),
             step_ms=step_ms,
+            wait_ms=0.5 * step_ms,
+            memory_bytes=np.full(len(step_ms), 300 * 2**20, np.int64),
+            quiet=np.ones(len(step_ms), bool),
             counted=np.ones(len(step_ms), bool),
             traceback_text=traceback_text,
         )
@@ -102,7 +106,7 @@ class FakeSession:
 
     def stop(self) -> None:
         self.calls.append("stop")
-        if not self._ended.is_set():
+        if self._run_id and not self._ended.is_set():
             self.finish("stopped")
 
     def pause(self) -> None:
@@ -112,6 +116,10 @@ class FakeSession:
     def resume(self) -> None:
         self.calls.append("resume")
         self.on_event(StateChanged(self._run_id, "running"))
+
+    @property
+    def packed(self) -> str:
+        return "packed"
 
     def close(self) -> None:
         self.closed += 1

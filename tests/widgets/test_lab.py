@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import re
 import struct
 import subprocess
 import sys
@@ -13,16 +12,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from _fake_session import FakeSession
 
-from perfkit.errors import SettingError, UsageError
+from perfkit.errors import SettingError, UsageError, WorkloadFailedError
+from perfkit.experiment import _cancel
 from perfkit.experiment.events import Points
+from perfkit.experiment.result import Ratio
 from perfkit.experiment.settings import setting
 from perfkit.widgets import lab as lab_module
+from perfkit.widgets._cell import Execution
 from perfkit.widgets.lab import Lab
 
 WORKERS = setting("num_workers", [0, 2, 4])
@@ -91,12 +94,13 @@ def test_table_says_what_changed_and_the_ratio_to_run_1(make: Callable[..., Lab]
     assert second["changed"]["text"] == "num_workers 0 → 2"
     # 40.3 against 10.3 ms, means of the fixed ripple
     assert second["ratio"]["text"] == "3.92×"
-    assert second["ratio"]["detail"].startswith("faster (")
-    # what the peak is, is said once
-    assert first["peak"] == {"text": "300 MiB", "detail": "resident memory, with workers"}
-    assert second["peak"] == {"text": "300 MiB", "detail": ""}
-    assert second["step"]["detail"] == "10.1\u00a0–\u00a010.4\u00a0ms, n\u00a0=\u00a030"
-    assert "· against run 1 3.92×: faster (" in lab.status["line"]
+    # one after the other is no comparison
+    assert (second["ratio"]["kind"], second["ratio"]["detail"]) == ("unconfirmed", "unconfirmed")
+    assert first["peak"]["text"] == "300 MiB"
+    assert first["peak"]["title"] == "resident memory, with workers"
+    assert second["step"]["detail"] == "[10.1,\u00a010.4]\u00a0ms"
+    assert second["step"]["title"] == "95 % interval [10.1, 10.4] ms over 30 quiet steps"
+    assert lab.status["line"].endswith("· 3.92× the speed of run 1, unconfirmed")
 
 
 def test_another_batch_size_is_compared_by_samples(
@@ -108,7 +112,7 @@ def test_another_batch_size_is_compared_by_samples(
     lab.run(num_workers=2)  # a quarter of the samples in a quarter of the time
     assert lab.rows[1]["ratio"]["text"] == "1.00×"
     assert "per sample" in lab.rows[1]["ratio"]["detail"]
-    assert re.search(r"1\.00\d?× \[\S+, \S+\] per sample", str(lab))
+    assert "1.00× per sample, unconfirmed" in str(lab)
     exported = json.loads(lab.export(tmp_path / "lab.json").read_text())
     assert exported["runs"][0]["speed"] is None
     assert exported["runs"][1]["speed"]["per"] == "sample"
@@ -117,12 +121,13 @@ def test_another_batch_size_is_compared_by_samples(
     assert "mean time per step" in lab.export(tmp_path / "lab.md").read_text()
 
 
-def test_equal_runs_show_no_difference(make: Callable[..., Lab]) -> None:
+def test_runs_with_the_same_settings_are_called_faster_by_nothing(make: Callable[..., Lab]) -> None:
     lab = make()
     lab.run()
     lab.run()
-    assert lab.rows[1]["ratio"]["detail"].startswith("no difference seen")
+    assert lab.rows[1]["ratio"]["kind"] == "same settings"
     assert lab.rows[1]["changed"]["text"] == "as run 1"
+    assert lab.status["line"].startswith("Run 2: the settings of run 1 · ")
 
 
 @pytest.mark.parametrize("state", ["failed", "out of memory", "hung", "killed"])
@@ -136,7 +141,7 @@ def test_a_failed_run_is_shown_and_the_lab_goes_on(make: Callable[..., Lab], sta
     assert row["traceback"].endswith("ValueError")
     assert row["ratio"]["text"] == "–"
     assert lab.status["busy"] is False
-    assert "&lt;b&gt;broke" in lab._static_bundle(lab.runs)["text/html"]
+    assert "&lt;b&gt;broke" in lab._static_bundle()["text/html"]
     session(lab).finish_at_once = True
     assert lab.run().state == "done"
 
@@ -162,8 +167,8 @@ def test_points_travel_as_one_buffer_of_float32_columns(
     lab.start(num_workers=2)
     session(lab).steps(3)
     kinds = [content["type"] for content, _ in sent]
-    assert kinds == ["run", "points"]
-    content, buffers = sent[1]
+    assert kinds == ["run", "ghost", "points"]
+    content, buffers = sent[2]
     assert content == {"type": "points", "run": 1, "first": 0, "rows": 3}
     seconds, step, wait, memory, quiet = np.frombuffer(buffers[0], np.float32).reshape(5, 3)
     assert step.tolist() == pytest.approx([10.0, 10.1, 10.2])
@@ -338,8 +343,9 @@ def test_the_export_button_sends_a_file(
     lab.run()
     sent = sent_by(lab, monkeypatch)
     click(lab, type="export", format="json")
-    until(lambda: bool(sent))
-    content, buffers = sent[0]
+    until(lambda: len(sent) == 2)
+    assert sent[0][0] == {"type": "heard"}
+    content, buffers = sent[1]
     assert content == {"type": "file", "name": "my-run-1.json", "mime": "application/json"}
     assert json.loads(buffers[0])["title"] == "my run/1"
 
@@ -447,3 +453,261 @@ def test_a_workload_called_workload_is_no_title(
     assert lab.file_stem == "lab"
     assert lab.export(tmp_path / "lab.md").read_text().startswith("# Lab\n")
     assert make(title="workload").title == "workload"
+
+
+# --- pin ----------------------------------------------------------------------------------------
+
+
+def test_everything_refers_to_the_pinned_run(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    lab.run(num_workers=4)
+    sent = sent_by(lab, monkeypatch)
+    click(lab, type="pin", run=2)
+    until(lambda: lab.rows[1]["pinned"])
+    assert [row["pinned"] for row in lab.rows] == [False, True, False]
+    assert lab.rows[0]["changed"]["text"] == "num_workers 2 → 0"
+    assert lab.rows[1]["changed"]["text"] == "num_workers 2, cached off, pin_memory off"
+    assert lab.rows[2]["changed"]["text"] == "num_workers 2 → 4"
+    assert lab.rows[0]["ratio"]["text"] == "0.255×"
+    assert lab.rows[1]["ratio"] | {"why": ""} == {
+        "kind": "pinned",
+        "value": None,
+        "low": None,
+        "high": None,
+        "why": "",
+        "text": "1×",
+        "detail": "pinned",
+        "title": "",
+    }
+    (ghost,) = [(content, buffers) for content, buffers in sent if content["type"] == "ghost"]
+    assert (ghost[0]["run"], ghost[0]["rows"]) == (2, 30)
+    steps = np.frombuffer(ghost[1][0], np.float32).reshape(5, 30)[1]
+    assert steps[:2].tolist() == pytest.approx([10.0, 10.1])
+    assert lab.status["line"].startswith("Run 3: num_workers 2 → 4 (run 2 is pinned) · ")
+    assert lab.status["line"].endswith(" the speed of run 2, unconfirmed")
+    curves = lab.get_state("curves")["curves"]
+    assert (curves["live"]["run"], curves["ghost"]["run"]) == (3, 2)
+    assert "2 (pinned)" in str(lab)
+    exported = json.loads(lab._json())
+    assert exported["pinned"] == 2
+    assert exported["runs"][0]["speed"]["against_run"] == 2
+    lab.run(num_workers=0)
+    assert lab.rows[3]["changed"]["text"] == "num_workers 2 → 0"
+    assert lab.get_state("curves")["curves"]["ghost"]["run"] == 2
+
+
+def test_the_line_never_mixes_two_baselines(make: Callable[..., Lab]) -> None:
+    # 0 → 2 → 4 workers: the change and the ratio are both against run 1
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    lab.run(num_workers=4)
+    assert lab.status["line"].startswith("Run 3: num_workers 0 → 4 (run 1 is pinned) · ")
+    assert "the speed of run 1" in lab.status["line"]
+
+
+def test_only_a_measured_run_can_be_pinned(make: Callable[..., Lab]) -> None:
+    lab = make()
+    with pytest.raises(UsageError, match="run 1 cannot be pinned: no run yet"):
+        lab.pin(1)
+    session(lab).finish_at_once = False
+    lab.start()
+    session(lab).finish("failed", "broken")
+    session(lab).finish_at_once = True
+    lab.run()
+    with pytest.raises(UsageError, match=r"run 1 cannot be pinned: runs with .* are 2$"):
+        lab.pin(1)
+    assert lab.rows[1]["pinned"], "the first that was measured is pinned from the start"
+    assert (lab.rows[0]["pinnable"], lab.rows[1]["pinnable"]) == (False, True)
+
+
+def test_the_pinned_run_alone_has_no_ghost(make: Callable[..., Lab]) -> None:
+    lab = make()
+    lab.run()
+    assert lab.get_state("curves")["curves"]["ghost"] is None
+    lab.run(num_workers=2)
+    lab.pin(2)
+    assert lab.get_state("curves")["curves"]["ghost"] is None
+
+
+# --- Confirm ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What ``perfkit.ab`` is asked for, and the answer that it gives."""
+    from perfkit.experiment import ab as ab_module
+
+    asked: dict[str, Any] = {"low": 3.8, "high": 4.0, "hold": None}
+
+    def fake(workload: Any, a: Any, b: Any, **more: Any) -> Any:
+        asked.update(workload=workload, a=a, b=b, more=more)
+        more["say"]("run 1 | run 2: 3 blocks, ratio 3.900, about 9 s left")
+        while asked["hold"] is not None and not asked["hold"].is_set():
+            _cancel.raise_if_cancelled()
+            time.sleep(0.005)
+        ratio = Ratio((asked["low"] + asked["high"]) / 2, asked["low"], asked["high"])
+        return SimpleNamespace(
+            ratio=ratio,
+            blocks=(None,) * 8,
+            sentence="'run 2' is 3.90× as fast as 'run 1'.",
+            warnings=("the machine was busy",),
+            to_dict=lambda: {"sentence": "…"},
+        )
+
+    monkeypatch.setattr(ab_module, "ab", fake)
+    return asked
+
+
+def test_confirm_puts_its_answer_into_the_table(
+    make: Callable[..., Lab], answers: dict[str, Any]
+) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    found = lab.confirm()
+    assert found.ratio.ratio == pytest.approx(3.9)
+    assert answers["workload"] == "packed", "the very code that the runs ran"
+    assert (answers["a"]["num_workers"], answers["b"]["num_workers"]) == (0, 2)
+    cell = lab.rows[1]["ratio"]
+    assert (cell["kind"], cell["text"], cell["low"], cell["high"]) == ("confirmed", "3.90×", 3.8, 4)
+    assert cell["detail"] == "faster [3.80,\u00a04.00]"
+    assert lab.status["state"] == "done"
+    assert "3.90× as fast" in lab.status["line"]
+    assert lab.rows[1]["notes"] == ["Confirm: the machine was busy"]
+    assert "3.90× [3.80, 4.00]" in str(lab)
+    # the same answer, read from the other side
+    lab.pin(2)
+    assert lab.rows[0]["ratio"]["kind"] == "confirmed"
+    assert lab.rows[0]["ratio"]["detail"] == "slower [0.250,\u00a00.263]"
+    assert json.loads(lab._json())["confirmed"] == [{"sentence": "…"}]
+
+
+def test_confirm_that_sees_no_difference_says_so(
+    make: Callable[..., Lab], answers: dict[str, Any]
+) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    answers.update(low=0.98, high=1.04)
+    lab.confirm(2)
+    assert lab.rows[1]["ratio"]["detail"].startswith("no difference seen [0.98")
+
+
+def test_confirm_from_the_browser_and_stop(
+    make: Callable[..., Lab], answers: dict[str, Any]
+) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    answers["hold"] = threading.Event()
+    click(lab, type="confirm", run=2)
+    until(lambda: "3 blocks" in lab.status["line"])
+    assert (lab.status["state"], lab.status["busy"]) == ("confirming", True)
+    click(lab, type="stop")
+    until(lambda: lab.status["state"] == "stopped")
+    assert lab.rows[1]["ratio"]["kind"] == "unconfirmed"
+    assert "stopped before it had an answer" in lab.status["line"]
+    # a run that is started meanwhile ends it, too
+    click(lab, type="confirm", run=2)
+    until(lambda: lab.status["state"] == "confirming")
+    assert lab.run(cached=True).run_id == 3
+    assert lab.status["state"] == "done"
+
+
+def test_a_confirm_that_fails_says_why(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perfkit.experiment import ab as ab_module
+
+    def failing(*_: Any, **__: Any) -> None:
+        raise WorkloadFailedError("run 2: ValueError: broken", "")
+
+    monkeypatch.setattr(ab_module, "ab", failing)
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    with pytest.raises(WorkloadFailedError):
+        lab.confirm()
+    assert lab.status["state"] == "failed"
+    assert "no answer: run 2: ValueError: broken" in lab.status["line"]
+
+
+def test_nothing_to_confirm(make: Callable[..., Lab]) -> None:
+    lab = make()
+    with pytest.raises(UsageError, match="nothing to confirm"):
+        lab.confirm()
+    lab.run()
+    with pytest.raises(UsageError, match="no second run beside the pinned one"):
+        lab.confirm()
+    with pytest.raises(UsageError, match="no run 7 beside"):
+        lab.confirm(7)
+
+
+# --- a new Lab of the same cell -----------------------------------------------------------------
+
+
+def test_a_new_lab_of_the_same_cell_takes_over(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [Execution("cell 3", "message 1")]
+    monkeypatch.setattr(lab_module, "execution", lambda _: now[0])
+    old = make()
+    session(old).finish_at_once = False
+    old.start()
+    beside = make()
+    with pytest.raises(UsageError, match="another Lab"):
+        beside.run()  # two Labs of one execution are two Labs
+    assert old.status["busy"]
+    now[0] = Execution("cell 4", "message 2")
+    make()
+    assert old.status["busy"], "another cell's Lab leaves it alone"
+    now[0] = Execution("cell 3", "message 3")
+    new = make()
+    assert old.status["state"] == "stopped"
+    assert new.run().state == "done"
+
+
+def test_a_new_lab_takes_over_from_one_that_cannot_stop(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [Execution("cell 3", "message 1")]
+    monkeypatch.setattr(lab_module, "execution", lambda _: now[0])
+    old = make()
+    session(old).finish_at_once = False
+    old.start()
+    monkeypatch.setattr(session(old), "stop", lambda: None)
+    now[0] = Execution("cell 3", "message 2")
+    assert make().run().state == "done"
+
+
+# --- what stays ---------------------------------------------------------------------------------
+
+
+def test_the_saved_table_has_the_run_before_its_end_is_shown(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import IPython.display
+
+    lab = make()
+    said: list[str] = []
+    monkeypatch.setattr(lab_module, "has_front_end", lambda: True)
+    monkeypatch.setattr(lab, "_picture_later", lambda board: None)
+    monkeypatch.setattr(
+        IPython.display, "update_display", lambda data, **_: said.append(data["text/plain"])
+    )
+    lab.observe(lambda change: said.append(change["new"]["state"]), "status")
+    lab.run()
+    table = next(i for i, text in enumerate(said) if "num_workers 0, cached off" in text)
+    assert table < said.index("done")
+
+
+def test_the_static_picture_hides_a_widget_without_a_model(make: Callable[..., Lab]) -> None:
+    lab = make()
+    lab.run()
+    page = lab._static_bundle()["text/html"]
+    assert f".pk-static-{lab.lab_id}) .jupyter-widgets:not(:has(*))" in page

@@ -2,6 +2,7 @@
 
 import uPlot from "uplot";
 import { format, h } from "./parts.js";
+import { summary } from "./points.js";
 import { onThemeChange, readTheme } from "./theme.js";
 
 const NARROW = 480; // px: below, axes lose their titles and ticks stand further apart
@@ -27,6 +28,7 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
   let dirty = false;
   let frame = 0;
   let hover = null;
+  let medians = null; // of each series, where the caller knows better than the plotted points
 
   const values = series.map((one) => {
     const value = h("span", { class: "pk-value" });
@@ -130,11 +132,17 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
     ctx.restore();
   }
 
+  /** The legend has medians; the values under the pointer while it is over the plot. */
   function showValues() {
-    const row = hover ?? data[0].length - 1;
     series.forEach((one, i) => {
+      if (one.ghost) return;
+      if (hover === null) {
+        const median = medians?.[i] ?? summary(data[i + 1])?.median;
+        values[i].textContent = median === undefined || median === null ? "" : `median ${format(median, one.unit)}`;
+        return;
+      }
       // a joined table has holes where only the other run has a point: take the one before
-      let k = row;
+      let k = hover;
       while (k > 0 && (data[i + 1][k] === null || data[i + 1][k] === undefined)) k--;
       const value = data[i + 1][k];
       values[i].textContent = value === undefined || value === null ? "" : format(value, one.unit);
@@ -226,9 +234,11 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
 
   return {
     element,
-    /** Draw these columns (x first), shade the x ranges of `bands`, say `text` under the plot. */
-    set(columns, { bands: shaded = [], text = "" } = {}) {
+    /** Draw these columns (x first), shade the x ranges of `bands`, say `text` under the plot;
+     * `medians` of the series are for the legend. */
+    set(columns, { bands: shaded = [], text = "", medians: known = null } = {}) {
       data = columns;
+      medians = known;
       bands = shaded;
       noteText = text;
       request();
@@ -291,7 +301,7 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
   };
 }
 
-const height = (width) => Math.round(Math.min(280, Math.max(170, width * 0.36)));
+const height = (width) => Math.round(Math.min(250, Math.max(160, width * 0.3)));
 
 /** The next 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 × 10^k above a number. */
 function nice(value) {

@@ -1,153 +1,126 @@
-// The Lab's toggles: checkbox, menu, slider. The kernel says what can be chosen and what cannot.
+// The Lab's settings as a row of chips. The kernel says what can be chosen and what cannot.
 
 import { freshId, h } from "./parts.js";
 
 /**
- * One control for each setting; `choose(name, index)` is called when the user picks a value.
- * Returned: {element, show(choice)}.
+ * One chip for each setting that can be changed here; what cannot be is folded behind one mark.
+ * `choose(name, index)` is called when the reader picks a value.
+ * Returned: {element, show(choice), say(text), enable(on)}.
  */
 export function createControls(specs, choose) {
-  const controls = specs.map((spec) => createControl(spec, (index) => choose(spec.name, index)));
-  // one line of help for all: that of the control under the pointer or with the focus
-  const idle = "Point at a setting to read what it does.";
+  const locked = (spec) => spec.values.filter((value) => !value.reason).length < 2;
+  const usable = specs.filter((spec) => !locked(spec));
+  const chips = usable.map((spec) => createChip(spec, (index) => choose(spec.name, index)));
+  // one line of help for all: that of the chip under the pointer or with the focus
+  let idle = "";
   const help = h("p", { class: "pk-help", "aria-hidden": "true" }, idle);
-  const explain = (spec) => () => {
-    help.textContent = spec ? `${spec.label}: ${spec.help}` : idle;
+  const explain = (text) => () => {
+    help.textContent = text;
   };
-  controls.forEach(({ element: one }, i) => {
-    if (!specs[i].help) return;
-    for (const event of ["pointerenter", "focusin"]) one.addEventListener(event, explain(specs[i]));
-    one.addEventListener("pointerleave", explain(null));
-    one.addEventListener("focusout", explain(null));
+  chips.forEach(({ element: one }, i) => {
+    const text = [usable[i].label, usable[i].help].filter(Boolean).join(": ");
+    for (const event of ["pointerenter", "focusin"]) one.addEventListener(event, explain(text));
+    for (const event of ["pointerleave", "focusout"])
+      one.addEventListener(event, () => explain(idle)());
   });
   const element = h(
     "fieldset",
     { class: "pk-controls" },
     h("legend", { class: "pk-hidden" }, "Settings"),
-    h("div", { class: "pk-grid" }, ...controls.map((control) => control.element)),
-    specs.some((spec) => spec.help) ? help : null,
+    h("div", { class: "pk-chips" }, ...chips.map((chip) => chip.element), unavailable(specs, locked)),
+    help,
   );
   return {
     element,
     show(choice) {
-      controls.forEach((control, i) => control.show(choice[specs[i].name]));
+      chips.forEach((chip, i) => chip.show(choice[usable[i].name]));
+    },
+    /** What the line of help says while it explains no setting. */
+    say(text) {
+      if (help.textContent === idle) help.textContent = text;
+      idle = text;
+    },
+    enable(on) {
+      element.disabled = !on;
     },
   };
 }
 
-function createControl(spec, choose) {
-  const id = freshId("control");
-  const hintId = `${id}-hint`;
-  const usable = spec.values.filter((value) => !value.reason);
-  const locked = usable.length < 2;
-  const make = { checkbox, menu, slider }[spec.control];
-  const { label, show } = make(spec, { id, hintId, locked, choose });
-  // an option that cannot be taken says why in words, not only by being grey
-  const reasons = new Map();
-  for (const { label: text, reason } of spec.values)
-    if (reason) reasons.set(reason, [...(reasons.get(reason) ?? []), text]);
-  const hint = h(
-    "div",
-    { class: "pk-hint", id: hintId },
-    spec.help ? h("div", { class: "pk-hidden" }, spec.help) : null,
-    ...[...reasons].map(([reason, texts]) =>
+/** "2 not available here": settings and values that cannot be taken, each with its reason. */
+function unavailable(specs, locked) {
+  const rows = specs.flatMap((spec) => {
+    const reasons = new Map(); // reason → values
+    for (const { label, reason } of spec.values)
+      if (reason) reasons.set(reason, [...(reasons.get(reason) ?? []), label]);
+    return [...reasons].map(([reason, values]) =>
       h(
-        "div",
-        { class: "pk-reason" },
-        h("b", {}, `${texts.join(", ")} not available: `),
-        reason.replace(/\s*\([^()]*\)$/, ""), // the whole reason is in the title
+        "li",
+        { "data-setting": locked(spec) ? spec.name : null },
+        h("b", {}, locked(spec) ? spec.name : `${spec.name} ${values.join(", ")}`),
+        ` – ${reason}`,
       ),
-    ),
+    );
+  });
+  if (!rows.length) return null;
+  return h(
+    "details",
+    { class: "pk-unavailable" },
+    h("summary", {}, `${rows.length} not available here`),
+    h("ul", {}, ...rows),
   );
-  const element = h(
-    "div",
-    {
-      class: `pk-control${locked ? " pk-locked" : ""}`,
-      "data-setting": spec.name,
-      title: [...reasons.keys()].join("\n") || null,
-    },
-    label,
-    hint,
-  );
-  return { element, show };
 }
 
-function checkbox(spec, { id, hintId, locked, choose }) {
+function createChip(spec, choose) {
+  const id = freshId("control");
+  const helpId = `${id}-help`;
+  const make = spec.control === "checkbox" ? toggle : menu;
+  const { label, show } = make(spec, { id, helpId, choose });
+  const help = spec.help ? h("span", { class: "pk-hidden", id: helpId }, spec.help) : null;
+  return { element: h("div", { class: "pk-chip-box", "data-setting": spec.name }, label, help), show };
+}
+
+function toggle(spec, { id, helpId, choose }) {
   // values are two: the first is "off"
   const input = h("input", {
     type: "checkbox",
     id,
-    disabled: locked,
-    "aria-describedby": hintId,
+    "aria-label": spec.label,
+    "aria-describedby": spec.help ? helpId : null,
     onchange: () => choose(input.checked ? 1 : 0),
   });
   return {
-    label: h("label", { class: "pk-check", for: id }, input, h("span", {}, spec.label)),
+    label: h("label", { class: "pk-chip pk-toggle", for: id }, input, h("span", {}, spec.name)),
     show: (index) => {
       input.checked = index === 1;
     },
   };
 }
 
-function menu(spec, { id, hintId, locked, choose }) {
+function menu(spec, { id, helpId, choose }) {
+  let timer = 0;
   const select = h(
     "select",
     {
       id,
-      disabled: locked,
-      "aria-describedby": hintId,
-      onchange: () => choose(Number(select.value)),
+      "aria-label": spec.label,
+      "aria-describedby": spec.help ? helpId : null,
+      onchange: () => {
+        clearTimeout(timer); // arrow keys come one value at a time
+        timer = setTimeout(() => choose(Number(select.value)), 350);
+      },
     },
     ...spec.values.map(({ label, reason }, index) =>
       h(
         "option",
         { value: index, disabled: Boolean(reason), title: reason },
-        reason ? `${label} (not available)` : label,
+        label,
       ),
     ),
   );
   return {
-    label: h("label", { class: "pk-row", for: id }, h("span", {}, spec.label), select),
+    label: h("label", { class: "pk-chip", for: id }, h("span", {}, spec.name), select),
     show: (index) => {
       select.value = String(index);
-    },
-  };
-}
-
-function slider(spec, { id, hintId, locked, choose }) {
-  const output = h("output", { for: id });
-  const nearest = (index) => {
-    // a slider cannot grey out one stop: step over those that cannot be taken
-    const order = spec.values.map((_, i) => i).sort((a, b) => Math.abs(a - index) - Math.abs(b - index));
-    return order.find((i) => !spec.values[i].reason) ?? index;
-  };
-  let timer = 0;
-  const name = (index) => {
-    output.textContent = spec.values[index].label;
-    input.setAttribute("aria-valuetext", spec.values[index].label);
-  };
-  const input = h("input", {
-    type: "range",
-    id,
-    min: 0,
-    max: spec.values.length - 1,
-    step: 1,
-    disabled: locked,
-    "aria-describedby": hintId,
-    oninput: () => name(nearest(Number(input.value))),
-    onchange: () => {
-      const index = nearest(Number(input.value));
-      input.value = String(index);
-      name(index);
-      clearTimeout(timer);
-      timer = setTimeout(() => choose(index), 350); // arrow keys come one stop at a time
-    },
-  });
-  return {
-    label: h("label", { class: "pk-slide", for: id }, h("span", {}, spec.label), output, input),
-    show: (index) => {
-      input.value = String(index);
-      name(index);
     },
   };
 }

@@ -1,8 +1,9 @@
-// Lab: toggles, a live curve of the run in the child process, the last run as a ghost, a table.
+// Lab: settings, a live curve of the run in the child process, the pinned run behind it, a table.
 
 import uPlot from "uplot";
 import { createChart } from "./chart.js";
 import { createControls } from "./controls.js";
+import { watchKernel } from "./kernel.js";
 import { announcer, dataTable, errorBox, format, frame, h, throttle } from "./parts.js";
 import { Points, summary } from "./points.js";
 import { createRuns } from "./runs.js";
@@ -15,6 +16,10 @@ const CURVES = [
   { label: "data wait", unit: "ms", axis: "left", color: "c2", fill: true, width: 1.5 },
   { label: "memory", unit: "MiB", axis: "right", color: "c3", dash: [2, 3], width: 1.5 },
 ];
+const ANSWER_WITHIN_MS = 5000;
+const NO_KERNEL =
+  "The kernel behind this Lab was restarted or has ended. The figures stay; run the cell again for a new Lab.";
+const NO_ANSWER = "No answer from the kernel yet: it is busy, or it is gone.";
 const GHOSTS = CURVES.map((one) => ({ ...one, ghost: true, fill: false, width: 1.25, dash: [6, 4] }));
 
 export default () => {
@@ -23,6 +28,7 @@ export default () => {
   let run = 0;
   let ghostRun = 0;
   const views = new Set();
+  let alive = true;
   const all = (action) => {
     for (const view of views) view[action]();
   };
@@ -46,11 +52,17 @@ export default () => {
           download(content.name, new Blob([buffers[0]], { type: content.mime }));
           return;
         }
+        if (content.type === "heard") {
+          all("heard");
+          return;
+        }
+        if (content.type === "ghost") {
+          ghostRun = content.run;
+          ghost = new Points(WIDTH);
+          if (ghostRun) ghost.restore({ ...content, data: buffers[0] });
+          all("changed");
+        }
         if (content.type === "run" && content.run !== run) {
-          if (live.total) {
-            ghost = live;
-            ghostRun = run;
-          }
           live = new Points(WIDTH);
           run = content.run;
           all("changed");
@@ -60,7 +72,18 @@ export default () => {
         }
       };
       model.on("msg:custom", message);
-      return () => model.off("msg:custom", message);
+      const stopWatching = watchKernel(
+        model,
+        () => [...views].some((view) => view.disconnected()),
+        () => {
+          alive = false;
+          all("kernelGone");
+        },
+      );
+      return () => {
+        model.off("msg:custom", message);
+        stopWatching();
+      };
     },
 
     render({ model, el }) {
@@ -68,7 +91,18 @@ export default () => {
       root.dataset.lab = model.get("lab_id");
       const errors = errorBox();
       const { guard } = errors;
-      const send = guard((content) => model.send(content));
+      let waiting = 0; // for the kernel to say that it has heard a click
+      const send = guard((content) => {
+        if (!alive) return;
+        model.send(content);
+        clearTimeout(waiting);
+        waiting = setTimeout(() => silent(true), ANSWER_WITHIN_MS);
+      });
+      const silence = h("p", { class: "pk-warning pk-silence", role: "status", hidden: true }, NO_ANSWER);
+      const silent = (on) => {
+        clearTimeout(waiting);
+        silence.hidden = !on;
+      };
       const title = model.get("title");
       const name = title || "Lab";
 
@@ -118,7 +152,7 @@ export default () => {
         name,
         fromZero: true,
       });
-      const runs = createRuns();
+      const runs = createRuns(send);
       const stats = () => [
         ...CURVES.map((one, i) => ({
           label: `run ${run || "–"}: ${one.label}`,
@@ -127,14 +161,29 @@ export default () => {
         })),
         ...(ghost.total
           ? CURVES.map((one, i) => ({
-              label: `run ${ghostRun}: ${one.label}`,
+              label: `run ${ghostRun}, pinned: ${one.label}`,
               unit: one.unit,
               stats: summary(ghost.columns[i + 1]),
             }))
           : []),
       ];
-      const table = dataTable("What the plot shows, live points included", stats);
+      // the table's own figures once the run has ended, else the median of the quiet steps
+      const medians = () => {
+        const known = runs.row(run)?.medians;
+        if (known?.step) return [known.step, known.wait, known.memory];
+        const quiet = live.columns[QUIET];
+        if (!quiet.includes(1)) return null;
+        return CURVES.map((_, i) => summary(live.columns[i + 1].filter((_, k) => quiet[k] === 1))?.median);
+      };
+      const table = dataTable("Every point of the plot, also those outside of quiet windows", stats);
       const speaker = announcer();
+      const about = h(
+        "details",
+        { class: "pk-about" },
+        h("summary", {}, "About the figures"),
+        h("p", {}, "Figures come from quiet windows (shaded in the plot), in which nothing is sent to the browser. Between them the curve is live, and a little slower for being watched."),
+        h("p", {}, "Speed is the pinned run’s mean time per step ÷ this run’s, per sample where batches differ. A hollow bar is unconfirmed: the two runs took place one after the other, and the machine may have changed between them. Confirm runs both in turns, in fresh processes; the bar is then solid, with a 95 % interval."),
+      );
       root.append(
         title ? h("div", { class: "pk-head" }, h("strong", { class: "pk-title" }, title)) : "",
         controls.element,
@@ -142,6 +191,18 @@ export default () => {
           "div",
           { class: "pk-actions" },
           h("div", { class: "pk-buttons", role: "group", "aria-label": "Run" }, start, pause, stop),
+          h("div", { class: "pk-statusline" }, state, line),
+        ),
+        warning,
+        silence,
+        track,
+        chart.element,
+        runs.element,
+        h(
+          "div",
+          { class: "pk-foot" },
+          table.element,
+          about,
           h(
             "div",
             { class: "pk-buttons pk-export", role: "group", "aria-label": "Export" },
@@ -149,12 +210,6 @@ export default () => {
             ...exports,
           ),
         ),
-        h("div", { class: "pk-statusline" }, state, line),
-        warning,
-        track,
-        chart.element,
-        table.element,
-        runs.element,
         speaker.element,
         errors.element,
       );
@@ -178,23 +233,48 @@ export default () => {
           const text = [
             live.folded || ghost.folded ? "older points are drawn as the lowest and highest of each group" : "",
           ];
-          chart.showGhost(ghost.total ? `run ${ghostRun}, before this one` : "");
-          chart.set(aligned(live, ghost), { bands: quietBands(live), text: text.filter(Boolean).join(" · ") });
+          chart.showGhost(ghost.total ? `run ${ghostRun}, pinned` : "");
+          chart.set(aligned(live, ghost), {
+            bands: quietBands(live),
+            text: text.filter(Boolean).join(" · "),
+            medians: medians(),
+          });
           table.update();
           describe();
         }),
+        heard: () => silent(false),
+        disconnected: () =>
+          root.closest(".jupyter-widgets")?.classList.contains("jupyter-widgets-disconnected") ?? false,
+        kernelGone: guard(() => {
+          silent(false);
+          statusChanged();
+          controls.enable(false);
+          runs.enable(false);
+          root.classList.add("pk-dead");
+          for (const one of root.querySelectorAll("button"))
+            if (one.dataset.export !== "png") one.disabled = true;
+        }),
       };
       const statusChanged = guard(() => {
-        const status = model.get("status");
+        const status = alive ? model.get("status") : { state: "no kernel", line: NO_KERNEL };
         root.dataset.state = status.state;
+        root.dataset.confirming = status.confirming ?? "";
         state.dataset.state = status.state;
         state.textContent = status.state;
         line.textContent = status.line;
         bar.style.width = `${Math.round(100 * (status.progress ?? 0))}%`;
-        start.textContent = status.started ? "Restart" : "Start";
+        track.classList.toggle("pk-unknown", status.state === "confirming");
+        start.textContent = status.started ? "Run again" : "Start";
+        controls.say(
+          status.started
+            ? "Change a setting to start the next run."
+            : "Choose the settings of run 1, then press Start.",
+        );
         pause.textContent = status.state === "paused" ? "Resume" : "Pause";
-        pause.disabled = !status.busy;
+        start.disabled = !alive;
+        pause.disabled = !status.busy || status.state === "confirming";
         stop.disabled = !status.busy;
+        runs.enable(alive && !status.busy);
         speaker.say(`${status.state}. ${status.line}`);
       });
       const controlsChanged = guard(() => {
@@ -203,11 +283,14 @@ export default () => {
         controls.element.replaceWith(next.element);
         controls = next;
         choiceChanged();
+        statusChanged();
       });
       const choiceChanged = guard(() => controls.show(model.get("choice")));
       const rowsChanged = guard(() => {
         runs.show(model.get("rows"));
         root.dataset.runs = model.get("rows").length;
+        root.dataset.pinned = model.get("rows").find((row) => row.pinned)?.run ?? "";
+        view.changed(); // the legend has the table's medians
         for (const one of exports) one.disabled = model.get("rows").length === 0 && live.total === 0;
       });
       const warningChanged = guard(() => {
@@ -228,8 +311,10 @@ export default () => {
       view.changed();
       for (const listener of Object.values(listeners))
         if (listener !== controlsChanged) listener();
+      if (!alive) view.kernelGone();
       return () => {
         views.delete(view);
+        clearTimeout(waiting);
         for (const [event, listener] of Object.entries(listeners)) model.off(event, listener);
         for (const part of [speaker, table, describe]) part.cancel();
         chart.destroy();

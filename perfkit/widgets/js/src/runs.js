@@ -1,78 +1,155 @@
 // The Lab's table of runs. All figures come as text from the kernel; only text is put in the page.
 
+import { bar, barReach, pinIcon, spark, sparkTop } from "./bars.js";
 import { h } from "./parts.js";
 
-const COLUMNS = [
-  ["changed", "Settings"],
-  ["step", "Step, median"],
-  ["wait", "Data wait"],
-  ["rate", "Samples/s"],
-  ["peak", "Peak memory"],
-  ["ratio", "Speed against run 1 (time per step)"],
-];
-
-export function createRuns() {
+/** `send(content)` tells the kernel of a click on Pin or Confirm. */
+export function createRuns(send) {
+  const speedHead = h("th", { scope: "col" });
   const body = h("tbody");
+  const heads = ["Run", "Settings", "Step time", "Median step", "Data wait", "Samples/s", "Peak memory"];
   const table = h(
     "table",
     { class: "pk-table pk-runs" },
-    h(
-      "caption",
-      {},
-      "Runs. Figures come from quiet windows (shaded in the plot), in which nothing is sent to the " +
-        "browser; the curve between them is live and a little slower for being watched. Speed is run 1’s " +
-        "mean time per step ÷ the run’s, per sample where batches differ.",
-    ),
-    h(
-      "thead",
-      {},
-      h("tr", {}, h("th", { scope: "col" }, "Run"), ...COLUMNS.map(([, head]) => h("th", { scope: "col" }, head))),
-    ),
+    h("caption", { class: "pk-hidden" }, "Runs"),
+    h("thead", {}, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)), speedHead)),
     body,
   );
   const element = h("div", { class: "pk-scroll" }, table);
   element.hidden = true;
-  const show = (rows) => {
-    element.hidden = rows.length === 0;
-    const open = new Set([...body.querySelectorAll("details[open]")].map((d) => d.dataset.run));
-    body.replaceChildren(...rows.flatMap((row) => [...lines(row, open)]));
-  };
-  return { element, show };
-}
+  let shown = [];
+  let idle = true; // whether a comparison can be started
 
-function* lines(row, open) {
-  const failed = !["done", "stopped"].includes(row.state);
-  const cells = COLUMNS.map(([key, head]) => {
-    const cell = h("td", { "data-label": head, class: `pk-${key}` }, row[key].text);
-    if (row[key].detail) cell.append(h("small", {}, row[key].detail));
-    return cell;
-  });
-  yield h(
-    "tr",
-    { "data-run": row.run, "data-state": row.state, class: failed ? "pk-failed" : null },
-    h(
-      "th",
-      { scope: "row" },
-      String(row.run),
-      row.state === "done" ? null : h("small", { class: "pk-tag" }, row.state),
-    ),
-    ...cells,
-  );
-  if (row.message || row.traceback || row.notes) {
-    const trace = row.traceback
-      ? h("details", { "data-run": row.run }, h("summary", {}, "Traceback"), h("pre", {}, row.traceback))
-      : null;
-    if (trace && open.has(String(row.run))) trace.open = true;
-    yield h(
-      "tr",
-      { class: `pk-message${failed ? " pk-failed" : ""}` },
+  const show = (rows) => {
+    shown = rows;
+    element.hidden = rows.length === 0;
+    const pinned = rows.find((row) => row.pinned);
+    const speed = pinned ? `Speed against run ${pinned.run}` : "Speed";
+    speedHead.textContent = speed;
+    const scale = { top: sparkTop(rows), reach: barReach(rows), speed, pinned };
+    const open = new Set([...body.querySelectorAll("details[open]")].map((d) => d.dataset.key));
+    // who works with the keyboard stays on the button that was pressed
+    const focus = body.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    body.replaceChildren(...rows.flatMap((row) => lines(row, scale)));
+    for (const details of body.querySelectorAll("details"))
+      details.open = open.has(details.dataset.key);
+    if (focus) body.querySelector(`button[data-key="${focus}"]`)?.focus();
+    enable(idle);
+  };
+
+  const enable = (on) => {
+    idle = on;
+    for (const button of body.querySelectorAll(".pk-confirm")) button.disabled = !on;
+  };
+
+  function lines(row, { top, reach, speed, pinned }) {
+    const failed = !["done", "stopped"].includes(row.state);
+    const cell = (key, label, ...more) =>
       h(
         "td",
-        { colspan: COLUMNS.length + 1 },
+        { "data-label": label, class: `pk-${key}`, title: row[key].title || null },
+        ...more,
+        h("span", {}, row[key].text),
+        row[key].detail ? h("small", {}, row[key].detail) : null,
+      );
+    const line = h(
+      "tr",
+      {
+        "data-run": row.run,
+        "data-state": row.state,
+        "data-pinned": row.pinned,
+        class: [
+          failed ? "pk-failed" : "",
+          row.pinned ? "pk-pinned" : "",
+          row.pinnable ? "" : "pk-unmeasured",
+        ].join(" "),
+      },
+      h(
+        "th",
+        { scope: "row" },
+        row.pinnable ? pin(row) : h("span", { class: "pk-no-pin" }),
+        String(row.run),
+        row.state === "done" ? null : h("small", { class: "pk-tag" }, row.state),
+      ),
+      cell("changed", "Settings"),
+      h("td", { "data-label": "Step time", class: "pk-course" }, spark(row.spark, top)),
+      cell("step", "Median step"),
+      cell("wait", "Data wait"),
+      cell("rate", "Samples/s"),
+      cell("peak", "Peak memory"),
+      speedCell(row, speed, reach, pinned),
+    );
+    return row.message || row.traceback || row.notes.length ? [line, below(row, failed)] : [line];
+  }
+
+  function pin(row) {
+    const words = row.pinned
+      ? `Run ${row.run} is pinned: everything refers to it`
+      : `Pin run ${row.run}: compare everything with it`;
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "pk-pin",
+        "data-key": `pin-${row.run}`,
+        "aria-pressed": String(row.pinned),
+        "aria-label": words,
+        title: words,
+        onclick: () => row.pinned || send({ type: "pin", run: row.run }),
+      },
+      pinIcon(),
+    );
+  }
+
+  function speedCell(row, label, reach, pinned) {
+    const { kind, text, detail, why } = row.ratio;
+    const measured = row.ratio.value !== null;
+    return h(
+      "td",
+      { "data-label": label, class: "pk-ratio", "data-kind": kind, title: why || null },
+      h("div", { class: "pk-speed" }, measured ? bar(row.ratio, reach) : null, h("span", {}, text)),
+      detail || kind === "unconfirmed"
+        ? h(
+            "small",
+            {},
+            detail,
+            kind === "unconfirmed"
+              ? h(
+                  "button",
+                  {
+                    type: "button",
+                    class: "pk-confirm",
+                    "data-key": `confirm-${row.run}`,
+                    "aria-label": `Confirm: run ${row.run} and run ${pinned.run} in turns`,
+                    title: `Run ${row.run} and run ${pinned.run} in turns, in fresh processes (about 30 s)`,
+                    onclick: () => send({ type: "confirm", run: row.run }),
+                  },
+                  "Confirm",
+                )
+              : null,
+          )
+        : null,
+    );
+  }
+
+  function below(row, failed) {
+    const fold = (key, summary, content) =>
+      h("details", { "data-key": `${key}-${row.run}` }, h("summary", {}, summary), content);
+    const notes = row.notes.map((note) => h("li", {}, note));
+    return h(
+      "tr",
+      { class: `pk-message${failed ? " pk-failed" : ""}`, "data-of": row.run },
+      h(
+        "td",
+        { colspan: heads.length + 1 },
         row.message ? h("div", {}, row.message) : null,
-        row.notes ? h("div", { class: "pk-muted" }, row.notes) : null,
-        trace,
+        notes.length
+          ? fold("notes", notes.length === 1 ? "1 note" : `${notes.length} notes`, h("ul", {}, ...notes))
+          : null,
+        row.traceback ? fold("traceback", "Traceback", h("pre", {}, row.traceback)) : null,
       ),
     );
   }
+
+  return { element, show, enable, row: (run) => shown.find((one) => one.run === run) };
 }

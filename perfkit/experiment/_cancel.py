@@ -1,0 +1,37 @@
+"""Ending an experiment from another thread: within a second, and with all its processes gone."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+__all__ = ["Cancelled", "cancellable", "raise_if_cancelled"]
+
+_asked: ContextVar[threading.Event | None] = ContextVar("perfkit_cancel", default=None)
+
+
+class Cancelled(Exception):  # noqa: N818 - no error: somebody pressed Stop
+    """The experiment was asked to end."""
+
+
+@contextlib.contextmanager
+def cancellable(asked: threading.Event) -> Iterator[None]:
+    """What runs inside, in this thread, raises :class:`Cancelled` soon after ``asked`` is set."""
+    token = _asked.set(asked)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def raise_if_cancelled() -> None:
+    """End here if somebody asked for it.
+
+    Raises:
+        Cancelled: somebody did.
+    """
+    asked = _asked.get()
+    if asked is not None and asked.is_set():
+        raise Cancelled
