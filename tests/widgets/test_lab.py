@@ -467,7 +467,7 @@ def test_everything_refers_to_the_pinned_run(
     lab.run(num_workers=4)
     sent = sent_by(lab, monkeypatch)
     click(lab, type="pin", run=2)
-    until(lambda: lab.rows[1]["pinned"])
+    until(lambda: "run 2 is pinned" in lab.status["line"])
     assert [row["pinned"] for row in lab.rows] == [False, True, False]
     assert lab.rows[0]["changed"]["text"] == "num_workers 2 → 0"
     assert lab.rows[1]["changed"]["text"] == "num_workers 2, cached off, pin_memory off"
