@@ -21,7 +21,9 @@ def test_words_and_lines_are_counted_and_what_is_folded_is_not() -> None:
         new_markdown_cell("# Two words\n\n<details><summary>More</summary>\n\nlong text</details>"),
         hidden,
         new_code_cell("a = 1\n\n    # a comment\nb = 2"),
-        new_markdown_cell("Before\n\n```python\none\n\ntwo\n```\n\nafter <data value='x'>5</data>."),
+        new_markdown_cell(
+            "Before\n\n```python\none\n\ntwo\n```\n\nafter <data value='x'>5</data>."
+        ),
         new_markdown_cell("## Optional: not counted"),
         new_code_cell("c = 3"),
         new_markdown_cell("## Again"),
