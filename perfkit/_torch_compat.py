@@ -434,6 +434,57 @@ def watch_profiler_starts(listener: Callable[[], None]) -> Callable[[], None]:
     return stop
 
 
+def watch_profiler_ends(listener: Callable[[], bool]) -> Callable[[], None]:
+    """Call ``listener()`` just before the running profiler ends; returns how to stop.
+
+    Who ends a profiler takes its events. Some code ends whichever one runs (Lightning's profiler
+    does, with ``torch.autograd._disable_profiler``), and reading ours afterwards would end the
+    process. If the listener returns True it has ended the profiler itself, and nothing is left
+    to end. Hides ``_disable_profiler`` of ``torch.autograd`` (since torch 1.8),
+    ``torch.autograd.profiler`` and ``torch._C._autograd``.
+    """
+    import importlib
+
+    undo: list[Callable[[], None]] = []
+    for module_name in ("torch.autograd", "torch.autograd.profiler", "torch._C._autograd"):
+        module: Any = importlib.import_module(module_name)
+        original: Any = getattr(module, "_disable_profiler", None)
+        if original is None:
+            continue
+
+        def end(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            return None if listener() else _original(*args, **kwargs)
+
+        setattr(module, "_disable_profiler", end)  # noqa: B010
+        undo.append(functools.partial(setattr, module, "_disable_profiler", original))
+
+    def stop() -> None:
+        while undo:
+            undo.pop()()
+
+    return stop
+
+
+def profiler_runs_here() -> bool:
+    """``torch._C._autograd._profiler_enabled``: whether this thread's profiler is really running.
+
+    Unlike :func:`profiler_is_on` it asks torch's core alone.
+    """
+    import torch
+
+    return bool(torch._C._autograd._profiler_enabled())
+
+
+def forget_running_profiler() -> None:
+    """Set ``torch.autograd.profiler._is_profiler_enabled`` (since 1.12) back after a profiler was
+    ended behind its own back.
+    """
+    import torch
+
+    if hasattr(torch.autograd.profiler, "_is_profiler_enabled"):
+        torch.autograd.profiler._is_profiler_enabled = False
+
+
 _profiler_originals: list[Callable[[], None]] = []
 
 

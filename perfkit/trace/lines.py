@@ -1,38 +1,54 @@
 """Which source lines the step's time goes to, by sampling.
 
-A thread looks at the step's thread about 100 times a second, only while steps are recorded,
-and counts the innermost line of *user* code: not torch, not an installed package, not the
-standard library, not perfkit.
+A thread looks at the step's thread about 100 times a second while steps are recorded, and 20
+times a second for the rest of the region. It notes the innermost line of *user* code: not torch,
+not an installed package, not the standard library, not perfkit. Below a framework
+(``trainer.fit()``) all of the user's time is one line; so the innermost line of an installed
+package that says something is noted too, and such a line is split by it.
 
 Bias: the sampler needs the interpreter lock. Where torch or a decoder has released it the
 sample comes at once; where the step holds it (pure Python) the sampler waits for Python's
 switch interval. At the usual 5 ms most samples would be taken at the next line that releases
 the lock by itself: a loop of 2 ms before a torch call was never seen. So the switch interval
-is 0.5 ms while samples are taken, and set back after; lines that release the lock are still
+is 0.5 ms while steps are recorded, and is set back after; lines that release the lock are still
 seen a little too often, and steps of a few ms get few samples. It finds the lines that
 matter; it is no stopwatch.
+
+Only the sampling thread adds samples, and it adds them to a list with their time: what is to be
+forgotten or counted is a matter of times, decided when the result is read.
 """
 
 from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, FrameType
 
+from perfkit._instrument import Failure, Instrument
 from perfkit._user_code import cell_names, is_user_code, where
 
 SAMPLES_PER_S = 100.0
+BACKGROUND_PER_S = 20.0
 _SWITCH_S = 0.0005  # see the bias above
 _TOO_FEW = 20
 _LOOK_EVERY_S = 0.25  # at deadline and memory
 _JOIN_S = 2.0  # the thread may be waiting for a place in the interpreter's queue of calls
+# Half an hour at the background rate; then every other sample is dropped, and every other taken.
+_MOST_BACKGROUND = 36_000
+# A user line that runs so much of the region, through so many lines of a package, is a framework.
+_FRAMEWORK_SHARE = 0.5
+_FRAMEWORK_LINES = 4
+# Wrappers say nothing about what runs inside of them.
+_SAYS_NOTHING = re.compile(r"^(_?wrap(ped|per)?(_.*)?|inner|_fn|decorate_.*|_?call_.*|__call__)$")
+_TORCH = re.compile(r"[/\\]torch[/\\]")
 
 
 @dataclass(frozen=True)
@@ -42,8 +58,8 @@ class Line:
     Attributes:
         file: the file name under which Python knows the code.
         line: line number in it.
-        where: how to name it to a person: ``cell [3], line 7`` or ``train.py:12``.
-        function: the function it stands in.
+        where: what to call it: ``cell [3], line 7`` or ``train.py:12``.
+        function: the function it is in.
         text: the source line, stripped; empty where it cannot be found.
         n_samples: in how many samples it was the innermost line of user code.
         share: the same as a share of all samples of the step's thread.
@@ -51,6 +67,12 @@ class Line:
         library: the package in which the sample was really taken: ``PIL``, ``torch`` …
         library_function: the Python function there: ``PIL.ImageFile.load``; that of most samples
             where lines are merged.
+        inner: the innermost line of an installed package that it called and that says something:
+            ``transformers/trainer.py:2501``; empty where there is none.
+        inner_function: the function of that line, with its class: ``Trainer._save_checkpoint``.
+        inner_text: the source of that line.
+        is_framework: it runs a whole training (``trainer.fit()``), so only ``inner`` tells its
+            parts apart.
     """
 
     file: str
@@ -63,55 +85,111 @@ class Line:
     in_data_wait: bool
     library: str
     library_function: str = ""
+    inner: str = ""
+    inner_function: str = ""
+    inner_text: str = ""
+    is_framework: bool = False
+
+    @property
+    def place(self) -> str:
+        """What to call it: a framework's own line with the user's, else the user's."""
+        if self.is_framework and self.inner:
+            return f"{self.inner} in {self.inner_function} (called from {self.where})"
+        return self.where
+
+    @property
+    def source(self) -> str:
+        """The source of the line that :attr:`place` names."""
+        return self.inner_text if self.is_framework and self.inner else self.text
 
 
 @dataclass(frozen=True)
 class LineSamples:
-    """Lines by share of the samples; the module's docstring tells the bias.
+    """Lines by share of the samples; the module's docstring describes the bias.
 
     Attributes:
         lines: most frequent first; one line may appear once per library function it called.
         n_samples: all samples of the step's thread, also those outside of user code.
         samples_per_s: how often was sampled.
         warnings: what is doubtful.
+        taken: each sample's time in ns after the trace's origin, and its index in ``lines`` (-1
+            where no user code ran); empty where the times are not known.
     """
 
     lines: tuple[Line, ...]
     n_samples: int
     samples_per_s: float = SAMPLES_PER_S
     warnings: tuple[str, ...] = ()
+    taken: tuple[tuple[int, int], ...] = ()
 
     def by_line(self) -> tuple[Line, ...]:
-        """One entry per source line, whatever library it called; most frequent first."""
-        merged: dict[tuple[str, int], Line] = {}
+        """One entry per source line, whatever library it called; most frequent first.
+
+        A line that runs a framework has one entry per line of the framework.
+        """
+        merged: dict[tuple[str, int, str], Line] = {}
         for line in self.lines:
-            key = (line.file, line.line)
+            key = (line.file, line.line, line.inner if line.is_framework else "")
             first = merged.get(key)
-            if first is None:
-                merged[key] = line
-            else:
-                merged[key] = Line(
-                    **{
-                        **{f: getattr(first, f) for f in Line.__dataclass_fields__},
-                        "n_samples": first.n_samples + line.n_samples,
-                        "share": first.share + line.share,
-                    }
+            merged[key] = (
+                line
+                if first is None
+                else replace(
+                    first,
+                    n_samples=first.n_samples + line.n_samples,
+                    share=first.share + line.share,
                 )
+            )
         return tuple(sorted(merged.values(), key=lambda x: -x.n_samples))
+
+    def chosen(self, keep: Sequence[bool]) -> LineSamples:
+        """These samples alone, their shares being of them; ``keep`` goes with ``taken``."""
+        taken = tuple(t for t, kept in zip(self.taken, keep, strict=True) if kept)
+        counts = Counter(index for _, index in taken)
+        n = len(taken)
+        at: dict[int, int] = {}
+        lines: list[Line] = []
+        for index, count in counts.most_common():
+            if index >= 0:
+                at[index] = len(lines)
+                lines.append(replace(self.lines[index], n_samples=count, share=count / n))
+        moved = tuple((when, at.get(index, -1)) for when, index in taken)
+        return LineSamples(tuple(lines), n, self.samples_per_s, (), moved)
 
 
 NO_LINES = LineSamples((), 0)
 
-_Key = tuple[CodeType, int, bool, str, str]
+
+@dataclass(frozen=True)
+class _Key:
+    """What a sample saw."""
+
+    code: CodeType
+    line: int
+    in_data_wait: bool
+    called: str
+    inner: CodeType | None
+    inner_line: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look at the step's thread, at a time of ``time.perf_counter``."""
+
+    at_s: float
+    key: _Key | None
 
 
 class Sampler:
     """Samples one thread from another one, and watches a deadline meanwhile.
 
+    It cannot raise into the sampled code; where it fails it stops, and :attr:`failure` says why.
+
     Args:
         thread_id: of the thread to sample.
         enabled: take samples at all (the deadline is watched in any case).
-        samples_per_s: rate.
+        samples_per_s: rate while steps are recorded.
+        background_per_s: rate for the rest of the time.
         on_deadline: called in the sampler's thread when the deadline has passed or the memory
             limit is reached, once for each deadline.
         memory_limit_bytes: how much this process may grow after :meth:`set_deadline`.
@@ -123,27 +201,40 @@ class Sampler:
         *,
         enabled: bool = True,
         samples_per_s: float = SAMPLES_PER_S,
+        background_per_s: float = BACKGROUND_PER_S,
         on_deadline: Callable[[], None] | None = None,
         memory_limit_bytes: int | None = None,
     ) -> None:
         self._thread_id = thread_id
         self._enabled = enabled
         self._pause_s = 1.0 / samples_per_s
+        self._background_s = 1.0 / background_per_s
         self._rate = samples_per_s
         self._on_deadline = on_deadline
         self._memory_limit_bytes = memory_limit_bytes
         self._memory_ceiling_bytes: int | None = None
-        self._counts: Counter[_Key | None] = Counter()
-        self._forgotten: Counter[_Key | None] = Counter()
+        self._samples: list[Sample] = []
+        self._background: list[Sample] = []
+        self._since_s = 0.0  # samples taken before are forgotten
+        self._frameworks: set[tuple[CodeType, int]] = set()
         self._sampling = False
+        self._watching = False
         self._switch_s_before: float | None = None
         self._deadline_s: float | None = None
         self._wake = threading.Event()
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="perfkit-lines", daemon=True)
+        self._instrument = Instrument("the line sampler", switch_off=self._failed)
+        self._thread = threading.Thread(
+            target=self._instrument.hook(self._run), name="perfkit-lines", daemon=True
+        )
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it stopped by itself; None where it did not."""
+        return self._instrument.failure
 
     def start(self) -> None:
-        """Start the thread; it takes no sample before :meth:`resume`."""
+        """Start the thread; it takes no sample before :meth:`resume` or :meth:`watch`."""
         self._thread.start()
 
     def set_deadline(self, monotonic_s: float | None) -> None:
@@ -158,29 +249,51 @@ class Sampler:
         self._wake.set()
 
     def resume(self, *, forget: bool) -> None:
-        """Take samples from now on; ``forget`` drops those so far."""
+        """Take samples at the full rate from now on; ``forget`` drops those so far."""
         if forget:
-            self._forgotten, self._counts = self._forgotten + self._counts, Counter()
-        self._sampling = self._enabled
-        if self._enabled and self._switch_s_before is None:
+            self._since_s = time.perf_counter()
+        self._sampling = self._enabled and self.failure is None
+        if self._sampling and self._switch_s_before is None:
             self._switch_s_before = sys.getswitchinterval()
             sys.setswitchinterval(min(self._switch_s_before, _SWITCH_S))
         self._wake.set()
 
     def pause(self) -> None:
-        """Take no samples for now."""
+        """Back to the background's rate, or to no samples where none are taken there."""
         self._sampling = False
         before, self._switch_s_before = self._switch_s_before, None
         if before is not None:
             sys.setswitchinterval(before)
+        self._wake.set()
+
+    def watch(self) -> None:
+        """Take samples at the background's rate whenever none are taken at the full one."""
+        self._watching = self._enabled and self.failure is None
+        self._wake.set()
+
+    def step_ended(self, frame: FrameType | None) -> None:
+        """A step has ended below this frame: tells a framework's loop from one of the user's."""
+        if frame is not None and self._enabled:
+            key = _look(frame)
+            if key is not None and key.inner is not None:
+                self._frameworks.add((key.code, key.line))
 
     def close(self) -> None:
         """End the thread; the samples stay."""
-        self._closed = True
-        self.pause()
-        self._wake.set()
+        self._end()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=_JOIN_S)
+
+    def _end(self) -> None:
+        self._closed = True
+        self._watching = False
+        self.pause()
+
+    def _failed(self) -> None:
+        """Nobody watches the deadline any more, so it is over now."""
+        self._end()
+        if self._deadline_s is not None and self._on_deadline is not None:
+            self._on_deadline()
 
     def _run(self) -> None:
         next_look_s = 0.0
@@ -188,7 +301,7 @@ class Sampler:
             if self._wake.wait(self._wait_s()):
                 self._wake.clear()
                 continue
-            if self._sampling:
+            if self._sampling or self._watching:
                 self._sample()
             if self._deadline_s is None or (now_s := time.monotonic()) < next_look_s:
                 continue
@@ -201,9 +314,12 @@ class Sampler:
     def _wait_s(self) -> float | None:
         if self._sampling:
             return self._pause_s
-        if self._deadline_s is None:
-            return None
-        return min(max(self._deadline_s - time.monotonic(), 0.0), _LOOK_EVERY_S)
+        left_s = None
+        if self._deadline_s is not None:
+            left_s = min(max(self._deadline_s - time.monotonic(), 0.0), _LOOK_EVERY_S)
+        if self._watching:
+            return self._background_s if left_s is None else min(self._background_s, left_s)
+        return left_s
 
     def _memory_is_full(self) -> bool:
         if self._memory_ceiling_bytes is None:
@@ -213,46 +329,60 @@ class Sampler:
 
     def _sample(self) -> None:
         frame = sys._current_frames().get(self._thread_id)
-        if frame is not None:
-            key = _innermost_user_line(frame)
-            if self._sampling:  # not told to stop meanwhile
-                self._counts[key] += 1
+        if frame is None:
+            return
+        sample = Sample(time.perf_counter(), _look(frame))
+        if self._sampling:
+            self._samples.append(sample)
+        elif self._watching:
+            self._background.append(sample)
+            if len(self._background) >= _MOST_BACKGROUND:
+                self._background = self._background[::2]
+                self._background_s *= 2
 
     def result(self, *, with_forgotten: bool = False) -> LineSamples:
-        """What was seen; with what was forgotten where nothing better was seen."""
-        counts = self._counts + self._forgotten if with_forgotten else self._counts
-        n = sum(counts.values())
-        seen = sorted(
-            ((key, count) for key, count in counts.items() if key is not None),
-            key=lambda item: -item[1],
-        )
-        merged: Counter[tuple[str, int, str, bool, str, str]] = Counter()
-        for (code, line, in_data_wait, library, called), count in seen:
-            merged[(code.co_filename, line, code.co_name, in_data_wait, library, called)] += count
+        """What was seen at the full rate; with what was forgotten where nothing better was."""
+        samples = [s for s in self._samples if with_forgotten or s.at_s >= self._since_s]
+        return self._lines(samples)
+
+    def region(self) -> tuple[Sample, ...]:
+        """All samples of the region at either rate, by time."""
+        return tuple(sorted([*self._samples, *self._background], key=lambda s: s.at_s))
+
+    def lines_of(self, samples: Iterable[Sample]) -> LineSamples:
+        """Some of :meth:`region`'s samples as lines."""
+        return self._lines(list(samples))
+
+    def _lines(self, samples: list[Sample]) -> LineSamples:
+        n = len(samples)
         cells = cell_names()
-        lines = tuple(
-            Line(
-                file=file,
-                line=number,
-                where=where(file, number, cells),
-                function=function,
-                text=linecache.getline(file, number).strip(),
-                n_samples=count,
-                share=count / n,
-                in_data_wait=in_data_wait,
-                library=library,
-                library_function=called,
-            )
-            for (file, number, function, in_data_wait, library, called), count in (
-                merged.most_common()
-            )
+        counts = Counter(s.key for s in samples if s.key is not None)
+        frameworks = self._frameworks | _frameworks_by_share(counts, n)
+        merged: dict[tuple[object, ...], Line] = {}
+        identity = {}
+        for key, count in counts.items():
+            line = _line(key, count, n, cells, (key.code, key.line) in frameworks)
+            identity[key] = same = (
+                line.file, line.line, line.function, line.in_data_wait, line.library_function,
+                line.inner,
+            )  # fmt: skip
+            first = merged.get(same)
+            if first is not None:
+                line = replace(
+                    first, n_samples=first.n_samples + count, share=first.share + count / n
+                )
+            merged[same] = line
+        order = sorted(merged, key=lambda same: -merged[same].n_samples)
+        at = {same: index for index, same in enumerate(order)}
+        taken = tuple(
+            (round(s.at_s * 1e9), -1 if s.key is None else at[identity[s.key]]) for s in samples
         )
         warnings = (
             (f"only {n} line sample{'s' * (n > 1)}: the ranking of lines is rough",)
             if 0 < n < _TOO_FEW
             else ()
         )
-        return LineSamples(lines, n, self._rate, warnings)
+        return LineSamples(tuple(merged[x] for x in order), n, self._rate, warnings, taken)
 
 
 def resident_bytes() -> int | None:
@@ -264,15 +394,65 @@ def resident_bytes() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _innermost_user_line(leaf: FrameType) -> _Key | None:
-    """The innermost line of user code on the stack, and whether a DataLoader called it."""
+def _frameworks_by_share(counts: Counter[_Key], n: int) -> set[tuple[CodeType, int]]:
+    """Lines that take most of the samples through several lines of installed packages."""
+    total: Counter[tuple[CodeType, int]] = Counter()
+    inner: dict[tuple[CodeType, int], set[tuple[str, int]]] = {}
+    for key, count in counts.items():
+        if key.in_data_wait:
+            continue
+        total[(key.code, key.line)] += count
+        if key.inner is not None:
+            inside = inner.setdefault((key.code, key.line), set())
+            inside.add((key.inner.co_filename, key.inner_line))
+    return {
+        line
+        for line, count in total.items()
+        if count >= _FRAMEWORK_SHARE * n and len(inner.get(line, ())) >= _FRAMEWORK_LINES
+    }
+
+
+def _line(key: _Key, count: int, n: int, cells: object, is_framework: bool) -> Line:
+    file, inner = key.code.co_filename, key.inner
+    return Line(
+        file=file,
+        line=key.line,
+        where=where(file, key.line, cells),  # type: ignore[arg-type]
+        function=key.code.co_name,
+        text=linecache.getline(file, key.line).strip(),
+        n_samples=count,
+        share=count / n,
+        in_data_wait=key.in_data_wait,
+        library=key.called.partition(".")[0],
+        library_function=key.called,
+        inner="" if inner is None else f"{_in_package(inner.co_filename)}:{key.inner_line}",
+        inner_function="" if inner is None else inner.co_qualname.replace(".<locals>", ""),
+        inner_text=(
+            "" if inner is None else linecache.getline(inner.co_filename, key.inner_line).strip()
+        ),
+        is_framework=is_framework,
+    )
+
+
+def _in_package(file: str) -> str:
+    """The path of an installed package's file from the package on."""
+    parts = re.split(r"[/\\](?:site|dist)-packages[/\\]", file)
+    return parts[-1].replace(os.sep, "/")
+
+
+def _look(leaf: FrameType) -> _Key | None:
+    """The innermost line of user code on the stack, what it called, and who called it."""
     found: tuple[CodeType, int] | None = None
+    inner: tuple[CodeType, int] | None = None
     in_data_wait = False
     frame: FrameType | None = leaf
     while frame is not None:
         code = frame.f_code
-        if found is None and is_user_code(code.co_filename):
-            found = code, frame.f_lineno
+        if found is None:
+            if is_user_code(code.co_filename):
+                found = code, frame.f_lineno or 0
+            elif inner is None and _says_something(code):
+                inner = code, frame.f_lineno or 0
         if code.co_name == "__next__" and code.co_filename.endswith("dataloader.py"):
             in_data_wait = True
             if found is not None:
@@ -280,6 +460,22 @@ def _innermost_user_line(leaf: FrameType) -> _Key | None:
         frame = frame.f_back
     if found is None:
         return None
-    module = str(leaf.f_globals.get("__name__", ""))
-    called = f"{module}.{leaf.f_code.co_name}"
-    return found[0], found[1] or 0, in_data_wait, module.partition(".")[0], called
+    called = f"{leaf.f_globals.get('__name__', '')}.{leaf.f_code.co_name}"
+    return _Key(
+        found[0],
+        found[1],
+        in_data_wait,
+        called,
+        None if inner is None else inner[0],
+        0 if inner is None else inner[1],
+    )
+
+
+def _says_something(code: CodeType) -> bool:
+    """Whether it is an installed package's own code: not torch's, no wrapper."""
+    file = code.co_filename
+    return (
+        "-packages" in file
+        and _TORCH.search(file) is None
+        and _SAYS_NOTHING.match(code.co_name) is None
+    )

@@ -7,6 +7,8 @@ import threading
 import time
 from typing import Any
 
+from perfkit._instrument import Failure, Instrument
+
 # A young collection takes some µs and happens often; what a step feels are the few long ones.
 _SHORTEST_MS = 0.1
 _MOST = 10_000
@@ -23,10 +25,17 @@ class GcPauses:
         self._thread_id = thread_id
         self._began_s: float | None = None
         self._pauses_ms: list[float] = []
+        self._instrument = Instrument("the listener to garbage collections", switch_off=self.stop)
+        self._callback = self._instrument.hook(self._collected)
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it stopped by itself; None where it did not."""
+        return self._instrument.failure
 
     def start(self) -> None:
         """Begin to listen."""
-        gc.callbacks.append(self._collected)
+        gc.callbacks.append(self._callback)
 
     def forget(self) -> None:
         """Drop what was noted so far."""
@@ -34,8 +43,8 @@ class GcPauses:
 
     def stop(self) -> None:
         """Listen no more; does nothing where that is so already."""
-        if self._collected in gc.callbacks:
-            gc.callbacks.remove(self._collected)
+        if self._callback in gc.callbacks:
+            gc.callbacks.remove(self._callback)
 
     @property
     def pauses_ms(self) -> tuple[float, ...]:

@@ -3,8 +3,9 @@
 A step ends when an optimizer has stepped; torch's global optimizer hooks tell. The profiler
 runs from the start of the region (what it sees before the warm-up is over is *provisional*:
 the result if nothing better comes), marks ``active_steps`` steps after ``warmup_steps``, then
-stops, and the region runs on unprofiled. Those later steps are timed by the hook alone, which
-shows what profiling cost.
+stops, and the region runs on unprofiled. Later steps are timed by the hook alone, which shows
+what profiling cost; lines are sampled at a low rate all along, so that time outside of steps like
+the recorded ones can be named (see :mod:`perfkit.trace.elsewhere`).
 
 One profiler serves the whole recording; while nothing is wanted its collection is switched
 off, not stopped. Stopping and starting again inside of a ``record_function`` block of the user
@@ -13,14 +14,19 @@ would leave torch with a pointer into the first recording.
 The marks are ``ProfilerStep#n``, as of ``torch.profiler.profile.step``, so that other tools
 find the same steps in a saved trace.
 
-torch cannot run two profilers at once: one that the region starts by itself takes the other's
-events, and reading ours then ends the process. So our recording ends just before, and the
-region's own profiler works as if it were alone.
+torch cannot run two profilers at once: one that the region starts, or ends, takes the other's
+events, and reading ours then ends the process. So our recording ends just before and is read at
+once, and the region's own profiler works as if it were alone. If torch says that our profiler no
+longer runs, its result is somebody else's and is never touched.
+
+All that runs inside the region (hooks, callbacks, the sampler) is guarded by an
+:class:`~perfkit._instrument.Instrument`: if it fails the recording ends, and the region goes on.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import threading
 import time
 import warnings
@@ -30,8 +36,10 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from perfkit import _torch_compat
+from perfkit._instrument import Failure, Instrument
 from perfkit.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.machine._host import usable_cpus
+from perfkit.machine.busy import Busy, BusyMark
 from perfkit.trace._main_thread import call_in_main_thread
 from perfkit.trace._profiler import raw_trace, refuse_beside_another, start_quietly
 from perfkit.trace._quiet import quiet_profiler
@@ -39,6 +47,7 @@ from perfkit.trace._threads import watch_thread_starts
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Trace
 from perfkit.trace.cost import Cost, ratio_interval
 from perfkit.trace.coverage import Coverage
+from perfkit.trace.elsewhere import Elsewhere, elsewhere
 from perfkit.trace.facts import Facts, OptimizerFacts, optimizer_facts
 from perfkit.trace.lines import LineSamples, Sampler
 from perfkit.trace.load import load
@@ -60,6 +69,10 @@ _MEMORY_BYTES = 2 * 2**30
 
 # Kept for the median of unprofiled steps; more would not move it.
 _MOST_UNPROFILED = 1000
+# The recorded steps may be too short to tell a busy machine; then the whole region decides.
+_LEAST_BUSY_S = 0.5
+# Begin and end of so many steps are kept, 16 bytes each.
+_MOST_STEPS = 200_000
 
 # A profiler makes no step faster, and seldom a step more than three times as long or, of some
 # thousand operators, longer by this: beyond, the steps themselves differ.
@@ -85,6 +98,9 @@ class Recording:
         raw: the trace as torch wrote it, JSON.
         coverage: what part of the region the figures are of.
         warnings: what is doubtful.
+        elsewhere: the region's time outside of steps like the recorded ones; None where no step
+            was recorded.
+        busy: what else the machine did meanwhile.
     """
 
     trace: Trace
@@ -96,6 +112,8 @@ class Recording:
     raw: bytes
     coverage: Coverage
     warnings: tuple[str, ...]
+    elsewhere: Elsewhere | None = None
+    busy: Busy | None = None
 
     def __repr__(self) -> str:
         return (
@@ -153,10 +171,21 @@ class Recorder:
 
         self._state: _State = "new"
         self._profile: Any = None
+        self._raw: bytes | None = None  # read already, where another profiler was in the way
+        self._instrument = Instrument(
+            "perfkit's recorder", switch_off=self._give_up, let_pass=(ProfilerBusyError,)
+        )
         self._hook: Any = None
         self._unwatch: Any = None
+        self._unwatch_ends: Any = None
+        self._busy_mark: BusyMark | None = None
+        self._busy: Busy | None = None
+        # (time.perf_counter, name) of each mark opened: ties the samples' clock to the trace's
+        self._marks: list[tuple[float, str]] = []
+        self._step_times: list[tuple[float, float]] = []
         self._gave_way = False  # to a profiler of the region's own
         self._cut_short = False  # … before all steps were recorded
+        self._taken = False  # our profiler was ended behind our back: its events are lost
         self._sampler: Sampler | None = None
         self._gc: GcPauses | None = None
         self._mark: Any = None
@@ -205,6 +234,12 @@ class Recorder:
         """The recording ended early because the region started a profiler of its own."""
         return self._cut_short
 
+    @property
+    def failure(self) -> Failure | None:
+        """What of the recorder failed and was switched off; None where all went well."""
+        parts = (self._instrument, self._sampler, self._gc)
+        return next((p.failure for p in parts if p is not None and p.failure is not None), None)
+
     def start(self) -> None:
         """Begin to record.
 
@@ -232,18 +267,25 @@ class Recorder:
                 self._profile = None
                 raise
             self._state = "provisional"
-            self._unwatch = _torch_compat.watch_profiler_starts(self._other_profiler_starts)
+            guarded = self._instrument.hook
+            self._unwatch = _torch_compat.watch_profiler_starts(
+                guarded(self._other_profiler_starts)
+            )
+            ended = guarded(self._other_ends_profiler, instead=False)
+            self._unwatch_ends = _torch_compat.watch_profiler_ends(lambda: bool(ended()))
             self._sampler = Sampler(
                 self._thread_id,
                 enabled=self._with_lines,
-                on_deadline=self._deadline_passed,
+                on_deadline=guarded(self._deadline_passed),
                 memory_limit_bytes=_MEMORY_BYTES,
             )
             self._sampler.start()
+            self._sampler.watch()
             self._gc = GcPauses(self._thread_id)
             self._gc.start()
-            self._unwatch_threads = watch_thread_starts(self._thread_starts)
-            self._hook = register_optimizer_step_post_hook(self._optimizer_stepped)
+            self._unwatch_threads = watch_thread_starts(guarded(self._thread_starts))
+            self._hook = register_optimizer_step_post_hook(guarded(self._optimizer_stepped))
+            self._busy_mark = BusyMark()
             if self.warmup_steps == 0:
                 self._activate()
             else:
@@ -258,32 +300,51 @@ class Recorder:
         self._began_s = self._step_began_s = time.perf_counter()
 
     def stop(self) -> None:
-        """End the recording; does nothing if it has ended. Leaves no hook, thread or profiler."""
+        """End the recording; does nothing if it has ended. Leaves no hook, thread or profiler.
+
+        It does not raise: what the region raised is what matters.
+        """
         self._working = True
         if not self._ended_s:
             self._ended_s = time.perf_counter()
             self._stop_inside_s = self._stop_s  # 0 where the profiler is stopped only now
+            if self._busy_mark is not None and (
+                self._busy is None or self._busy.wall_s < _LEAST_BUSY_S
+            ):
+                with self._instrument.guard("looking whether the machine is busy"):
+                    self._busy = self._busy_mark.until_now()
+        hook, self._hook = self._hook, None
+        undo = [None if hook is None else hook.remove]
+        for name in ("_unwatch", "_unwatch_threads"):
+            undo.append(getattr(self, name))
+            setattr(self, name, None)
+        undo.append(self._stop_profiler)
+        undo.append(self._unwatch_ends)  # only now: it says whether our profiler is still ours
+        self._unwatch_ends = None
+        if self._sampler is not None:
+            undo.append(self._sampler.close)
         try:
-            hook, self._hook = self._hook, None
-            if hook is not None:
-                hook.remove()
-            unwatch, self._unwatch = self._unwatch, None
-            if unwatch is not None:
-                unwatch()
-            unwatch, self._unwatch_threads = self._unwatch_threads, None
-            if unwatch is not None:
-                unwatch()
+            for call in undo:
+                if call is not None:
+                    with self._instrument.guard("ending the recording"):
+                        call()
         finally:
-            try:
-                self._stop_profiler()
-            finally:
-                self._first_optimizer = None
-                self._working = False
+            self._first_optimizer = None
+            self._working = False
+
+    def _give_up(self) -> None:
+        """The recorder itself has failed: leave the region alone from now on."""
+        if self._sampler is not None:
+            self._sampler.close()
+        if threading.get_ident() == self._thread_id:
+            self._stop_profiler()
+        elif self._in_main_thread:
+            call_in_main_thread(self._stop_profiler)
 
     def step(self) -> None:
         """Say that a step has ended, where no optimizer tells."""
         if self._hook is not None:
-            self._in_our_code(self._step_ended)
+            self._instrument.hook(self._in_our_code)(self._step_ended)
 
     def __enter__(self) -> Self:
         self.start()
@@ -308,8 +369,16 @@ class Recorder:
         if self._recording is None:
             if self._state != "done":
                 raise MeasurementError("there is no recording yet: start the Recorder and stop it")
-            if self._profile is None:
-                raise MeasurementError("there is no recording: the profiler did not start or stop")
+            if self._taken:
+                raise MeasurementError(
+                    "there is no recording: this code ended perfkit's profiler, and what it had "
+                    "recorded is lost; run it without ending torch's profiler"
+                )
+            if self._profile is None and self._raw is None:
+                why = "the profiler did not start or stop"
+                if self.failure is not None:
+                    why = self.failure.sentence()
+                raise MeasurementError(f"there is no recording: {why}")
             self._recording = self._read()
         return self._recording
 
@@ -338,12 +407,16 @@ class Recorder:
         if key not in self._optimizers:
             self._optimizers[key] = optimizer_facts(optimizer)
         if first is optimizer:
+            if self._state != "done" and self._sampler is not None:
+                self._sampler.step_ended(sys._getframe(1))
             self._step_ended()
 
     def _step_ended(self) -> None:
         now_s = time.perf_counter()
         interval_ms = (now_s - self._step_began_s) * 1e3
         self._n_steps += 1
+        if len(self._step_times) < _MOST_STEPS:
+            self._step_times.append((self._step_began_s, now_s))
         if self._state == "active":
             self._n_profiled += 1
             self._profiled_ms.append(interval_ms)
@@ -375,6 +448,13 @@ class Recorder:
 
     # --- other profilers ---------------------------------------------------------------------
 
+    def _other_ends_profiler(self) -> bool:
+        """The region ends the profiler that runs: if it is ours, end it ourselves."""
+        if self._state in ("new", "done") or threading.get_ident() != self._thread_id:
+            return False  # our own stop, or a profiler of the region's
+        self._give_way()
+        return True
+
     def _other_profiler_starts(self) -> None:
         """The region starts a profiler by itself: end ours first, two at once crash."""
         if self._state == "done":
@@ -386,10 +466,17 @@ class Recorder:
                 "at a time: start this profiler in the thread that perfkit profiles, or without "
                 "perfkit"
             )
+        self._give_way()
+
+    def _give_way(self) -> None:
+        """End our profiler and read it at once, while its events are still ours."""
         self._gave_way = self._cut_short = True
         working, self._working = self._working, True
         try:
             self._stop_profiler()
+            if self._profile is not None:
+                self._raw = raw_trace(self._profile)
+                self._profile = None
         finally:
             self._working = working
 
@@ -404,7 +491,7 @@ class Recorder:
     def _deadline_passed(self) -> None:
         """In the sampler's thread. Only the thread that started the profiler may pause it."""
         if self._in_main_thread:
-            call_in_main_thread(self._enough)
+            call_in_main_thread(self._instrument.hook(self._enough))
         else:
             self._time_is_up = True  # seen at the next step's end
 
@@ -459,6 +546,7 @@ class Recorder:
         mark: Any = record_function(name)
         mark.__enter__()
         self._mark = mark
+        self._marks.append((time.perf_counter(), name))
 
     def _close_mark(self) -> None:
         mark, self._mark = self._mark, None
@@ -479,28 +567,37 @@ class Recorder:
         try:
             if before != "paused":
                 self._close_mark()
+            if self._busy_mark is not None and self._n_profiled:
+                self._busy = self._busy_mark.until_now()
         finally:
             try:
-                with quiet_profiler():
-                    self._profile.stop()
+                self._end_profiler()
             finally:
                 self._stop_s = time.perf_counter() - began_s
                 self._ended_as = before
                 self._skip_interval = before != "active" or self._n_profiled < self.active_steps
-                if self._sampler is not None:
-                    self._sampler.close()
+
+    def _end_profiler(self) -> None:
+        """Stop our profiler if it is still running; what torch holds otherwise is not ours."""
+        if _torch_compat.profiler_runs_here():
+            with quiet_profiler():
+                self._profile.stop()
+        else:
+            self._taken = True
+            self._profile = None
+            _torch_compat.forget_running_profiler()
 
     # --- reading ----------------------------------------------------------------------------
 
     def _read(self) -> Recording:
         began_s = time.perf_counter()
-        raw = raw_trace(self._profile)
+        raw = raw_trace(self._profile) if self._raw is None else self._raw
         if self._ended_as == "active":
             # The mark that was open when the region ended is no step.
             unfinished = f'"{_STEP_MARK}{self._n_profiled}"'.encode()
             raw = raw.replace(unfinished, f'"{_UNFINISHED_MARK}"'.encode())
         trace = replace(load(raw), source="recorded here")
-        self._profile = None  # torch's own copy of the events
+        self._profile = self._raw = None  # torch's own copy of the events
         read_s = time.perf_counter() - began_s
         assert self._sampler is not None
         self._ran_ahead = self._host_ran_ahead(trace)
@@ -519,15 +616,32 @@ class Recorder:
                 n_events=len(trace),
                 slowdown_interval=ratio_interval(*told),
             ),
-            lines=self._sampler.result(with_forgotten=self._n_profiled == 0),
+            lines=_in_trace_time(
+                self._sampler.result(with_forgotten=self._n_profiled == 0), trace, self._marks
+            ),
             facts=self._facts(),
             raw=raw,
             coverage=self._coverage(),
             warnings=(*trace.warnings, *self._doubts(trace)),
+            elsewhere=self._elsewhere(),
+            busy=self._busy,
+        )
+
+    def _elsewhere(self) -> Elsewhere | None:
+        assert self._sampler is not None
+        return elsewhere(
+            self._step_times,
+            self._began_s,
+            self._ended_s,
+            self._profiled_ms,
+            self._sampler.region(),
+            self._sampler.lines_of,
+            n_steps=self._n_steps,
+            region_s=max(self._ended_s - self._began_s - self._stop_inside_s, 0.0),
         )
 
     def _doubts(self, trace: Trace) -> list[str]:
-        doubts = []
+        doubts = [] if self.failure is None else [self.failure.sentence()]
         if self._cut_short:
             doubts.append(
                 "this code started a torch profiler of its own, and torch runs one at a time: "
@@ -624,6 +738,19 @@ class Recorder:
             matmul_precision=_matmul_precision(),
             gc_pauses_ms=() if self._gc is None else self._gc.pauses_ms,
         )
+
+
+def _in_trace_time(lines: LineSamples, trace: Trace, marks: list[tuple[float, str]]) -> LineSamples:
+    """Samples by the trace's clock: both know when each mark was opened."""
+    shifts = []
+    for at_s, name in marks:
+        rows = trace.is_a(Category.ANNOTATION) & trace.named(lambda n, name=name: n == name)
+        if rows.sum() == 1:
+            shifts.append(float(trace.start_ns[rows][0]) - at_s * 1e9)
+    if not shifts:
+        return replace(lines, taken=())
+    shift = statistics.median(shifts)
+    return replace(lines, taken=tuple((round(at + shift), index) for at, index in lines.taken))
 
 
 def _matmul_precision() -> str:
