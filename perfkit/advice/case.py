@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.advice.typical import Typical, typical
-from perfkit.trace.breakdown import HOST_CLASSES, Breakdown, device_layers
+from perfkit.trace.breakdown import HOST_CLASSES, Breakdown, device_layers, host_layers
 from perfkit.trace.columns import Bool, Category, Int64, Trace
 from perfkit.trace.critical_path import CriticalPath, critical_path
 from perfkit.trace.events import (
@@ -23,7 +23,7 @@ from perfkit.trace.events import (
 )
 from perfkit.trace.facts import Facts
 from perfkit.trace.idle import IDLE_CAUSES, idle_causes
-from perfkit.trace.intervals import EMPTY, Intervals, paint, union
+from perfkit.trace.intervals import EMPTY, Intervals, paint, union, without
 from perfkit.trace.lines import NO_LINES, LineSamples
 from perfkit.trace.operators import Nesting, Operator, nesting, operators
 from perfkit.trace.steps import Steps
@@ -190,6 +190,33 @@ class Case:
             return 0.0
         cells = paint(self.steps.start_ns, self.steps.end_ns, [parts])
         return self._share(cells[:, 0, 0], typical=typical)
+
+    @cached_property
+    def outside_of_torch(self) -> Intervals:
+        """The time inside the steps that no torch operator and no DataLoader covers."""
+        layers = host_layers(self.trace, self.steps).values()
+        covered = union(
+            np.concatenate([part.start for part in layers]),
+            np.concatenate([part.end for part in layers]),
+        )
+        return without(union(self.steps.start_ns, self.steps.end_ns), covered)
+
+    @cached_property
+    def in_forward(self) -> Intervals:
+        """The time inside the steps of class *forward*."""
+        layers = host_layers(self.trace, self.steps)
+        others = [part for name, part in layers.items() if name != "forward"]
+        covered = union(
+            np.concatenate([part.start for part in others]),
+            np.concatenate([part.end for part in others]),
+        )
+        return without(layers["forward"], covered)
+
+    def lines_in(self, parts: Intervals) -> LineSamples:
+        """The line samples that were taken inside these intervals."""
+        taken = self.lines.taken
+        inside = parts.covers(np.array([at for at, _ in taken], dtype=np.int64))
+        return self.lines.chosen(inside.tolist())
 
     @cached_property
     def compiling(self) -> Intervals:

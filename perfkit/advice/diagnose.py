@@ -6,10 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, duration, interval, percent
+from perfkit.advice.findings import Finding, amdahl, duration, interval, percent
+from perfkit.advice.line_kinds import OTHER, kind_of_source
 from perfkit.advice.rules import RULES
+from perfkit.machine.busy import Busy
 from perfkit.timing.summary import Summary
 from perfkit.timing.verdict import DATA_BOUND_FROM, PARTLY_FROM
+from perfkit.trace.elsewhere import Elsewhere
+from perfkit.words import fmt_s
 
 # A finding that can bring less than this is within the spread of most step times.
 _LEAST_GAIN = 1.05
@@ -22,7 +26,7 @@ BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute",
 _CURES = {
     "data": {"dataloader-no-workers", "dataloader-slow-workers", "image-decode", "image-work"},
     "host": {
-        "host-python", "start-up", "recompiles", "graph-breaks", "validation-in-step",
+        "host-python", "small-calls", "start-up", "recompiles", "graph-breaks", "validation-in-step",
         "logging-in-step", "gc-pauses", "loop-indexing", "made-on-host",
     },
     "launch": {
@@ -37,6 +41,7 @@ _CURES = {
         "tensor-cores-unused", "tf32-off", "small-kernels", "float64", "emulated-precision",
         "one-thread", "tiny-ops", "conv-bias-before-batch-norm", "matmul-alignment",
         "optimizer-loop", "optimizer-share", "zero-grad", "loop-indexing", "validation-in-step",
+        "beside-the-model",
     },
     "communication": {"communication", "not-nccl", "data-parallel", "host-collectives"},
 }  # fmt: skip
@@ -69,40 +74,84 @@ class Diagnosis:
         sentence: the same in words, with its numbers.
         findings: what to change, by the largest bound of its gain.
         no_cure: said where no finding is about what bounds the step; else empty.
+        first: what to know before the sentence: the machine was busy, or most of the time was not
+            in steps like these.
+        is_tentative: the machine was busy, so nothing is advised from these figures: the findings
+            are there, but not shown as what to do.
     """
 
     bound_by: str
     sentence: str
     findings: tuple[Finding, ...]
     no_cure: str = ""
+    first: tuple[str, ...] = ()
+    is_tentative: bool = False
+
+    @property
+    def headline(self) -> str:
+        """All of it in one paragraph."""
+        return " ".join((*self.first, self.sentence))
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
         return {
             "bound_by": self.bound_by,
+            "first": list(self.first),
+            "is_tentative": self.is_tentative,
             "sentence": self.sentence,
             "no_cure": self.no_cure,
             "findings": [f.to_dict() for f in self.findings],
         }
 
 
-def diagnose(case: Case, step: Summary, provenance: str) -> Diagnosis:
+def diagnose(
+    case: Case,
+    step: Summary,
+    provenance: str,
+    *,
+    elsewhere: Elsewhere | None = None,
+    busy: Busy | None = None,
+) -> Diagnosis:
     """Name the bound and run every rule.
+
+    On a busy machine times are not the code's own: then the verdict is only what the figures
+    say, and nothing is advised that rests on them.
 
     Args:
         case: what is known.
         step: summary of the steps' lengths in ms.
         provenance: where the figures come from: ``measured here``, ``recorded`` …
+        elsewhere: the code's time outside of steps like these.
+        busy: what else the machine did meanwhile.
     """
     bound = _bound(case)
     found = [f for rule in RULES for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
+    found += _outside(elsewhere)
     found.sort(key=lambda f: (-f.gain_at_most, f.rule))
     if case.is_file and not case.on_device:
         found = [_without_bound(f) for f in found]
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
     said = f"{_sentence(bound, case)} ({_step_words(step)}, {provenance})"
     what = f"{said}{_path(bound, case)}{uneven}."
-    return Diagnosis(bound.bound_by, what, tuple(found), _no_cure(bound, found))
+    first = []
+    is_tentative = busy is not None and busy.is_busy
+    if busy is not None and is_tentative:
+        first.append(busy.sentence())
+        what = (
+            f"On a quiet machine it may be otherwise; by these figures: {_uncapital(what)} "
+            "Measure again before you change anything."
+        )
+    if elsewhere is not None and elsewhere.is_most:
+        first.append(elsewhere.sentence())
+        what = f"In the recorded steps: {_uncapital(what)}"
+    return Diagnosis(
+        bound.bound_by,
+        what,
+        tuple(found),
+        "" if is_tentative else _no_cure(bound, found),
+        tuple(first),
+        is_tentative,
+    )
 
 
 def _without_bound(finding: Finding) -> Finding:
@@ -137,6 +186,35 @@ def _path(bound: _Bound, case: Case) -> str:
     if bound.bound_by == "host" and starting > bound.share / 2:
         return ""  # start-up happens in operators, too: the same time by another name
     return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({percent(share)})"
+
+
+def _uncapital(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _outside(elsewhere: Elsewhere | None) -> list[Finding]:
+    """The time outside of the recorded steps, as one thing that could be changed."""
+    if elsewhere is None or not elsewhere.is_worth_a_word:
+        return []
+    largest = elsewhere.stretches[0]
+    gain, formula = amdahl(min(largest.seconds / elsewhere.region_s, 1.0))
+    kind = kind_of_source(largest.source)
+    return [
+        Finding(
+            rule="outside-the-steps",
+            title=f"{fmt_s(largest.seconds)} of the code's {fmt_s(elsewhere.region_s)} went by "
+            f"{largest.when}, not in steps like the recorded ones",
+            evidence=tuple(s.words() for s in elsewhere.stretches),
+            what_to_do=(
+                "# profile that part by itself, or do it less often\n" + kind.what_to_do
+                if kind is not OTHER
+                else "# profile that part by itself, in a cell of its own:\n%%torchprof"
+            ),
+            gain_at_most=gain,
+            formula=f"of all the code, {formula}",
+            line=f"{largest.place}: {largest.source}" if largest.place else None,
+        )
+    ]
 
 
 @dataclass(frozen=True)

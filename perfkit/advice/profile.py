@@ -17,11 +17,13 @@ from perfkit.advice.case import Case
 from perfkit.advice.diagnose import Diagnosis, diagnose
 from perfkit.errors import UsageError
 from perfkit.machine import Provenance, stamp
+from perfkit.machine.busy import Busy
 from perfkit.timing.summary import Summary, summarize
 from perfkit.trace.breakdown import Breakdown, breakdown
 from perfkit.trace.columns import Category, Trace
 from perfkit.trace.cost import Cost
 from perfkit.trace.coverage import Coverage
+from perfkit.trace.elsewhere import Elsewhere
 from perfkit.trace.events import is_data_wait
 from perfkit.trace.facts import Facts
 from perfkit.trace.lines import NO_LINES, LineSamples
@@ -58,6 +60,8 @@ class Profile(Shown):
         n: how many steps were profiled.
         warnings: what is doubtful.
         coverage: what part of the code the figures are of; None for a trace from a file.
+        elsewhere: the code's time that was not in steps like these; None for a trace from a file.
+        busy: what else the machine did meanwhile; None for a trace from a file.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
     """
@@ -75,6 +79,8 @@ class Profile(Shown):
     trace: Trace = field(repr=False)
     raw: bytes = field(repr=False, default=b"")
     coverage: Coverage | None = None
+    elsewhere: Elsewhere | None = None
+    busy: Busy | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the events, as plain JSON types."""
@@ -104,6 +110,8 @@ class Profile(Shown):
                 if self.coverage is None
                 else {**asdict(self.coverage), "share": self.coverage.share}
             ),
+            "elsewhere": None if self.elsewhere is None else self.elsewhere.to_dict(),
+            "busy": None if self.busy is None else self.busy.to_dict(),
             "provenance": self.provenance.to_dict(),
             "warnings": list(self.warnings),
         }
@@ -215,6 +223,8 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
         trace, lines, facts = recording, NO_LINES, Facts()
         cost, raw, doubts = None, b"", recording.warnings
         origin = provenance or _recorded(trace)
+    outside = recording.elsewhere if isinstance(recording, Recording) else None
+    busy = recording.busy if isinstance(recording, Recording) else None
     steps = find_steps(trace)
     split = breakdown(trace, steps)
     case = Case(trace, steps, split, lines, facts, is_file=not isinstance(recording, Recording))
@@ -225,7 +235,7 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
         operators=case.operators,
         lines=lines,
         syncs=case.syncs,
-        diagnosis=diagnose(case, step, origin.kind),
+        diagnosis=diagnose(case, step, origin.kind, elsewhere=outside, busy=busy),
         step=step,
         cost=cost,
         provenance=origin,
@@ -233,6 +243,7 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
         warnings=(
             *doubts,
             *_host_only(case),
+            *_elsewhere_note(outside),
             *_accumulation(trace, steps),
             *split.warnings,
             *lines.warnings,
@@ -240,6 +251,8 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
         trace=trace,
         raw=raw,
         coverage=recording.coverage if isinstance(recording, Recording) else None,
+        elsewhere=outside,
+        busy=busy,
     )
 
 
@@ -251,6 +264,17 @@ def _host_only(case: Case) -> list[str]:
         "no device activity was recorded: if a GPU worked meanwhile, what it did and what waited "
         "for it is not in this trace, so no gain is told"
     ]
+
+
+def _elsewhere_note(outside: Elsewhere | None) -> list[str]:
+    """Where it is most of the time the diagnosis says so first."""
+    if outside is None or outside.is_most or not outside.is_worth_a_word:
+        return []
+    return [_uncapital(outside.sentence()).rstrip(".")]
+
+
+def _uncapital(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _accumulation(trace: Trace, steps: Steps) -> list[str]:

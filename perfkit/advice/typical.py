@@ -1,38 +1,28 @@
-"""The steps that stand for a typical one: shares told beside a median step must be of its like.
+"""The steps whose shares are shown: all of them, but for those in which nothing ran.
 
-One slow step (a saved checkpoint, another process) moves a mean over all steps, but not the
-median that stands beside it. So advice and report tell shares of the middle half of the steps by
-length; like all shares they add up to 1. ``Breakdown.shares()`` and the JSON keep to all steps.
-
-Workers of a DataLoader deliver in bursts: three steps get their batch at once, the fourth waits
-for all of them. There the long steps are no accident, and the middle would hide the wait: then
-all steps count. A step in which nothing ran (the profiler's last mark is often one) is none.
+A mean over all steps is what the user pays. Where steps differ much the spread is said beside it,
+and the steps that took longest are named.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from perfkit.advice.findings import duration
 from perfkit.trace.breakdown import Breakdown
+from perfkit.words import fmt_ms
 
-# With fewer steps there is no middle.
-_LEAST_STEPS = 3
-# As much more of the time over all steps than in the middle ones: waits in bursts.
-_BURSTS_FROM = 0.1
-# The longest step against the shortest one; below, a reader need not care which steps count.
+# The longest step against the shortest one; below, a reader need not care.
 _UNEVEN_FROM = 1.5
 
 
 @dataclass(frozen=True)
 class Typical:
-    """The steps whose shares are told.
+    """The steps whose shares are shown.
 
     Attributes:
         breakdown: these steps alone.
         indices: which of all steps they are.
-        words: what they are: ``the mean of the middle 4 of 8 steps by length``.
+        words: what they are: ``the mean of all 6 steps``.
         uneven: how far the steps spread, in words; empty where they are alike.
     """
 
@@ -43,30 +33,16 @@ class Typical:
 
 
 def typical(of: Breakdown) -> Typical:
-    """Choose the steps that stand for a typical one."""
+    """All steps of a breakdown in which anything ran."""
     at = [i for i, step in enumerate(of.steps) if not step.is_empty] or list(range(len(of.steps)))
     n = len(at)
+    steps = tuple(of.steps[i] for i in at)
+    chosen = of if n == len(of.steps) else replace(of, steps=steps)
+    words = "the step" if n == 1 else f"the mean of all {n} steps"
     if n < len(of.steps):
-        full = typical(replace(of, steps=tuple(of.steps[i] for i in at)))
-        words = f"{full.words} in which anything ran" if n > 1 else "the only one with work in it"
-        return replace(full, indices=tuple(at[i] for i in full.indices), words=words)
+        words = "the only step with work in it" if n == 1 else f"{words} in which anything ran"
+    wall_ms = [s.wall_ns / 1e6 for s in steps]
     uneven = ""
-    if n > 1 and max(of.wall_ms) > _UNEVEN_FROM * min(of.wall_ms):
-        longest = max(of.wall_ms)
-        uneven = f"steps are uneven: {duration(min(of.wall_ms))} to {duration(longest)}"
-    if n < _LEAST_STEPS:
-        words = "the step" if n == 1 else f"the mean of {n} steps"
-        return Typical(of, tuple(range(n)), words, uneven)
-    by_length = sorted(range(n), key=lambda i: of.steps[i].wall_ns)
-    left_out = math.ceil(n / 4)
-    chosen = tuple(sorted(by_length[left_out : n - left_out]))
-    middle = replace(of, steps=tuple(of.steps[i] for i in chosen))
-    if of.shares()["data wait"] > middle.shares()["data wait"] + _BURSTS_FROM:
-        words = f"the mean of all {n} steps, as the DataLoader delivers in bursts"
-        return Typical(of, tuple(range(n)), words, uneven)
-    words = (
-        f"the mean of the middle {len(chosen)} of {n} steps by length"
-        if len(chosen) > 1
-        else f"the median step of {n}"
-    )
-    return Typical(middle, chosen, words, uneven)
+    if n > 1 and max(wall_ms) > _UNEVEN_FROM * min(wall_ms):
+        uneven = f"steps are uneven: {fmt_ms(min(wall_ms))} to {fmt_ms(max(wall_ms))}"
+    return Typical(chosen, tuple(at), words, uneven)

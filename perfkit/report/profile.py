@@ -82,8 +82,9 @@ def html(obj: Any) -> str:
 
 def _view(p: Profile) -> ProfileView:
     findings = tuple(_finding_view(f) for f in p.diagnosis.findings)
+    n_main = 0 if p.diagnosis.is_tentative else _MAIN_FINDINGS
     return ProfileView(
-        sentence=p.diagnosis.sentence,
+        sentence=p.diagnosis.headline,
         # the marks of a recording are perfkit's own: that they were found says nothing
         step_line=" ".join(
             filter(
@@ -98,8 +99,8 @@ def _view(p: Profile) -> ProfileView:
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
         lanes=_lanes(p.breakdown),
         strip=step_strip.strip_of(p.trace),
-        findings=findings[:_MAIN_FINDINGS],
-        more_findings=findings[_MAIN_FINDINGS:],
+        findings=findings[:n_main],
+        more_findings=findings[n_main:],
         tables=(
             _operators_table(p.operators, len(p.breakdown.steps)),
             _lines_table(p.lines),
@@ -175,7 +176,12 @@ def _operators_table(operators: Sequence[Operator], n_steps: int) -> TableView:
 def _lines_table(lines: LineSamples) -> TableView:
     """The source lines most often seen."""
     rows = tuple(
-        (line.where, fmt_share(line.share), fmt_count(line.n_samples), line.text or line.function)
+        (
+            line.place,
+            fmt_share(line.share),
+            fmt_count(line.n_samples),
+            line.source or line.function,
+        )
         for line in lines.by_line()[:_TOP_LINES]
     )
     return TableView(
@@ -340,7 +346,8 @@ def _as_text(view: ProfileView) -> str:
         titles = [
             wrap(f"{f.title}, {f.gain}", indent="  - ", hang="    ") for f in view.more_findings
         ]
-        blocks.append("\n".join(["Also found", *titles]))
+        head = "Also found" if view.findings else "Found, but measure again first"
+        blocks.append("\n".join([head, *titles]))
     blocks += [_table_text(t) for t in view.tables if t.rows]
     if view.foot:
         blocks.append("\n".join(wrap(line, hang="  ") for line in view.foot))

@@ -52,6 +52,14 @@ def union(start: Int64, end: Int64) -> Intervals:
     return Intervals(start[first], reach[last])
 
 
+def without(parts: Intervals, holes: Intervals) -> Intervals:
+    """What is left of ``parts`` where ``holes`` are cut out."""
+    edges = np.unique(np.concatenate([parts.start, parts.end, holes.start, holes.end]))
+    left, right = edges[:-1], edges[1:]
+    keep = parts.covers(left) & ~holes.covers(left)
+    return union(left[keep], right[keep])
+
+
 def label_segments(edges: Int64, layers: Sequence[Intervals]) -> Int64:
     """For each segment between successive edges: the first layer that covers it.
 

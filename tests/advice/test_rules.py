@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_training
@@ -17,6 +18,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.diagnose import BOUNDS, diagnose
 from perfkit.advice.findings import duration, gain_words, interval
 from perfkit.advice.rules import precision
+from perfkit.machine.busy import Busy
 from perfkit.timing.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
 from perfkit.trace.facts import Facts, OptimizerFacts
@@ -221,11 +223,111 @@ def test_few_samples_name_no_line() -> None:
 # --- host ---------------------------------------------------------------------------------
 
 
-def test_python_outside_of_torch() -> None:
-    lines = LineSamples((_line("log(x)", 40, 80, waiting=False, library="__main__"),), 80)
-    diagnosis = _diagnosis(cpu_training(6, python=850), lines)
+def _sampled(sim: Simulated, inside: dict[str, int], outside: dict[str, int]) -> Diagnosis:
+    """Lines by their text, each seen so often in the time outside of torch, and elsewhere."""
+    trace = load(sim.json())
+    steps = find_steps(trace)
+    gaps = Case(trace, steps, breakdown(trace, steps)).outside_of_torch
+    longest = int(np.argmax(gaps.end - gaps.start))
+    times = {
+        "inside": int(gaps.start[longest] + gaps.end[longest]) // 2,
+        "outside": int(gaps.end[longest] + gaps.start[longest + 1]) // 2,
+    }
+    n = sum(inside.values()) + sum(outside.values())
+    found, taken = [], []
+    for where, counts in (("inside", inside), ("outside", outside)):
+        for text, count in counts.items():
+            found.append(_line(text, count, n, waiting=False, library="__main__"))
+            taken += [(times[where], len(found) - 1)] * count
+    found = [dataclasses.replace(x, line=i) for i, x in enumerate(found)]
+    return _diagnosis(sim, LineSamples(tuple(found), n, taken=tuple(taken)))
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("time.sleep(0.1)", "the step sleeps"),
+        ("logger.info(loss)", "log(...)"),
+        ('print(f"{step}")', "log(...)"),
+        ("writer.add_scalar('loss', x)", "log(...)"),
+        ("a = np.percentile(images, 5)", "DataLoader workers"),
+        ("torch.save(model.state_dict(), path)", "torch.save"),
+        ("ema.update(model)", "moving average|_foreach_lerp_"),
+        ("acc = accuracy(y, target)", "metric.update"),
+        ("rows = [f(x) for x in batch]", "what need not be there"),
+    ],
+)
+def test_python_outside_of_torch_names_the_line_in_that_time(text: str, advice: str) -> None:
+    # the line seen most often overall is another one, in torch's own time
+    diagnosis = _sampled(cpu_training(6, python=850), {text: 12}, {"loss.backward()": 60})
     assert diagnosis.bound_by == "host"
-    assert _finding(diagnosis, "host-python").line == "data.py:9: log(x)"
+    found = _finding(diagnosis, "host-python")
+    assert found.line == f"data.py:9: {text}"
+    assert "100 % of the line samples taken in that time" in found.evidence[1]
+    assert re.search(advice, found.what_to_do), found.what_to_do
+    assert ("log(" in found.what_to_do) == ("log(" in advice)
+
+
+def test_too_few_samples_in_that_time_name_no_line() -> None:
+    diagnosis = _sampled(cpu_training(6, python=850), {"x()": 3}, {"loss.backward()": 60})
+    found = _finding(diagnosis, "host-python")
+    assert found.line is None
+    assert "log(" not in found.what_to_do
+
+
+def test_calling_small_operators_is_no_logging() -> None:
+    sim = Simulated()
+    for i in range(4):
+        sim.step(i, i * 2_500, 2_500)
+        for k in range(50):
+            sim.host("aten::mul", i * 2_500 + k * 50, 30)
+    found = _finding(_diagnosis(sim), "small-calls")
+    assert "log(" not in found.what_to_do
+    assert "50 gaps a step" in found.evidence[1]
+    assert "host-python" not in _rules(sim)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model_ema.update(model)", "EMA"),
+        ("x, y = mixup(x, y)", "mixup"),
+        ("metrics.update(y, target)", "metrics"),
+    ],
+)
+def test_what_counts_as_forward_is_told_as_what_it_is(text: str, said: str) -> None:
+    sim = cpu_training(6)
+    trace = load(sim.json())
+    steps = find_steps(trace)
+    forward = Case(trace, steps, breakdown(trace, steps)).in_forward
+    at = int(forward.start[0] + forward.end[0]) // 2
+    lines = (
+        dataclasses.replace(_line(text, 15, 40, waiting=False, library="__main__"), line=1),
+        dataclasses.replace(_line("y = model(x)", 25, 40, waiting=False, library="torch"), line=2),
+    )
+    taken = ((at, 0),) * 15 + ((at, 1),) * 25
+    found = _finding(_diagnosis(sim, LineSamples(lines, 40, taken=taken)), "beside-the-model")
+    assert said in found.title
+    assert "15 of the 40 line samples taken in forward" in found.evidence[0]
+
+
+def test_a_busy_machine_is_said_first_and_nothing_is_advised() -> None:
+    trace = load(cpu_training(6, wait=900, loader=SINGLE).json())
+    steps = find_steps(trace)
+    split = breakdown(trace, steps)
+    quiet = Busy(wall_s=2.0, n_cores=2, process_s=1.0, waited_s=0.0, others_s=0.1)
+    busy = dataclasses.replace(quiet, waited_s=1.0, others_s=3.0)
+    told = [
+        diagnose(Case(trace, steps, split), summarize(split.wall_ms), "simulated", busy=b)
+        for b in (quiet, busy)
+    ]
+    assert not told[0].first
+    assert told[0].findings
+    assert told[0].headline.startswith("Data-bound")
+    assert [d.is_tentative for d in told] == [False, True]
+    assert told[1].headline.startswith("The machine was busy: other programs used 1.5 of 2 cores")
+    assert "by these figures: data-bound" in told[1].headline
+    assert "Measure again" in told[1].headline
 
 
 def test_python_that_a_busy_device_hides_is_no_finding() -> None:

@@ -28,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     data.images,
     host.start_up,
     host.python,
+    host.beside_the_model,
     host.tiny_ops,
     host.launch_bound,
     compiling.recompiles,

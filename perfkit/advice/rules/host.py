@@ -8,10 +8,12 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
+from perfkit.advice.line_kinds import OTHER, LineKind, kind_of
+from perfkit.advice.line_kinds import beside_the_model as kind_beside_the_model
 from perfkit.trace.columns import Category
 from perfkit.trace.lines import Line
 from perfkit.trace.operators import Operator
-from perfkit.words import fmt_count, fmt_us, plural
+from perfkit.words import fmt_count, fmt_ms, fmt_share, fmt_us, plural
 
 # Python between the ops of a healthy step of some ms takes up to a tenth of it.
 _LEAST_SHARE = 0.15
@@ -35,6 +37,9 @@ _LAUNCH_LESS_BESIDE_A_GRAPH = (
     "    y = prepare(model(x))\n"
     "# or larger batches: the same launches carry more work"
 )
+# Between two operators Python takes some tens of µs; a line that does something else takes longer.
+_SHORT_GAP_NS = 300_000
+_LEAST_BESIDE = 0.05
 
 
 def python(case: Case) -> Iterator[Finding]:
@@ -44,34 +49,87 @@ def python(case: Case) -> Iterator[Finding]:
         return
     share = case.shares["other"]
     evidence = [
-        f"{duration(case.ms_per_step(share))} of each step ({percent(share)}) are in no torch "
+        f"{fmt_ms(case.ms_per_step(share))} of each step ({fmt_share(share)}) are in no torch "
         "operator and no DataLoader"
     ]
     if case.on_device:
-        evidence.append(f"the device idles meanwhile for {percent(lost)} of each step")
-    lines = [x for x in case.lines.by_line() if not x.in_data_wait]
-    top: Line | None = lines[0] if lines and lines[0].n_samples >= _LEAST_SAMPLES else None
+        evidence.append(f"the device idles meanwhile for {fmt_share(lost)} of each step")
+    gain, formula = amdahl(lost)
+    parts = case.outside_of_torch
+    lengths = parts.end - parts.start
+    short = lengths < _SHORT_GAP_NS
+    if lengths[short].sum() > lengths.sum() / 2:
+        calls = short.sum() / case.n_steps
+        evidence.append(
+            f"most of it is in {fmt_count(round(calls))} gaps a step of less than "
+            f"{fmt_ms(_SHORT_GAP_NS / 1e6)}, half of them below "
+            f"{fmt_ms(float(np.median(lengths[short])) / 1e6)}: what it costs Python to call "
+            "operators, one by one"
+        )
+        yield Finding(
+            rule="small-calls",
+            title="Calling small operators from Python takes much of the step",
+            evidence=tuple(evidence),
+            what_to_do=(
+                "# more work for each call: a larger batch, or one operation on the whole tensor\n"
+                "# in place of several on its parts; or let the compiler fuse them:\n"
+                "model = torch.compile(model)\n"
+                "# the profiler adds some µs to each call: compare with an unprofiled step"
+            ),
+            gain_at_most=gain,
+            formula=formula,
+            lesson="10-compile",
+        )
+        return
+    inside = case.lines_in(parts)
+    lines = [x for x in inside.by_line() if not x.in_data_wait]
+    top = lines[0] if lines and lines[0].n_samples >= _LEAST_SAMPLES else None
+    kind = OTHER if top is None else kind_of(top)
     if top is not None:
         evidence.append(
-            f"{percent(top.share)} of the line samples fall on {top.where} ({top.n_samples} of "
-            f"{case.lines.n_samples})"
+            f"{fmt_share(top.share)} of the line samples taken in that time fall on {top.place} "
+            f"({top.n_samples} of {inside.n_samples}): {kind.words}"
         )
-    gain, formula = amdahl(lost)
     yield Finding(
         rule="host-python",
         title="Python outside of torch takes much of the step",
         evidence=tuple(evidence),
-        what_to_do=(
-            "# take out of the step what need not be there every time:\n"
-            "if step % 50 == 0:\n"
-            "    log(...)  # logging, saving, plotting, metrics\n"
-            "# replace Python loops over elements by one operation on the whole tensor"
-        ),
+        what_to_do=kind.what_to_do,
         gain_at_most=gain,
         formula=formula,
         lesson="08-custom-loss",
-        line=None if top is None else f"{top.where}: {top.text}",
+        line=None if top is None else f"{top.place}: {top.source}",
     )
+
+
+def beside_the_model(case: Case) -> Iterator[Finding]:
+    """EMA, mixup and metrics run in the time that is told as forward."""
+    inside = case.lines_in(case.in_forward)
+    counts: dict[str, int] = {}
+    tops: dict[str, tuple[LineKind, Line]] = {}
+    for line in inside.by_line():
+        kind = kind_beside_the_model(line)
+        if kind is not None and not line.in_data_wait:
+            counts[kind.name] = counts.get(kind.name, 0) + line.n_samples
+            tops.setdefault(kind.name, (kind, line))
+    for name, count in counts.items():
+        share = case.shares["forward"] * count / inside.n_samples
+        if count < _LEAST_SAMPLES or share < _LEAST_BESIDE:
+            continue
+        kind, top = tops[name]
+        gain, formula = amdahl(share)
+        yield Finding(
+            rule="beside-the-model",
+            title=f"Part of what counts as forward is {kind.words}",
+            evidence=(
+                f"{count} of the {inside.n_samples} line samples taken in forward fall on it: "
+                f"about {fmt_share(share)} of each step",
+            ),
+            what_to_do=kind.what_to_do,
+            gain_at_most=gain,
+            formula=formula,
+            line=f"{top.place}: {top.source}",
+        )
 
 
 def tiny_ops(case: Case) -> Iterator[Finding]:

@@ -1,0 +1,144 @@
+"""What a line of Python does, as far as its text and the package it calls tell, and what helps.
+
+Advice must fit the line: "log only every 50 steps" is no help with a ``time.sleep``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from perfkit.trace.lines import Line
+
+
+@dataclass(frozen=True)
+class LineKind:
+    """What a line does.
+
+    Attributes:
+        name: one word for it.
+        words: what it is, after "… is".
+        what_to_do: a snippet that fits.
+    """
+
+    name: str
+    words: str
+    what_to_do: str
+
+
+SLEEP = LineKind(
+    "sleep",
+    "a wait that the code itself asks for",
+    "# the step sleeps: take the wait out, or wait in a thread beside the training",
+)
+LOGGING = LineKind(
+    "logging",
+    "logging or printing",
+    "if step % 50 == 0:\n    log(...)  # not in every step; pass numbers, not tensors",
+)
+SAVING = LineKind(
+    "file",
+    "reading or writing files",
+    "# read ahead in a DataLoader's workers, and save rarely or from another process:\n"
+    "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
+    "if step % 1000 == 0:\n    torch.save(...)",
+)
+NUMPY = LineKind(
+    "numpy",
+    "numpy, which runs on the host while torch waits",
+    "# prepare arrays in the data set, so that DataLoader workers do it beside the step,\n"
+    "# or use torch's operator of the same name on the tensor itself",
+)
+FORWARD = LineKind(
+    "forward",
+    "Python inside a module's forward",
+    "# one operation on the whole tensor instead of Python for each element or layer,\n"
+    "# and nothing in forward that only needs to be done once (move it to __init__)",
+)
+METRICS = LineKind(
+    "metrics",
+    "metrics",
+    "# compute metrics on some of the steps, or once an epoch from kept predictions:\n"
+    "if step % 50 == 0:\n    metric.update(prediction.detach(), target)",
+)
+EMA = LineKind(
+    "EMA",
+    "a moving average of the weights (EMA)",
+    "# update the average every few steps (and raise its decay's power accordingly), all tensors\n"
+    "# at once:\ntorch._foreach_lerp_(averages, weights, 1 - decay)",
+)
+MIXUP = LineKind(
+    "mixup",
+    "mixup or cutmix",
+    "# mix in the DataLoader's workers (collate_fn), or on the device with few large operations",
+)
+OTHER = LineKind(
+    "python",
+    "Python",
+    "# look at what this line does in every step; what need not be there, take out.\n"
+    "# line by line:  %lprun -f the_function the_function(...)",
+)
+
+_LOG_CALL = re.compile(
+    r"\b(print|pprint|display)\(|\b(log(ger|ging)?|writer|wandb|mlflow|tqdm|pbar|bar)\b[\w.]*\(|"
+    r"\blog_?\w*\(|\.set_(postfix|description)\("
+)
+_LOG_LIBRARY = re.compile(r"^(logging|wandb|mlflow|tensorboard|tqdm|rich|loguru|IPython)$")
+_FILE_CALL = re.compile(
+    r"\b(open|torch\.save|torch\.load|save_pretrained|np\.(load|save|savez\w*)|imread|imwrite|"
+    r"read_(csv|parquet|json)|to_(csv|parquet)|json\.(dump|load)|pickle\.(dump|load)|"
+    r"requests\.\w+|urlopen|read_bytes|write_bytes|read_text|write_text|(save|load)_checkpoint)\("
+)
+_FILE_LIBRARY = re.compile(
+    r"^(PIL|cv2|h5py|zarr|pickle|json|requests|urllib|fsspec|safetensors|imageio|pyarrow|pandas|"
+    r"zipfile|tarfile|shutil|pathlib)$"
+)
+_SLEEP_CALL = re.compile(r"\bsleep\(")
+_NUMPY_CALL = re.compile(r"\bnp\.|\bnumpy\b")
+_NUMPY_LIBRARY = re.compile(r"^(numpy|scipy|sklearn)$")
+_METRICS = re.compile(r"metric|\baccuracy|\bf1_|confusion|\bauroc\b|roc_auc", re.IGNORECASE)
+_EMA = re.compile(
+    r"(^|[^a-z])ema([^a-z]|$)|\w(?-i:Ema|EMA)|swa_utils|averaged_?model", re.IGNORECASE
+)
+_MIXUP = re.compile(r"mix_?up|cut_?mix", re.IGNORECASE)
+
+
+def kind_of(line: Line) -> LineKind:
+    """What a line does; the first of the tells that fits."""
+    if beside := beside_the_model(line):
+        return beside
+    by_text = kind_of_source(line.source)
+    if by_text is not OTHER:
+        return by_text
+    for pattern, kind in (
+        (_LOG_LIBRARY, LOGGING),
+        (_FILE_LIBRARY, SAVING),
+        (_NUMPY_LIBRARY, NUMPY),
+    ):
+        if pattern.match(line.library):
+            return kind
+    if "forward" in (line.function, line.inner_function.rpartition(".")[2]):
+        return FORWARD
+    return OTHER
+
+
+def kind_of_source(text: str) -> LineKind:
+    """What a line does, where nothing but its text is known."""
+    for pattern, kind in (
+        (_SLEEP_CALL, SLEEP),
+        (_LOG_CALL, LOGGING),
+        (_FILE_CALL, SAVING),
+        (_NUMPY_CALL, NUMPY),
+    ):
+        if pattern.search(text):
+            return kind
+    return OTHER
+
+
+def beside_the_model(line: Line) -> LineKind | None:
+    """EMA, mixup or metrics, where the path, the function or the line itself is named so."""
+    parts = (line.inner, line.inner_function, line.function, line.source, line.library_function)
+    for pattern, kind in ((_EMA, EMA), (_MIXUP, MIXUP), (_METRICS, METRICS)):
+        if any(pattern.search(part) for part in parts):
+            return kind
+    return None

@@ -1,0 +1,97 @@
+"""The recorded steps against the whole region: where the rest of the time was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from perfkit.trace.elsewhere import Elsewhere, elsewhere
+from perfkit.trace.lines import Line, LineSamples, Sample
+
+
+def _lines_of(samples: Sequence[Sample]) -> LineSamples:
+    """Samples whose key is the line's text."""
+    n = len(samples)
+    counts: dict[str, int] = {}
+    for sample in samples:
+        counts[str(sample.key)] = counts.get(str(sample.key), 0) + 1
+    lines = [
+        Line("a.py", i, f"a.py:{i}", "f", text, count, count / n, False, "torch")
+        for i, (text, count) in enumerate(sorted(counts.items(), key=lambda x: -x[1]))
+    ]
+    return LineSamples(tuple(lines), n)
+
+
+def _of(lengths: Sequence[float], texts: dict[int, str], after: float = 0.0) -> Elsewhere:
+    """Steps of these lengths in s; 6 after the second are recorded, of 0.1 s."""
+    at, steps, samples = 0.0, [], []
+    for index, length in enumerate((*lengths, after)):
+        if index < len(lengths):
+            steps.append((at, at + length))
+        n = int(length / 0.05)
+        text = texts.get(index, "train_step()")
+        samples += [Sample(at + (k + 0.5) * 0.05, text) for k in range(n)]  # type: ignore[arg-type]
+        at += length
+    found = elsewhere(steps, 0.0, at, [100.0] * 6, samples, _lines_of)
+    assert found is not None
+    return found
+
+
+def test_steps_alike_leave_nothing_to_say() -> None:
+    found = _of([0.12] + [0.1] * 30, {})
+    assert found.stretches == ()
+    assert found.sentence() == ""
+    assert not found.is_most
+
+
+def test_an_evaluation_every_tenth_step_is_named_with_its_line() -> None:
+    lengths = [2.1 if i % 10 == 9 else 0.1 for i in range(40)]
+    found = _of(lengths, dict.fromkeys(range(9, 40, 10), "evaluate(model)"))
+    assert found.is_most
+    said = found.sentence()
+    assert said.startswith("Most of this code's time (67 % of its 12.0 s) was not in steps like")
+    assert "8.00 s in every 10th step (steps 10, 20 … 40) (2.00 s more each)" in said
+    assert "mostly at a.py:0: evaluate(model)" in said
+
+
+def test_rollouts_between_updates_are_periodic_too() -> None:
+    lengths = [5.0 if i % 32 == 0 else 0.1 for i in range(128)]
+    texts = dict.fromkeys(range(0, 128, 32), "env.step(action)")
+    found = _of(lengths, texts)
+    assert [s.when.split(" (")[0] for s in found.stretches] == [
+        "in every 32nd step",
+        "before the first step ended",
+    ]
+    assert all("env.step(action)" in s.words() for s in found.stretches)
+
+
+def test_what_comes_after_the_last_step_counts() -> None:
+    found = _of([0.1] * 10, {10: "torch.save(model, path)"}, after=9.0)
+    assert found.stretches[0].when == "after the last step"
+    assert found.share == pytest.approx(0.9)
+    assert "torch.save(model, path)" in found.sentence()
+
+
+def test_single_slow_steps_are_numbered() -> None:
+    lengths = [0.1] * 20
+    lengths[6] = lengths[11] = 3.0
+    assert "in steps 7 and 12" in _of(lengths, {}).sentence()
+
+
+def test_later_steps_that_are_all_longer_are_counted() -> None:
+    lengths = [0.1] * 8 + [0.3, 0.31] * 20
+    lengths[15] = 0.1
+    assert "of the 48 steps" in _of(lengths, {}).sentence()
+
+
+def test_a_few_slow_steps_are_worth_no_headline() -> None:
+    lengths = [0.1] * 20
+    lengths[6] = 0.5
+    found = _of(lengths, {})
+    assert not found.is_most
+    assert found.sentence().startswith("Part of this code's time")
+
+
+def test_nothing_recorded_says_nothing() -> None:
+    assert elsewhere([(0.0, 1.0)], 0.0, 2.0, [], [], _lines_of) is None
