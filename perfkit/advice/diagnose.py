@@ -26,8 +26,8 @@ BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute",
 _CURES = {
     "data": {"dataloader-no-workers", "dataloader-slow-workers", "image-decode", "image-work"},
     "host": {
-        "host-python", "small-calls", "start-up", "recompiles", "graph-breaks", "validation-in-step",
-        "logging-in-step", "gc-pauses", "loop-indexing", "made-on-host",
+        "host-python", "small-calls", "start-up", "recompiles", "graph-breaks",
+        "validation-in-step", "logging-in-step", "gc-pauses", "loop-indexing", "made-on-host",
     },
     "launch": {
         "launch-bound", "start-up", "recompiles", "graph-breaks", "loop-indexing", "made-on-host",
