@@ -36,24 +36,30 @@ class Shown:
     def __str__(self) -> str:
         return str(_report().text(self))
 
-    def to_markdown(self) -> str:
+    def to_markdown(self, *, scrub: bool = True) -> str:
         """Sentence, table and notes as Markdown, for a pull request; names are escaped.
+
+        Args:
+            scrub: take out secrets and names of users and hosts, see :mod:`perfkit.scrub`.
 
         Raises:
             UsageError: this kind of result has no table.
         """
-        return str(_export().markdown(self))
+        return str(_export().markdown(self, scrub=scrub))
 
-    def save(self, path: str | Path) -> Any:
+    def save(self, path: str | Path, *, scrub: bool = True) -> Any:
         """Write it to ``.md``, ``.json``, ``.png`` or ``.svg``, by the ending; returns the path.
 
         Pictures carry their text alternative.
+
+        Args:
+            scrub: take out secrets and names of users and hosts, see :mod:`perfkit.scrub`.
 
         Raises:
             UsageError: another ending, no such form of this result, or a file that cannot be
                 written.
         """
-        return Path(_export().save(self, path))
+        return Path(_export().save(self, path, scrub=scrub))
 
     def _repr_html_(self) -> str:
         return str(_report().html(self))

@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         said = report.to_dict()
         if arguments.scrub:
-            from perfkit.trace.scrub import scrub
+            from perfkit.scrub import scrub
 
             said = scrub(said)
         print(json.dumps(said, indent=1, allow_nan=False))

@@ -158,7 +158,7 @@ class Profile(Shown):
         Args:
             path: where to.
             scrub: leave names of users and hosts, environment dumps and tokens out (see
-                :mod:`perfkit.trace.scrub`); without, the trace is as torch wrote it.
+                :mod:`perfkit.scrub`); without, the trace is as torch wrote it.
 
         Raises:
             UsageError: another ending, or a trace that was not recorded here.
@@ -177,7 +177,7 @@ class Profile(Shown):
         elif name.endswith(".txt"):
             words = f"{self}\n"
             if scrub:
-                from perfkit.trace.scrub import scrub as scrubbed
+                from perfkit.scrub import scrub as scrubbed
 
                 words = scrubbed(words)
             target.write_text(words, encoding="utf-8")
@@ -192,8 +192,8 @@ class Profile(Shown):
         if scrub:
             import msgspec
 
+            from perfkit.scrub import scrub as scrubbed
             from perfkit.trace.export import export
-            from perfkit.trace.scrub import scrub as scrubbed
 
             try:
                 data = msgspec.json.encode(scrubbed(msgspec.json.decode(data)))

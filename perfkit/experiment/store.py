@@ -6,6 +6,9 @@ one call and forced to the disk before the next run begins. A line that was cut 
 writing is recognised by its missing end, reported, and removed; the run is made again. One
 process at a time may write (a lock that dies with its holder), and a store takes the runs of one
 workload on one machine only.
+
+A store keeps the truth, because an experiment goes on from it: nothing in it is scrubbed, and a
+run's captured output may hold whatever the run printed. To share results, ``save()`` the sweep.
 """
 
 from __future__ import annotations

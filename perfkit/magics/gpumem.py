@@ -20,6 +20,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from perfkit._files import write_atomically
 from perfkit.magics import _arguments
 from perfkit.magics._cell import compile_user_code
+from perfkit.scrub import scrub
 
 if TYPE_CHECKING:
     from perfkit.memory.account import MemoryAccount
@@ -185,12 +186,13 @@ class GpumemMagics(Magics):
             words = f"{report.text(result)}\n"
             if history is not None:
                 words += f"\n{report.text(history)}\n"
-            write_atomically(args.text, lambda path: path.write_text(words, encoding="utf-8"))
+            shared = scrub(words)
+            write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))
         if args.data is not None:
             numbers = result.to_dict()
             if history is not None:
                 numbers["allocator_history"] = history.to_dict()
-            data = json.dumps(numbers, indent=1, ensure_ascii=False)
+            data = json.dumps(scrub(numbers), indent=1, ensure_ascii=False)
             write_atomically(args.data, lambda path: path.write_text(f"{data}\n", encoding="utf-8"))
 
 

@@ -20,6 +20,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from perfkit._files import write_atomically
 from perfkit.magics import _arguments
 from perfkit.magics._cell import UserCode, compile_user_code
+from perfkit.scrub import scrub
 
 if TYPE_CHECKING:
     from perfkit.advice.synclint.find import Syncs
@@ -100,9 +101,8 @@ class SynclintMagics(Magics):
         if not args.quiet:
             _arguments.show(report.mime_bundle(result, "synclint"))
         if args.text is not None:
-            write_atomically(
-                args.text, lambda path: path.write_text(f"{result}\n", encoding="utf-8")
-            )
+            shared = scrub(f"{result}\n")
+            write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))
         if args.data is not None:
             write_atomically(args.data, lambda path: _write_json(result, path))
 
@@ -131,4 +131,4 @@ def _watched(code: UserCode, model: Any) -> tuple[Syncs | SyncCheck, BaseExcepti
 
 
 def _write_json(result: Syncs | SyncCheck, path: Path) -> None:
-    path.write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(scrub(result.to_dict()), indent=1) + "\n", encoding="utf-8")

@@ -20,6 +20,7 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from perfkit._files import write_atomically
 from perfkit.magics import _arguments
 from perfkit.magics._cell import UserCode, compile_user_code
+from perfkit.scrub import scrub
 
 if TYPE_CHECKING:
     from perfkit.advice.profile import Profile
@@ -151,9 +152,8 @@ class TorchprofMagics(Magics):
         elif not args.quiet:
             _arguments.show(report.mime_bundle(profile, "profile"))
         if args.text is not None:
-            write_atomically(
-                args.text, lambda path: path.write_text(f"{profile}\n", encoding="utf-8")
-            )
+            shared = scrub(f"{profile}\n")
+            write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))
         if args.data is not None:
             write_atomically(args.data, profile.save)
 

@@ -18,6 +18,7 @@ from perfkit._display import Shown
 from perfkit.errors import MissingError, UsageError
 from perfkit.machine import Provenance, stamp
 from perfkit.memory.cuda import TorchCuda
+from perfkit.scrub import scrub as _scrub
 
 __all__ = ["AllocatorHistory", "Recorded", "Segment", "history_of", "load", "record"]
 
@@ -107,9 +108,14 @@ class AllocatorHistory(Shown):
             "provenance": self.provenance.to_dict(),
         }
 
-    def save(self, path: str | Path) -> None:
-        """Write it as JSON, for :func:`load`."""
-        Path(path).write_text(json.dumps(self.to_dict()) + "\n", encoding="utf-8")
+    def save(self, path: str | Path, *, scrub: bool = True) -> None:
+        """Write it as JSON, for :func:`load`.
+
+        Args:
+            scrub: take out secrets and names of users and hosts, see :mod:`perfkit.scrub`.
+        """
+        plain = _scrub(self.to_dict()) if scrub else self.to_dict()
+        Path(path).write_text(json.dumps(plain) + "\n", encoding="utf-8")
 
 
 def load(path: str | Path) -> AllocatorHistory:

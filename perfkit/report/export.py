@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit._files import write_atomically
 from perfkit._printable import printable
 from perfkit.errors import UsageError
+from perfkit.scrub import scrub as _scrub
 from perfkit.timing.compare import Comparison
 from perfkit.words import fmt_interval, fmt_number, fmt_ratio
 
@@ -35,13 +36,15 @@ _NUMBERED = re.compile(r"^(\s*\d+)([.)])(?=\s)")
 _BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's palette
 
 
-def markdown(obj: Any) -> str:
+def markdown(obj: Any, *, scrub: bool = True) -> str:
     """The result as Markdown: its sentence, a table, and notes, with every name escaped.
+
+    It is meant for a pull request, so it is scrubbed (:mod:`perfkit.scrub`) unless told otherwise.
 
     Raises:
         UsageError: the result is of a kind that has no table.
     """
-    view = _view(obj)
+    view = _scrub(_view(obj)) if scrub else _view(obj)  # escaped, a token has another shape
     blocks = [f"**{_escaped(view.sentence)}**", ""]
     lines = getattr(view, "lines", ())
     blocks += [part for line in lines for part in (_escaped(line), "")]
@@ -58,8 +61,11 @@ def markdown(obj: Any) -> str:
     return "\n".join(blocks).rstrip() + "\n"
 
 
-def save(obj: Any, path: str | Path) -> Path:
-    """Write the result to a file whose ending says the format; returns where it stands.
+def save(obj: Any, path: str | Path, *, scrub: bool = True) -> Path:
+    """Write the result to a file, in the format of its ending; returns the path.
+
+    What is saved is meant to be shared, so it is scrubbed (:mod:`perfkit.scrub`) unless told
+    otherwise.
 
     ``.md``: :func:`markdown`. ``.json``: ``to_dict()``. ``.png``, ``.svg``: :func:`figure`, with
     :func:`alt_text` in the file (PNG: the ``Description``; SVG: ``<title>`` and ``<desc>``).
@@ -76,13 +82,15 @@ def save(obj: Any, path: str | Path) -> Path:
         raise UsageError(f"cannot save as {target.name!r}: take one of {', '.join(_ENDINGS)}")
     write: Callable[[Path], Any]
     if ending == ".md":
-        words = markdown(obj)
+        words = markdown(obj, scrub=scrub)
         write = lambda part: part.write_text(words, encoding="utf-8")  # noqa: E731
     elif ending == ".json":
-        data = json.dumps(_plain(obj), indent=1, allow_nan=False) + "\n"
+        plain = _scrub(_plain(obj)) if scrub else _plain(obj)
+        data = json.dumps(plain, indent=1, allow_nan=False) + "\n"
         write = lambda part: part.write_text(data, encoding="utf-8")  # noqa: E731
     else:
-        drawn, said = figure(obj), alt_text(obj)
+        shown = _scrub(obj) if scrub else obj
+        drawn, said = figure(shown), alt_text(shown)
         write = lambda part: _write_picture(drawn, said, part, ending)  # noqa: E731
     write_atomically(target, write)
     return target

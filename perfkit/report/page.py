@@ -1,7 +1,7 @@
 """A result as an HTML page of its own: no script, no request, nothing private.
 
 What is private is taken out of the result, not of the page, so that nothing that the page is
-made of can be mistaken for a name; :mod:`perfkit.trace.scrub` lists what that is, and what it
+made of can be mistaken for a name; :mod:`perfkit.scrub` lists what that is, and what it
 cannot know.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit._files import write_atomically
-from perfkit.trace.scrub import scrub as _scrub
+from perfkit.scrub import scrub as _scrub
 
 __all__ = ["page", "save"]
 

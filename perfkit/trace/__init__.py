@@ -5,6 +5,7 @@ Pure functions over columns, one question a file; recording stands beside them.
 
 from __future__ import annotations
 
+from perfkit.scrub import scrub
 from perfkit.trace.breakdown import Breakdown, StepBreakdown, breakdown
 from perfkit.trace.columns import Category, Trace
 from perfkit.trace.communication import Communication, communication
@@ -24,7 +25,6 @@ from perfkit.trace.operators import Operator, operators
 from perfkit.trace.queue import LaunchQueue, launch_queue
 from perfkit.trace.ranks import Ranks, ranks
 from perfkit.trace.record import Recorder, Recording
-from perfkit.trace.scrub import scrub
 from perfkit.trace.sequences import Sequences, sequences
 from perfkit.trace.steps import Steps, find_steps
 from perfkit.trace.syncs import Sync, syncs

@@ -163,7 +163,7 @@ class Trace:
     #: unknown); filled where the trace has the category cuda_sync
     waits: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    source: str = ""
+    source: str = field(default="", metadata={"share": "file name"})
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:

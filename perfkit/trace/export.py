@@ -28,8 +28,8 @@ import numpy as np
 
 from perfkit._files import write_atomically
 from perfkit.errors import MissingError, UsageError
+from perfkit.scrub import scrub as _scrub
 from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Collective, Trace
-from perfkit.trace.scrub import scrub as _scrub
 
 __all__ = ["COLUMNS", "export"]
 
@@ -98,7 +98,7 @@ def export(trace: Trace, path: str | os.PathLike[str], *, scrub: bool = False) -
     Args:
         trace: the trace.
         path: where to; see this module's head for the endings.
-        scrub: take out what is private first, as :mod:`perfkit.trace.scrub` lists it.
+        scrub: take out what is private first, as :mod:`perfkit.scrub` lists it.
 
     Raises:
         UsageError: another ending, or a file that cannot be written.

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perfkit.advice.profile import explain
+from perfkit.scrub import Scrubber, scrub
 from perfkit.trace.load import load
-from perfkit.trace.scrub import Scrubber, scrub
 from tests.simulated_traces import Simulated, cpu_training, gpu_training
 
 # put together here, so that no scanner takes this file for a leak
@@ -221,3 +221,78 @@ def test_an_ordinary_trace_stays_as_it_is() -> None:
     trace = load(cpu_training(3).json())
     clean = scrub(trace)
     assert (clean.names, clean.threads, clean.stacks) == (trace.names, trace.threads, trace.stacks)
+
+
+MORE_TOKENS = [
+    "r8_" + _TAIL,
+    "sk_" + "live_" + _TAIL,
+    "rk_" + "test_" + _TAIL,
+    "dapi" + "0123456789abcdef" * 2,
+    "nvapi-" + _TAIL,
+    "GOCSPX-" + _TAIL[:28],
+    "gsk_" + _TAIL,
+    "wandb_" + "v1_" + _TAIL,
+    # bare: an AWS secret key, a key of Weights & Biases
+    "wJalrXUtnFEMI" + "/K7MDENG+bPxRfiCYz9aQ3LmTv2K"[:27],
+    "4f9d1c3b5a" + "7e2f8091d6c4b3a5e7f9021b3c4d5e"[:30],
+]
+
+
+@pytest.mark.parametrize("token", MORE_TOKENS)
+@pytest.mark.parametrize("around", ["{}", "login({!r})", "key {} ok", "['--key', '{}']"])
+def test_tokens_of_more_services(scrubber: Scrubber, token: str, around: str) -> None:
+    text = scrubber.text(around.format(token))
+    assert token not in text
+    assert "[secret]" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("train.py --password hunter2 --lr 0.1", "train.py --password [secret] --lr 0.1"),
+        ("--password 123456", "--password [secret]"),
+        ("train.py --hub-token=abcXYZ --n 3", "train.py --hub-token=[secret] --n 3"),
+        ("['--password', 'hunter2', '-n']", "['--password', '[secret]', '-n']"),
+        ("AccountName=a;AccountKey=Eby8vdM02xNOcqFl==;E", "AccountName=a;AccountKey=[secret];E"),
+        (
+            "https://x.blob/y?sv=1&sig=aB3%2Fd9QwErTyUi&se=2",
+            "https://x.blob/y?sv=1&sig=[secret]&se=2",
+        ),
+        ("listening on fd12:3456:789a::1", "listening on [host]"),
+        ("fe80::1ff:fe23:4567:890a%eth0", "[host]"),
+        ("master 100.101.2.3:29500", "master [host]:29500"),
+        ("wrote runs/exp_carol_3/metrics.json", "wrote runs/exp_[user]_3/metrics.json"),
+        ("carol-final.ipynb", "[user]-final.ipynb"),
+    ],
+)
+def test_more_of_what_goes(scrubber: Scrubber, text: str, expected: str) -> None:
+    assert scrubber.text(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "train.py --token-dropout 0.1 --max-tokens 512",
+        "train.py --token-dropout=0.1",
+        "git_version: 0d62b6bc1a3b8ff0a4a1a1f0f2c9d7e6b5a40312",
+        "at commit 0d62b6bc1a3b8ff0a4a1a1f0f2c9d7e6b5a40312",
+        "https://github.com/o/r/commit/0d62b6bc1a3b8ff0a4a1a1f0f2c9d7e6b5a40312",
+        "Sm80FlashAttentionForwardKernelBf16Hdim64",
+        "torch::autograd::generated::fd12",
+        "dapper.py",
+        "carolina_v2.json",
+    ],
+)
+def test_more_of_what_stays(scrubber: Scrubber, text: str) -> None:
+    assert scrubber.text(text) == text
+
+
+def test_a_command_as_a_list(scrubber: Scrubber) -> None:
+    assert scrubber.scrub(["t.py", "--password", "hunter2", "--max-token", "5", "--token"]) == [
+        "t.py",
+        "--password",
+        "[secret]",
+        "--max-token",
+        "5",
+        "--token",
+    ]

@@ -1,22 +1,31 @@
-"""Take out of a trace or a report what is nobody's business, before it is shared.
+"""Take out of what is shared what is nobody's business.
 
-Removed, wherever text stands (names, call stacks, thread and process names, metadata, paths):
+There is one scrubber, and everything that is written to be shared goes through it: pages, files
+of ``.save()``, ``to_markdown()``, exported traces, and what the magics' ``-T`` and ``-D`` write.
+``scrub=False`` leaves everything in. What stays on your machine is not scrubbed: what you see in
+the notebook, and the store of a sweep, which needs the truth to go on.
 
-* names of users: in home paths of Linux, macOS and Windows, then in any other path; before an
-  ``@``; and the name and home of whoever runs perfkit here, wherever they stand as a word;
+Removed, wherever text stands (names, call stacks, captured output, metadata, paths):
+
+* names of users: in home paths of Linux, macOS and Windows, then in any other path and file
+  name; before an ``@``; and the name and home of whoever runs perfkit here, also as a word;
 * names of hosts: this machine's, whatever follows ``user@``, names that end in ``.local``,
-  ``.internal``, ``.lan``, ``.corp`` or a cloud's domain, private IPv4 addresses, MAC addresses,
-  serial numbers (UUIDs) of GPUs;
+  ``.internal``, ``.lan``, ``.corp`` or a cloud's domain, private IPv4 and IPv6 addresses, MAC
+  addresses, serial numbers (UUIDs) of GPUs;
 * e-mail addresses, credentials in URLs, private keys;
-* tokens: of GitHub, GitLab, Hugging Face, OpenAI, Anthropic, AWS, Google, Slack, Weights &
-  Biases, JSON web tokens, bearer headers, and the value of whatever is called password,
-  secret, token, api key, access key or signature;
+* tokens: of the services that ``_TOKENS`` lists, JSON web tokens, bearer headers, signatures in
+  URLs, bare keys of AWS and Weights & Biases, and the value of whatever is called password,
+  secret, token, api key, access key, account key or signature, also as ``--password value``;
 * environment dumps: mappings of environment variables, and three or more ``NAME=value`` in a
   row; the bytes of a trace as torch wrote it, in which any of this may stand.
 
 It cannot know what looks like ordinary text: names of projects, models, data sets and functions,
 a person's name in a folder that is no home, a token without a known shape under an innocent
 name, public host names and addresses, comments in source lines. Look at what you share.
+
+The shapes of the tokens are those that their services publish. A library of them, such as
+detect-secrets, would say which line holds a secret; here the secret has to go and the line has to
+stay, next to names of users and hosts, which no such library knows.
 """
 
 from __future__ import annotations
@@ -25,14 +34,15 @@ import contextlib
 import dataclasses
 import functools
 import getpass
+import itertools
+import math
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, TypeVar
-
-from perfkit.trace.columns import Trace
 
 __all__ = ["Scrubber", "scrub"]
 
@@ -119,23 +129,37 @@ _ENV_NAMES = frozenset(
 )
 
 _TOKENS = (
-    r"gh[pousr]_[A-Za-z0-9]{20,}",
+    r"gh[pousr]_[A-Za-z0-9]{20,}",  # GitHub
     r"github_pat_[A-Za-z0-9_]{20,}",
-    r"glpat-[A-Za-z0-9_-]{16,}",
-    r"hf_[A-Za-z0-9]{20,}",
-    r"sk-(?:ant-|proj-)?[A-Za-z0-9_-]{20,}",
-    r"(?:AKIA|ASIA)[A-Z0-9]{16}",
-    r"AIza[A-Za-z0-9_-]{30,}",
+    r"gl(?:pat|ptt|rt|dt|cbt)-[A-Za-z0-9_.-]{16,}",  # GitLab
+    r"hf_[A-Za-z0-9]{20,}",  # Hugging Face
+    r"sk-(?:ant-|proj-|or-)?[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic, OpenRouter
+    r"(?:gsk_|xai-|pplx-)[A-Za-z0-9]{20,}",  # Groq, xAI, Perplexity
+    r"r8_[A-Za-z0-9]{20,}",  # Replicate
+    r"nvapi-[A-Za-z0-9_-]{20,}",  # NVIDIA
+    r"dapi[0-9a-f]{32}(?:-\d)?",  # Databricks
+    r"wandb_v\d_[A-Za-z0-9_]{20,}",  # Weights & Biases
+    r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}",  # AWS
+    r"AIza[A-Za-z0-9_-]{30,}",  # Google
     r"ya29\.[A-Za-z0-9_-]{20,}",
-    r"xox[abeoprs]-[A-Za-z0-9-]{10,}",
-    r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
+    r"GOCSPX-[A-Za-z0-9_-]{20,}",
+    r"[srp]k_(?:live|test)_[A-Za-z0-9]{10,}",  # Stripe
+    r"whsec_[A-Za-z0-9+/=]{20,}",
+    r"xox[abeoprs]-[A-Za-z0-9-]{10,}",  # Slack
+    r"xapp-[A-Za-z0-9-]{20,}",
+    r"(?<=hooks\.slack\.com/services/)[A-Za-z0-9/]{20,}",
+    r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",  # SendGrid
+    r"do[opr]_v1_[0-9a-f]{40,}",  # DigitalOcean
+    r"hvs\.[A-Za-z0-9_-]{20,}",  # Vault
+    r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web token
     r"npm_[A-Za-z0-9]{30,}",
     r"pypi-[A-Za-z0-9_-]{30,}",
 )
 _CALLED = (
-    r"(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|credential|"
-    r"private[_-]?key|signature|authorization)"
+    r"(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|access[_-]?key|account[_-]?key|"
+    r"credential|private[_-]?key|signature|authorization)"
 )
+_FLAG = rf"--?[\w-]*{_CALLED}(?![a-z])[\w-]*"
 # Quoted, or long with a digit in it: `token = self.embed(x)` is code, no secret.
 _VALUE = r"(?:\"[^\"]{4,}\"|'[^']{4,}'|(?=[A-Za-z+/_.~-]*\d)[A-Za-z0-9+/_.~=-]{8,})"
 
@@ -153,10 +177,20 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     ),
     (re.compile(r"\b(?:" + "|".join(_TOKENS) + ")"), SECRET),
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9+/_.~=-]{12,}"), rf"\1 {SECRET}"),
+    (re.compile(r"(?i)([?&](?:sig|signature|X-Amz-Signature)=)[^&\s\"']{8,}"), rf"\1{SECRET}"),
     (re.compile(r"(?i)\b(WANDB_API_KEY\W+)[0-9a-f]{32,}"), rf"\1{SECRET}"),
     (re.compile(r"(://)[^\s/@:]+(?::[^\s/@]*)?@"), rf"\1{SECRET}@"),
     (
         re.compile(rf"(?i)(\b[\w-]*{_CALLED}(?![a-z])[\w-]*[\"']?\s*[=:]\s*){_VALUE}"),
+        rf"\1{SECRET}",
+    ),
+    # an argument of a command: `--token x`, also as the list ['--token', 'x']; a number is a
+    # setting, unless it is a password
+    (
+        re.compile(
+            rf"(?i)((?<![\w-]){_FLAG}[\"']?(?:\s*[,=]\s*|\s+)[\"']?)"
+            rf"(?!-|\[|(?<!passwd )(?<!password )[\d.]+(?![\w.]))[^\s\"',;\]]+"
+        ),
         rf"\1{SECRET}",
     ),
     (re.compile(r"(?i)(\b[\w-]*passw(?:or)?d[\w-]*[=:])[^\s\"',;&\[]+"), rf"\1{SECRET}"),
@@ -172,7 +206,15 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(
             r"(?<![\d.])(?:10(?:\.\d{1,3}){3}|192\.168(?:\.\d{1,3}){2}"
-            r"|172\.(?:1[6-9]|2\d|3[01])(?:\.\d{1,3}){2})(?![\d.])"
+            r"|172\.(?:1[6-9]|2\d|3[01])(?:\.\d{1,3}){2}|169\.254(?:\.\d{1,3}){2}"
+            r"|100\.(?:6[4-9]|[7-9]\d|1[01]\d|12[0-7])(?:\.\d{1,3}){2})(?![\d.])"
+        ),
+        HOST,
+    ),
+    (  # unique local and link-local
+        re.compile(
+            r"(?i)(?<![\w:.])(?:f[cd][0-9a-f]{2}|fe[89ab][0-9a-f])(?::[0-9a-f]{0,4}){2,7}"
+            r"(?:%\w+)?(?![\w:])"
         ),
         HOST,
     ),
@@ -185,6 +227,21 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
         HOST,
     ),
 )
+
+
+# 40 characters of base64: an AWS secret key, or by chance a name; 40 of hex: a key of Weights &
+# Biases, or a commit.
+_BASE64_KEY = re.compile(r"(?<![\w+/=.-])[A-Za-z0-9+/]{40}(?![\w+/=.-])")
+_HEX_KEY = re.compile(r"(?<![\w/@.+-])[0-9a-f]{40}(?![\w.-])")
+_COMMIT = re.compile(r"(?i)(?:commit|git|sha|rev|hash|version|checkout|digest)[\w ]*\W{0,4}$")
+_LEAST_ENTROPY = 4.4  # bits a character: a random key has 4.7 and more, a name of words 4.2
+
+# What is a path, or ends as a file does.
+_FILE = re.compile(
+    r"[^\s\"'<>|(),;=]*(?:[/\\][^\s\"'<>|(),;=]*|\.(?:py|ipynb|jsonl?|gz|log|txt|csv|tsv|pt|pth|md|"
+    r"html|ya?ml|toml|ini|cfg|sh|zip|tar|npy|npz|parquet|db|ckpt|safetensors|pkl|out|err|svg|png)\b)"
+)
+_LIBRARY = re.compile(r"(?:site|dist)-packages[/\\]")
 
 
 class Scrubber:
@@ -214,6 +271,10 @@ class Scrubber:
         text = _HOME_PATH.sub(rf"\g<stem>{USER}", text)
         for pattern, put in _RULES:
             text = pattern.sub(put, text)
+        text = _BASE64_KEY.sub(_unless_a_name, text)
+        text = _HEX_KEY.sub(_unless_a_commit, text)
+        if self._in_names is not None and self._in_names.search(text):
+            text = _FILE.sub(self._without_users, text)
         for found, put in (
             (self._in_paths, USER),
             (self._user_words, USER),
@@ -248,7 +309,14 @@ class Scrubber:
         host = socket.gethostname()
         self._hosts |= {host, host.split(".")[0]}
 
+    def _without_users(self, file: re.Match[str]) -> str:
+        own = _LIBRARY.split(file[0], maxsplit=1)[0]  # adam.py of torch is nobody's
+        said = own if self._in_names is None else self._in_names.sub(USER, own)
+        return said + file[0][len(own) :]
+
     def _compile(self) -> None:
+        names = self._learned | self._users
+        self._in_names = _pattern(names, r"(?<![A-Za-z0-9])(?:{})(?![A-Za-z0-9])")
         self._in_paths = _pattern(self._learned | self._users, r"(?<=[/\\])(?:{})(?=[/\\]|$)")
         self._user_words = _pattern(self._users, r"(?<![\w.-])(?:{})(?![\w-])")
         self._host_words = _pattern(self._hosts, r"(?<![\w-])(?:{})(?![\w-])")
@@ -270,7 +338,10 @@ class Scrubber:
         if isinstance(value, Mapping):
             return self._mapping(value, do)
         if isinstance(value, list | set | frozenset) or type(value) is tuple:
-            return type(value)(self._walk(x, do) for x in value)
+            found = [self._walk(x, do) for x in value]
+            if isinstance(value, list | tuple):
+                _clear_arguments(found)
+            return type(value)(found)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._dataclass(value, do)
         return value
@@ -289,19 +360,53 @@ class Scrubber:
         return result
 
     def _dataclass(self, value: Any, do: Callable[[str], str]) -> Any:
-        changed = {
-            f.name: self._walk(getattr(value, f.name), do)
-            for f in dataclasses.fields(value)
-            if f.init
-        }
-        if isinstance(value, Trace):  # folders above a trace are names of people and projects
-            changed["source"] = do(PurePath(value.source).name)
+        changed = {}
+        for f in dataclasses.fields(value):
+            if f.init:
+                item = getattr(value, f.name)
+                # folders above a file are names of people and projects
+                item = PurePath(item).name if f.metadata.get("share") == "file name" else item
+                changed[f.name] = self._walk(item, do)
         return dataclasses.replace(value, **changed)
 
 
 def scrub(value: T) -> T:
     """:meth:`Scrubber.scrub` with what is known of this machine."""
     return Scrubber().scrub(value)
+
+
+def _unless_a_name(found: re.Match[str]) -> str:
+    """A key of 40 characters is random; a path or a name of words is not."""
+    text = found[0]
+    kinds = (str.islower, str.isupper, str.isdigit)
+    if not all(any(map(kind, text)) for kind in kinds) or text.count("/") > 3:
+        return text
+    n = len(text)
+    entropy = -sum(k / n * math.log2(k / n) for k in Counter(text).values())
+    return SECRET if entropy >= _LEAST_ENTROPY else text
+
+
+def _unless_a_commit(found: re.Match[str]) -> str:
+    before = found.string[max(found.start() - 24, 0) : found.start()]
+    return found[0] if _COMMIT.search(before) else SECRET
+
+
+def _clear_arguments(texts: list[Any]) -> None:
+    """In a command as a list, the value that follows ``--password``."""
+    for i, (flag, value) in enumerate(itertools.pairwise(texts)):
+        if not (isinstance(flag, str) and isinstance(value, str) and _is_flag(flag)):
+            continue
+        if value and not value.startswith("-") and not _is_setting(flag, value):
+            texts[i + 1] = SECRET
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_flag(text: str) -> bool:
+    return re.fullmatch(rf"(?i){_FLAG}", text) is not None
+
+
+def _is_setting(flag: str, value: str) -> bool:
+    return "passw" not in flag.lower() and re.fullmatch(r"[\d.]+", value) is not None
 
 
 def _pattern(names: set[str], around: str) -> re.Pattern[str] | None:
