@@ -1,4 +1,4 @@
-"""The catalogue's settings of data: how it lies, how it is loaded, how it is sent."""
+"""The catalogue's settings of data: how it is stored, loaded and sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GPU = "a CUDA GPU"
 SETTINGS: tuple[Setting, ...] = (
     Setting(
         "storage",
-        "where the data lies",
+        "where the data is stored",
         ("files", "encoded", "decoded", "memmap"),
         "files",
         "menu",
@@ -124,7 +124,7 @@ SETTINGS: tuple[Setting, ...] = (
         False,
         "checkbox",
         "rebuild",
-        "Batches lie in page-locked memory, from where a GPU can copy in the background.",
+        "Batches are in page-locked memory, from which a GPU can copy in the background.",
         "06",
         numerics="none",
         numerics_note="The same bytes.",

@@ -29,7 +29,7 @@ import psutil
 from perfkit.errors import MissingError
 from perfkit.experiment import _frames, _server
 
-#: What a child or its process tells: a message, printed bytes, its exit code, or junk.
+#: What comes from a child: a message, printed bytes, its exit code, or junk.
 News = tuple[str, Any]
 
 # In this order: after the first a run can begin, after the second it begins at once (building
@@ -122,7 +122,7 @@ class ForkedChild:
                 del self._outbox[: os.write(self._commands, self._outbox[:_READ_BYTES])]
         except BlockingIOError:
             pass
-        except OSError:  # it is gone, which its exit tells
+        except OSError:  # it is gone: its exit says so
             self._outbox.clear()
         if bool(self._outbox) != self._waits_to_write:
             self._waits_to_write = bool(self._outbox)

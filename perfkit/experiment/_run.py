@@ -173,7 +173,7 @@ class Run:
         except PerfkitError as error:
             self._failure = Failure("failed", str(error))
         except BaseException as error:
-            # whatever it is: the run must end with a result that tells it
+            # whatever it is: the run must end with a result that says so
             text = "".join(traceback.format_exception(error))
             self._failure = Failure("failed", f"perfkit itself failed: {error!r}", text)
         finally:
@@ -425,7 +425,7 @@ class Run:
         )
 
     def _cleaned_up(self, code: int, output: str) -> Failure:
-        """All steps are measured; what went wrong afterwards is told, and fails nothing."""
+        """All steps are measured: what went wrong afterwards is reported, and fails nothing."""
         after = self._after_end
         if after is not None:
             words = f"its steps are measured; cleaning up then failed: {after.message}"

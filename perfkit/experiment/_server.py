@@ -47,7 +47,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _N_FDS = 4
 # How often to look where a pid file descriptor cannot be had (kernel < 5.3, seccomp).
 _LOOK_EVERY_S = 0.2
-# A toggle that is flipped in a running Lab stops its run and starts the next within this time.
+# A setting changed in a running Lab stops its run and starts the next within this time.
 _IDLE_S = 1.0
 # Killing takes milliseconds; a process that sits in the kernel's own code may take longer.
 _REAP_WITHIN_S = 4.0
@@ -160,7 +160,7 @@ def _kill_all(orphans: list[int]) -> None:
 def _load(names: list[str], kernel: Alive) -> None:
     with _ends_with(kernel):
         for name in names:
-            # what is missing is told by the run that needs it
+            # the run that needs what is missing will say so
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
     gc.collect()

@@ -1,4 +1,4 @@
-"""One toggle: what it can be, when it takes effect, what it needs, and what it does to results."""
+"""One setting: what it can be, when it takes effect, what it needs, and what it does to results."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Numerics = Literal["none", "rounding", "changes what is learnt"]
 
 @dataclass(frozen=True)
 class Setting:
-    """One toggle.
+    """One setting.
 
     Attributes:
         name: how the workload asks for it, e.g. ``"num_workers"``.
-        label: what stands beside the control.
+        label: its name in words.
         values: what the control offers. A catalogue setting also takes other values that its
             rule accepts; one of the user's own takes exactly these.
         default: what a run uses when nothing is said.

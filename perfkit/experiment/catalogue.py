@@ -1,4 +1,4 @@
-"""The settings that perfkit knows: one object per toggle, in the order of a training step.
+"""The settings that perfkit knows: one object each, in the order of a training step.
 
 To add one: a :class:`~perfkit.experiment.settings.Setting` in the file of its kind, what it
 does in ``_given.py`` (a helper) or ``_apply.py`` (perfkit by itself), and what it does not go

@@ -1,4 +1,4 @@
-"""What a :class:`~perfkit.experiment.session.Session` tells while a workload runs.
+"""What a :class:`~perfkit.experiment.session.Session` reports while a workload runs.
 
 Events arrive in order, from one thread per run, through the session's ``on_event``.
 """

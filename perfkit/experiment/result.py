@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_STEP", "ONE_AFTER_THE_OTHER", "SPEED", "Ratio", "RunResult", "ratio", "table"]
 
 #: The doubt that every ratio of two runs carries.
-ONE_AFTER_THE_OTHER = "runs one after the other: drift is not cancelled"
+ONE_AFTER_THE_OTHER = "unconfirmed: one run after the other, so drift is not cancelled"
 
 #: What the column "speed" of a table of runs is.
 SPEED = "speed: mean time per step in quiet windows (per sample where batches differ)"

@@ -34,7 +34,7 @@ class SameResult(Shown):
     """Whether two programs compute the same, as far as the first steps tell.
 
     Attributes:
-        same: None where it cannot be known; the reason stands in ``sentence``.
+        same: None where it cannot be known; ``sentence`` has the reason.
         sentence: the answer in words.
         precision: the coarser number format of the two.
         tolerance: relative, of the first loss; those of the rest follow from it.

@@ -54,14 +54,14 @@ class Session:
             Otherwise the samples are the length of the loader's first tensor.
         settings: names from the catalogue, and settings of your own.
         seconds: how long a run lasts, from its first step's end, without pauses.
-        step_timeout_s: a step that takes longer is taken for hung.
+        step_timeout_s: a step that takes longer counts as hung.
         start_timeout_s: the same for everything up to the end of the first step, which builds
             and may compile.
         warmup: how many steps at the beginning do not count.
         seed: of the random numbers of each run: torch's, numpy's and Python's.
         on_event: is called with each :class:`~perfkit.experiment.events.Event`, in order, from
             the run's own thread. What it raises is shown, and raised by the next :meth:`wait`.
-        draws: whether ``on_event`` may draw what it is told: only quiet steps count then.
+        draws: whether ``on_event`` may draw: then only quiet steps count.
 
     Raises:
         UsageError: the workload is not callable with one argument, or a number cannot be.
@@ -230,7 +230,7 @@ class Session:
     def park(self) -> None:
         """Hold the current run at the end of its step, so that no step has a pause in it.
 
-        The state is ``"paused"`` as soon as it stands still. A run that is paused is left alone.
+        The state is ``"paused"`` once it has stopped there. A paused run is left alone.
         """
         run = self._run
         if run is not None:

@@ -99,7 +99,7 @@ def _offered(name: str, values: Any) -> tuple[Any, ...]:
                 "or None and let the workload look up the rest"
             )
         if any(plain == o and _rules.is_flag(plain) == _rules.is_flag(o) for o in offered):
-            raise SettingError(f"{name}: {plain!r} stands twice among its values")
+            raise SettingError(f"{name}: {plain!r} appears twice among its values")
         offered.append(plain)
         if len(offered) > 1000:
             raise SettingError(f"{name}: more than 1000 values; sample them")

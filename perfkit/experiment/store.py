@@ -35,7 +35,7 @@ __all__ = ["SCHEMA", "Line", "Store", "read"]
 #: Of every line; another one is refused.
 SCHEMA = "perfkit.run/1"
 
-# What the experiments reckon with when they go on where they were.
+# What the experiments rely on when they continue.
 _NUMBERS_OF = {"ab": ("block", "which", "a_ms", "b_ms", "took_s"), "sweep": ("round",)}
 
 

@@ -226,8 +226,8 @@ def _tell_failure(
     failure = _failure.of_exception(error, own_files)
     _say_failure(stream, failure, lead)
     if failure.state == "out of memory":
-        # told a second time with what was alive: taking stock may fail or be cut off, for there is
-        # little memory left, and then the first one stands
+        # said again with what was alive: taking stock may fail or be cut off, because little
+        # memory is left, and then the first message has to do
         with contextlib.suppress(Exception):
             from perfkit.experiment._alive import alive
 

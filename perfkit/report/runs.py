@@ -27,7 +27,7 @@ _HEADER = (
     "speed",
 )
 _ALIGN = "<<>>>>>>"
-# Of a failed run's output, as much as tells why.
+# Enough of a failed run's output to see why.
 _OUTPUT_LINES = 8
 # Okabe and Ito's palette, in an order that also differs in lightness; lines differ in dash, too.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
@@ -55,7 +55,7 @@ def text(obj: Any) -> str:
     view = _view(_listed(obj))
     blocks = [wrap(view.sentence)]
     if len(view.rows) > 1:
-        # the settings stand below the figures: beside them they would be cut off
+        # settings go below the figures: beside them they would be cut off
         rows = [(row[0], *row[2:]) for row in view.rows]
         header = (view.header[0], *view.header[2:])
         blocks.append(table(header, rows, align=view.align[0] + view.align[2:]))
@@ -189,7 +189,7 @@ def _sentence(runs: list[RunResult]) -> str:
         best = max(measured, key=lambda run: ratio(base, run).ratio)
         rate = "" if best.samples_per_s is None else f", {_rate(best)} samples/s"
         return (
-            f"{_n_runs(len(runs))}; the fastest is run {best.run_id} "
+            f"{_n_runs(len(runs))}; the fastest was run {best.run_id} "
             f"({_words_of(best.values)}): {fmt_ms(best.mean_ms)} per step on average{rate}."
         )
     (run,) = runs
@@ -210,10 +210,10 @@ def _sentence(runs: list[RunResult]) -> str:
 
 
 def _details(runs: list[RunResult]) -> list[tuple[str, str]]:
-    """Traceback, or else the end of what was printed, of runs that went wrong."""
+    """Of runs that went wrong: the traceback, or else the end of what they printed."""
     found = []
     for run in runs:
-        if run.state in ("done", "stopped"):
+        if run.state in ("done", "stopped") and not run.traceback_text:
             continue
         body = run.traceback_text.rstrip()
         title = f"run {run.run_id}, where it was"

@@ -180,6 +180,7 @@ class Lab(anywidget.AnyWidget):
         self._answers: dict[tuple[int, int], ABResult] = {}
         self._confirmation: Confirmation | None = None
         self._replaced = False
+        self._reopened = False  # by a page that JupyterLab's display updates do not reach
         self._execution = execution(sys._getframe(1).f_code.co_filename)
         self._flushed = 0.0
         self._label = ""
@@ -278,7 +279,7 @@ class Lab(anywidget.AnyWidget):
     def confirm(self, run: int | None = None, *, budget_s: float = BUDGET_S) -> ABResult:
         """Compare a run with the pinned one in turns, in fresh processes; wait for the answer.
 
-        The answer stands in the table from then on. Ctrl-C stops it and comes through.
+        The answer replaces the ratio in the table. Ctrl-C stops it and comes through.
 
         Args:
             run: the number of a run; by default the last one that is not pinned.
@@ -322,7 +323,7 @@ class Lab(anywidget.AnyWidget):
             raise UsageError(f"cannot export to {target.name!r}: use .png, .json or .md")
         if target.exists() and not target.is_file():
             raise UsageError(f"cannot export to {target}: it is there already, and no file")
-        # the file appears when it is whole, and where it cannot be, nothing is drawn
+        # the file appears once it is complete; where it cannot be written, nothing is drawn
         write_atomically(target, lambda part: part.write_bytes(make()))
         return target
 
@@ -471,6 +472,9 @@ class Lab(anywidget.AnyWidget):
             "resume": self.resume,
             "export": lambda: self._send_file(content["format"]),
         }
+        if content.get("type") == "reopened":
+            self._reopened = True
+            return
         action = actions.get(content.get("type", ""))
         if action is None or self._closed:
             return
@@ -728,6 +732,8 @@ class Lab(anywidget.AnyWidget):
 
         bundle_ = self._static_bundle(board, picture)
         update_display(bundle_, raw=True, display_id=f"perfkit-{self.lab_id}")
+        if self._reopened:
+            self.send({"type": "static", "bundle": bundle_})
 
     def _ipython_display_(self) -> None:
         from IPython.display import display

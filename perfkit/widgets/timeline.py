@@ -47,7 +47,7 @@ class Timeline(anywidget.AnyWidget):
     Args:
         source: a trace, its path or bytes, or anything with a ``trace``: a profile of
             ``%torchprof -o``, a recording.
-        title: what stands above it; the trace's file by default.
+        title: its heading; the trace's file by default.
 
     Raises:
         UsageError: ``source`` is none of these.

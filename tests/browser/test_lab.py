@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psutil
 import pytest
@@ -62,9 +65,12 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     page.set_viewport_size({"width": 1200, "height": 1700})
     book.run_all()
     page.wait_for_selector(".pk-lab")
-    # what this machine cannot take is disabled and says why
-    if page.locator("[data-setting=pin_memory] input").is_disabled():
-        assert "not available" in page.locator("[data-setting=pin_memory]").inner_text()
+    # what this machine cannot take is folded behind one mark, and says why
+    if page.locator(".pk-unavailable").count():
+        page.click(".pk-unavailable summary")
+        assert page.locator("li[data-setting=pin_memory]").is_visible()
+        assert page.locator("[data-setting=pin_memory] input").count() == 0
+        page.click(".pk-unavailable summary")
 
     page.click(".pk-start")
     book.wait_data(".pk-lab", "+d.points > 0 && d.state === 'running'")
@@ -72,16 +78,20 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     book.wait_data(".pk-lab", f"+d.points > {seen}")
     book.wait_data(".pk-lab", "d.run === '1' && d.state === 'done'")
 
-    # by keyboard: the slider takes the arrow key, JupyterLab does not
-    page.locator("[data-setting=num_workers] input").focus()
-    page.keyboard.press("ArrowRight")
+    # by keyboard: the chip takes the arrow key, JupyterLab does not
+    page.locator("[data-setting=num_workers] select").focus()
+    page.keyboard.press("ArrowDown")
     book.wait_data(".pk-lab", "d.run === '2' && +d.ghost > 0 && +d.points > 0")
     book.screenshot("lab-running", ".pk-lab")
     page.locator("[data-setting=small] input").check()  # while run 2 goes on
     book.wait_data(".pk-lab", "d.run === '3' && d.state === 'done'")
 
     row = page.locator(".pk-runs tr[data-run='3']")
-    assert "small off → on" in row.locator(".pk-changed").inner_text()
+    # both settings and ratio refer to the pinned run 1
+    assert row.locator(".pk-changed").inner_text() == "num_workers 0 → 1, small off → on"
+    assert "unconfirmed" in row.locator(".pk-ratio").inner_text()
+    assert "run 1, pinned" in page.locator(".pk-legend .pk-ghost").inner_text()
+    assert "median" in page.locator(".pk-legend .pk-value").first.inner_text()
     assert "×" in row.locator(".pk-ratio").inner_text()
     # a step holds a quarter of the samples: that is said beside its ratio
     assert "per sample" in row.locator(".pk-ratio").inner_text()
@@ -117,7 +127,15 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     points = page.locator(".pk-lab").get_attribute("data-points")
     book.reload()
     book.wait_data(".pk-lab", f"d.points === '{points}' && d.runs === '3' && +d.ghost > 0")
-    assert page.locator("[data-setting=num_workers] output").inner_text() == "1"
+    assert page.locator("[data-setting=num_workers] select").input_value() == "1"
+
+    # a run after the reload is in the file, too
+    page.locator("[data-setting=num_workers] select").select_option("0")
+    book.wait_data(".pk-lab", "d.run === '4' && d.state === 'done'")
+    page.wait_for_function(
+        "() => JSON.stringify(jupyterapp.shell.currentWidget.content.model.toJSON())"
+        ".includes('\\\\n  4  small off')"
+    )
 
 
 def test_a_failed_run_is_told_and_the_lab_goes_on(open_notebook: Callable) -> None:
@@ -202,3 +220,162 @@ def test_live_plot_of_a_busy_cell(open_notebook: Callable) -> None:
     book.save()
     book.reload()
     book.wait_data(".pk-live", "d.points === '300' && d.state === 'done'")
+
+
+def test_pin_and_confirm_by_keyboard(open_notebook: Callable) -> None:
+    quick = "import perfkit.widgets.lab as of_lab; of_lab.BUDGET_S = 5.0"
+    book = open_notebook([DATA, quick, LAB.replace("seconds=4", "seconds=1")], "pin")
+    page = book.page
+    book.run_all()
+    page.locator(".pk-start").focus()
+    page.keyboard.press("Enter")
+    book.wait_data(".pk-lab", "d.run === '1' && d.state === 'done'")
+    page.locator("[data-setting=num_workers] select").select_option("2")
+    book.wait_data(".pk-lab", "d.run === '2' && d.state === 'done' && d.pinned === '1'")
+
+    page.locator("[data-key=pin-2]").focus()
+    page.keyboard.press("Enter")
+    book.wait_data(".pk-lab", "d.pinned === '2' && d.ghost === '0'")
+    assert page.evaluate("() => document.activeElement.dataset.key") == "pin-2"
+    assert page.locator("[data-run='1'] .pk-changed").inner_text() == "num_workers 2 → 0"
+    assert "run 2" in page.locator(".pk-runs thead th").last.inner_text()
+
+    page.locator("[data-key=confirm-1]").focus()
+    page.keyboard.press("Space")
+    book.wait_data(".pk-lab", "d.state === 'confirming'")
+    book.wait_data(".pk-lab", "d.state === 'done'", timeout_s=120)
+    cell = page.locator("[data-run='1'] .pk-ratio")
+    assert cell.get_attribute("data-kind") == "confirmed"
+    assert "[" in cell.inner_text()
+    assert page.locator("[data-key=confirm-1]").count() == 0
+    assert page.locator(".pk-errors").inner_text() == ""
+    page.wait_for_timeout(500)
+    book.screenshot("lab-confirmed", ".pk-lab")
+
+
+@pytest.mark.parametrize("how", ["restart", "kill"])
+def test_a_lab_without_its_kernel_says_so(open_notebook: Callable, how: str) -> None:
+    long = LAB.replace("seconds=4", "seconds=60")
+    cells = [DATA, long, "lab.start(num_workers=2)", PROCESSES]
+    book = open_notebook(cells, f"gone-{how}")
+    page = book.page
+    book.run_all()
+    book.wait_data(".pk-lab", "d.state === 'running' && +d.points > 0")
+    if how == "restart":
+        session = book.jupyter.api("sessions")[0]
+        book.jupyter.api(f"kernels/{session['kernel']['id']}/restart", "POST")
+    else:
+        os.kill(json.loads(book.outputs()[-1]["text"])[0], signal.SIGKILL)
+    book.wait_data(".pk-lab", "d.state === 'no kernel'")
+    assert "run the cell again" in page.locator(".pk-line").inner_text()
+    for button in page.locator(".pk-lab button:not([data-export=png])").all():
+        assert button.is_disabled(), button.inner_text()
+    assert page.locator("[data-setting=num_workers] select").is_disabled()
+    book.screenshot(f"lab-gone-{how}", ".pk-lab")
+    # the cell run again makes a Lab that works
+    book.wait_for_kernel()
+    book.run_all()
+    book.wait_data(".pk-lab", "d.state === 'running' && +d.points > 0")
+    page.click(".pk-stop")
+    book.wait_data(".pk-lab", "d.state === 'stopped'")
+
+
+HANGS = """
+import perfkit, time
+
+def train(s):
+    yield 1
+    time.sleep(0 if s["well"] else 3600)
+    for _ in range(30):
+        time.sleep(0.01)
+        yield 1
+
+lab = perfkit.Lab(train, [perfkit.setting("well", [False, True])], seconds=1)
+lab
+"""
+
+
+def test_the_cell_run_again_while_a_run_hangs(open_notebook: Callable) -> None:
+    book = open_notebook([HANGS], "hangs")
+    page = book.page
+    book.run_all()
+    page.click(".pk-start")
+    book.wait_data(".pk-lab", "d.state === 'warm-up'")
+    book.run_all()
+    book.wait_data(".pk-lab", "d.state === 'ready'")
+    page.locator("[data-setting=well] input").check()
+    page.click(".pk-start")
+    book.wait_data(".pk-lab", "d.state === 'done'")
+    assert page.locator(".pk-warning:visible").count() == 0
+
+
+def test_a_reopened_notebook_shows_the_last_run(open_notebook: Callable, jupyter: Any) -> None:
+    book = open_notebook([DATA, LAB.replace("seconds=4", "seconds=1")], "reopened")
+    page = book.page
+    book.run_all()
+    page.click(".pk-start")
+    book.wait_data(".pk-lab", "d.run === '1' && d.state === 'done'")
+    page.locator("[data-setting=num_workers] select").select_option("1")
+    book.wait_data(".pk-lab", "d.run === '2' && d.state === 'done'")
+    saved = book.save()  # at once: the table has the run, the picture may still be drawn
+    table = next(
+        out["data"]["text/plain"]
+        for cell in saved.cells
+        for out in cell.get("outputs", [])
+        if "pk-static" in str(out.get("data", {}).get("text/html"))
+    )
+    assert "num_workers 0 → 1" in table
+    page.wait_for_function(
+        "() => JSON.stringify(jupyterapp.shell.currentWidget.content.model.toJSON())"
+        ".includes('data:image/png')"
+    )
+    book.save()
+    for session in jupyter.api("sessions"):
+        jupyter.api(f"sessions/{session['id']}", "DELETE")
+    page.goto("about:blank")
+    book.go()
+    page.wait_for_selector("[class^=pk-static] img")
+    page.wait_for_function("() => document.body.textContent.includes('model not found')")
+    assert page.locator("[class^=pk-static]").first.is_visible()
+    assert "num_workers 0 → 1" in page.locator("[class^=pk-static] pre").inner_text()
+    assert not page.get_by_text("model not found").first.is_visible()
+    book.screenshot("lab-reopened")
+
+
+def test_twelve_runs_fit(open_notebook: Callable) -> None:
+    runs = """
+for workers in (0, 1, 2):
+    for small in (False, True):
+        lab.run(num_workers=workers, small=small)
+        lab.run()
+"""
+    book = open_notebook([DATA, LAB.replace("seconds=4", "seconds=0.3"), runs], "twelve")
+    page = book.page
+    page.set_viewport_size({"width": 900, "height": 900})
+    page.set_default_timeout(120_000)
+    book.run_all()
+    book.wait_data(".pk-lab", "d.runs === '12' && d.state === 'done'")
+    for width, theme in ((900, "light"), (420, "light"), (900, "dark")):
+        page.set_viewport_size({"width": width, "height": 2600})
+        book.theme(theme)
+        page.wait_for_timeout(500)
+        book.screenshot(f"lab-twelve-{width}-{theme}", ".pk-lab")
+        for part in (".pk-lab", ".pk-scroll"):
+            wide = page.eval_on_selector(part, "e => e.scrollWidth - e.clientWidth")
+            assert wide <= 0, f"{part} scrolls sideways at {width} px"
+    book.theme("light")
+    assert page.locator(".pk-runs tbody tr[data-run]").count() == 12
+    assert page.locator(".pk-runs .pk-spark").count() >= 11
+    # the same settings twice are called no faster
+    assert page.locator("[data-kind='same settings']").count() >= 1
+
+
+def test_start_is_in_sight_at_900_px(open_notebook: Callable) -> None:
+    book = open_notebook([DATA, LAB], "start")
+    page = book.page
+    page.set_viewport_size({"width": 900, "height": 900})
+    book.run_all()
+    page.wait_for_selector(".pk-start")
+    top = page.eval_on_selector(".pk-lab", "e => e.getBoundingClientRect().top")
+    start = page.eval_on_selector(".pk-start", "e => e.getBoundingClientRect().bottom")
+    assert start - top < 160

@@ -1,4 +1,4 @@
-"""Lesson 00 as a newcomer meets it: run it, read the verdict, flip two toggles, see the ratio."""
+"""Lesson 00 for a newcomer: run it, read the verdict, change two settings, see the ratio."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def test_lesson_00(open_notebook: Callable) -> None:
     book.screenshot("lesson-00-torchprof-dark", PROFILE)
     book.theme("light")
 
-    # two toggles of the Lab: each starts a run whose points arrive and whose ratio is shown
+    # two settings of the Lab: each starts a run whose points arrive and whose ratio is shown
     lab = page.locator(".pk-lab")
     lab.scroll_into_view_if_needed()
     runs = int(lab.get_attribute("data-runs") or 0)
     assert runs == 2  # those of lab.run()
-    workers = page.locator("[data-setting=num_workers] input")
+    workers = page.locator("[data-setting=num_workers] select")
     workers.scroll_into_view_if_needed()
     workers.focus()
-    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
     book.wait_data(".pk-lab", f"d.run === '{runs + 1}' && +d.points > 0")
     seen = int(lab.get_attribute("data-points") or 0)
     book.wait_data(".pk-lab", f"+d.points > {seen} || d.state === 'done'")

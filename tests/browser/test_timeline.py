@@ -166,3 +166,22 @@ def test_a_busy_kernel_is_said_and_what_was_loaded_stays(
     assert "kernel busy, showing what was loaded" in page.locator(".pk-time-notice").inner_text()
     book.wait_data(".pk-timeline", "d.state === 'ready'", timeout_s=60)
     book.wait_for_kernel()
+
+
+def test_its_width_stays_when_another_widget_appears(open_notebook: Callable, jupyter: Any) -> None:
+    _write_trace(jupyter.root)
+    other = (
+        "from perfkit.widgets.live_plot import LivePlot, Series\n"
+        "LivePlot([Series('step', 'ms', 'step time')], title='other')"
+    )
+    book = open_notebook([SHOW, other], "beside")
+    page = book.page
+    page.set_viewport_size({"width": 1700, "height": 1000})
+    page.evaluate("() => jupyterapp.commands.execute('notebook:run-cell-and-select-next')")
+    book.wait_data(".pk-timeline", "d.state === 'ready'")
+    width = page.eval_on_selector(".pk-timeline", "e => e.clientWidth")
+    assert width > 1000
+    page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_selector(".pk-live")
+    book.wait_data(".pk-timeline", "d.state === 'ready'")
+    assert page.eval_on_selector(".pk-timeline", "e => e.clientWidth") == width

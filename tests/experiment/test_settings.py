@@ -145,7 +145,7 @@ def test_a_declared_catalogue_setting_takes_the_workloads_own_values():
         ("x", [], "no values"),
         ("x", "abc", "must be a list"),
         ("x", 3, "must be a list"),
-        ("x", [1, 1], "stands twice"),
+        ("x", [1, 1], "appears twice"),
         ("x", [object()], "cannot be a value"),
         ("x", range(10**9), "more than 1000"),
     ],

@@ -70,13 +70,13 @@ def test_one_run_says_what_was_measured_and_where():
 
 def test_several_runs_are_a_table_with_ratios_and_their_doubt():
     said = renderer.text([SLOW, FAST])
-    assert "2 runs; the fastest is run 2 (num_workers 1, fused on): 10.0 ms per step" in said
+    assert "2 runs; the fastest was run 2 (num_workers 1, fused on): 10.0 ms per step" in said
     assert "2.00× [" in said
     assert "num_workers 1, fused on" in said
     words = " ".join(said.split())
     assert "speed: mean time per step in quiet windows" in words
     assert "run 1's ÷ the run's" in words
-    assert "runs one after the other: drift is not cancelled" in " ".join(said.split())
+    assert "one run after the other, so drift is not cancelled" in " ".join(said.split())
     assert max(map(len, said.splitlines())) <= 96
 
 

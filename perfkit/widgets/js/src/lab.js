@@ -4,6 +4,7 @@ import uPlot from "uplot";
 import { createChart } from "./chart.js";
 import { createControls } from "./controls.js";
 import { watchKernel } from "./kernel.js";
+import { replaceOutput } from "./notebook.js";
 import { announcer, dataTable, errorBox, format, frame, h, throttle } from "./parts.js";
 import { Points, summary } from "./points.js";
 import { createRuns } from "./runs.js";
@@ -47,9 +48,15 @@ export default () => {
         }
       };
       restore();
+      // a page that opens on a Lab that has run: displays made before it are out of reach
+      if (model.get("status").started) model.send({ type: "reopened" });
       const message = (content, buffers) => {
         if (content.type === "file") {
           download(content.name, new Blob([buffers[0]], { type: content.mime }));
+          return;
+        }
+        if (content.type === "static") {
+          replaceOutput(model, `pk-static-${model.get("lab_id")}`, content.bundle);
           return;
         }
         if (content.type === "heard") {
