@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from perfkit._printable import printable
 from perfkit.errors import UsageError
 
 _EPILOG = """\
@@ -71,7 +72,7 @@ def _claims(arguments: argparse.Namespace) -> int:
         from perfkit.report.page import save
 
         path = save(found, arguments.html, title="Claims ledger")
-        print(f"page: {path}", file=sys.stderr if arguments.json else sys.stdout)
+        print(f"page: {printable(str(path))}", file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
         print(json.dumps(found.to_dict(), indent=1))
     elif arguments.html is None:

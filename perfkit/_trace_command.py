@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from perfkit._printable import printable
 from perfkit.errors import MissingError, TraceError, UsageError
 
 # Most files are read before this; only those that are not need to say what is going on.
@@ -142,4 +143,4 @@ class Progress:
         what = self._what
         if what and what != self._said:
             self._said = what
-            print(f"perfkit: {what} …", file=sys.stderr, flush=True)
+            print(f"perfkit: {printable(what)} …", file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from perfkit import (
     _claims_command,
@@ -19,6 +20,7 @@ from perfkit import (
     _trace_command,
     _tutorial_command,
 )
+from perfkit._printable import printable
 from perfkit._version import __version__
 from perfkit.errors import PerfkitError, UsageError
 
@@ -103,8 +105,15 @@ def _fail(error: PerfkitError, code: int) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says back what was typed without obeying it."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(printable(message, lines=True), file)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="perfkit",
         description="Find out why PyTorch training is slow, change it, and see that it helped.",
     )
@@ -216,7 +225,7 @@ def _synclint(arguments: argparse.Namespace) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    print(printable(line, lines=True), flush=True)
 
 
 if __name__ == "__main__":

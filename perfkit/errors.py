@@ -20,14 +20,21 @@
         ├── WorkloadHungError          no step within the time limit
         └── WorkloadKilledError        its process died by a signal
 
-Every message is one line that says what failed, with which input, and what to do.
+Every message is one line that says what failed, with which input, and what to do. It is fit to
+print, whatever the input held: a file name with a newline or an escape sequence cannot forge a
+line or drive a terminal.
 """
 
 from __future__ import annotations
 
+from perfkit._printable import printable
+
 
 class PerfkitError(Exception):
     """Base of everything that perfkit raises on purpose."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class UsageError(PerfkitError, ValueError):
@@ -74,6 +81,9 @@ class SyncFoundError(PerfkitError, AssertionError):
     def __init__(self, message: str, syncs: object = ()) -> None:
         super().__init__(message)
         self.syncs = syncs
+
+    def __str__(self) -> str:
+        return printable(AssertionError.__str__(self), lines=True)
 
 
 class WorkloadError(PerfkitError):
