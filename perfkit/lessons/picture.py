@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.errors import UsageError
 from perfkit.report import _text
+from perfkit.report._drawn import DRAWN_CLASS, DRAWN_STYLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,16 +26,6 @@ __all__ = ["Picture", "picture", "show"]
 # 1.5 pixels to the CSS pixel, and some 30 KB in the saved notebook.
 _PIXELS_PER_INCH = 150
 _CSS_PIXELS_PER_INCH = 96
-
-# Turning hues back by half a circle after inverting keeps blue blue; 93 % leaves black a dark grey.
-_DARK = "{filter:invert(.93) hue-rotate(180deg)}"
-_STYLE = (
-    "<style>"
-    "@media screen and (prefers-color-scheme:dark){"
-    f"body:not([data-jp-theme-light=true],.vscode-light) img.pk-drawn{_DARK}}}"
-    f"body[data-jp-theme-light=false] img.pk-drawn,.vscode-dark img.pk-drawn{_DARK}"
-    "</style>"
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,12 +54,12 @@ class Picture:
         from markupsafe import Markup
 
         data = Markup(base64.b64encode(self.png).decode("ascii"))
-        kind = Markup(' class="pk-drawn"') if self.light else ""
+        kind = Markup(' class="{}"').format(DRAWN_CLASS) if self.light else ""
         image = Markup(
             '<img{} src="data:image/png;base64,{}" alt="{}" width="{}" '
             'style="max-width:100%;height:auto;border-radius:4px">'
         ).format(kind, data, self.alt, self.width)
-        return (_STYLE if self.light else "") + str(image)
+        return (DRAWN_STYLE if self.light else "") + str(image)
 
 
 def picture(figure: Figure, alt: str) -> Picture:

@@ -50,6 +50,7 @@ _MOST_READINGS = 2048
 _OVERDUE = 1.5
 _OVERDUE_NS = 20_000_000
 _RECENT = 200
+_MARK_FROM_NS = 2_000_000_000
 # One update in eleven days: slower ones would be none, and tiny rates overflow.
 _LEAST_HZ = 1e-6
 _LONGEST_NAME = 80
@@ -436,10 +437,11 @@ class WatchedRun:
             return
         _, recent_ms, _ = self._meter.since(max(self._meter.n - _RECENT * self._meter.stride, 0))
         if len(recent_ms):
-            usual_ns = 1e6 * float(np.median(recent_ms))
+            usual_ns = 1e6 * float(np.sort(recent_ms)[len(recent_ms) // 2])
             self._lookout.limit_ns = int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS))
         self._lookout.start(self._consumer)
-        if self._mark is None:
+        # a mark costs some 10 ms: short runs go without
+        if self._mark is None and self._now() - self._began_ns >= _MARK_FROM_NS:
             self._mark = self._make_mark()
 
     def _points(

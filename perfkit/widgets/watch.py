@@ -1,7 +1,7 @@
 """``perfkit.watch(loader)``: the user's own loop, timed and shown while it runs.
 
-The measuring is :class:`perfkit.timing.run.WatchedRun`'s. Here is what shows it: a live plot in
-a Jupyter kernel, one progress line on standard error elsewhere.
+:class:`perfkit.timing.run.WatchedRun` measures. This shows it: as a live plot in a Jupyter kernel,
+as one progress line on standard error elsewhere.
 """
 
 from __future__ import annotations
@@ -43,10 +43,15 @@ def watch(
     """Watch a training loop: ``for batch in perfkit.watch(loader):``.
 
     Each step is split into data wait (the loop waits for ``next``) and the rest. In a Jupyter
-    kernel a live plot shows both with memory and throughput; elsewhere a progress line does. At
-    the end there is a one-sentence verdict, and ``.summary`` on the returned object, however the
-    loop ended. Loop over the same object again for further epochs; within one notebook cell,
-    watching the same loader again goes on with the same run.
+    kernel a live plot shows both with memory and throughput; elsewhere a progress line does. When
+    the cell ends, a one-sentence verdict with its figures and picture takes the plot's place; it
+    is in ``.summary`` of the returned object too, however the loop ended. Loop over the same
+    object again for more epochs; within one notebook cell, watching the same loader again
+    continues the same run.
+
+    You can pass the watched loader to a trainer (Lightning, Hugging Face, accelerate), which calls
+    ``next`` itself: the last step of each epoch is then not timed, because nobody asks for another
+    batch after it.
 
     On CUDA the times are the host's, between batches; nothing is synchronised. Single steps are
     then blurred by how far the host runs ahead; the median over many converges to the true step.
@@ -154,6 +159,8 @@ class _Cell:
 
     def _over(self, result: Any) -> None:
         """The cell has ended, also by an exception or an interrupt."""
+        if self._run is not None:  # a trainer that counts batches keeps the iterator
+            self._run[0].settle()
         shell, self._hooked = self._hooked, None
         plots, self._plots = self._plots, []
         self._run = None
@@ -167,10 +174,11 @@ _CELL = _Cell()
 
 
 class _Plot:
-    """The live plot, and below it what stays: verdict, table and picture.
+    """The live plot while the cell runs; then, in its place, what stays: verdict, table, picture.
 
     The picture is drawn once, when the cell ends: nobody knows which epoch is the last, and
-    drawing takes longer than a step.
+    drawing takes longer than a step. It takes the plot's place because a saved notebook shows no
+    widget, and verdict and curve should not appear twice.
     """
 
     def __init__(self) -> None:
@@ -184,7 +192,7 @@ class _Plot:
             Series("memory", "MiB", "memory", "right"),
         )
         self._plot: Any = None
-        self._below: Any = None
+        self._output: Any = None
         self._shown_in: object = None
         self._summary: RunSummary | None = None
 
@@ -192,19 +200,16 @@ class _Plot:
         if self._plot is None:
             self._plot = self._make(self._series, title=run.name, total=run.total)
         cell = _cell_number()
-        if self._below is None or cell != self._shown_in:
+        if self._output is None or cell != self._shown_in:
             self._shown_in = cell
             self._show()
         self._plot.set_status("waiting for the first batch" if run.epochs == 1 else "next epoch")
 
     def _show(self) -> None:
-        from IPython.display import DisplayHandle, display
+        from IPython.display import DisplayHandle
 
-        display(self._plot)
-        self._below = DisplayHandle()
-        self._below.display(
-            {"text/plain": "perfkit.watch: the summary comes here when the cell ends"}, raw=True
-        )
+        self._output = DisplayHandle()
+        self._output.display(self._plot)
 
     def update(self, update: Update) -> None:
         if len(update.numbers):
@@ -215,7 +220,7 @@ class _Plot:
 
     def end(self, summary: RunSummary) -> None:
         self._summary = summary
-        self._plot.finish(summary.sentence)
+        self._plot.finish(f"{summary.ended}: the summary comes when the cell ends")
         if not _CELL.draw_at_end(self):
             self.draw()
 
@@ -223,7 +228,7 @@ class _Plot:
         from perfkit.report.run_picture import bundle
 
         if self._summary is not None:
-            self._below.update(bundle(self._summary), raw=True)
+            self._output.update(bundle(self._summary), raw=True)
 
 
 def _cell_number() -> object:

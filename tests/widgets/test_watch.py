@@ -195,7 +195,7 @@ def plots(messages: list[dict[str, Any]]) -> list[str]:
     return [data[views]["model_id"] for data in shown if views in data]
 
 
-def test_a_cell_shows_a_plot_points_and_below_it_what_stays(kernel: Kernel) -> None:
+def test_a_cell_shows_a_plot_and_points_and_in_its_place_what_stays(kernel: Kernel) -> None:
     seen = kernel.run("for batch in perfkit.watch(range(60), name='toy'):\n    time.sleep(0.01)\n")
     assert of(seen, "error") == []
     assert printed(seen) == ""
@@ -210,6 +210,12 @@ def test_a_cell_shows_a_plot_points_and_below_it_what_stays(kernel: Kernel) -> N
     assert "data-bound" in below["data"]["text/plain"].lower()
     assert 'src="data:image/png;base64,' in below["data"]["text/html"]
     assert 'alt="Step time' in below["data"]["text/html"]
+    # one output: what stays takes the plot's place, so verdict and curve appear once
+    (shown,) = of(seen, "display_data")
+    assert shown["transient"]["display_id"] == below["transient"]["display_id"]
+    assert below["data"]["text/html"].count("<h3") == 1
+    verdicts = [c for c in of(seen, "comm_msg") if "ata-bound" in str(c["data"])]
+    assert verdicts == []
 
 
 def test_epochs_share_one_plot_also_when_watch_is_called_for_each(kernel: Kernel) -> None:
@@ -233,6 +239,22 @@ def test_a_later_cell_shows_the_same_run_again(kernel: Kernel) -> None:
     assert "40 steps in 2 epochs" in of(second, "update_display_data")[0]["data"]["text/plain"]
 
 
+def test_a_trainer_that_keeps_the_iterator_gets_its_summary_when_the_cell_ends(
+    kernel: Kernel,
+) -> None:
+    seen = kernel.run(
+        "run = perfkit.watch(list(range(30)))\nkept = []\n"
+        "for epoch in range(2):\n"
+        "    kept.append(iter(run))\n"
+        "    for _ in range(len(run)):\n        next(kept[-1]); time.sleep(0.01)\n"
+    )
+    (last,) = of(seen, "update_display_data")
+    said = " ".join(last["data"]["text/plain"].split())
+    assert "58 steps in 2 epochs" in said
+    assert "finished (2 last ones not timed" in said
+    assert "stopped early" not in said
+
+
 @pytest.mark.parametrize("how", ["break", "1/0", "raise KeyboardInterrupt"])
 def test_ways_out_of_the_loop_leave_nothing_behind(kernel: Kernel, how: str) -> None:
     seen = kernel.run(
@@ -242,7 +264,7 @@ def test_ways_out_of_the_loop_leave_nothing_behind(kernel: Kernel, how: str) -> 
     assert len(of(seen, "error")) == (how != "break")
     (below,) = of(seen, "update_display_data")
     assert "30 steps" in below["data"]["text/plain"]
-    assert "1 step left unfinished" in " ".join(below["data"]["text/plain"].split())
+    assert "the last one not timed" in " ".join(below["data"]["text/plain"].split())
     after = kernel.run(
         "from perfkit.widgets.watch import _CELL\n"
         "print(run.running, run.summary.ended, _CELL._run, _CELL._plots, "

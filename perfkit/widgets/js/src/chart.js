@@ -7,6 +7,9 @@ import { onThemeChange, readTheme } from "./theme.js";
 
 const NARROW = 480; // px: below, axes lose their titles and ticks stand further apart
 
+// Steps are counted: their axis has whole numbers only.
+const WHOLE = [1, 2, 5].flatMap((n) => [...Array(10).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b);
+
 /**
  * @param {object} options
  *   series: [{label, unit, axis: "left"|"right", color: "c1"…, dash, ghost, fill, width}]
@@ -75,7 +78,13 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
         right: { range: () => [0, tops.right] },
       },
       axes: [
-        { ...axis, label: narrow ? undefined : xLabel, space: narrow ? 60 : 70, size: 26 },
+        {
+          ...axis,
+          label: narrow ? undefined : xLabel,
+          space: narrow ? 60 : 70,
+          size: 26,
+          ...(xLabel === "step" ? { incrs: WHOLE } : {}),
+        },
         ...sides.map((side) => ({
           ...axis,
           scale: side,
