@@ -154,6 +154,11 @@ def test_its_experiments_give_an_outcome(claim: str, tmp_path: Path) -> None:
         assert outcome.holds
         assert exact["batch_bytes"] == 100_663_296 + 67_108_864
         assert exact["batches_per_worker"] == 2
+    if claim == "C5":
+        kinds = {name: f.kind for name, f in outcome.figures.items()}
+        assert kinds == {"time_ratio": "measured", "depth_ratio": "simulated"}
+    if claim in ("B1", "B2"):  # pictures are decoded, and a network is trained: nothing sleeps
+        assert {f.kind for f in outcome.figures.values()} == {"measured"}
     if claim == "A10":
         assert outcome.figures["knee"].value in (0, 1, 2, 4)
     if claim == "D6":

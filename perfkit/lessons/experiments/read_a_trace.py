@@ -44,6 +44,7 @@ def three_parts(context: Context) -> Outcome:
     simulated = [c for c in ("data wait", "forward", "backward") if shares[c] > 0]
     figures = {
         "parts_named": Figure(len(named), "1", kind="exact"),
+        "simulated_parts_named": Figure(len(simulated), "1", kind="simulated"),
         "unexplained_ns": Figure(unexplained, "ns", kind="exact"),
         **{
             f"simulated_{c.replace(' ', '_')}": Figure(100 * shares[c], "%", kind="simulated")
@@ -53,11 +54,12 @@ def three_parts(context: Context) -> Outcome:
     return Outcome(
         holds=len(named) == len(simulated) == 3 and own_thread and not unexplained,
         figures=figures,
-        headline="parts_named",
+        headline="simulated_parts_named",
         sentence=(
-            f"Of data loading, forward and backward the breakdown names {len(named)} on a trace "
-            f"recorded here and {len(simulated)} on a simulated GPU trace, where backward has a "
-            f"thread of its own; {unexplained} ns of the recorded steps are in no class."
+            f"Of data loading, forward and backward the breakdown names {len(simulated)} on a "
+            f"simulated GPU trace, where backward has a thread of its own, and {len(named)} on a "
+            f"trace recorded here on a {context.device.upper()}; {unexplained} ns of the recorded "
+            "steps are in no class."
         ),
     )
 
@@ -75,16 +77,18 @@ def idle_has_causes(context: Context) -> Outcome:
     return Outcome(
         holds=unexplained == 0 and after < before,
         figures={
-            "idle_without_cause_ns": Figure(unexplained, "ns", kind="exact"),
+            "idle_without_cause_ns": Figure(unexplained, "ns", kind="simulated"),
             "simulated_idle": Figure(100 * idle_share, "%", kind="simulated"),
             "simulated_for_data": Figure(100 * found.shares()["data"], "%", kind="simulated"),
             "data_wait_before": Figure(100 * before, "%"),
             "data_wait_after": Figure(100 * after, "%"),
         },
-        headline="data_wait_after",
+        headline="simulated_idle",
         sentence=(
-            f"Every ns of the simulated device's idle time has one cause ({unexplained} ns "
-            f"without); measured here, data loading went from {100 * before:.0f} % of a step to "
+            f"A simulated GPU idles {100 * idle_share:.0f} % of the time: "
+            f"{100 * found.shares()['data']:.0f} % because it waits for data, and {unexplained} ns "
+            f"without a cause. Measured here, on a {context.device.upper()}, data loading went "
+            f"from {100 * before:.0f} % of a step to "
             f"{100 * after:.1f} % when the texts were taken apart once, before training."
         ),
     )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from perfkit.experiment.recording import Context, Figure, Outcome, experiment
 from perfkit.lessons.experiments._threads import one_thread
 from perfkit.lessons.images import ImageSet, make_images
 from perfkit.timing.compare import Comparison, compare
+from perfkit.timing.summary import summarize
 
 __all__ = [
     "columns_not_text",
@@ -29,6 +31,7 @@ __all__ = [
 _LESSON = "03-storage-and-formats"
 _LARGE, _SMALL, _SIDE = (2048, 1536), (512, 384), 256
 _QUICK_S = 2.0  # below this budget it is a test: fewer and smaller pictures
+_COLD_ROUNDS = 3
 _RECORDS, _RECORD_BYTES = 20_000, 400
 _ROWS = 50_000
 _TWO = ("x1", "label")
@@ -131,19 +134,40 @@ def shares_of_a_step(context: Context) -> Outcome:
         name: Figure(one.median / 4, "ms", one.low / 4, one.high / 4)
         for name, one in found.times.items()
     }
-    data = 100 - shares["train"]
-    figures["data_share"] = Figure(data, "%")
+    # the claim is about reading and decoding: resizing and cropping are told apart from them
+    claimed = shares["read"] + shares["decode"]
+    figures["read_and_decode_share"] = Figure(claimed, "%")
+    figures["data_share"] = Figure(100 - shares["train"], "%")
+    cold = _cold(images.files)
+    figures |= cold
+    read_cold = (
+        f"; read cold, a picture takes {cold['cold_read'].value:.2g} ms instead of "
+        f"{found.times['read'].median / 4:.2g}"
+        if cold
+        else "; a cold read could not be had here"
+    )
     return Outcome(
-        holds=data > shares["train"],
+        holds=claimed > shares["train"],
         figures=figures,
-        headline="data_share",
+        headline="read_and_decode_share",
         sentence=(
             f"With pictures of {images.size[0]} × {images.size[1]} and a small network a step "
-            f"spends {data:.0f} % of its time on its data: {shares['read']:.1f} % reading (page "
-            f"cache warm), {shares['decode']:.0f} % decoding, {shares['transform']:.0f} % "
-            "resizing and cropping."
+            f"spends {claimed:.0f} % of its time reading (page cache warm: {shares['read']:.1f} %) "
+            f"and decoding, {shares['transform']:.0f} % resizing and cropping, and "
+            f"{shares['train']:.0f} % training{read_cold}."
         ),
     )
+
+
+def _cold(files: Sequence[Path]) -> dict[str, Figure]:
+    """Reading a file that the page cache does not hold; nothing where that cannot be had."""
+    from perfkit.lessons.cold_reads import cold_reads_ms
+
+    times = [time for _ in range(_COLD_ROUNDS) for time in cold_reads_ms(files) or ()]
+    if not times:
+        return {}
+    found = summarize(times)
+    return {"cold_read": Figure(found.median, "ms", found.low, found.high)}
 
 
 @experiment(
@@ -176,7 +200,8 @@ def kept_in_ram(context: Context) -> Outcome:
             "decoded": _compared(from_files, _loading(lambda i: decoded[i], n), budget_s),
             "mapped": _compared(from_files, _loading(lambda i: mapped[i], n), budget_s),
         }
-    # the claim's 0.08 to 0.16 ms are of a cold SSD; here the kernel has the files already
+    # the claim's 0.08 to 0.16 ms are of a cold SSD; here the kernel has the files already, and
+    # what a cold read takes is measured apart
     access = _compared(lambda: files[n // 2].read_bytes(), lambda: encoded[n // 2], 1.0)
     figures = {f"{name}_ratio": Figure.of(one) for name, one in found.items()}
     encoded_bytes = sum(map(len, encoded)) / n
@@ -190,6 +215,7 @@ def kept_in_ram(context: Context) -> Outcome:
         "imagenet_encoded": Figure(_IMAGENET_BYTES / 1e9, "GB", kind="exact"),
         "imagenet_decoded_256": Figure(_IMAGENET * 3 * 256 * 256 / 1e9, "GB", kind="exact"),
     }
+    figures |= _cold(files)
     figures |= _own_pages(context)
     ratio = found["decoded"]
     return Outcome(
@@ -198,8 +224,8 @@ def kept_in_ram(context: Context) -> Outcome:
         headline="decoded_ratio",
         sentence=(
             f"Decoded pixels in RAM load {ratio.ratio:.0f} times as fast as warm files and take "
-            f"{decoded[0].numel() / encoded_bytes:.1f} times the bytes; encoded bytes in RAM: "
-            f"{_said(found['encoded'])}."
+            f"{decoded[0].numel() / encoded_bytes:.1f} times the bytes; encoded bytes in RAM, the "
+            f"source's own listing: {_said(found['encoded'])}."
         ),
     )
 
@@ -389,10 +415,10 @@ def vector_instructions(context: Context) -> Outcome:
     return Outcome(
         holds=resize.different and resize.ratio > 1,
         figures=figures,
-        headline="pillow_decode_ratio",
+        headline="torch_resize_ratio",
         sentence=(
-            f"With vector code against without it: Pillow decodes a JPEG {_said(decode)}, and "
-            f"torch ({level}) resizes {_said(resize)}.{said}"
+            f"With vector code against without it: torch ({level}) resizes {_said(resize)}, and "
+            f"Pillow decodes a JPEG {_said(decode)}.{said}"
         ),
     )
 
