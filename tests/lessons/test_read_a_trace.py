@@ -236,7 +236,7 @@ def test_rates_are_of_the_calls_that_were_made() -> None:
     ("function", "facts"),
     [
         (experiments.three_parts, {"parts_named": 3, "unexplained_ns": 0}),
-        (experiments.idle_has_causes, {"idle_without_cause_ns": 0}),
+        (experiments.idle_has_causes, {}),
         (experiments.busy_is_not_used, {}),
     ],
 )
@@ -250,6 +250,11 @@ def test_an_experiment_returns_its_outcome(
     for name, value in facts.items():
         assert outcome.figures[name].value == value
         assert outcome.figures[name].kind == "exact"
+    # what is said of a GPU is of a simulated one, and the headline says so
+    assert outcome.figures[outcome.headline].kind == "simulated"
+    if function is experiments.idle_has_causes:
+        assert outcome.figures["idle_without_cause_ns"].value == 0
+        assert outcome.figures["idle_without_cause_ns"].kind == "simulated"
     simulated = [f for name, f in outcome.figures.items() if name.startswith("simulated")]
     assert simulated
     assert all(f.kind == "simulated" for f in simulated)

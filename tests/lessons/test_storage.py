@@ -361,8 +361,10 @@ def test_c14_decodes_the_same_picture_both_ways(tmp_path: Path) -> None:
     assert outcome.figures["pillow_decode_same"].value == 1
     # a ratio whose interval holds 1 is not told as a gain
     decode = outcome.figures["pillow_decode_ratio"]
-    assert decode.low is not None
-    assert decode.high is not None
-    unseen = "Pillow decodes a JPEG with no difference seen" in outcome.sentence
-    assert unseen == (decode.low <= 1 <= decode.high)
-    assert "torch_resize_ratio" in outcome.figures
+    if decode.low is None or decode.high is None:  # a loaded machine: one block, and no interval
+        assert "Pillow decodes a JPEG with too few measurements to tell" in outcome.sentence
+    else:
+        unseen = "Pillow decodes a JPEG with no difference seen" in outcome.sentence
+        assert unseen == (decode.low <= 1 <= decode.high)
+    # the headline is what decides whether the claim holds
+    assert outcome.headline == "torch_resize_ratio"

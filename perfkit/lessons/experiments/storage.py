@@ -429,6 +429,8 @@ def _compared(slow: Callable[[], Any], fast: Callable[[], Any], budget_s: float)
 
 def _said(found: Comparison) -> str:
     """A ratio in words, where one was seen."""
+    if not np.isfinite(found.high):
+        return "with too few measurements to tell"
     if not found.different:
         return f"with no difference seen ({found.low:.2f} to {found.high:.2f} times as fast)"
     return f"{found.ratio:.1f} times as fast"

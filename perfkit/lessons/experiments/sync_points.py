@@ -30,6 +30,7 @@ from perfkit.lessons.sync_points import (
 )
 from perfkit.lessons.traffic import work_of
 from perfkit.memory.crossings import crossings
+from perfkit.memory.graphs import nodes_of
 from perfkit.memory.tracker import Tracker
 from perfkit.timing.compare import compare
 from perfkit.trace.breakdown import breakdown
@@ -366,6 +367,7 @@ def kept_losses(context: Context) -> Outcome:
         waits[way] = batch.waits(step)
     kept.clear()
     after_backward = _growth(partial(training, "loss"))
+    (nodes,) = nodes_of([one for one in kept[-1:] if isinstance(one, torch.Tensor)])
     kept.clear()
     resident = _resident_growth(context.device)
     whole, value = grows["loss"], grows["detach"]
@@ -376,6 +378,7 @@ def kept_losses(context: Context) -> Outcome:
         figures={
             "graph_bytes": Figure(round(whole), "B", kind="exact"),
             "after_backward_bytes": Figure(round(after_backward), "B", kind="exact"),
+            "after_backward_nodes": Figure(nodes, "1", kind="exact"),
             "after_backward_resident": Figure(round(resident), "B"),
             "detached_bytes": Figure(round(value), "B", kind="exact"),
             "item_bytes": Figure(round(grows["item"]), "B", kind="exact"),
