@@ -1,8 +1,11 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and pipes that need not be waited for."""
 
 from __future__ import annotations
 
+import errno
 import os
+import select
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +13,44 @@ from typing import Any
 
 from perfkit.errors import UsageError
 
-__all__ = ["write_atomically"]
+__all__ = ["read_pipe", "write_atomically"]
+
+# A pipe that is silent for so long has nobody at its other end.
+SILENT_PIPE_S = 10.0
+_PIECE_BYTES = 1 << 20
+
+
+def read_pipe(path: Path, *, at_most: int | None = None) -> bytes | None:
+    """What comes through a pipe, until it is closed; None where ``path`` is no pipe.
+
+    Args:
+        path: a named pipe, ``/dev/stdin``, or what a shell makes of ``<(…)``.
+        at_most: more bytes than this are refused.
+
+    Raises:
+        OSError: it does not exist, it is a device or a socket, it brings too much, or it has been
+            silent for 10 s.
+    """
+    mode = path.stat().st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return None
+    if not stat.S_ISFIFO(mode):
+        raise OSError(errno.EINVAL, "it is a device or a socket, not a file")
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise it waits for a writer
+    try:
+        data = bytearray()
+        waiting = select.poll()
+        waiting.register(pipe, select.POLLIN)
+        while waiting.poll(SILENT_PIPE_S * 1e3):
+            piece = os.read(pipe, _PIECE_BYTES)
+            if not piece:
+                return bytes(data)
+            data += piece
+            if at_most is not None and len(data) > at_most:
+                raise OSError(errno.EFBIG, f"the pipe brings more than {at_most:,} bytes")
+    finally:
+        os.close(pipe)
+    raise OSError(errno.ETIMEDOUT, f"nothing came through this pipe for {SILENT_PIPE_S:g} s")
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:

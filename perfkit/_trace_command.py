@@ -69,7 +69,24 @@ def add(commands: Any) -> None:
         default=True,
         help="take out what is private from JSON and HTML (default)",
     )
+    parser.add_argument(
+        "--unpack-at-most",
+        type=_gib,
+        default=2.0,
+        metavar="GIB",
+        help="refuse a packed trace that expands to more than this (default 2 GiB)",
+    )
     parser.set_defaults(run=run)
+
+
+def _gib(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is no number of GiB such as 2 or 0.5")
+    return value
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,9 +95,18 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         with Progress() as progress:
-            report = trace_report(arguments.files, diff=arguments.diff, progress=progress)
+            report = trace_report(
+                arguments.files,
+                diff=arguments.diff,
+                progress=progress,
+                unpack_at_most=int(arguments.unpack_at_most * 2**30),
+            )
     except (TraceError, MissingError) as error:
         print(f"perfkit: {error}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        files = printable(", ".join(arguments.files))
+        print(f"perfkit: not enough memory for {files}", file=sys.stderr)
         return 2
     if arguments.html is not None:
         _write(arguments.html, report, arguments.scrub)

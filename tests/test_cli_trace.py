@@ -281,3 +281,75 @@ def test_traces_by_others(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     if "resnet50_workers4" in path.name:
         assert found["bound_by"] != "data"
         assert not any(f["rule"].startswith("dataloader") for f in found["findings"])
+
+
+def test_steps_without_any_length_are_explained_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for sim in (gpu_training(3), cpu_training(3)):
+        for event in sim.events:
+            event["dur"] = 0
+        sim.host("aten::mm", 0, 0)
+        path = _file(tmp_path, sim)
+        for arguments in ([path], [path, path], [path, "--json"]):
+            assert cli.main(["trace", *arguments]) == 0
+    capsys.readouterr()
+
+
+def test_what_does_not_fit_into_memory_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from perfkit.advice import trace_report
+
+    def load(path: str, **options: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(trace_report, "load", load)
+    path = _file(tmp_path, cpu_training(2))
+    assert cli.main(["trace", path]) == 2
+    assert capsys.readouterr().err == f"perfkit: not enough memory for {path}\n"
+
+
+def test_a_packed_trace_has_a_limit_and_an_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(cpu_training(300).gz())
+    assert cli.main(["trace", str(path)]) == 0
+    capsys.readouterr()
+    assert cli.main(["trace", str(path), "--unpack-at-most", "0.0001"]) == 2
+    assert "--unpack-at-most" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["trace", str(path), "--unpack-at-most", "much"])
+
+
+@pytest.mark.parametrize("command", ["trace", "compare-runs"])
+def test_error_lines_obey_no_file_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    evil = str(tmp_path / "a\x1b[31m\nb.json")
+    assert cli.main([command, evil, *([evil] if command == "compare-runs" else [])]) == 2
+    with pytest.raises(SystemExit):
+        cli.main([command, "--\x1b[31mno-such"])
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert said.splitlines()[0].startswith("perfkit: cannot read")
+    assert "b.json" in said.splitlines()[0]
+
+
+def test_a_trace_through_standard_input(tmp_path: Path) -> None:
+    import subprocess
+
+    def explained(data: bytes) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-m", "perfkit.cli", "trace", "/dev/stdin"],
+            input=data,
+            capture_output=True,
+            check=False,
+        )
+
+    good, bad = explained(cpu_training(3).json()), explained(b"hello")
+    assert good.returncode == 0
+    assert b"Compute-bound" in good.stdout
+    assert bad.returncode == 2
+    assert bad.stderr.count(b"\n") == 1

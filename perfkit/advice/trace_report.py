@@ -55,6 +55,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -64,13 +65,13 @@ from perfkit._display import Shown
 from perfkit._version import __version__
 from perfkit.advice.profile import Profile, explain
 from perfkit.advice.where import user_place
-from perfkit.errors import UsageError
+from perfkit.errors import TraceError, UsageError
 from perfkit.machine._host import usable_cpus
 from perfkit.trace._rank_worker import summary_of
 from perfkit.trace.columns import Trace
 from perfkit.trace.diff import Diff
 from perfkit.trace.diff import diff as compare_traces
-from perfkit.trace.load import load
+from perfkit.trace.load import UNPACK_AT_MOST, load
 from perfkit.trace.ranks import Ranks, ranks_of
 from perfkit.trace.syncs import Sync
 from perfkit.words import fmt_bytes, plural
@@ -193,6 +194,7 @@ def trace_report(
     *,
     diff: str | os.PathLike[str] | None = None,
     progress: Progress = lambda what: None,
+    unpack_at_most: int | None = UNPACK_AT_MOST,
 ) -> TraceReport:
     """Read and explain traces.
 
@@ -200,6 +202,7 @@ def trace_report(
         files: one trace, or one per rank of the same run.
         diff: another trace to compare the first one with.
         progress: told in a few words what is being done, before it is done.
+        unpack_at_most: bytes that a packed trace may expand to; None for no limit.
 
     Raises:
         UsageError: no file, or ``diff`` with several.
@@ -211,14 +214,15 @@ def trace_report(
     if diff is not None and len(paths) > 1:
         raise UsageError("--diff compares two traces: give one file beside it")
     if len(paths) == 1:
-        profile = _explained(paths[0], progress)
+        profile = _explained(paths[0], progress, unpack_at_most)
         if diff is None:
             return TraceReport(paths[0], profile)
         other = os.fspath(diff)
         progress(f"comparing with {other} ({_size(other)})")
-        changed = compare_traces(load(other), profile.trace)
+        before = load(other, unpack_at_most=unpack_at_most)
+        changed = compare_traces(before, profile.trace)
         return TraceReport(paths[0], profile, other=other, diff=changed)
-    ranks = _all_ranks(paths, progress)
+    ranks = _all_ranks(paths, progress, unpack_at_most)
     progress(f"comparing {len(paths)} ranks")
     comparison = ranks_of([r.summary for r in ranks])
     late = [r.path for r in comparison.ranks if r.rank in comparison.stragglers[:1]]
@@ -228,11 +232,11 @@ def trace_report(
     chosen = late[0] if late else min(said, key=_waits_for_others)["file"]
     kept = next((r.profile for r in ranks if r.said["file"] == chosen), None)
     # what was read in another process is not kept
-    whole = _explained(chosen, progress) if kept is None else kept
+    whole = _explained(chosen, progress, unpack_at_most) if kept is None else kept
     return TraceReport(chosen, whole, tuple(said), comparison)
 
 
-def _explained(path: str, progress: Progress) -> Profile:
+def _explained(path: str, progress: Progress, unpack_at_most: int | None) -> Profile:
     size = _size(path)
 
     def told(share: float) -> None:  # a line is printed for each: quarters are enough
@@ -240,7 +244,7 @@ def _explained(path: str, progress: Progress) -> Profile:
             progress(f"reading {path} ({size}): {int(4 * share) * 25} %")
 
     progress(f"reading {path} ({size})")
-    trace = load(path, progress=told)
+    trace = load(path, progress=told, unpack_at_most=unpack_at_most)
     progress(f"explaining {plural(len(trace), 'event')} of {path}")
     return explain(trace)
 
@@ -253,7 +257,7 @@ class _Rank(NamedTuple):
     profile: Profile | None
 
 
-def _all_ranks(paths: list[str], progress: Progress) -> list[_Rank]:
+def _all_ranks(paths: list[str], progress: Progress, unpack_at_most: int | None) -> list[_Rank]:
     """Each file read once; in parallel where that pays, a few at a time."""
     n_bytes = sum(Path(p).stat().st_size for p in paths if Path(p).exists())
     n_workers = min(len(paths), usable_cpus(), _MOST_AT_ONCE)
@@ -261,16 +265,21 @@ def _all_ranks(paths: list[str], progress: Progress) -> list[_Rank]:
         found = []
         for number, path in enumerate(paths, 1):
             progress(f"reading {path}, {number} of {len(paths)}")
-            found.append(_one_rank(path, keep=n_bytes < _WORTH_A_PROCESS_BYTES))
+            found.append(_one_rank(path, unpack_at_most, keep=n_bytes < _WORTH_A_PROCESS_BYTES))
     else:
         progress(f"reading {len(paths)} traces, {n_workers} at a time")
         with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn")) as pool:
-            found = list(pool.map(_one_rank, paths))
+            try:
+                found = list(pool.map(_one_rank, paths, [unpack_at_most] * len(paths)))
+            except BrokenProcessPool as error:
+                raise TraceError(
+                    "a process that read one of the traces was killed (memory?): give fewer at once"
+                ) from error
     return found
 
 
-def _one_rank(path: str, *, keep: bool = False) -> _Rank:
-    trace = load(path)
+def _one_rank(path: str, unpack_at_most: int | None, *, keep: bool = False) -> _Rank:
+    trace = load(path, unpack_at_most=unpack_at_most)
     profile = explain(trace)
     return _Rank(describe(path, profile), summary_of(trace, path), profile if keep else None)
 

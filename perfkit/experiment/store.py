@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from perfkit._files import read_pipe
 from perfkit.errors import StoreError
 from perfkit.experiment._identity import Identity
 from perfkit.experiment._saved import run_of, saved
@@ -62,7 +63,8 @@ def read(path: str | os.PathLike[str]) -> tuple[tuple[Line, ...], tuple[str, ...
     """
     place = _place(path)
     try:
-        data = place.read_bytes()
+        piped = read_pipe(place)
+        data = place.read_bytes() if piped is None else piped
     except OSError as error:
         raise StoreError(f"cannot read {place}: {error.strerror or error}") from error
     whole, torn = _split(place, data)

@@ -228,7 +228,7 @@ def _made_by(sync: Sync) -> str:
 
 def _breakdown_view(b: Breakdown) -> ProfileView:
     shares = typical(b).breakdown.shares()
-    largest = max(shares, key=lambda c: shares[c]) if shares else None
+    largest = max(shares, key=lambda c: shares[c]) if any(shares.values()) else None
     return ProfileView(
         sentence=(
             f"Largest part of the step: {largest}, {fmt_share(shares[largest])}."

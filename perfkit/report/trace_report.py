@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit import report
+from perfkit._printable import printable
 from perfkit.advice.trace_report import TraceReport
 from perfkit.report import profile as _profile
 from perfkit.report._text import table, wrap
@@ -62,11 +63,15 @@ def page(obj: TraceReport, *, scrub: bool = True) -> str:
     """The same as a whole page, for a file of its own, without what is private."""
     from perfkit.report.page import page as whole
 
-    return whole(obj, title=f"perfkit trace: {Path(obj.file).name}", scrub=scrub)
+    return whole(obj, title=f"perfkit trace: {_name(obj.file)}", scrub=scrub)
+
+
+def _name(file: str) -> str:
+    return printable(Path(file).name)
 
 
 def _head(of: TraceReport) -> str:
-    name = Path(of.file).name
+    name = _name(of.file)
     if not of.ranks:
         return f"{name}: {plural(len(of.profile.trace), 'event')}"
     shown = (
@@ -78,11 +83,11 @@ def _head(of: TraceReport) -> str:
 
 
 def _compared(of: TraceReport) -> str:
-    return f"From {Path(of.other).name} (before) to {Path(of.file).name} (after)"
+    return f"From {_name(of.other)} (before) to {_name(of.file)} (after)"
 
 
 def _chosen(of: TraceReport) -> str:
-    name = Path(of.file).name
+    name = _name(of.file)
     waits = "communication" in of.profile.breakdown.device_shares()
     late = of.comparison.stragglers if of.comparison is not None else ()
     why = (
@@ -111,7 +116,7 @@ def _ranks(of: TraceReport) -> list[tuple[str, ...]]:
         rows.append(
             (
                 "–" if rank["rank"] is None else str(rank["rank"]),
-                Path(rank["file"]).name,
+                _name(rank["file"]),
                 rank["bound_by"],
                 fmt_ms(rank["step_ms"]["median"]),
                 *(fmt_share(device.get(c)) for c in ("compute", "communication", "idle")),

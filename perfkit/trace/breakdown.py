@@ -136,7 +136,7 @@ class Breakdown(Shown):
         return sorted(steps, key=lambda s: s.wall_ns)[(len(steps) - 1) // 2]
 
     def shares(self) -> dict[str, float]:
-        """Host class → its share of all steps' time; they add up to 1."""
+        """Host class → its share of all steps' time; they add up to 1, or are 0 without any."""
         return self._shares([s.host_ns for s in self.steps], HOST_CLASSES)
 
     def device_shares(self) -> dict[str, float]:
@@ -148,9 +148,9 @@ class Breakdown(Shown):
         return self._shares([s.idle_ns for s in self.steps], HOST_CLASSES)
 
     def _shares(self, parts: list[Mapping[str, int]], classes: tuple[str, ...]) -> dict[str, float]:
-        wall_ns = sum(s.wall_ns for s in self.steps)
-        if not wall_ns or not parts or not parts[0]:
+        if not parts or not parts[0]:
             return {}
+        wall_ns = max(sum(s.wall_ns for s in self.steps), 1)  # steps may have no length at all
         return {c: sum(p[c] for p in parts) / wall_ns for c in classes}
 
     def median_ms(self) -> dict[str, float]:

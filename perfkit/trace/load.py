@@ -27,10 +27,11 @@ from typing import Any, BinaryIO, overload
 
 import msgspec
 
+from perfkit._files import read_pipe
 from perfkit.errors import MissingError, TraceError
 from perfkit.trace._gather import Event, Gathered
 from perfkit.trace.columns import Trace
-from perfkit.words import fmt_count, plural
+from perfkit.words import fmt_bytes, fmt_count, plural
 
 
 class _File(msgspec.Struct):
@@ -75,6 +76,8 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PIECE_BYTES = 1 << 18
 # The list of events begins within so many bytes, or the file is read whole.
 _HEAD_BYTES = 1 << 24
+# What is packed is unpacked in such pieces, and each gives at most so many bytes at once.
+_PACKED_BYTES, _UNPACKED_BYTES = 1 << 16, 1 << 24
 # Where one event ends and the next begins. In valid JSON this stands outside of any string, as
 # the quote would end one; inside a nested list the pieces do not decode, and we read it whole.
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts)"\s*:)')
@@ -84,6 +87,10 @@ _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _One = str | os.PathLike[str] | bytes | bytearray | memoryview
 
 
+#: A packed trace that expands to more bytes than this is refused, unless told otherwise: a few MB
+#: can expand to more than the machine has. The traces of real runs have some hundred MB.
+UNPACK_AT_MOST = 2 * 2**30
+
 # How much of the trace has been read, 0 … 1.
 Progress = Callable[[float], object]
 # A file that is read before this needs no progress.
@@ -91,44 +98,61 @@ _SILENT_S = 2.0
 
 
 @overload
-def load(source: _One, *, progress: Progress | None = None) -> Trace: ...
+def load(
+    source: _One,
+    *,
+    progress: Progress | None = None,
+    unpack_at_most: int | None = UNPACK_AT_MOST,
+) -> Trace: ...
 
 
 @overload
 def load(
-    source: list[_One] | tuple[_One, ...], *, progress: Progress | None = None
+    source: list[_One] | tuple[_One, ...],
+    *,
+    progress: Progress | None = None,
+    unpack_at_most: int | None = UNPACK_AT_MOST,
 ) -> list[Trace]: ...
 
 
 def load(
-    source: _One | list[_One] | tuple[_One, ...], *, progress: Progress | None = None
+    source: _One | list[_One] | tuple[_One, ...],
+    *,
+    progress: Progress | None = None,
+    unpack_at_most: int | None = UNPACK_AT_MOST,
 ) -> Trace | list[Trace]:
     """Read a trace from a path or from the bytes of one.
 
     Args:
-        source: path of a ``.json``, ``.json.gz`` or ``.zst`` trace, or its content; or a list of
-            these, such as the ranks of a job. (Many large ranks are better compared by
-            :func:`perfkit.trace.ranks.ranks`, which keeps only a few in memory.)
+        source: path of a ``.json``, ``.json.gz`` or ``.zst`` trace (a pipe will do), or its
+            content; or a list of these, such as the ranks of a job. (Many large ranks are better
+            compared by :func:`perfkit.trace.ranks.ranks`, which keeps only a few in memory.)
         progress: told the share of the trace that has been read, 0 … 1, now and then once a
             trace takes over 2 s; nothing before that. (``perfkit trace`` says on stderr what
             it is reading, likewise after 2 s.)
+        unpack_at_most: bytes that a packed trace may expand to, and that a pipe may bring; None
+            for no limit.
 
     Returns:
         The trace, or a list of traces; ``trace.warnings`` says what could not be read of it.
 
     Raises:
-        TraceError: the file cannot be opened, or is no trace; says what it looks like.
+        TraceError: the file cannot be opened, expands to too much, or is no trace; says what it
+            looks like.
         MissingError: it is zstd-compressed and no zstd package is installed.
     """
     if isinstance(source, list | tuple):
-        return [load(one, progress=progress) for one in source]
+        return [load(one, progress=progress, unpack_at_most=unpack_at_most) for one in source]
     if isinstance(source, bytes | bytearray | memoryview):
         data = bytes(source)
-        return _parse(io.BytesIO(data), lambda: data, "bytes", progress)
+        return _parse(io.BytesIO(data), lambda: data, "bytes", progress, unpack_at_most)
     path = Path(source)
     try:
+        piped = read_pipe(path, at_most=unpack_at_most)
+        if piped is not None:
+            return _parse(io.BytesIO(piped), lambda: piped, str(path), progress, unpack_at_most)
         with path.open("rb") as file:
-            return _parse(file, path.read_bytes, str(path), progress)
+            return _parse(file, path.read_bytes, str(path), progress, unpack_at_most)
     except OSError as error:
         reason = error.strerror or str(error)
         raise TraceError(
@@ -137,7 +161,11 @@ def load(
 
 
 def _parse(
-    file: BinaryIO, whole: Callable[[], bytes], source: str, progress: Progress | None
+    file: BinaryIO,
+    whole: Callable[[], bytes],
+    source: str,
+    progress: Progress | None,
+    unpack_at_most: int | None,
 ) -> Trace:
     """Read a trace from an open file; ``whole`` gives all of its bytes."""
     warnings: list[str] = []
@@ -145,7 +173,7 @@ def _parse(
     packed = file.read(4)
     file.seek(0)
     if packed.startswith((_GZIP, _ZSTD)):
-        data = _unpack(whole(), source, warnings)
+        data = _unpack(whole(), source, warnings, unpack_at_most)
         file, whole = io.BytesIO(data), lambda: data
     with _gc_paused():
         gathered = Gathered()
@@ -189,48 +217,58 @@ def _gc_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _unpack(data: bytes, source: str, warnings: list[str]) -> bytes:
+def _unpack(data: bytes, source: str, warnings: list[str], at_most: int | None) -> bytes:
     if data.startswith(_GZIP):
-        return _gunzip(data, source, warnings)
-    if data.startswith(_ZSTD):
-        return _unzstd(data, source)
-    return data
+        whole = _gunzip(data, source, warnings, at_most)
+    elif data.startswith(_ZSTD):
+        whole = _unzstd(data, source, at_most)
+    else:
+        return data
+    if at_most is not None and len(whole) > at_most:
+        raise TraceError(
+            f"{source} ({fmt_bytes(len(data))}) expands to more than {fmt_bytes(at_most)}: raise "
+            "the limit with load(…, unpack_at_most=…) or perfkit trace --unpack-at-most"
+        )
+    return whole
 
 
-def _gunzip(data: bytes, source: str, warnings: list[str]) -> bytes:
-    """As ``gzip.decompress``, but a file that ends early gives what it holds."""
-    parts: list[bytes] = []
+def _gunzip(data: bytes, source: str, warnings: list[str], at_most: int | None) -> bytes:
+    """As ``gzip.decompress``, but a file that ends early gives what it holds, and a file that
+    expands to more than ``at_most`` a little more than that.
+    """
+    whole = bytearray()
     rest = data
     while rest.startswith(_GZIP):
         member = zlib.decompressobj(wbits=31)
+        pending = memoryview(rest)
+        at = 0
         try:
-            parts.append(member.decompress(rest))
+            # in small pieces: what precedes damage is kept, and nothing expands beyond the limit
+            while not member.eof and (at < len(pending) or member.unconsumed_tail):
+                piece = member.unconsumed_tail or pending[at : at + _PACKED_BYTES]
+                at += 0 if member.unconsumed_tail else len(piece)
+                whole += member.decompress(piece, _UNPACKED_BYTES)
+                if at_most is not None and len(whole) > at_most:
+                    return bytes(whole)
+            whole += member.flush() if not member.eof else b""
         except zlib.error:
-            # Feed it in small pieces, so that what precedes the damage is kept.
-            member = zlib.decompressobj(wbits=31)
-            try:
-                for at in range(0, len(rest), 4096):
-                    parts.append(member.decompress(rest[at : at + 4096]))
-            except zlib.error:
-                pass
             warnings.append("the gzip data is damaged: read up to the damage")
             break
         if not member.eof:
             warnings.append("the gzip data ends early: read as far as it goes")
             break
-        rest = member.unused_data
-    whole = b"".join(parts)
+        rest = member.unused_data + bytes(pending[at:])
     if not whole:
         raise TraceError(f"{source} is no trace: gzip data from which nothing can be unpacked")
-    return whole
+    return bytes(whole)
 
 
-def _unzstd(data: bytes, source: str) -> bytes:
+def _unzstd(data: bytes, source: str, at_most: int | None) -> bytes:
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]  # 3.14+
 
-        errors: Any = zstd.ZstdError
-        decompress: Callable[[bytes], bytes] = zstd.decompress
+        errors: Any = (zstd.ZstdError, EOFError)
+        opened: Any = zstd.ZstdFile(io.BytesIO(data))
     except ImportError:
         try:
             import zstandard  # type: ignore[import-not-found,unused-ignore]
@@ -240,14 +278,14 @@ def _unzstd(data: bytes, source: str) -> bytes:
                 "`pip install zstandard`, or unpack it with `zstd -d`"
             ) from None
         errors = zstandard.ZstdError
-
-        def decompress(packed: bytes) -> bytes:
-            return bytes(zstandard.ZstdDecompressor().decompressobj().decompress(packed))
-
+        opened = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
     try:
-        return decompress(data)
+        whole = bytes(opened.read(-1 if at_most is None else at_most + 1))
     except errors as error:
         raise TraceError(f"{source} is no readable zstd file: {error}") from error
+    if not whole:
+        raise TraceError(f"{source} is no readable zstd file: nothing can be unpacked")
+    return whole
 
 
 def _decode_in_pieces(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 import gzip
 import importlib
+import io
 import json
+import os
 import random
 import sys
+import threading
 import types
 from dataclasses import fields
 from pathlib import Path
@@ -222,12 +225,9 @@ def test_zstd_is_unpacked_by_its_package(monkeypatch: pytest.MonkeyPatch) -> Non
     sim = cpu_training(2)
 
     class Decompressor:
-        def decompressobj(self) -> Decompressor:
-            return self
-
-        def decompress(self, packed: bytes) -> bytes:
-            assert packed == b"\x28\xb5\x2f\xfdpacked"
-            return sim.json()
+        def stream_reader(self, packed: bytes, *, read_across_frames: bool) -> io.BytesIO:
+            assert packed.startswith(b"\x28\xb5\x2f\xfd")
+            return io.BytesIO(sim.json() if packed.endswith(b"packed") else b"")
 
     fake = types.ModuleType("zstandard")
     fake.ZstdError = ValueError  # type: ignore[attr-defined]
@@ -236,6 +236,10 @@ def test_zstd_is_unpacked_by_its_package(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "compression.zstd", None)
     monkeypatch.setitem(sys.modules, "zstandard", fake)
     assert len(load(b"\x28\xb5\x2f\xfdpacked")) == len(sim.events)
+    with pytest.raises(TraceError, match="expands to more than"):
+        load(b"\x28\xb5\x2f\xfdpacked", unpack_at_most=100)
+    with pytest.raises(TraceError, match="no readable zstd file"):
+        load(b"\x28\xb5\x2f\xfdbroken")
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -400,3 +404,35 @@ def test_progress_is_told_once_a_large_trace_takes_long(
     assert told == sorted(told)
     assert 0 < told[0] < told[-1] == 1
     assert slow.start_us.tolist() == quick.start_us.tolist()
+
+
+def test_a_packed_trace_expands_to_no_more_than_it_may() -> None:
+    bomb = gzip.compress(b'{"traceEvents": [' + b" " * 5_000_000)
+    with pytest.raises(TraceError, match=r"expands to more than 1\.00 MiB.*--unpack-at-most"):
+        load(bomb, unpack_at_most=2**20)
+    whole = cpu_training(40).gz()
+    assert len(load(whole, unpack_at_most=2**20)) == len(load(whole, unpack_at_most=None))
+    two = gzip.compress(cpu_training(3).json()[:500]) + gzip.compress(cpu_training(3).json()[500:])
+    assert len(load(two)) == len(load(cpu_training(3).json()))
+
+
+def test_a_pipe_is_read_and_a_silent_one_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import perfkit._files
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    whole = cpu_training(3).gz()
+    writer = threading.Thread(target=pipe.write_bytes, args=(whole,), daemon=True)
+    writer.start()
+    assert len(load(pipe)) == len(load(whole))
+    writer.join()
+    monkeypatch.setattr(perfkit._files, "SILENT_PIPE_S", 0.05)
+    with pytest.raises(TraceError, match="nothing came through this pipe"):
+        load(pipe)
+
+
+def test_a_device_is_not_read() -> None:
+    with pytest.raises(TraceError, match="a device or a socket"):
+        load("/dev/zero")
