@@ -1,4 +1,4 @@
-"""The exercise of lesson 01: time a step so that the figure can be believed.
+"""The exercise of lesson 01: a timing loop that you can trust.
 
 The answer is judged on a made-up device with a made-up clock, so that nothing depends on time:
 its first calls take long, its work is done later than it is asked for, and one call in the
@@ -161,7 +161,7 @@ def _brief(result: Any) -> str:
 
 
 time_one_step = Exercise(
-    "time a step so that the figure can be believed",
+    "a timing loop that you can trust",
     spec=(
         "time_step(step, n, warmup, synchronize, now) calls step() warmup times without timing it.",
         "Then it times n calls one by one, and returns the median time of one, in now()'s unit.",

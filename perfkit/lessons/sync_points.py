@@ -300,7 +300,7 @@ def _said(value: torch.Tensor) -> str:
 
 
 score_classes = Exercise(
-    "the accuracy of each class, and nobody waits",
+    "the accuracy of each class, without a wait",
     spec=(
         f"class_accuracy(logits, target) takes logits (n, {CLASSES}, height, width) and a mask "
         f"(n, height, width) of classes, in which {IGNORE} marks pixels that are not labelled.",
