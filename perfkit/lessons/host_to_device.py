@@ -171,7 +171,8 @@ prepare_batch = Exercise(
         "pictures.to(device), and only then .permute(0, 3, 1, 2).float(). One .to(device, "
         "torch.float32) would convert on the host and send four times the bytes.",
         "mean = torch.tensor(MEAN, device=device).view(1, 3, 1, 1), std likewise; then "
-        "(pictures / 255 - mean) / std, and masks.to(device).long().",
+        "(pictures / 255 - mean) / std, and masks.to(device).long(). Making mean and std there is "
+        "a copy as well: make them once, in a function with functools.cache, not in each step.",
     ),
     show=_show,
     check=_check,
