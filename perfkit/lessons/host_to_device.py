@@ -70,7 +70,7 @@ def _pair(given: Any) -> tuple[torch.Tensor, torch.Tensor]:
     import torch
 
     if given is None:
-        raise NotYet("your function returns nothing yet: let it return pictures and masks")
+        raise NotYet("your function returns nothing yet: return pictures and masks")
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise NotYet("return two things: pictures, masks")
     for name, one in zip(("pictures", "masks"), given, strict=True):
@@ -157,7 +157,7 @@ def _check_values(answer: Answer) -> None:
 
 
 prepare_batch = Exercise(
-    "send bytes, make floats there",
+    "send bytes, convert on the device",
     spec=(
         "prepare(pictures, masks, device) takes a uint8 batch: pictures (n, side, side, 3) and "
         "masks (n, side, side), on the host.",

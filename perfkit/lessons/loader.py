@@ -209,7 +209,7 @@ def _shares(answer: Answer, n: int, ranks: int, workers: int) -> list[list[int]]
         for worker in range(workers):
             given = answer(n, rank, ranks, worker, workers)
             if given is None:
-                raise NotYet("your function returns nothing yet: let it return the numbers to read")
+                raise NotYet("your function returns nothing yet: return the numbers to read")
             if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
                 raise NotYet(f"return a range or a list of numbers, not a {type(given).__name__}")
             shares.append([int(number) for number in given])
@@ -239,7 +239,7 @@ def _check(answer: Answer) -> list[str]:
             raise NotYet(f"{who}: sample {number} is read {seen[number]} times")
         lost = sorted(set(range(n)) - set(seen))
         if lost:
-            raise NotYet(f"{who}: sample {lost[0]} is read by nobody")
+            raise NotYet(f"{who}: sample {lost[0]} is never read")
         sizes = [len(share) for share in shares]
         if max(sizes) - min(sizes) > 1:
             raise NotYet(
@@ -250,9 +250,9 @@ def _check(answer: Answer) -> list[str]:
     if seen != Counter(range(12)):
         raise NotYet("in real workers some samples are read twice or not at all")
     return [
-        "each sample is read once, by one worker of one rank, in six arrangements",
+        "in six arrangements, one worker of one rank reads each sample, once",
         "shares differ by at most one sample",
-        "and so do two real loaders with two workers each",
+        "two real loaders with two workers each agree",
     ]
 
 
@@ -261,7 +261,7 @@ share_of = Exercise(
     spec=(
         "share(n, rank, ranks, worker, workers) returns the numbers, of 0 … n - 1, that one "
         "worker of one rank reads.",
-        "Together all workers of all ranks read each number once.",
+        "Together, all workers of all ranks read each number exactly once.",
         "Shares differ by at most one number.",
     ),
     hints=(

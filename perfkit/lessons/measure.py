@@ -58,7 +58,7 @@ def _ran(answer: Answer, warmup: int, work: Sequence[float]) -> tuple[Any, _Rig]
     rig = _Rig(warmup, work)
     result = answer(rig.step, len(work), warmup, rig.synchronize, rig.now)
     if result is None:
-        raise NotYet("your function returns nothing yet: let it return the median time of a step")
+        raise NotYet("your function returns nothing yet: return the median time of a step")
     return result, rig
 
 
@@ -165,7 +165,7 @@ time_one_step = Exercise(
     spec=(
         "time_step(step, n, warmup, synchronize, now) calls step() warmup times without timing it.",
         "Then it times n calls one by one, and returns the median time of one, in now()'s unit.",
-        "Work that the device does after step() has returned counts, and to its own call only.",
+        "Work that the device does after step() has returned counts, but only for its own call.",
     ),
     hints=(
         "Two loops: one that only calls step(), warmup times; one that times n calls and keeps "

@@ -238,7 +238,7 @@ def _varied(training: SimulatedTraining, seed: int) -> SimulatedTraining:
 def _named(answer: Answer, training: SimulatedTraining) -> str:
     said = answer(_simulated(training))
     if said is None:
-        raise NotYet("your function returns nothing yet: let it return one word")
+        raise NotYet("your function returns nothing yet: return one word")
     if not isinstance(said, str) or said not in BOUNDS:
         shown = repr(said)[:60]
         raise NotYet(f"return one of {', '.join(BOUNDS)}, not {shown}")
@@ -267,11 +267,11 @@ def _check(answer: Answer) -> list[str]:
     for seed in _SEEDS:
         for letter, training in _STEPS.items():
             other = _varied(training, seed)
-            _compare(f"a step like {letter}, of other sizes", _named(answer, other), other)
+            _compare(f"a step like {letter}, of another size", _named(answer, other), other)
     return [
         "all six steps: " + ", ".join(f"{letter} {word}" for letter, word in said.items()),
-        f"and {len(_SEEDS) * len(_STEPS)} like them, of other sizes",
-        "in D and F the host mostly waits, and the device loses next to nothing by it",
+        f"and {len(_SEEDS) * len(_STEPS)} similar steps of other sizes",
+        "in D and F the host mostly waits, which costs the device next to nothing",
     ]
 
 
@@ -304,8 +304,8 @@ name_the_bound = Exercise(
     "name what bounds a step",
     spec=(
         "name_bound(trace) returns one word: data, launch, sync, copy or compute.",
-        "The word is what the device loses most time to; compute, if no loss is worth removing.",
-        "It holds for any trace with a device.",
+        "The word names what costs the device most time; compute, if no loss is worth removing.",
+        "It must work for any trace with a device.",
     ),
     hints=(
         "What the host does says little: it may wait while the device works. Ask what the device "

@@ -193,7 +193,7 @@ def _before_a_rename(do: Callable[[Path], None]) -> Iterator[None]:
 def _get(answer: Answer, far: Fetch, folder: Path, key: str) -> bytes:
     got = answer(far, folder, key)
     if got is None:
-        raise NotYet("your function returns nothing yet: let it return the bytes of the key")
+        raise NotYet("your function returns nothing yet: return the bytes of the key")
     if not isinstance(got, bytes):
         raise NotYet(f"return the bytes themselves, not a {type(got).__name__}")
     return got
@@ -225,8 +225,8 @@ def _check(answer: Answer) -> list[str]:
     checks = [_check_reads, _check_store_fails]
     facts = [
         "three keys, two epochs: 3 requests, and none in the second epoch",
-        "what another process left in the folder is used",
-        "a store that fails leaves nothing behind, and its own error comes through",
+        "a sample that another process left in the folder is used",
+        "a store that fails leaves nothing behind, and you see its own error",
     ]
     if hasattr(os, "fork"):
         checks += [
@@ -356,14 +356,14 @@ def _check_rival(answer: Answer, folder: Path, *, dies: bool) -> None:
 
 
 read_through = Exercise(
-    "a cache that keeps no halves",
+    "a cache that never keeps half a sample",
     spec=(
         "cached(fetch, folder, key) returns the bytes of a key. fetch(key) asks the store and "
         "returns bytes; folder is a Path on the local disk.",
         "The first time it asks the store and keeps the bytes in a file of the folder; after that, "
-        "also in another process, it reads the file and asks nobody.",
-        "An error of the store comes through. Whatever breaks in between, even a process killed "
-        "while it writes: no half of a sample is ever returned.",
+        "also in another process, it reads the file and asks the store nothing.",
+        "The store's errors come through. Whatever breaks in between, even a process killed "
+        "while it writes, the function never returns half a sample.",
         "Two processes may ask for the same key at the same time.",
     ),
     hints=(

@@ -44,7 +44,7 @@ def _ran(
     with _counted_decodes() as decodes:
         tensor = answer(images, side)
     if tensor is None:
-        raise NotYet("your function returns nothing yet: let it return one tensor")
+        raise NotYet("your function returns nothing yet: return one tensor")
     return tensor, len(decodes), images
 
 

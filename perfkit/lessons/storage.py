@@ -58,7 +58,7 @@ def _ran(answer: Answer, rows: int) -> tuple[Any, int, DataFrame]:
     given = frame.copy(deep=True)
     result, calls = count_calls(lambda: answer(frame))
     if result is None:
-        raise NotYet("your function returns nothing yet: let it return (numbers, shops, labels)")
+        raise NotYet("your function returns nothing yet: return (numbers, shops, labels)")
     return result, calls, given
 
 
@@ -97,7 +97,7 @@ def _check(answer: Answer) -> list[str]:
         f"numbers {tuple(result[0].shape)} float32, shops and labels {tuple(result[1].shape)} "
         "int64; gaps are 0",
         "the number of function calls does not grow with the rows",
-        f"{fmt_bytes(kept)} for {_MANY} rows; a row is now a view into it",
+        f"{fmt_bytes(kept)} for {_MANY} rows; a row is now a view of them",
     ]
 
 
@@ -136,7 +136,7 @@ def _judge(result: Any, given: DataFrame) -> None:
 
 
 table_once = Exercise(
-    "a table becomes tensors, once",
+    "turn a table into tensors, once",
     spec=(
         "numbers: the columns x0 … x7 as float32, shape (rows, 8); a gap (NaN) becomes 0",
         "shops: each shop's number in alphabetical order, int64, shape (rows,)",

@@ -223,11 +223,11 @@ def _result(given: Any) -> torch.Tensor:
     import torch
 
     if given is None:
-        raise NotYet("your function returns nothing yet: let it return a tensor")
+        raise NotYet("your function returns nothing yet: return a tensor")
     if not isinstance(given, torch.Tensor):
         raise NotYet(
-            f"return one tensor, not a {type(given).__name__}: a number of Python has been waited "
-            "for"
+            f"return one tensor, not a {type(given).__name__}: for a Python number "
+            "the host has already waited"
         )
     if tuple(given.shape) != (CLASSES,):
         raise NotYet(
@@ -243,7 +243,7 @@ def _show(answer: Answer) -> Message:
     given, found = _ran(answer)
     said = [f"{one.place}: {one.op}" for one in found]
     if given is None and not said:
-        raise NotYet("your function returns nothing yet: let it return a tensor")
+        raise NotYet("your function returns nothing yet: return a tensor")
     value = " ".join(f"{v:.2f}" for v in given.tolist()) if _is_right_shape(given) else repr(given)
     return Message(
         f"Lines that wait: {len(said)}",
@@ -284,13 +284,13 @@ def _check(answer: Answer) -> list[str]:
         first = found[0]
         rest = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise NotYet(
-            f"the values are right, but a GPU would be waited for at {first.place}: "
+            f"the values are right, but the host would wait for a GPU at {first.place}: "
             f"{first.op}{rest}"
         )
     return [
         "no line waits for the device",
         "the same accuracies as the slow version, on five masks",
-        "an absent class is NaN, and pixels that nobody labelled do not count",
+        "an absent class is NaN, and unlabelled pixels do not count",
     ]
 
 
@@ -306,7 +306,7 @@ score_classes = Exercise(
         f"(n, height, width) of classes, in which {IGNORE} marks pixels that are not labelled.",
         f"It returns a float32 tensor of {CLASSES}: for each class the share of its pixels that "
         "argmax gets right; NaN for a class that the mask does not hold.",
-        "No line of it makes the host wait.",
+        "None of its lines makes the host wait.",
     ),
     hints=(
         "The slow version asks which classes there are. You know: 0 to CLASSES - 1. What you "

@@ -13,7 +13,7 @@ from perfkit.lessons.exercise import Exercise, NotYet
 
 def _check(answer: Any) -> list[str]:
     if answer() != 3:
-        raise NotYet("it returns another number: let it return 3")
+        raise NotYet("it returns another number: return 3")
     return ["it returns 3"]
 
 

@@ -115,10 +115,10 @@ def test_a_right_answer_passes_whatever_its_order(answer: Callable[..., Any]) ->
             lambda n, rank, ranks, worker, workers: range(
                 rank * workers + worker + 1, n, ranks * workers
             ),
-            "sample 0 is read by nobody",
+            "sample 0 is never read",
         ),
         (lambda n, *_: range(1, n + 1), "there is no sample 12"),
-        (_rest_dropped, "is read by nobody"),
+        (_rest_dropped, "is never read"),
         (_rest_to_the_last, "shares may differ by one"),
         (_ranks_mixed_up, "is read 2 times"),
         (

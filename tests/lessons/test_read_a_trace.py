@@ -104,7 +104,7 @@ def test_a_right_answer_passes_with_its_facts() -> None:
         (_by_the_hosts_lane, "Without its syncs, step D would be 1.01× as fast"),
         (_without_copies, "step E: not compute"),
         (_next_to_compute, "would be 1.0"),
-        (_learnt_by_heart, "a step like A, of other sizes"),
+        (_learnt_by_heart, "a step like A, of another size"),
     ],
 )
 def test_a_wrong_answer_is_told_what_acting_on_it_would_bring(
