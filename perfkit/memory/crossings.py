@@ -112,8 +112,9 @@ def crossings(step: Callable[[], object]) -> Crossings:
     A copy that also changes the dtype is converted on the host, unless it is non-blocking: then on
     the device. So to the device a blocking copy sends the *new* dtype's size, and to the host a
     non-blocking one does; what is broadcast crosses at its full size (``copy_kernel_cuda`` in
-    torch's ``aten/src/ATen/native/cuda/Copy.cu``). Lists that ``torch.tensor(…, device=…)`` turns
-    into tensors cross as tensors do.
+    torch's ``aten/src/ATen/native/cuda/Copy.cu``). Lists that ``torch.tensor(…, device=…)`` or
+    ``x.new_tensor(…)`` turn into tensors cross as tensors do, and so do the positions of an index
+    that is a list, an array or a tensor on the host, as int64.
 
     Raises:
         UsageError: ``step`` cannot be called without arguments.
@@ -192,6 +193,13 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
     from perfkit._torch_compat import dispatch_mode_class
 
     aten = torch.ops.aten
+    indexing = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
+    subscripts = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
+    from_data = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
+
+    def _positions(index: Any) -> Any:
+        """What is sent of an index that is on the host; a mask is turned into positions there."""
+        return index.nonzero() if index.dtype in (torch.bool, torch.uint8) else index.long()
 
     def copied(source: Any, n: int, device: Any, dtype: Any, *, non_blocking: bool) -> None:
         if (source.device.type == "cpu") == (torch.device(device).type == "cpu"):
@@ -201,6 +209,10 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
         sent = dtype if (direction == "to device") != non_blocking else source.dtype
         other = torch.device(device) if direction == "to device" else source.device
         seen.add(direction, n * sent.itemsize, non_blocking=non_blocking, device=other.type)
+
+    def _data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        data = args[1:] if func is torch.Tensor.new_tensor else args
+        return data[0] if data else kwargs.get("data")
 
     class Dispatch(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(
@@ -226,6 +238,11 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
                 copied(source, n, target.device, target.dtype, non_blocking=not wait)
                 if source.device.type == "meta" and target.device.type == "cpu":
                     return target.zero_()
+            elif func in indexing and args[0].device.type != "cpu":
+                for positions in args[1]:
+                    if positions is not None and positions.device.type == "cpu":
+                        sent = _positions(positions)
+                        copied(sent, sent.numel(), args[0].device, sent.dtype, non_blocking=False)
             elif func is aten._local_scalar_dense.default and args[0].device.type != "cpu":
                 copied(args[0], 1, "cpu", args[0].dtype, non_blocking=False)
                 if args[0].device.type == "meta":
@@ -248,12 +265,19 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
             n_before = seen.n_seen
             made = func(*args, **(kwargs or {}))
             if (
-                func in (torch.tensor, torch.as_tensor, torch.asarray)
+                func in from_data
                 and seen.n_seen == n_before
-                and not any(isinstance(a, torch.Tensor) for a in (*args, *(kwargs or {}).values()))
+                and not isinstance(_data(func, args, kwargs or {}), torch.Tensor)
                 and made.device.type != "cpu"
             ):
                 seen.add("to device", made.nbytes, non_blocking=False, device=made.device.type)
+            if func in subscripts and isinstance(args[0], torch.Tensor):
+                device = args[0].device.type
+                index = args[1] if isinstance(args[1], tuple) else (args[1],)
+                for part in index if device != "cpu" else ():
+                    if isinstance(part, list) and part:
+                        sent = torch.tensor(part)
+                        seen.add("to device", sent.nbytes, non_blocking=False, device=device)
             return made
 
     return Dispatch(), Function()

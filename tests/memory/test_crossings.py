@@ -154,3 +154,27 @@ def test_an_exception_comes_through_and_no_mode_stays() -> None:
 def test_what_cannot_be_called_is_told() -> None:
     with pytest.raises(UsageError, match="needs a function to call, not a Tensor"):
         crossings(torch.zeros(1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("line", "nbytes"),
+    [
+        ("y[[0, 2]]", 16),
+        ("y[:, [0, 1, 3]]", 24),
+        ("y.__setitem__([0, 2], 0.0)", 16),
+        ("y[np.array([1, 2, 3])]", 24),
+        ("y[torch.tensor([0, 1])]", 16),
+        ("y[torch.tensor([True] * 10)]", 80),  # turned into ten positions on the host
+        ("y.new_tensor([1.0, 2.0])", 8),
+        ("torch.tensor([1.0, 2.0], device=y.device)", 8),
+        ("torch.arange(4.0).to(y.device)", 16),
+        ("y[0:2]", 0),
+        ("y[torch.arange(2, device=y.device)]", 0),
+    ],
+)
+def test_what_python_hands_to_the_device_is_counted(line: str, nbytes: int) -> None:
+    names = {"y": torch.empty(10, 4, device="meta"), "torch": torch, "np": np}
+    found = crossings(lambda: eval(line, names))
+    assert found.to_device_bytes == nbytes
+    assert found.n_to_device == (nbytes > 0)
+    assert found.n_to_host == 0

@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["CATALOGUE", "Entry"]
+__all__ = ["CATALOGUE", "COPIES", "Entry"]
+
+#: Entries of copies from the host to the device.
+COPIES = frozenset({"copy_to_device", "index_list", "tensor_to_device"})
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class Entry:
 
 _VALUE = "the host needs the number itself, so it waits until the GPU has computed it"
 _SHAPE = "the result's size depends on the data: the host waits to learn how much to allocate"
+_COPY_TO = (
+    "without pinned memory and non_blocking=True the host waits for the copy, which comes after "
+    "all that was queued before it"
+)
 _COPY = "a copy to the host waits until the GPU has finished everything queued before it"
 
 _ENTRIES: dict[str, Entry] = {
@@ -347,8 +354,9 @@ _ENTRIES: dict[str, Entry] = {
     "distribution": Entry(
         op="a torch.distributions object with argument checks",
         why="it looks whether all of its arguments are valid, and the host waits for the answer",
-        instead="y = torch.distributions.Normal(x, 1.0, validate_args=False).rsample()",
-        slow="y = torch.distributions.Normal(x, 1.0).rsample()",
+        instead="scale = torch.ones_like(x)  # a plain number would be copied to the device\n"
+        "y = torch.distributions.Normal(x, scale, validate_args=False).rsample()",
+        slow="y = torch.distributions.Normal(x, x.abs()).rsample()",
         alike="y = torch.distributions.Normal(x.shape[0], 1.0).rsample()",
     ),
     "clip_grad": Entry(
@@ -414,9 +422,26 @@ _ENTRIES: dict[str, Entry] = {
     ),
     "copy_to_device": Entry(
         op="a blocking copy to the device",
-        why="without pinned memory and non_blocking=True the host waits for the copy and for all "
-        "that was queued before it",
+        why=_COPY_TO,
         instead="# DataLoader(…, pin_memory=True), then\ny = x.to(x.device, non_blocking=True)",
+        slow="y = torch.arange(5.0).to(x.device) * x",
+        alike="y = torch.arange(5.0, device=x.device) * x",
+    ),
+    "tensor_to_device": Entry(
+        op="torch.tensor(…, device=…)",
+        why=_COPY_TO,
+        instead="# what never changes: once, before the loop; a single number: on the device\n"
+        "y = x * torch.full((1,), 2.0, device=x.device)",
+        slow="y = x * torch.tensor([2.0], device=x.device)",
+        alike="y = x * 2.0",
+    ),
+    "index_list": Entry(
+        op="a list or an array as an index",
+        why="the positions are copied to the device, and " + _COPY_TO,
+        instead="# positions that never change: once, before the loop, on the device\n"
+        "y = x[torch.arange(0, 4, 2, device=x.device)]  # or a slice: x[::2]",
+        slow="y = x[[0, 2]]",
+        alike="y = x[0:3:2]",
     ),
     "other": Entry(
         op="an operation whose result depends on the data",

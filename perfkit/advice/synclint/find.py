@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit._display import Shown
-from perfkit.advice.synclint.catalogue import CATALOGUE, Entry
-from perfkit.advice.synclint.sites import called, place, source_line
+from perfkit.advice.synclint.catalogue import CATALOGUE, COPIES, Entry
+from perfkit.advice.synclint.sites import called, place, source_line, spelled
 from perfkit.machine import Provenance, stamp
 
 if TYPE_CHECKING:
@@ -50,10 +50,16 @@ class Sync(Shown):
         count: how often it happened while the code was watched.
         code: the text of the line; empty where the source is not to be had.
         place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.
-        inside: where the library stands that asked for the value (``file:line``), if the line
-            called one; else empty.
+        inside: the line of torch's Python that asked for the value (``file:line``), if there is
+            one; else empty.
         waited_ms: host time in the runtime calls that waited, all ``count`` together, in ms, as a
             trace of this run has it; None where there is none, as in a prediction.
+        kind: ``"value"`` where the host waits for something that the GPU computes, ``"copy"``
+            where it waits for a copy to the GPU.
+        right_after: how many of ``count`` came right after another wait, with next to nothing
+            queued between: those cost little as long as the other is there.
+        below: where ``file`` is a library's: the user's line that called it; else empty.
+        module: where ``file`` is a library's: the module that was running; else empty.
     """
 
     file: str
@@ -66,6 +72,10 @@ class Sync(Shown):
     place: str
     inside: str = ""
     waited_ms: float | None = None
+    kind: str = "value"
+    right_after: int = 0
+    below: str = ""
+    module: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
@@ -78,6 +88,7 @@ class Syncs(list[Sync], Shown):
     Attributes:
         provenance: predicted, and from a run on which machine.
         warnings: what makes the list doubtful.
+        seen: which part of the program was watched, where that is not all that was run.
     """
 
     def __init__(
@@ -86,8 +97,10 @@ class Syncs(list[Sync], Shown):
         *,
         provenance: Provenance | None = None,
         warnings: tuple[str, ...] = (),
+        seen: str = "",
     ) -> None:
         super().__init__(syncs)
+        self.seen = seen
         self.provenance = provenance or stamp("predicted")
         self.warnings = warnings
 
@@ -99,6 +112,7 @@ class Syncs(list[Sync], Shown):
         return {
             "syncs": [sync.to_dict() for sync in self],
             "warnings": list(self.warnings),
+            "seen": self.seen,
             "provenance": self.provenance.to_dict(),
         }
 
@@ -144,11 +158,12 @@ def syncs_of(watch: Watch) -> Syncs:
         )
     if watch.checks_again and any(entry_of(one) == "distribution" for one, _ in found):
         warnings += (_CHECKS_AGAIN,)
-    syncs = (_sync(file, line, hits) for (file, line), hits in sorted(lines.items()))
+    cheap = watch.right_after_another()
+    syncs = (_sync(file, line, hits, cheap) for (file, line), hits in sorted(lines.items()))
     return Syncs(syncs, warnings=warnings)
 
 
-def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
+def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Found, int]) -> Sync:
     hits = sorted(hits, key=lambda hit: hit[0].backward)  # forward first
     entries: list[Entry] = []
     ops: list[str] = []
@@ -162,7 +177,12 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
         if op not in ops:
             ops.append(op)
     inside = next((f"{one.inside.file}:{one.inside.line}" for one, _ in hits if one.inside), "")
+    below = next((one.site.below for one, _ in hits if one.site.below), None)
     return Sync(
+        kind="copy" if all(one.entry in COPIES for one, _ in hits) else "value",
+        right_after=sum(cheap.get(one, 0) for one, _ in hits),
+        below=place(*below) if below is not None else "",
+        module=next((one.module for one, _ in hits if one.module), ""),
         file=file,
         line=line,
         op=", ".join(ops),
@@ -199,7 +219,12 @@ def entry_of(found: Found) -> str:
 def _spelled(found: Found, entry: Entry) -> str:
     """The operation in the reader's words: ``Tensor.to("cpu")``, ``backward of x[mask]``."""
     op = entry.op
-    if entry is CATALOGUE["cpu"] and found.api == "to":
+    if entry is CATALOGUE["tensor_to_device"]:
+        name = "" if found.inside is not None else spelled(found.site)
+        op = f"{name}(…)" if name else entry.op
+    elif entry is CATALOGUE["copy_to_device"] and found.api in {"to", ""}:
+        op = "Tensor.to"
+    elif entry is CATALOGUE["cpu"] and found.api == "to":
         op = 'Tensor.to("cpu")'
     elif entry is CATALOGUE["builtin"]:
         op = f"{called(found.site)}() of Python on a tensor"

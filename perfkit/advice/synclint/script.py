@@ -27,7 +27,8 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
 
     What comes before the first module runs is set-up, which waits once, and is not listed.
     The script is stopped when its first optimizer is about to step for the ``steps + 1``-th
-    time; its ``finally`` blocks run. A script without an optimizer runs to its end.
+    time; its ``finally`` blocks run. A script without an optimizer runs to its end. The result's
+    ``seen`` says which part of the program that was.
 
     Args:
         path: the script.
@@ -42,6 +43,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
     from torch.nn.modules.module import register_module_forward_pre_hook
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+    from perfkit.advice.synclint.find import Syncs
     from perfkit.advice.synclint.reality import lint
     from perfkit.advice.synclint.watch import Watch
 
@@ -53,21 +55,25 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
 
     first: list[Any] = []
     n_steps = 0
+    began_at = ""
+    stopped_at = ""
 
     def before_step(optimizer: Any, *_: object) -> None:
-        nonlocal n_steps
+        nonlocal n_steps, stopped_at
         first[:] = first or [optimizer]
         if optimizer is first[0]:
             n_steps += 1
             if n_steps > steps:
+                stopped_at = _line_now()
                 raise _Enough
 
     began = False
 
     def before_module(module: Any, _: object) -> None:
-        nonlocal began
+        nonlocal began, began_at
         if not began and next(module.parameters(), None) is not None:
             began = True
+            began_at = _line_now()
             if Watch._active is not None:
                 Watch._active.start_anew()
 
@@ -86,7 +92,33 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
         sys.path.insert(0, str(script.resolve().parent))
         stack.callback(register_optimizer_step_pre_hook(before_step).remove)
         stack.callback(register_module_forward_pre_hook(before_module).remove)
-        return lint(run)
+        result = lint(run)
+    syncs = result if isinstance(result, Syncs) else result.predicted
+    if not began:
+        syncs.seen = "No module with parameters ran: the whole script was watched."
+    elif stopped_at:
+        syncs.seen = (
+            f"Seen: from the first forward pass ({began_at}) to the end of optimizer step {steps} "
+            f"(stopped at {stopped_at}). Set-up before it is left out; what comes after it, such "
+            "as a validation or a checkpoint, was not run."
+        )
+    else:
+        times = f"{n_steps} optimizer step{'s' * (n_steps != 1)}"
+        syncs.seen = (
+            f"Seen: from the first forward pass ({began_at}) to the script's end, {times}. Set-up "
+            "before it is left out."
+        )
+    return result
+
+
+def _line_now() -> str:
+    """The line that is running, as a person names it."""
+    from perfkit.advice.synclint.sites import place, site_of
+
+    site = site_of(sys._getframe(1))
+    if site is None:
+        return "no line of the script"
+    return place(*(site.below or (site.file, site.line)))
 
 
 def _restore(argv: list[str], path: list[str]) -> None:

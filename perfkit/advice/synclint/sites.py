@@ -1,7 +1,8 @@
-"""From a stack to the line that the user wrote.
+"""From a stack to the line that is to blame.
 
 A line is the user's if its file is neither torch's, nor an installed package's, nor the
-standard library's, nor perfkit's. The innermost such frame is the one to blame.
+standard library's, nor perfkit's. The innermost such frame is the one to blame, unless code of
+another package runs below it: below ``trainer.fit()`` the line of the trainer says more.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ __all__ = [
     "is_literal_cpu",
     "is_user_file",
     "library_between",
+    "module_around",
+    "package_of",
     "place",
     "run_by_autograd",
     "site_of",
@@ -48,18 +51,29 @@ _PLUMBING = (
 )
 
 
+# packages that pass on what they are asked for: the line that called them says more
+_SILENT = frozenset(
+    {
+        "IPython", "ipykernel", "matplotlib", "numpy", "pandas", "pluggy", "_pytest", "pytest",
+        "rich", "scipy", "tqdm", "triton",
+    }
+)  # fmt: skip
+
+
 class Site(NamedTuple):
-    """One instruction of the user's code.
+    """One instruction of the code to blame.
 
     Attributes:
         code: the code object whose frame it was.
         instruction: the offset in it, which tells two calls on one line apart.
         line: the line, counted from 1.
+        below: the user's file and line that called it, if it is a library's; else None.
     """
 
     code: CodeType
     instruction: int
     line: int
+    below: tuple[str, int] | None = None
 
     @property
     def file(self) -> str:
@@ -98,13 +112,53 @@ def _is_plumbing(filename: str) -> bool:
 
 
 def site_of(frame: FrameType | None) -> Site | None:
-    """The innermost user line at or above ``frame``; None where no user code is running."""
+    """The line to blame at or above ``frame``; None where no user code is running."""
+    library: FrameType | None = None
     while frame is not None:
         code = frame.f_code
         if is_user_file(code.co_filename):
-            return Site(code, frame.f_lasti, frame.f_lineno)
+            if library is None:
+                return Site(code, frame.f_lasti, frame.f_lineno)
+            below = code.co_filename, frame.f_lineno
+            return Site(library.f_code, library.f_lasti, library.f_lineno, below)
+        if library is None and package_of(code.co_filename):
+            library = frame
         frame = frame.f_back
     return None
+
+
+@functools.cache
+def package_of(filename: str) -> str:
+    """The path of a file from its package on, if another package than torch says something."""
+    if is_user_file(filename) or filename.startswith(("<", _torch_root())):
+        return ""
+    path = filename.replace("\\", "/")
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in path:
+            inner = path.rpartition(folder)[2]
+            name = inner.partition("/")[0].removesuffix(".py")
+            return "" if name in _SILENT or name == "perfkit" else inner
+    return ""
+
+
+def module_around(frame: FrameType | None) -> str:
+    """The innermost module that runs, as ``encoder.layer.0 (BertLayer)``; empty outside of one."""
+    from torch import nn
+
+    modules: list[nn.Module] = []
+    while frame is not None:
+        # only of methods, whose first name it is: reading all locals of a frame has a price
+        if frame.f_code.co_varnames[:1] == ("self",):
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module):
+                modules.append(owner)
+        frame = frame.f_back
+    if not modules:
+        return ""
+    paths = {id(module): path for path, module in modules[-1].named_modules()}
+    name = type(modules[0]).__name__
+    path = paths.get(id(modules[0]), "")
+    return f"{path} ({name})" if path else name
 
 
 class Library(NamedTuple):
@@ -149,7 +203,10 @@ def source_line(filename: str, line: int) -> str:
 
 
 def place(filename: str, line: int) -> str:
-    """The line as a person names it: ``train.py:12``, or ``cell [3], line 5``."""
+    """The line as a person names it: ``train.py:12``, ``cell [3], line 5``, ``peft/a.py:7``."""
+    package = package_of(filename)
+    if package:
+        return f"{package}:{line}"
     number = _cell_number(filename)
     if number is not None:
         return f"cell [{number}], line {line}"

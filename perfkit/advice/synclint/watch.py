@@ -9,6 +9,7 @@ GPU at all is decided at the end, when all connections are known.
 from __future__ import annotations
 
 import bisect
+import functools
 import sys
 import threading
 import warnings
@@ -33,6 +34,7 @@ from perfkit.advice.synclint.sites import (
     Site,
     is_literal_cpu,
     library_between,
+    module_around,
     run_by_autograd,
     site_of,
 )
@@ -64,6 +66,14 @@ _LOOKING_BACKWARDS = ("CumprodBackward", "ProdBackward")
 # these look at the quantiles asked for, but only on a CPU (quantile_checks in Sorting.cpp, in some
 # versions of torch by an operator), and wait for nothing on a GPU
 _CHECKED_ON_A_CPU = frozenset({"nanquantile", "quantile"})
+# the host has caught up after a wait: what a few small operators have queued since then takes some
+# 10 µs. 2^20 elements are 4 MB, which a GPU reads in that time.
+_FEW_OPERATORS = 8
+_FEW_ELEMENTS = 2**20
+# hits that are kept; a step has some, unless Python goes through a tensor element by element
+_MOST_HITS = 200_000
+# these move to a GPU without waiting although they are not told to on a CPU
+_DECIDES_BY_DEVICE = ("fabric/utilities/apply_func.py",)
 _INDEXING = frozenset(
     {"aten::index.Tensor", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 )
@@ -79,6 +89,7 @@ class Found(NamedTuple):
         inside: the line of the library that asked for the value; None if the user did.
         called_at: the line that started the backward pass, if it happens when autograd comes back
             to this line (or in ``.backward()`` itself); else None.
+        module: the module that was running, where the line is a library's.
     """
 
     site: Site
@@ -86,11 +97,29 @@ class Found(NamedTuple):
     api: str
     inside: Library | None
     called_at: Site | None
+    module: str = ""
 
     @property
     def backward(self) -> bool:
         """Whether it happens in the backward pass."""
         return self.called_at is not None
+
+
+class _Hit(NamedTuple):
+    """One wait, if it is one: that is known when all connections are.
+
+    Attributes:
+        found: where and why.
+        numbers: the tensors that must be on the device.
+        absent: the tensors that must not be, because they are copied to it.
+        queued: what operators have made since the hit before, as number and size; None if that
+            were many or much.
+    """
+
+    found: Found
+    numbers: tuple[int, ...]
+    absent: tuple[int, ...]
+    queued: tuple[tuple[int, int], ...] | None
 
 
 class Watch:
@@ -121,7 +150,8 @@ class Watch:
         self.tracer = tracer
         self._members = None if model is None else weakref.WeakSet(model.modules())
         self._links = Connections()
-        self._found: Counter[tuple[Found, tuple[int, ...]]] = Counter()
+        self._hits: list[_Hit] = []
+        self._queued: list[tuple[int, int]] | None = None
         self._seen_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         # devices that were read off a tensor, by identity: `device=x.device` says "where x is"
         self._devices: dict[int, tuple[Any, int]] = {}
@@ -190,9 +220,7 @@ class Watch:
     def _compiled(self) -> None:
         """Compiled code runs in the step: it makes no argument checks, wherever it runs."""
         self.checks_again = False
-        for found, numbers in list(self._found):
-            if entry_of(found) == "distribution":
-                del self._found[found, numbers]
+        self._hits = [hit for hit in self._hits if entry_of(hit.found) != "distribution"]
 
     @contextmanager
     def _in_backward(self, api: _ApiMode) -> Iterator[None]:
@@ -269,22 +297,54 @@ class Watch:
 
     # --- noting -------------------------------------------------------------------------
 
-    def hit(self, entry: str, needs: Sequence[Any], frame: FrameType | None) -> None:
-        """Note that the code at ``frame`` waits if all tensors of ``needs`` are on the device."""
+    def hit(
+        self,
+        entry: str,
+        needs: Sequence[Any],
+        frame: FrameType | None,
+        absent: Sequence[Any] = (),
+    ) -> None:
+        """Note that the code at ``frame`` waits if all tensors of ``needs`` are on the device.
+
+        Args:
+            entry: the rule of the catalogue.
+            needs: the tensors that must be on the device.
+            frame: where to look for the line from.
+            absent: the tensors that must not be: they are copied there.
+        """
         numbers = []
         for tensor in needs:
             number = self._number(tensor)
             if number is None or self._links.is_on_host(number):
                 return
             numbers.append(number)
+        sources = [n for tensor in absent if (n := self._number(tensor)) is not None]
         site, called_at = self.line_of(frame)
         if site is None:
             return
+        module = module_around(frame) if site.below is not None else ""
         if called_at is not None:
-            found = Found(site, entry, "", None, called_at)
+            found = Found(site, entry, "", None, called_at, module)
         else:
-            found = Found(site, entry, self._api, library_between(frame), None)
-        self._found[found, tuple(numbers)] += 1
+            inside = library_between(frame)
+            if inside is not None and inside[:2] == (site.file, site.line):
+                inside = None
+            found = Found(site, entry, self._api, inside, None, module)
+        if len(self._hits) < _MOST_HITS:
+            queued = None if self._queued is None else tuple(self._queued)
+            self._hits.append(_Hit(found, tuple(numbers), tuple(sources), queued))
+            self._queued = []
+
+    def _launched(self, func: Any, args: Sequence[Any], result: Any) -> None:
+        """An operator has queued work for the device, if it is there."""
+        if self._queued is None or not _works(func):
+            return
+        tensors = _tensors((*args, result))
+        number = self._number(tensors[-1]) if tensors else None
+        if number is not None:
+            self._queued.append((number, sum(tensor.numel() for tensor in tensors)))
+            if len(self._queued) > _FEW_OPERATORS:
+                self._queued = None
 
     def line_of(self, frame: FrameType | None) -> tuple[Site | None, Site | None]:
         """The user's line that is running and, in the backward pass, the one that started it.
@@ -330,12 +390,32 @@ class Watch:
 
     def found(self) -> list[tuple[Found, int]]:
         """What waits, with how often it did, in the order in which it was first seen."""
-        self._links.settle()
-        totals: Counter[Found] = Counter()
-        for (found, numbers), count in self._found.items():
-            if self._links.all_on_device(numbers):
-                totals[found] += count
-        return list(totals.items())
+        return list(Counter(found for found, _ in self._settled()).items())
+
+    def right_after_another(self) -> Counter[Found]:
+        """How many of these waits found next to nothing queued since the wait before."""
+        return Counter(found for found, is_cheap in self._settled() if is_cheap)
+
+    def _settled(self) -> Iterator[tuple[Found, bool]]:
+        links = self._links
+        links.settle()
+        queued: list[tuple[int, int]] | None = None
+        for hit in self._hits:
+            queued = None if queued is None or hit.queued is None else [*queued, *hit.queued]
+            if not links.all_on_device(hit.numbers):
+                continue
+            if any(links.is_on_device(number) for number in hit.absent):
+                continue
+            work = (
+                None
+                if queued is None
+                else [n for number, n in queued if links.is_on_device(number)]
+            )
+            yield (
+                hit.found,
+                work is not None and len(work) <= _FEW_OPERATORS and sum(work) <= _FEW_ELEMENTS,
+            )
+            queued = []
 
     @property
     def saw_a_model(self) -> bool:
@@ -344,7 +424,8 @@ class Watch:
 
     def start_anew(self) -> None:
         """Forget what was noted so far, but not what is on the device."""
-        self._found.clear()
+        self._hits.clear()
+        self._queued = None
         for forget in self.also_forget:
             forget()
 
@@ -367,6 +448,7 @@ class Watch:
             if hit is not None:
                 self.hit(hit.entry, hit.needs, sys._getframe())
         self._relate(name, args, kwargs, result)
+        self._launched(func, args, result)
         if self._backward and args:
             self._look_backwards(args)
 
@@ -396,6 +478,10 @@ class Watch:
             if source is not None and target is not None and self._links.is_on_host(target):
                 if not (kwargs.get("non_blocking") or (len(args) > 2 and args[2])):
                     self.hit("copy_to_host", [args[1]], sys._getframe())
+                return
+            if source is not None and self._links.is_on_host(source) and args[1].dim():
+                if not (kwargs.get("non_blocking") or (len(args) > 2 and args[2])):
+                    self.hit("copy_to_device", [args[0]], sys._getframe(), [args[1]])
                 return
             operands = [args[0], args[1]] if args[1].dim() else [args[0]]
         else:
@@ -453,6 +539,8 @@ class Watch:
         device = kwargs.get("device")
         if device is not None and isinstance(result, _Tensor):
             self._made_on(result, device, frame)
+            if name in _FROM_DATA and device != "meta":
+                self.hit("tensor_to_device", [result], frame)
         return result
 
     def _made_on(self, result: _Tensor, device: Any, frame: FrameType) -> None:
@@ -494,6 +582,22 @@ class Watch:
         target = args[0] if args else kwargs.get("tensor", kwargs.get("input"))
         if classes == -1 and isinstance(target, _Tensor):
             self.hit("one_hot", [target], frame)
+        return result
+
+    def _item(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        """``x[…]`` and ``x[…] = …``: a list or an array of positions is copied to the device."""
+        result = self.plain_call(func, func.__name__, args, kwargs, frame)
+        index = args[1] if len(args) > 1 else None
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(_is_positions(part) for part in parts) and isinstance(args[0], _Tensor):
+            self.hit("index_list", [args[0]], frame)
+        return result
+
+    def _new_tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        result = self._tensor(func, args, kwargs, frame)
+        data = args[1] if len(args) > 1 else kwargs.get("data")
+        if kwargs.get("device") is None and not _tensors((data,)):
+            self.hit("tensor_to_device", [args[0]], frame)
         return result
 
     def _cov(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
@@ -578,6 +682,8 @@ class Watch:
         if not stays:
             # what the data code has done with it before was done on the host
             result = self._move(source.clone, (), {})
+        if not source.is_cuda and source is not result and not source.requires_grad:
+            self._copied_to_device(source, result, args, kwargs, frame)
         target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
         like = self._devices.get(id(target))
         moved = self._number(result)
@@ -586,6 +692,14 @@ class Watch:
         else:
             self._put_on_device(result)
         return result
+
+    def _copied_to_device(
+        self, source: _Tensor, result: _Tensor, args: Any, kwargs: Any, frame: FrameType
+    ) -> None:
+        later = kwargs.get("non_blocking") or any(a is True for a in args[2:])
+        decides = frame.f_code.co_filename.replace("\\", "/").endswith(_DECIDES_BY_DEVICE)
+        if not later and not decides and frame.f_code.co_filename != _MODULE_FILE:
+            self.hit("copy_to_device", [result], frame, [source])
 
     def _move(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         self._moving += 1
@@ -609,21 +723,40 @@ class Watch:
         return func(*args, **kwargs)
 
 
+# what makes a tensor of Python's data: on the host first, then a copy
+_FROM_DATA = frozenset({"as_tensor", "asarray", "tensor"})
+
+
+def _is_positions(part: Any) -> bool:
+    """Whether a part of an index is a list or an array of numbers."""
+    if isinstance(part, list):
+        return bool(part) and all(isinstance(p, int) for p in part)
+    return type(part).__module__ == "numpy" and getattr(part, "ndim", 0) > 0 and part.size > 0
+
+
 _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]] = {
     **dict.fromkeys(API_READS, Watch._read),
     "__get__": Watch._attribute,
+    "__getitem__": Watch._item,
+    "__setitem__": Watch._item,
     "as_tensor": Watch._as_tensor,
     "asarray": Watch._as_tensor,
     "corrcoef": Watch._cov,
     "cov": Watch._cov,
     "cpu": Watch._cpu,
     "ctc_loss": Watch._ctc,
-    "new_tensor": Watch._tensor,
+    "new_tensor": Watch._new_tensor,
     "one_hot": Watch._one_hot,
     "tensor": Watch._tensor,
     "to": Watch._to,
     "untyped_storage": Watch._storage,
 }
+
+
+@functools.cache
+def _works(func: Any) -> bool:
+    """Whether an operator computes something, and does not only look at memory another way."""
+    return bool(_torch_compat.makes_storage(func) or func._schema.is_mutable)
 
 
 def _tensors(values: Any) -> list[Any]:

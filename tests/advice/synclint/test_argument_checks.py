@@ -63,7 +63,7 @@ def test_the_check_is_found_all_the_same_and_the_note_says_so(net: nn.Module) ->
 def test_without_the_checks_nothing_is_found_or_noted(net: nn.Module) -> None:
     def step() -> None:
         y = net(torch.randn(4, 3))
-        Normal(y, 1.0, validate_args=False).rsample()
+        Normal(y, torch.ones_like(y), validate_args=False).rsample()
 
     syncs = find_syncs(step)
     assert syncs == []
@@ -78,7 +78,7 @@ def test_a_step_with_compiled_code_makes_no_checks(net: nn.Module, compiled_firs
         if compiled_first:
             fast(torch.ones(4, 3))
         y = net(torch.randn(4, 3))
-        Normal(y, 1.0).rsample().sum().item()
+        Normal(y, torch.ones_like(y)).rsample().sum().item()
         if not compiled_first:
             fast(torch.ones(4, 3))
 

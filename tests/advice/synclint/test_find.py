@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import random
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from snippets import compiled
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -92,7 +95,9 @@ def test_the_batch_is_host_data_until_it_is_moved(net: nn.Module) -> None:
         assert batch.isfinite().all()
         assert moved.isfinite().all()
 
-    assert lines(find_syncs(step)) == ["assert moved.isfinite().all()"]
+    copied, asked = find_syncs(step)
+    assert (copied.code, copied.kind) == ("moved = batch.to(device)", "copy")
+    assert (asked.code, asked.kind) == ("assert moved.isfinite().all()", "value")
 
 
 def test_a_copy_on_the_host_is_read_for_free(net: nn.Module) -> None:
@@ -111,7 +116,7 @@ def test_a_name_for_the_device_is_no_copy_to_the_host(net: nn.Module) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     def step() -> None:
-        y = net(torch.randn(4, 3).to(device))
+        y = net(torch.randn(4, 3))
         y.to(device=device)
         y.to(torch.float64)
         y.to(y)
@@ -278,7 +283,8 @@ def test_the_line_is_the_users_and_the_library_is_named(net: nn.Module) -> None:
 
 def test_sampling_from_a_normal_waits_even_unchecked(net: nn.Module) -> None:
     def step() -> None:
-        torch.distributions.Normal(net(torch.randn(4, 3)), 1.0, validate_args=False).sample()
+        y = net(torch.randn(4, 3))
+        torch.distributions.Normal(y, torch.ones_like(y), validate_args=False).sample()
 
     (sync,) = find_syncs(step)
     assert sync.op == "torch.normal with a tensor for std"
@@ -366,6 +372,181 @@ def test_one_hot_waits_once(net: nn.Module) -> None:
     (sync,) = find_syncs(step)
     assert (sync.code, sync.count) == ("F.one_hot(best)", 1)
     assert sync.op == "one_hot without num_classes"
+
+
+@pytest.mark.parametrize(
+    ("line", "op"),
+    [
+        ("torch.tensor([1.0, 2.0], device=device)", "torch.tensor(…)"),
+        ("torch.tensor(3.0, device=y.device)", "torch.tensor(…)"),
+        ("torch.as_tensor(values, device=y.device)", "torch.as_tensor(…)"),
+        ("y.new_tensor([1.0, 2.0])", "y.new_tensor(…)"),
+        ("torch.arange(4.0).to(y.device)", "Tensor.to"),
+        ("torch.from_numpy(values).to(device)", "Tensor.to"),
+        ("y[[0, 2]]", "a list or an array as an index"),
+        ("y[positions]", "a list or an array as an index"),
+        ("y[:, [1, 0]]", "a list or an array as an index"),
+        ("y.detach().__setitem__([0, 2], 0.0)", "a list or an array as an index"),
+    ],
+)
+def test_a_copy_to_the_device_waits_and_is_of_its_own_kind(
+    net: nn.Module, line: str, op: str
+) -> None:
+    names = {
+        "device": torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+        "values": np.ones(2, np.float32),
+        "positions": np.array([0, 2]),
+        "torch": torch,
+    }
+    code = compiled(line)
+
+    def step() -> None:
+        y = net(torch.randn(4, 3))
+        exec(code, {**names, "y": y})
+
+    (sync,) = find_syncs(step)
+    assert sync.kind == "copy"
+    assert sync.op == op
+    assert "waits for the copy" in sync.why
+    assert "for a copy to it" in str(Syncs([sync]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x.to(device, non_blocking=True)",
+        "x.to(device, torch.float32, True)",
+        "y.to(device)",
+        "torch.tensor([1.0])",
+        'torch.tensor([1.0], device="cpu")',
+        "torch.tensor([1.0], device=x.device)",
+        "torch.zeros(3, device=device)",
+        "y[0:2]",
+        "y[1, 0]",
+        "x[[0, 2]]",
+        "y[torch.arange(2, device=y.device)]",
+        "y.to(torch.float64)",
+    ],
+)
+def test_what_is_no_waiting_copy_to_the_device(net: nn.Module, line: str) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    code = compiled(line)
+
+    def step() -> None:
+        y = net(torch.randn(4, 3))
+        exec(code, {"x": torch.randn(4, 3), "y": y, "torch": torch, "device": device})
+
+    assert find_syncs(step) == []
+
+
+def test_of_several_waits_it_is_told_which_would_cost(net: nn.Module) -> None:
+    """After a wait the queue is empty: what follows at once finds next to nothing queued."""
+
+    def step() -> None:
+        y = net(torch.randn(4, 3))
+        for _ in range(8):
+            y = y.tanh() * 2
+        y.sum().item()
+        y.max().item()
+        for _ in range(8):
+            y = y.tanh() * 2
+        y.min().item()
+
+    first, second, third = find_syncs(step)
+    assert (first.right_after, second.right_after, third.right_after) == (0, 1, 0)
+    words = str(Syncs([first, second, third]))
+    assert "1 only right after another wait, where that costs next to nothing" in " ".join(
+        words.split()
+    )
+    assert f"{second.place}  (right after another wait)" in words
+
+
+def test_a_little_that_is_large_is_no_small_wait(net: nn.Module) -> None:
+    def step() -> None:
+        y = net(torch.randn(4, 3))
+        y.sum().item()
+        big = torch.zeros(2000, 2000, device=y.device) + y.sum()
+        big.sum().item()
+
+    assert [sync.right_after for sync in find_syncs(step)] == [0, 0]
+
+
+def test_a_wait_that_is_none_does_not_make_the_next_one_cheap(net: nn.Module) -> None:
+    def step() -> None:
+        y = net(torch.randn(4, 3))
+        for _ in range(8):
+            y = y.tanh() * 2
+        torch.ones(3).sum().item()  # on the host
+        y.sum().item()
+
+    (sync,) = find_syncs(step)
+    assert sync.right_after == 0
+
+
+LIBRARY = """
+class Trainer:
+    def fit(self, model, x):
+        loss = model(x).sum()
+        self.log(loss)
+        return loss
+
+    def log(self, loss):
+        return loss.item()
+
+def normalized(x):
+    if x.isnan().any():
+        raise ValueError
+    return x
+"""
+
+
+def test_below_a_trainer_the_librarys_line_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user has one line, and two places of the library wait below it."""
+    package = tmp_path / "site-packages" / "trainers"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(package.parent))
+    trainers = importlib.import_module("trainers")
+
+    class Mine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = Head()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.head(x)
+            y.tolist()
+            return y
+
+    class Head(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = trainers.normalized(super().forward(x))
+            return y
+
+    model = Mine()
+    trainer = trainers.Trainer()
+
+    def step() -> None:
+        for _ in range(2):
+            trainer.fit(model, torch.randn(4, 3))
+
+    syncs = {sync.code: sync for sync in find_syncs(step)}
+    assert set(syncs) == {"return loss.item()", "if x.isnan().any():", "y.tolist()"}
+    logged = syncs["return loss.item()"]
+    assert logged.place == "trainers/__init__.py:9"
+    assert logged.below.startswith("test_find.py:")
+    assert (logged.count, logged.module) == (2, "")
+    checked = syncs["if x.isnan().any():"]
+    assert checked.module == "head (Head)"
+    assert syncs["y.tolist()"].below == ""  # the user's own line says it all
+    words = str(logged)
+    assert "trainers/__init__.py:9  (2 times" in words
+    assert f"below {logged.below}" in words
 
 
 def test_the_step_trains_as_without(net: nn.Module) -> None:

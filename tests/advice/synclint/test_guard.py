@@ -81,3 +81,18 @@ def test_in_a_real_pytest_run(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "test_step.py:5: if net(torch.ones(1, 2)).sum() > 0:" in done.stdout
     assert "guard.py" not in done.stdout
+
+
+def test_copies_to_the_device_can_be_let_pass() -> None:
+    net = nn.Linear(3, 2)
+
+    def step() -> torch.Tensor:
+        y: torch.Tensor = net(torch.randn(4, 3))
+        return y[[0, 2]]
+
+    with perfkit.no_syncs(copies=False):
+        step()
+    with pytest.raises(SyncFoundError, match="list or an array as an index"), perfkit.no_syncs():
+        step()
+    with pytest.raises(SyncFoundError), perfkit.no_syncs(copies=False):
+        step().tolist()

@@ -23,7 +23,7 @@ def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
         y = net(torch.randn(4, 3))
         y.sum().item(), gpu.wait()
         y.tolist()
-        torch.tensor([1.0], device=y.device), gpu.wait()
+        torch.ones(1, device=y.device), gpu.wait()
         torch.cuda.empty_cache()
 
     check = check_syncs(step)
@@ -33,9 +33,7 @@ def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
         "torch.cuda.empty_cache()",
     ]
     assert [s.code for s in check.only_predicted] == ["y.tolist()"]
-    assert [s.code for s in check.only_happened] == [
-        "torch.tensor([1.0], device=y.device), gpu.wait()"
-    ]
+    assert [s.code for s in check.only_happened] == ["torch.ones(1, device=y.device), gpu.wait()"]
     assert "pinned memory" in check.only_happened[0].why
     assert check.sentence == (
         "The host waited on 3 lines: 2 as predicted, 1 that were not; "

@@ -59,11 +59,16 @@ def test_set_up_is_left_out_and_the_script_is_stopped(
     said = capsys.readouterr().out
     assert "closed after 2" in said
     assert "never" not in said
+    assert syncs.seen.startswith("Seen: from the first forward pass (train.py:11) to the end of ")
+    assert "optimizer step 2 (stopped at train.py:14)" in syncs.seen
+    assert "was not run" in " ".join(str(syncs).split())
 
 
 def test_a_short_script_runs_to_its_end(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (sync,) = run_script(script, ["3"], steps=100)
+    syncs = run_script(script, ["3"], steps=100)
+    (sync,) = syncs
     assert sync.count == 3
+    assert "to the script's end, 3 optimizer steps" in syncs.seen
     assert "closed after 2" in capsys.readouterr().out
 
 

@@ -17,7 +17,7 @@ criterion = nn.CrossEntropyLoss()
 def step():
     running, correct, seen = 0.0, 0, 0
     for number, (images, labels) in enumerate(loader):
-        images, labels = images.to(device), labels.to(device)
+        images, labels = images.to(device), labels.to(device)  # copy
         output = model(images)
         loss = criterion(output, labels)
         optimizer.zero_grad()

@@ -18,11 +18,12 @@ def step():
     lengths = torch.tensor([len(s) for s in sentences])
     if lengths.max() > 100:
         raise ValueError(f"{lengths.max().item()} words are too many")
-    ids = pad_sequence(sentences, batch_first=True).to(device)
-    wanted = torch.randint(0, 4, tuple(ids.shape)).to(device)
+    ids = pad_sequence(sentences, batch_first=True).to(device)  # copy
+    wanted = torch.randint(0, 4, tuple(ids.shape)).to(device)  # copy
     packed = pack_padded_sequence(words(ids), lengths, batch_first=True)
     hidden, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True)
-    beyond = torch.arange(ids.shape[1], device=device)[None] >= lengths.to(device)[:, None]
+    positions = torch.arange(ids.shape[1], device=device)[None]
+    beyond = positions >= lengths.to(device)[:, None]  # copy
     wanted = wanted.masked_fill(beyond, -100)
     loss = nn.functional.cross_entropy(tags(hidden).flatten(0, 1), wanted.flatten())
     optimizer.zero_grad()
