@@ -339,8 +339,14 @@ def plain_table(board: Board) -> str:
     """The runs as aligned text."""
     if not board.runs:
         return "no run yet"
-    body = table(_HEADER, _plain_rows(board), align="><<>>>>>>", width=140, indent="")
-    return "\n".join([body, *_footnotes(board)])
+    # settings go below the figures: beside them they would be cut off
+    rows = _plain_rows(board)
+    header = (_HEADER[0], *_HEADER[2:])
+    body = table(
+        header, [(row[0], *row[2:]) for row in rows], align="><>>>>>>", width=140, indent=""
+    )
+    settings = [f"run {row[0]}: {row[1]}" for row in rows]
+    return "\n".join([body, *settings, *_footnotes(board)])
 
 
 def markdown_table(title: str, board: Board) -> str:

@@ -18,7 +18,8 @@ export function createControls(specs, choose) {
     help.textContent = text;
   };
   chips.forEach(({ element: one }, i) => {
-    const text = [usable[i].label, usable[i].help].filter(Boolean).join(": ");
+    if (!usable[i].help) return;
+    const text = `${usable[i].label}: ${usable[i].help}`;
     for (const event of ["pointerenter", "focusin"]) one.addEventListener(event, explain(text));
     for (const event of ["pointerleave", "focusout"])
       one.addEventListener(event, () => explain(idle)());

@@ -1,6 +1,7 @@
 // Is there still a kernel behind the widget? What is shown must not claim that something runs.
 
-const ENDED = ["restarting", "autorestarting", "terminating", "dead"];
+// "starting": somebody else restarted it, and this is the new one
+const ENDED = ["restarting", "autorestarting", "terminating", "dead", "starting"];
 
 /**
  * Calls `gone()` once, when the kernel was restarted or has ended. Returned: a function that stops

@@ -71,7 +71,7 @@ export function createRuns(send) {
         String(row.run),
         row.state === "done" ? null : h("small", { class: "pk-tag" }, row.state),
       ),
-      cell("changed", "Settings"),
+      settingsCell(row),
       h("td", { "data-label": "Step time", class: "pk-course" }, spark(row.spark, top)),
       cell("step", "Median step"),
       cell("wait", "Data wait"),
@@ -79,7 +79,23 @@ export function createRuns(send) {
       cell("peak", "Peak memory"),
       speedCell(row, speed, reach, pinned),
     );
-    return row.message || row.traceback || row.notes.length ? [line, below(row, failed)] : [line];
+    return row.message || row.traceback ? [line, below(row, failed)] : [line];
+  }
+
+  function settingsCell(row) {
+    const notes = row.notes.map((note) => h("li", {}, note));
+    const summary = notes.length === 1 ? "1 note" : `${notes.length} notes`;
+    return h(
+      "td",
+      { "data-label": "Settings", class: "pk-changed" },
+      h("span", {}, row.changed.text),
+      notes.length ? fold(row, "notes", summary, h("ul", {}, ...notes)) : null,
+    );
+  }
+
+  function fold(row, key, summary, content) {
+    const details = { class: "pk-fold", "data-key": `${key}-${row.run}` };
+    return h("details", details, h("summary", {}, summary), content);
   }
 
   function pin(row) {
@@ -133,9 +149,6 @@ export function createRuns(send) {
   }
 
   function below(row, failed) {
-    const fold = (key, summary, content) =>
-      h("details", { "data-key": `${key}-${row.run}` }, h("summary", {}, summary), content);
-    const notes = row.notes.map((note) => h("li", {}, note));
     return h(
       "tr",
       { class: `pk-message${failed ? " pk-failed" : ""}`, "data-of": row.run },
@@ -143,10 +156,7 @@ export function createRuns(send) {
         "td",
         { colspan: heads.length + 1 },
         row.message ? h("div", {}, row.message) : null,
-        notes.length
-          ? fold("notes", notes.length === 1 ? "1 note" : `${notes.length} notes`, h("ul", {}, ...notes))
-          : null,
-        row.traceback ? fold("traceback", "Traceback", h("pre", {}, row.traceback)) : null,
+        row.traceback ? fold(row, "traceback", "Traceback", h("pre", {}, row.traceback)) : null,
       ),
     );
   }
