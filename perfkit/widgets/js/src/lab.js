@@ -273,7 +273,9 @@ export default () => {
         track.classList.toggle("pk-unknown", status.state === "confirming");
         start.textContent = status.started ? "Run again" : "Start";
         controls.say(
-          status.started
+          !alive
+            ? ""
+            : status.started
             ? "Change a setting to start the next run."
             : "Choose the settings of run 1, then press Start.",
         );
