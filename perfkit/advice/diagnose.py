@@ -135,15 +135,17 @@ def diagnose(
     what = f"{said}{_path(bound, case)}{uneven}."
     first = []
     is_tentative = busy is not None and busy.is_busy
+    is_outside = elsewhere is not None and elsewhere.is_most
     if busy is not None and is_tentative:
         first.append(busy.sentence())
-        what = (
-            f"On a quiet machine it may be otherwise; by these figures: {_uncapital(what)} "
-            "Measure again before you change anything."
-        )
-    if elsewhere is not None and elsewhere.is_most:
+    if elsewhere is not None and is_outside:
         first.append(elsewhere.sentence())
-        what = f"In the recorded steps: {_uncapital(what)}"
+    if first:
+        whose = "The recorded steps" if is_outside else "Your steps"
+        when = ", as far as a busy machine tells" if is_tentative else ""
+        what = f"{whose}{when}: {_uncapital(what)}"
+    if is_tentative:
+        what += " Measure again on a quiet machine before you change anything."
     return Diagnosis(
         bound.bound_by,
         what,

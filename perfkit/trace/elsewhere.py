@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from perfkit.trace.lines import LineSamples, Sample
+from perfkit.trace.lines import LineSamples, Sample, common_frame
 from perfkit.words import fmt_s, fmt_share
 
 # A step like the recorded ones takes at most so many times their median, and at most so many
@@ -29,6 +29,8 @@ _LEAST_S, _LEAST_SHARE = 0.05, 0.1
 _MOST = 0.5
 _MOST_NAMED = 3
 _LEAST_SAMPLES = 2
+_MOSTLY = 0.6
+_LONGEST_SOURCE = 60
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,10 @@ class Stretch:
         when: ``before the first step ended``, ``in every 10th step`` …
         seconds: what it took beyond steps like the recorded ones.
         n_steps: how many steps it is spread over; 0 where it is in none.
-        place: the line most often seen in it; empty where too few samples were taken.
+        place: the innermost line below which most of it ran, or the line most often seen in it;
+            empty where too few samples were taken.
         source: that line's source.
-        share: how much of the stretch's samples fell on it.
+        share: how much of the stretch's samples ran below it.
     """
 
     when: str
@@ -53,12 +56,17 @@ class Stretch:
 
     def words(self) -> str:
         """The same in words."""
-        each = f" ({fmt_s(self.seconds / self.n_steps)} more each)" if self.n_steps > 1 else ""
-        at = f", mostly at {self.place}" if self.place and self.share >= 0.5 else ""
-        if self.place and not at:
-            at = f", most often ({fmt_share(self.share)} of samples) at {self.place}"
-        source = f": {self.source}" if self.place and self.source else ""
-        return f"{fmt_s(self.seconds)} {self.when}{each}{at}{source}"
+        when = self.when
+        if self.n_steps > 1:
+            each = f"{fmt_s(self.seconds / self.n_steps)} more each"
+            when = f"{when[:-1]}; {each})" if when.endswith(")") else f"{when} ({each})"
+        if not self.place:
+            return f"{fmt_s(self.seconds)} {when}"
+        most = "mostly" if self.share >= _MOSTLY else f"{fmt_share(self.share)} of it"
+        source = self.source
+        if len(source) > _LONGEST_SOURCE:
+            source = f"{source[:_LONGEST_SOURCE]}…"
+        return f"{fmt_s(self.seconds)} {when}, {most} at {self.place}{source and f': {source}'}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ class Elsewhere:
         """Where the time was, in words; empty where there is little of it."""
         if not self.is_worth_a_word:
             return ""
-        told = [s for s in self.stretches if s.seconds >= 0.05 * self.seconds][:_MOST_NAMED]
+        told = [s for s in self.stretches if s.seconds >= 0.15 * self.seconds][:_MOST_NAMED]
         what = "; ".join(s.words() for s in told)
         part = f"{fmt_share(self.share)} of its {fmt_s(self.region_s)}"
         start = "Most of this code's time" if self.is_most else "Part of this code's time"
@@ -149,7 +157,11 @@ def elsewhere(
 
     def stretch(when: str, spans: Sequence[tuple[float, float]], n: int) -> Stretch:
         lost_s = sum(end - begin for begin, end in spans) - n * like_s
-        top = lines_of(inside(spans)).by_line()[:1]
+        seen = inside(spans)
+        around = common_frame(seen) if len(seen) >= _LEAST_SAMPLES else None
+        if around is not None:
+            return Stretch(when, lost_s, n, around.place, around.source, around.share)
+        top = lines_of(seen).by_line()[:1]
         if not top or top[0].n_samples < _LEAST_SAMPLES:
             return Stretch(when, lost_s, n)
         return Stretch(when, lost_s, n, top[0].place, top[0].source, top[0].share)

@@ -170,6 +170,9 @@ class _Key:
     called: str
     inner: CodeType | None
     inner_line: int
+    # every frame of user code or of an installed package that says something, innermost first,
+    # up to the outermost one of user code
+    chain: tuple[tuple[CodeType, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -394,6 +397,62 @@ def resident_bytes() -> int | None:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+@dataclass(frozen=True)
+class Around:
+    """The innermost frame that most of some samples have in common.
+
+    Attributes:
+        place: what to call its line.
+        source: the line's source.
+        share: how many of the samples ran below it.
+    """
+
+    place: str
+    source: str
+    share: float
+
+
+def common_frame(samples: Sequence[Sample], *, least: float = 0.7) -> Around | None:
+    """The innermost line below which at least ``least`` of the samples ran; None if there is none.
+
+    A loop that evaluates runs many lines, none of them for long: what they have in common is the
+    call of it.
+    """
+    known = [s.key for s in samples if s.key is not None]
+    counts: Counter[tuple[CodeType, int]] = Counter()
+    depth: dict[tuple[CodeType, int], int] = {}
+    callers: dict[tuple[CodeType, int], tuple[CodeType, int]] = {}
+    for key in known:
+        user: tuple[CodeType, int] | None = None
+        for level, line in enumerate(reversed(key.chain)):
+            if is_user_code(line[0].co_filename):
+                user = line
+            elif user is not None:
+                callers[line] = user
+            depth[line] = max(depth.get(line, 0), level)
+        counts.update(set(key.chain))
+    shared = [line for line, count in counts.items() if count >= least * len(samples)]
+    if not shared:
+        return None
+    deepest = max(shared, key=lambda line: (depth[line], counts[line]))
+    code, number = deepest
+    source = linecache.getline(code.co_filename, number).strip()
+    cells = cell_names()
+    if deepest in callers:
+        caller, at = callers[deepest]
+        place = (
+            f"{_in_package(code.co_filename)}:{number} in {_function(code)} (called from "
+            f"{where(caller.co_filename, at, cells)})"
+        )
+    else:
+        place = where(code.co_filename, number, cells)
+    return Around(place, source, counts[deepest] / len(samples))
+
+
+def _function(code: CodeType) -> str:
+    return code.co_qualname.replace(".<locals>", "")
+
+
 def _frameworks_by_share(counts: Counter[_Key], n: int) -> set[tuple[CodeType, int]]:
     """Lines that take most of the samples through several lines of installed packages."""
     total: Counter[tuple[CodeType, int]] = Counter()
@@ -426,7 +485,7 @@ def _line(key: _Key, count: int, n: int, cells: object, is_framework: bool) -> L
         library=key.called.partition(".")[0],
         library_function=key.called,
         inner="" if inner is None else f"{_in_package(inner.co_filename)}:{key.inner_line}",
-        inner_function="" if inner is None else inner.co_qualname.replace(".<locals>", ""),
+        inner_function="" if inner is None else _function(inner),
         inner_text=(
             "" if inner is None else linecache.getline(inner.co_filename, key.inner_line).strip()
         ),
@@ -442,21 +501,25 @@ def _in_package(file: str) -> str:
 
 def _look(leaf: FrameType) -> _Key | None:
     """The innermost line of user code on the stack, what it called, and who called it."""
-    found: tuple[CodeType, int] | None = None
-    inner: tuple[CodeType, int] | None = None
+    chain: list[tuple[CodeType, int]] = []
+    found = inner = None
+    n_chain = 0  # up to the outermost user frame; above it are the notebook's and perfkit's own
     in_data_wait = False
     frame: FrameType | None = leaf
     while frame is not None:
         code = frame.f_code
-        if found is None:
-            if is_user_code(code.co_filename):
-                found = code, frame.f_lineno or 0
-            elif inner is None and _says_something(code):
-                inner = code, frame.f_lineno or 0
-        if code.co_name == "__next__" and code.co_filename.endswith("dataloader.py"):
+        whose = _whose.get(code)
+        if whose is None:
+            whose = _whose[code] = _whose_code(code)
+        if whose != _NOBODYS:
+            chain.append((code, frame.f_lineno or 0))
+            if whose == _USERS:
+                n_chain = len(chain)
+                found = found or chain[-1]
+            elif found is None and inner is None:
+                inner = chain[-1]
+        elif code.co_name == "__next__" and code.co_filename.endswith("dataloader.py"):
             in_data_wait = True
-            if found is not None:
-                break
         frame = frame.f_back
     if found is None:
         return None
@@ -468,14 +531,18 @@ def _look(leaf: FrameType) -> _Key | None:
         called,
         None if inner is None else inner[0],
         0 if inner is None else inner[1],
+        tuple(chain[:n_chain]),
     )
 
 
-def _says_something(code: CodeType) -> bool:
-    """Whether it is an installed package's own code: not torch's, no wrapper."""
+_NOBODYS, _USERS, _PACKAGES = 0, 1, 2
+_whose: dict[CodeType, int] = {}
+
+
+def _whose_code(code: CodeType) -> int:
+    """The user's, an installed package's that says something (not torch's, no wrapper), or none."""
     file = code.co_filename
-    return (
-        "-packages" in file
-        and _TORCH.search(file) is None
-        and _SAYS_NOTHING.match(code.co_name) is None
-    )
+    if is_user_code(file):
+        return _USERS
+    says = "-packages" in file and not _TORCH.search(file) and not _SAYS_NOTHING.match(code.co_name)
+    return _PACKAGES if says else _NOBODYS

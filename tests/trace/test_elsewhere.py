@@ -7,20 +7,54 @@ from collections.abc import Sequence
 import pytest
 
 from perfkit.trace.elsewhere import Elsewhere, elsewhere
-from perfkit.trace.lines import Line, LineSamples, Sample
+from perfkit.trace.lines import Line, LineSamples, Sample, _Key, common_frame
+
+_keys: dict[str, _Key] = {}
+
+
+def _named(text: str) -> _Key:
+    """A sample without a stack, for a line of this text."""
+    return _Key((lambda: None).__code__, len(_keys), False, text, None, 0)
 
 
 def _lines_of(samples: Sequence[Sample]) -> LineSamples:
     """Samples whose key is the line's text."""
     n = len(samples)
     counts: dict[str, int] = {}
+    texts = {key: text for text, key in _keys.items()}
     for sample in samples:
-        counts[str(sample.key)] = counts.get(str(sample.key), 0) + 1
+        text = texts[sample.key]
+        counts[text] = counts.get(text, 0) + 1
     lines = [
         Line("a.py", i, f"a.py:{i}", "f", text, count, count / n, False, "torch")
         for i, (text, count) in enumerate(sorted(counts.items(), key=lambda x: -x[1]))
     ]
     return LineSamples(tuple(lines), n)
+
+
+def _key(*texts: str) -> _Key:
+    """A stack of these functions of the user's, outermost first."""
+    chain = []
+    for number, text in enumerate(texts, 1):
+        space: dict[str, object] = {}
+        exec(compile(f"def {text}(): pass", "<ipython-input-1-x>", "exec"), space)
+        chain.append((space[text].__code__, number))  # type: ignore[attr-defined]
+    code, line = chain[-1]
+    return _Key(code, line, False, "torch.x", None, 0, tuple(reversed(chain)))
+
+
+def test_what_the_samples_have_in_common_is_the_call() -> None:
+    leaves = [_key("train", "evaluate", f"layer_{i % 5}") for i in range(20)]
+    stacks = [tuple(reversed(key.chain)) for key in leaves]
+    same = {text: stacks[0][i] for i, text in enumerate(("train", "evaluate"))}
+    samples = []
+    for key, stack in zip(leaves, stacks, strict=True):
+        chain = (stack[-1], same["evaluate"], same["train"])
+        samples.append(Sample(0.0, _Key(key.code, key.line, False, "x", None, 0, chain)))
+    found = common_frame(samples)
+    assert found is not None
+    assert (found.place, found.share) == ("cell [1], line 2", 1.0)
+    assert common_frame(samples[:1] + [Sample(0.0, None)] * 9) is None
 
 
 def _of(lengths: Sequence[float], texts: dict[int, str], after: float = 0.0) -> Elsewhere:
@@ -31,7 +65,8 @@ def _of(lengths: Sequence[float], texts: dict[int, str], after: float = 0.0) -> 
             steps.append((at, at + length))
         n = int(length / 0.05)
         text = texts.get(index, "train_step()")
-        samples += [Sample(at + (k + 0.5) * 0.05, text) for k in range(n)]  # type: ignore[arg-type]
+        key = _keys.setdefault(text, _named(text))
+        samples += [Sample(at + (k + 0.5) * 0.05, key) for k in range(n)]
         at += length
     found = elsewhere(steps, 0.0, at, [100.0] * 6, samples, _lines_of)
     assert found is not None
@@ -51,7 +86,7 @@ def test_an_evaluation_every_tenth_step_is_named_with_its_line() -> None:
     assert found.is_most
     said = found.sentence()
     assert said.startswith("Most of this code's time (67 % of its 12.0 s) was not in steps like")
-    assert "8.00 s in every 10th step (steps 10, 20 … 40) (2.00 s more each)" in said
+    assert "8.00 s in every 10th step (steps 10, 20 … 40; 2.00 s more each)" in said
     assert "mostly at a.py:0: evaluate(model)" in said
 
 
