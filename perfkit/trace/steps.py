@@ -187,6 +187,17 @@ def _from_fetches(trace: Trace, fetches: Bool) -> Steps | None:
     )
 
 
+def _profilers_own_end(trace: Trace, work: Bool) -> Bool:
+    """Runtime calls that begin after all of the code's own: stopping the profiler waits for the
+    device, and makes its context where the code has used none.
+    """
+    if not work.any():
+        return work
+    last = trace.end_ns[work].max()
+    waits = trace.is_a(Category.RUNTIME) & trace.named(lambda n: "DeviceSynchronize" in n)
+    return waits & (trace.start_ns >= last)
+
+
 def _whole(trace: Trace) -> Steps:
     work = trace.is_a(Category.OP, Category.ANNOTATION)
     if not work.any():
@@ -196,6 +207,7 @@ def _whole(trace: Trace) -> Steps:
     thread = _busiest(trace.thread, work)
     timed = trace.category != Category.OVERHEAD
     timed &= ~trace.named(lambda n: n.startswith("PyTorch Profiler"))
+    timed &= ~_profilers_own_end(trace, work)
     if not timed.any():
         timed = work
     start, end = int(trace.start_ns[timed].min()), int(trace.end_ns[timed].max())

@@ -190,3 +190,24 @@ def test_points_belong_to_the_step_that_contains_them() -> None:
     steps = find_steps(load(cpu_training(2).json()))
     points = np.array([-1, 0, 869_999, 870_000, 1_739_999, 1_740_000])
     assert steps.containing(points).tolist() == [-1, 0, 0, 1, 1, -1]
+
+
+def test_the_profilers_own_last_wait_is_no_part_of_the_code() -> None:
+    # it makes the context of a device that the code never used: 892 ms after 1 ms of code
+    sim = Simulated()
+    sim.label("perfkit region", 0, 1_000)
+    sim.host("aten::add", 100, 800)
+    sim.call("cudaDeviceSynchronize", 1_010, 892_000)
+    trace = load(sim.json())
+    steps = find_steps(trace)
+    assert (steps.end_ns - steps.start_ns).tolist() == [1_000_000]
+    assert breakdown(trace, steps).shares()["sync"] == 0
+
+
+def test_the_codes_own_wait_for_the_device_counts() -> None:
+    sim = Simulated()
+    sim.label("perfkit region", 0, 10_000)
+    sim.kernel("aten::mm", 100, 150, 8_000)
+    sim.call("cudaDeviceSynchronize", 300, 7_900)
+    steps = find_steps(load(sim.json()))
+    assert (steps.end_ns - steps.start_ns).tolist() == [10_000_000]
