@@ -90,7 +90,9 @@ class StepStrip:
 
         title = "no step" if self.strip is None else self.strip.title
         # our own picture, in which all names are escaped already; in a report it takes its colours
-        return render_string(_STRIP, title=title, picture=Markup(strip.svg(self.strip)))
+        return render_string(
+            _STRIP, title=title, picture=Markup(strip.figure(self.strip, alone=True))
+        )
 
 
 def step_strip(trace: Trace) -> StepStrip:

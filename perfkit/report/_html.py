@@ -17,6 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from perfkit._printable import printable
+from perfkit.report._text import one_sentence
 from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
 
 __all__ = ["environment", "render", "render_string"]
@@ -39,6 +40,7 @@ def environment() -> jinja2.Environment:
         bytes=fmt_bytes,
         count=fmt_count,
         ms=fmt_ms,
+        one_sentence=one_sentence,
         ratio=fmt_ratio,
         share=fmt_share,
     )

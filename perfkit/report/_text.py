@@ -15,7 +15,7 @@ from perfkit.words import (  # noqa: F401
     fmt_share,
 )
 
-__all__ = ["WIDTH", "clip", "table", "wrap"]
+__all__ = ["WIDTH", "clip", "one_sentence", "table", "wrap"]
 
 #: Widest line of a plain-text report, in columns.
 WIDTH = 96
@@ -30,6 +30,11 @@ def clip(value: str, width: int) -> str:
 def _one_line(value: str) -> str:
     """White space is one space, and nothing is left that a terminal would obey."""
     return printable(" ".join(value.split()))
+
+
+def one_sentence(notes: Sequence[str]) -> str:
+    """Several notes as one sentence: before a table a reader takes in one, not three."""
+    return "; ".join(note.rstrip(". ") for note in notes) + "." * bool(notes)
 
 
 def wrap(value: str, *, width: int = WIDTH, indent: str = "", hang: str | None = None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from perfkit.experiment._declared import words
 from perfkit.experiment.compare_runs import Matched, RunsComparison
-from perfkit.report._text import clip, table, wrap
+from perfkit.report._text import clip, one_sentence, table, wrap
 from perfkit.words import fmt_chosen_share, fmt_interval, fmt_ms, fmt_ratio
 
 __all__ = ["html", "text"]
@@ -37,7 +37,8 @@ def text(obj: RunsComparison) -> str:
     rows = [(clip(row[0], 34), *row[1:]) for row in view.rows]
     blocks = [wrap(view.sentence), table(view.header, rows, align=_ALIGN)]
     blocks += [wrap(line, indent="  ", hang="    ") for line in view.lines]
-    blocks += [wrap(f"Note: {warning}", indent="  ", hang="    ") for warning in view.warnings]
+    if view.warnings:
+        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", indent="  ", hang="    "))
     blocks += [wrap(line, indent="  ") for line in view.foot]
     return "\n".join(blocks)
 

@@ -16,7 +16,7 @@ from perfkit.memory.live import LiveTensor, MemoryNow
 from perfkit.memory.resident import Resident
 from perfkit.report._bar import Segment, bar, describe
 from perfkit.report._curve import curve_words, stacked_curve
-from perfkit.report._text import WIDTH, table, wrap
+from perfkit.report._text import WIDTH, one_sentence, table, wrap
 from perfkit.report._view import LaneView, TableView
 from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
 
@@ -75,7 +75,8 @@ def text(obj: Memory) -> str:
     """The plain-text form, at most 100 columns wide."""
     view = _view(obj)
     blocks = [wrap(view.sentence)]
-    blocks += [wrap(f"Note: {warning}", hang="      ") for warning in view.warnings]
+    if view.warnings:
+        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", hang="      "))
     if view.advice:
         lines = [wrap(f"- {words}", hang="  ") for words in view.advice]
         blocks.append("\n".join(["What would help:", *lines]))

@@ -15,7 +15,7 @@ from perfkit.advice.typical import typical
 from perfkit.report import strip as step_strip
 from perfkit.report._bar import Segment, bar, text_bar
 from perfkit.report._lesson import lesson_here
-from perfkit.report._text import table, wrap
+from perfkit.report._text import one_sentence, table, wrap
 from perfkit.report._view import FindingView, LaneView, ProfileView, TableView
 from perfkit.trace.breakdown import Breakdown
 from perfkit.trace.lines import LineSamples
@@ -72,8 +72,8 @@ def html(obj: Any) -> str:
         return render_string("<pre>{{ shown }}</pre>", shown=repr(obj))
     # bar() escapes what it is given: its result is markup
     lanes = [Markup(bar(lane.title, lane.segments)) for lane in view.lanes]
-    # so does svg()
-    strip = Markup(step_strip.svg(view.strip, inline=True))
+    # so does figure()
+    strip = Markup(step_strip.figure(view.strip))
     return render("profile.html", view=view, lanes=lanes, strip=strip)
 
 
@@ -169,7 +169,6 @@ def _operators_table(operators: Sequence[Operator], n_steps: int) -> TableView:
         rows=tuple(rows),
         align="<" + ">" * (len(header) - 1),
         code="c" + "." * (len(header) - 1),
-        open=True,
     )
 
 
@@ -191,7 +190,6 @@ def _lines_table(lines: LineSamples) -> TableView:
         rows=rows,
         align="<>><",
         code="...c",
-        open=True,
     )
 
 
@@ -358,7 +356,8 @@ def _head(view: ProfileView) -> list[str]:
     lines = [wrap(view.sentence)]
     if view.step_line:
         lines.append(wrap(view.step_line))
-    lines += [wrap(f"Note: {warning}", hang="  ") for warning in view.warnings]
+    if view.warnings:
+        lines.append(wrap(f"Note: {one_sentence(view.warnings)}", hang="  "))
     return lines
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
-from perfkit.report._text import clip, table, wrap
+from perfkit.report._text import clip, one_sentence, table, wrap
 from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_share
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def text(obj: Any) -> str:
         header = (view.header[0], *view.header[2:])
         blocks.append(table(header, rows, align=view.align[0] + view.align[2:]))
         blocks += [wrap(f"run {row[0]}: {row[1]}", indent="  ", hang="    ") for row in view.rows]
-    blocks += [wrap(f"Note: {warning}", indent="  ", hang="    ") for warning in view.warnings]
+    if view.warnings:
+        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", indent="  ", hang="    "))
     for title, body in view.details:
         blocks += [f"  {title}:", *(f"    {line}" for line in body.splitlines())]
     blocks += [wrap(line, indent="  ") for line in view.foot]

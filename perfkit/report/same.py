@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfkit.experiment.same import Checked, SameResult
-from perfkit.report._text import table, wrap
+from perfkit.report._text import one_sentence, table, wrap
 from perfkit.words import fmt_count, fmt_deviation, fmt_share
 
 __all__ = ["html", "text"]
@@ -34,7 +34,8 @@ def text(obj: SameResult) -> str:
     blocks = [wrap(view.sentence), *(wrap(line, indent="  ") for line in view.lines)]
     if view.rows:
         blocks.append(table(view.header, view.rows, align=_ALIGN))
-    blocks += [wrap(f"Note: {warning}", indent="  ", hang="    ") for warning in view.warnings]
+    if view.warnings:
+        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", indent="  ", hang="    "))
     blocks += [wrap(line, indent="  ") for line in view.foot]
     return "\n".join(blocks)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import html
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from perfkit.trace.intervals import paint
 from perfkit.trace.steps import Steps, find_steps
 from perfkit.words import fmt_ms, fmt_share
 
-__all__ = ["Part", "Strip", "StripLane", "strip_of", "svg", "text"]
+__all__ = ["Part", "Strip", "StripLane", "figure", "strip_of", "svg", "text"]
 
 WIDTH = 960  # px of the picture; narrower places shrink the boxes, never the letters
 _BAR, _GAP = 28, 34
@@ -219,26 +220,68 @@ _PATTERNS = {
 }
 
 
-def svg(strip: Strip | None, *, inline: bool = False) -> str:
-    """The strip as an SVG element, at most a box per pixel and lane; empty without a strip.
+_CSS_PATTERNS = {"": "solid", "stripes": "stripes", "dots": "dots", "cross": "hatch"}
 
-    Args:
-        strip: what to draw.
-        inline: for use inside a report in HTML, which knows SVG without its name space. The
-            report's own bars tell what the colours mean: here only what they do not tell is.
+
+def figure(strip: Strip | None, *, alone: bool = False) -> str:
+    """The strip as HTML for a report; empty without a strip.
+
+    A report's own bars say what the colours mean; only what they do not say is said here, unless
+    the strip stands ``alone``. Where
+    a notebook is not trusted, styles and SVG are taken out: what is left is the caption and the
+    causes of idling, in words.
     """
     if strip is None:
         return ""
+    from perfkit.report._html import render
+
+    lanes = []
+    for lane in strip.lanes:
+        told = _used(lane) if alone else _new(lane)
+        lanes.append(
+            {
+                "name": lane.name,
+                "new": [_described(name, ns, strip.wall_ns) for name, ns in told],
+                "parts": [
+                    _described(part.name, 0, strip.wall_ns)
+                    | {
+                        "percent": f"{100 * (part.end - part.start):.3f}",
+                        "low": part.name.startswith("idle"),
+                        "fits": (part.end - part.start) * WIDTH
+                        >= len(part.name) * _PER_CHARACTER + 10,
+                    }
+                    for part in lane.parts
+                ],
+            }
+        )
+    return render("_strip.html", title=strip.title, words=strip.words, lanes=lanes)
+
+
+def _described(name: str, ns: int, wall_ns: int) -> dict[str, Any]:
+    label, colour, ink, pattern, _ = _LOOKS.get(name, _UNKNOWN)
+    return {
+        "label": label,
+        "colour": colour,
+        "ink": ink,
+        "pattern": _CSS_PATTERNS[pattern],
+        "shown": fmt_ms(ns / 1e6),
+        "share": fmt_share(ns / wall_ns),
+    }
+
+
+def svg(strip: Strip | None) -> str:
+    """The strip as an SVG document, at most a box per pixel and lane; empty without a strip."""
+    if strip is None:
+        return ""
     key = "pk" + hashlib.sha256(repr(strip).encode()).hexdigest()[:10]  # ids are page-wide
-    legends = [(lane.name, _told(lane, only_new=inline)) for lane in strip.lanes]
+    legends = [(lane.name, _used(lane)) for lane in strip.lanes]
     n_rows = max(len(told) for _, told in legends)
     axis = 24 + _GAP - 14 + len(strip.lanes) * (_BAR + _GAP) - _GAP + 6
     legend = axis + 38
     height = legend + (18 * (n_rows + 1) + 2 if n_rows else -16)
     head, of_which, steps = strip.title.rpartition(", the ")  # a narrow place has the head only
-    space = "" if inline else ' xmlns="http://www.w3.org/2000/svg"'
     out = [
-        f'<svg{space} class="{key}" width="{WIDTH}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="{key}" width="{WIDTH}" height="{height}" '
         # the height in the style, too: a page's "height: auto" would shrink it with the width
         f'role="img" aria-labelledby="{key}t {key}d" style="max-width:100%;height:{height}px">',
         f'<title id="{key}t">Step strip: {html.escape(strip.title)}</title>',
@@ -268,13 +311,14 @@ def svg(strip: Strip | None, *, inline: bool = False) -> str:
     return "".join(out)
 
 
-def _told(lane: StripLane, *, only_new: bool) -> list[tuple[str, int]]:
-    """Class and ns of the lane's legend; all, or only what a breakdown's bars do not tell."""
-    return [
-        (name, ns)
-        for name, ns in lane.totals_ns.items()
-        if ns and (not only_new or name.startswith("idle: "))
-    ]
+def _used(lane: StripLane) -> list[tuple[str, int]]:
+    """Class and ns of what happens in a lane."""
+    return [(name, ns) for name, ns in lane.totals_ns.items() if ns]
+
+
+def _new(lane: StripLane) -> list[tuple[str, int]]:
+    """Of these, what a breakdown's bars do not tell: the causes of idling."""
+    return [(name, ns) for name, ns in _used(lane) if name.startswith("idle: ")]
 
 
 def _box(key: str, part: Part, top: int) -> str:
@@ -379,7 +423,7 @@ def text(strip: Strip | None, *, width: int = 80, inline: bool = False) -> str:
 
 def _key(lane: StripLane, wall_ns: int) -> str:
     """What a lane's letters mean, in one line."""
-    new = dict(_told(lane, only_new=True))
+    new = dict(_new(lane))
     named = []
     for name, ns in lane.totals_ns.items():
         if ns:

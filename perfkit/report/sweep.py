@@ -12,7 +12,7 @@ from perfkit.experiment.ab import ABResult
 from perfkit.experiment.batch import LargestBatch
 from perfkit.experiment.sweep import Sweep
 from perfkit.experiment.tune import Tuning
-from perfkit.report._text import table, wrap
+from perfkit.report._text import one_sentence, table, wrap
 from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_s, fmt_share
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def text(obj: Any) -> str:
     blocks = [wrap(view.sentence), *(wrap(line, indent="  ") for line in view.lines)]
     if view.rows:
         blocks.append(table(view.header, view.rows, align=_align(view)))
-    blocks += [wrap(f"Note: {warning}", indent="  ", hang="    ") for warning in view.warnings]
+    if view.warnings:
+        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", indent="  ", hang="    "))
     blocks += [wrap(line, indent="  ") for line in view.foot]
     return "\n".join(blocks)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfkit.report._bar import Segment, bar, text_bar
-from perfkit.report._text import table, wrap
+from perfkit.report._text import one_sentence, table, wrap
 from perfkit.timing.compare import Comparison
 from perfkit.timing.summary import Summary
 from perfkit.timing.verdict import MemoryUse, RunSummary
@@ -50,7 +50,8 @@ def text(obj: Summary | Comparison | RunSummary) -> str:
         blocks.append(text_bar(view.bar_title, view.segments))
     if view.rows:
         blocks.append(table(view.header, view.rows, align=_align(view)))
-    blocks += [wrap(f"Note: {warning}", indent="  ", hang="    ") for warning in view.warnings]
+    if view.warnings:
+        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", indent="  ", hang="    "))
     blocks += [wrap(line, indent="  ") for line in view.foot]
     return "\n".join(blocks)
 

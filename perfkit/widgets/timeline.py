@@ -33,6 +33,10 @@ _MAX_STEPS = 1000
 _PIXELS = (50, 6000)
 _MAX_ROWS = 400  # of a viewport; a screen shows some dozens
 
+_STATIC = """{% extends "_base.html" %}
+{% block name %}{{ title }}{% endblock %}
+{% block body %}{{ figure }}{% endblock %}"""
+
 
 class Timeline(anywidget.AnyWidget):
     """Every event of a trace, to pan, zoom, search and click through.
@@ -128,13 +132,18 @@ class Timeline(anywidget.AnyWidget):
         display(static, raw=True)
 
     def _static_bundle(self) -> dict[str, str]:
+        from markupsafe import Markup
+
         from perfkit.report import strip
+        from perfkit.report._html import render_string
 
         shown = self._static()
         picture = strip.svg(shown)
         bundle_ = {"text/plain": f"{self!r}\n{strip.text(shown)}".rstrip()}
         marker = f'class="pk-static-{self.timeline_id}"'
-        bundle_["text/html"] = f"<div {marker}>{picture or '<p>No step was found.</p>'}</div>"
+        figure = Markup(strip.figure(shown, alone=True) or "<p>No step was found.</p>")
+        page = render_string(_STATIC, figure=figure, title=self.title)
+        bundle_["text/html"] = f"<div {marker}>{page}</div>"
         if picture:
             bundle_["image/svg+xml"] = picture
         return bundle_

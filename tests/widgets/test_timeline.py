@@ -212,7 +212,8 @@ def test_repr_and_what_stays_without_a_kernel(timeline: Timeline) -> None:
     assert data["text/plain"].startswith(repr(timeline))
     assert "  Device |" in data["text/plain"]
     assert data["image/svg+xml"].startswith("<svg")
-    assert data["image/svg+xml"] in data["text/html"]
+    assert "<svg" not in data["text/html"], "its letters would be left where nothing is trusted"
+    assert "compute <b>" in data["text/html"]
 
 
 def test_without_a_front_end_it_is_text(timeline: Timeline, capsys: pytest.CaptureFixture) -> None:
@@ -226,7 +227,7 @@ def test_a_trace_without_any_step_is_shown_too() -> None:
     sim = Simulated()
     sim.host("aten::a", 10, 0)
     made = Timeline(sim.json())
-    assert made._static_bundle()["text/html"].endswith("<p>No step was found.</p></div>")
+    assert made._static_bundle()["text/html"].count("<p>No step was found.</p>") == 1
     assert "image/svg+xml" not in made._static_bundle()
     made.close()
 
