@@ -138,6 +138,9 @@ def answers(metadata: str) -> dict[str, str]:
         "cudnnGetCudartVersion": "size_t cudnnGetCudartVersion(void) { return 13000; }",
         "cudnnGetProperty": "int cudnnGetProperty(int t, int *v) "
         f"{{ static int p[] = {{{cudnn_parts}}}; *v = p[t]; return 0; }}",
+        # too large for any module's weights: torch then hands them over one by one
+        "cudnnGetRNNWeightSpaceSize": "int cudnnGetRNNWeightSpaceSize(void *h, void *d, size_t *n) "
+        "{ *n = (size_t)1 << 40; return 0; }",
         "ncclGetVersion": f"int ncclGetVersion(int *v) {{ *v = {nccl_number}; return 0; }}",
         "nvrtcVersion": "int nvrtcVersion(int *a, int *b) { *a = 13; *b = 0; return 0; }",
     }

@@ -10,6 +10,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -533,6 +534,115 @@ at::Tensor& index_put_impl(at::Tensor& self, const c10::List<std::optional<at::T
   return self;
 }
 
+// --- cuDNN's recurrent networks, by the CPU's ----------------------------------------------
+// Dropout between layers is left out: the forward pass and the backward pass, which runs the
+// forward pass again, would have to draw the same mask.
+struct Rnn {
+  at::Tensor input, hx, cx;
+  std::vector<at::Tensor> weights;
+  int64_t mode, layers;
+  bool biases, batch_first, train, bidirectional;
+  at::Tensor lengths;  // of packed sequences; undefined otherwise
+
+  // `mode_at`: the index of "mode" among the arguments; hidden_size, proj_size, … follow it
+  Rnn(const Stack& args, size_t mode_at)
+      : input(args[0].toTensor()),
+        hx(args[4].toTensor()),
+        weights(args[1].toTensorVector()),
+        mode(args[mode_at].toInt()),
+        layers(args[mode_at + 3].toInt()),
+        biases(args[2].toInt() >= 4),
+        batch_first(args[mode_at + 4].toBool()),
+        train(args[mode_at + 6].toBool()),
+        bidirectional(args[mode_at + 7].toBool()) {
+    if (args[5].isTensor()) cx = args[5].toTensor();
+    auto sizes = args[mode_at + 8].toIntVector();
+    if (!sizes.empty()) lengths = at::tensor(sizes, at::kLong);
+  }
+
+  std::vector<at::Tensor> run() const {
+    if (mode == 2) {
+      auto r = lengths.defined() ? at::lstm(input, lengths, {hx, cx}, weights, biases, layers, 0.0,
+                                            train, bidirectional)
+                                 : at::lstm(input, {hx, cx}, weights, biases, layers, 0.0, train,
+                                            bidirectional, batch_first);
+      return {std::get<0>(r), std::get<1>(r), std::get<2>(r)};
+    }
+    auto by = [&](auto packed, auto padded) -> std::vector<at::Tensor> {
+      auto r = lengths.defined() ? packed() : padded();
+      return {std::get<0>(r), std::get<1>(r)};
+    };
+#define PLAYED_RNN(f)                                                                             \
+  by(                                                                                             \
+      [&] {                                                                                       \
+        return at::f(input, lengths, hx, weights, biases, layers, 0.0, train, bidirectional);     \
+      },                                                                                          \
+      [&] {                                                                                       \
+        return at::f(input, hx, weights, biases, layers, 0.0, train, bidirectional, batch_first); \
+      })
+    if (mode == 3) return PLAYED_RNN(gru);
+    if (mode == 1) return PLAYED_RNN(rnn_tanh);
+    return PLAYED_RNN(rnn_relu);
+#undef PLAYED_RNN
+  }
+};
+
+void rnn_forward(Stack& args) {
+  auto out = Rnn(args, 6).run();
+  auto none = at::empty({0}, args[0].toTensor().options());
+  args = {out[0].contiguous(), out[1].contiguous(), out.size() > 2 ? out[2].contiguous() : none,
+          at::empty({0}, at::kByte), none};
+}
+
+void rnn_backward(Stack& args) {
+  Rnn net(args, 10);
+  // the job runs below autograd; here it is needed once more
+  c10::impl::PODLocalDispatchKeySet keys{};
+  keys.set_included(c10::default_included_set);
+  keys.set_excluded(c10::default_excluded_set);
+  c10::impl::ForceDispatchKeyGuard all_keys{c10::impl::LocalDispatchKeySet(keys)};
+  at::AutoGradMode on(true);
+  std::vector<at::Tensor> leaves;
+  auto leaf = [&](at::Tensor& t) {
+    t = t.detach().requires_grad_();
+    leaves.push_back(t);
+  };
+  leaf(net.input);
+  leaf(net.hx);
+  if (net.cx.defined()) leaf(net.cx);
+  for (auto& w : net.weights) leaf(w);
+  std::vector<at::Tensor> outputs, gradients;
+  auto results = net.run();
+  for (size_t i = 0; i < results.size(); i++)
+    if (args[7 + i].isTensor() && args[7 + i].toTensor().defined()) {
+      outputs.push_back(results[i]);
+      gradients.push_back(args[7 + i].toTensor());
+    }
+  auto found = torch::autograd::grad(outputs, leaves, gradients, std::nullopt, false, true);
+  for (size_t i = 0; i < found.size(); i++)
+    found[i] = found[i].defined() ? found[i].contiguous() : at::zeros_like(leaves[i]).detach();
+  size_t states = net.cx.defined() ? 3 : 2;
+  c10::List<at::Tensor> weights;
+  for (size_t i = states; i < found.size(); i++) weights.push_back(found[i]);
+  args = {found[0], found[1], states == 3 ? IValue(found[2]) : IValue(at::Tensor()),
+          IValue(weights)};
+}
+
+void cudnn_rnn(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  // the shapes come from a Meta kernel that hands this buffer through
+  auto& buffer = (*stack)[stack->size() - op.schema().arguments().size() + 3];
+  const auto& input = (*stack)[stack->size() - op.schema().arguments().size()].toTensor();
+  if (!buffer.isTensor() || !buffer.toTensor().defined()) buffer = at::empty({0}, input.options());
+  compute(op, stack, "aten::_cudnn_rnn", rnn_forward);
+}
+void cudnn_rnn_backward(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  compute(op, stack, "aten::_cudnn_rnn_backward", rnn_backward);
+}
+at::Tensor cudnn_rnn_flatten_weight(at::TensorList weights, int64_t, c10::SymInt, int64_t,
+                                    c10::SymInt, c10::SymInt, int64_t, bool, bool) {
+  return at::empty({0}, weights[0].options());  // the weights stay where they are
+}
+
 std::vector<std::unique_ptr<torch::Library>>& libraries() {
   static auto* l = new std::vector<std::unique_ptr<torch::Library>>;
   return *l;
@@ -552,6 +662,9 @@ struct Install {
                                                      "cudnn_batch_norm",
                                                      "cudnn_batch_norm_backward",
                                                      "native_dropout",
+                                                     "_cudnn_rnn",
+                                                     "_cudnn_rnn_backward",
+                                                     "_cudnn_rnn_flatten_weight",
                                                      "index.Tensor",
                                                      "_index_put_impl_"};
     static const std::unordered_set<std::string> leave{"empty.memory_format",
@@ -609,6 +722,10 @@ struct Install {
     lib->impl("_conv_depthwise2d", TORCH_FN(depthwise));
     lib->impl("cudnn_batch_norm", TORCH_FN(cudnn_batch_norm));
     lib->impl("cudnn_batch_norm_backward", TORCH_FN(cudnn_batch_norm_backward));
+    lib->impl("_cudnn_rnn", torch::CppFunction::makeFromBoxedFunction<&cudnn_rnn>());
+    lib->impl("_cudnn_rnn_backward",
+              torch::CppFunction::makeFromBoxedFunction<&cudnn_rnn_backward>());
+    lib->impl("_cudnn_rnn_flatten_weight", TORCH_FN(cudnn_rnn_flatten_weight));
     lib->impl("native_dropout", TORCH_FN(native_dropout));
     lib->impl("index.Tensor", TORCH_FN(index));
     lib->impl("_index_put_impl_", TORCH_FN(index_put_impl));

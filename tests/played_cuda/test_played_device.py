@@ -1,0 +1,123 @@
+"""The played GPU computes what the CPU computes, and behaves as torch expects of a device."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not hasattr(ctypes.CDLL(None), "played_launch"), reason="runs on the played GPU only"
+    ),
+]
+
+
+def _trained(device: str, make: Callable[[], nn.Module], x: torch.Tensor) -> list[float]:
+    torch.manual_seed(0)
+    net = make().to(device)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = net(x.to(device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_cnn_trains_to_the_same_losses() -> None:
+    def cnn() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(8, 8, 3, stride=2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4),
+        )  # fmt: skip
+
+    x = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    assert _trained("cuda", cnn, x) == _trained("cpu", cnn, x)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "bias": False}])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks_have_the_cpu_s_values_and_gradients(
+    kind: type[nn.RNNBase], options: dict[str, int], packed: bool
+) -> None:
+    def run(device: str) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        net = kind(6, 5, **options).to(device)  # type: ignore[arg-type]
+        x = torch.randn(4, 3, 6).to(device).requires_grad_()
+        given = pack_padded_sequence(x, torch.tensor([4, 2, 1])) if packed else x
+        out = net(given)[0]
+        values = out.data if isinstance(out, PackedSequence) else out
+        values.square().sum().backward()
+        found = [values.detach(), x.grad, *(p.grad for p in net.parameters())]
+        return [t.cpu() for t in found if t is not None]
+
+    on_cpu = run("cpu")
+    assert len(on_cpu) > 2
+    for mine, theirs in zip(run("cuda"), on_cpu, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_graph_replays_on_new_values() -> None:
+    x = torch.zeros(3, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2 + 1
+    x.fill_(5)
+    graph.replay()
+    assert y.tolist() == [11.0, 11.0, 11.0]
+
+
+def test_the_host_goes_on_while_the_device_works() -> None:
+    a = torch.randn(900, 900, device="cuda")
+    torch.cuda.synchronize()
+    for _ in range(20):
+        a = a @ a
+    assert not torch.cuda.current_stream().query()
+    torch.cuda.synchronize()
+    assert torch.cuda.current_stream().query()
+
+
+def test_waits_are_reported_by_torch_s_debug_mode() -> None:
+    x = torch.arange(4.0, device="cuda")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            x.sum().item()
+            x.nonzero()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert len([w for w in seen if "called a synchronizing" in str(w.message)]) == 2
+
+
+def test_memory_runs_out() -> None:
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty(1 << 42, device="cuda")
+
+
+def test_asking_for_torch_s_spec_first_leaves_the_device_on() -> None:
+    code = "import importlib.util as u; u.find_spec('torch'); import torch; torch.ones(1).cuda()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_nothing_renames_it() -> None:
+    code = "import torch; print(torch.cuda.get_device_name())"
+    names = dict.fromkeys(("PLAYED_CUDA_NAME", "FAKECUDA_NAME", "CUDA_NAME"), "NVIDIA H100")
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | names, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert said.stdout.strip() == "played GPU (host memory)"
