@@ -1,4 +1,4 @@
-"""How comparisons and sweeps of a workload look: text, HTML, and a figure with its words."""
+"""Comparisons and sweeps of a workload as text, HTML, and a figure with its words."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["alt_text", "figure", "html", "text"]
 
 @dataclass(frozen=True)
 class _View:
-    """What is said; the two forms only set it."""
+    """What is said, in either form."""
 
     name: str
     sentence: str
@@ -32,6 +32,8 @@ class _View:
     rows: Sequence[Sequence[str]] = ()
     warnings: Sequence[str] = ()
     foot: Sequence[str] = ()
+    #: whether the HTML form hides the table until it is asked for
+    folded: bool = False
 
 
 def text(obj: Any) -> str:
@@ -97,10 +99,11 @@ def _ab(found: ABResult) -> _View:
         lines=lines,
         header=("", "time per step", "range; 95 % interval", "samples/s", "peak"),
         rows=rows,
-        warnings=found.warnings,
+        warnings=("; ".join(found.warnings),) if found.warnings else (),
+        folded=True,
         foot=(
-            f"Both in turn, {n} blocks of fresh processes, {fmt_s(found.duration_s)}, ended by: "
-            f"{found.stopped}. Drift is in the interval.",
+            f"Measured in turn, {n} blocks of fresh processes, {fmt_s(found.duration_s)}; stopped "
+            f"by: {found.stopped}. The interval allows for drift.",
             found.provenance.sentence(),
         ),
     )
@@ -134,7 +137,7 @@ def _sweep(found: Sweep) -> _View:
     n = len(found.runs)
     before = f", {found.n_resumed} of them from the store" if found.n_resumed else ""
     foot = [
-        f"{n} runs{before}, in interleaved rounds, {fmt_s(found.duration_s)}, ended by: "
+        f"{n} runs{before}, in interleaved rounds, {fmt_s(found.duration_s)}; stopped by: "
         f"{found.stopped}. Ratio: time ÷ the fastest's; the intervals hold all together with "
         "95 %.",
         found.provenance.sentence(),

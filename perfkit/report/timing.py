@@ -1,4 +1,4 @@
-"""How summaries, comparisons and watched runs look, as text and as HTML."""
+"""Summaries, comparisons and watched runs as text and as HTML."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
 @dataclass(frozen=True)
 class _View:
-    """What is said; the two forms only set it."""
+    """What is said, in either form."""
 
     name: str
     sentence: str
@@ -40,6 +40,8 @@ class _View:
     rows: Sequence[Sequence[str]] = ()
     warnings: Sequence[str] = ()
     foot: Sequence[str] = ()
+    #: whether the HTML form hides the table until it is asked for
+    folded: bool = True
 
 
 def text(obj: Summary | Comparison | RunSummary) -> str:
@@ -172,7 +174,8 @@ def _run(run: RunSummary) -> _View:
         segments=segments,
         header=("", "", "spread (95 % interval or range)") if rows else (),
         rows=rows,
-        warnings=run.warnings,
+        # one sentence, not a list of them before every table
+        warnings=("; ".join(run.warnings),) if run.warnings else (),
         foot=(
             f"Watching took {fmt_share(run.update_share)} of the run, counted in no step.",
             run.provenance.sentence(),

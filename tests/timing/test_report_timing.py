@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -78,3 +79,17 @@ def test_text_and_html_need_no_matplotlib() -> None:
         "assert not {'matplotlib', 'torch', 'IPython', 'ipywidgets'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_first_screen_is_the_sentence_and_one_note(clock, quiet_machine) -> None:
+    random = np.random.default_rng(0)
+
+    def noisy() -> None:
+        clock.advance_ms(1000 * float(random.lognormal(0, 0.5)))
+
+    c = compare(noisy, noisy, clock=clock, budget_s=20)
+    assert len(c.warnings) == 1
+    page = report.html(c)
+    assert report.text(c).count("Note:") == 1
+    assert page.index("pk-verdict") < page.index("<details>") < page.index("<table>")
+    assert page.index("</table>") < page.index("</details>")
