@@ -127,6 +127,7 @@ def _say_before(one: Experiment) -> None:
 
 
 def _say_after(done: Done) -> None:
+    from perfkit.experiment.ledger import status_of
     from perfkit.report._figures import shown
 
     if done.record is None:
@@ -135,9 +136,8 @@ def _say_after(done: Done) -> None:
             print(_indented(done.details), file=sys.stderr, flush=True)
         return
     outcome = done.record.outcome
-    says = "holds" if outcome.holds else "does not hold"
     headline = shown(outcome.figures[outcome.headline])
-    print(f"     {says} here: {headline}; {outcome.sentence} ({done.seconds:.0f} s)")
+    print(f"     {status_of(done.record)}: {headline}; {outcome.sentence} ({done.seconds:.0f} s)")
     for warning in done.record.warnings:
         print(f"     note: {warning}")
     sys.stdout.flush()

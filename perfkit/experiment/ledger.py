@@ -14,7 +14,7 @@ from perfkit.experiment.recording import Figure
 from perfkit.experiment.records import Record, Records
 from perfkit.machine import facts
 
-__all__ = ["SCHEMA", "STATUSES", "Ledger", "Row", "Status", "ledger"]
+__all__ = ["SCHEMA", "STATUSES", "Ledger", "Row", "Status", "ledger", "status_of"]
 
 SCHEMA = "perfkit.claims/1"
 
@@ -160,6 +160,11 @@ def _status(claim: Claim, decisive: list[Record]) -> Status:
         here = " here" if first.device.is_here else ""
         said = f"{word}{here}{', as tested' if _tested(claim, first) else ''}"
     return cast(Status, said)
+
+
+def status_of(record: Record) -> Status:
+    """The status that this record gives its claim by itself."""
+    return _status(claims()[record.claim], [record])
 
 
 def _tested(claim: Claim, record: Record) -> str:

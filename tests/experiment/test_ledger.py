@@ -8,7 +8,7 @@ import pytest
 
 from perfkit import report
 from perfkit.experiment.claims import claims
-from perfkit.experiment.ledger import STATUSES, Row, ledger
+from perfkit.experiment.ledger import STATUSES, Row, ledger, status_of
 from perfkit.experiment.recording import Figure, FigureKind
 from perfkit.experiment.records import Record, Records
 from tests.experiment.made_records import GPU, SOMEWHERE, here, made
@@ -193,6 +193,13 @@ def test_what_was_tested_instead_is_in_the_status_and_beside_it() -> None:
     html = report.html(ledger(Records((counted,)), ALL_TAUGHT))
     assert "✓" not in html
     assert "✓" in report.html(ledger(Records((made("C7", device=here()),)), ALL_TAUGHT))
+
+
+def test_a_record_by_itself_has_the_same_status() -> None:
+    simulated = made("C3", device=here(), figures={"r": Figure(9.0, "×", kind="simulated")})
+    for record in (simulated, made("C6", device=here()), made("C7", device=here(), holds=False)):
+        assert status_of(record) == row_of(record.claim, record).status
+    assert status_of(simulated) == "holds, simulated"
 
 
 def test_parts_that_are_tested_otherwise_are_parts() -> None:
