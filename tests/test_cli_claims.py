@@ -211,7 +211,7 @@ def test_recording_needs_torch_and_numpy_only(made_lessons: Path) -> None:
     out = made_lessons / "out"
     done = on_a_server(made_lessons, str(made_lessons / "record.py"), "record", "--out", str(out))
     assert done.returncode == 0, done.stderr
-    assert "holds here: 2.00×" in done.stdout
+    assert "holds here, as tested: 2.00×" in done.stdout
     assert "skipped: needs PIL, not installed here" in done.stdout
     assert "1 recorded, 1 skipped, 0 failed" in done.stdout
     (record,) = read_records([out]).records
