@@ -29,6 +29,7 @@ _LEAST_S, _LEAST_SHARE = 0.05, 0.1
 _MOST = 0.5
 _MOST_NAMED = 3
 _LEAST_SAMPLES = 2
+_MOST_ORDINARY = 2000
 _MOSTLY = 0.6
 _LONGEST_SOURCE = 60
 
@@ -45,6 +46,7 @@ class Stretch:
             empty where too few samples were taken.
         source: that line's source.
         share: how much of the stretch's samples ran below it.
+        below: the source of the call around it that ordinary steps do not make, if another line.
     """
 
     when: str
@@ -53,6 +55,7 @@ class Stretch:
     place: str = ""
     source: str = ""
     share: float = 0.0
+    below: str = ""
 
     def words(self) -> str:
         """The same in words."""
@@ -63,10 +66,9 @@ class Stretch:
         if not self.place:
             return f"{fmt_s(self.seconds)} {when}"
         most = "mostly" if self.share >= _MOSTLY else f"{fmt_share(self.share)} of it"
-        source = self.source
-        if len(source) > _LONGEST_SOURCE:
-            source = f"{source[:_LONGEST_SOURCE]}…"
-        return f"{fmt_s(self.seconds)} {when}, {most} at {self.place}{source and f': {source}'}"
+        source = f": {_shortened(self.source)}" if self.source else ""
+        below = f", below {_shortened(self.below)}" if self.below else ""
+        return f"{fmt_s(self.seconds)} {when}, {most} at {self.place}{source}{below}"
 
 
 @dataclass(frozen=True)
@@ -158,14 +160,15 @@ def elsewhere(
     def stretch(when: str, spans: Sequence[tuple[float, float]], n: int) -> Stretch:
         lost_s = sum(end - begin for begin, end in spans) - n * like_s
         seen = inside(spans)
-        around = common_frame(seen) if len(seen) >= _LEAST_SAMPLES else None
+        around = common_frame(seen, ordinary) if len(seen) >= _LEAST_SAMPLES else None
         if around is not None:
-            return Stretch(when, lost_s, n, around.place, around.source, around.share)
+            return Stretch(when, lost_s, n, around.place, around.source, around.share, around.below)
         top = lines_of(seen).by_line()[:1]
         if not top or top[0].n_samples < _LEAST_SAMPLES:
             return Stretch(when, lost_s, n)
         return Stretch(when, lost_s, n, top[0].place, top[0].source, top[0].share)
 
+    ordinary = inside([(b, e) for b, e in step_ends_s[1:] if e - b <= limit_s][:_MOST_ORDINARY])
     slow = [i for i, (begin, end) in enumerate(step_ends_s) if end - begin > limit_s]
     found = []
     if slow and slow[0] == 0:
@@ -184,6 +187,10 @@ def elsewhere(
         like_ms=like_s * 1e3,
         stretches=tuple(sorted(found, key=lambda s: -s.seconds)),
     )
+
+
+def _shortened(source: str) -> str:
+    return source if len(source) <= _LONGEST_SOURCE else f"{source[:_LONGEST_SOURCE]}…"
 
 
 def _which(slow: Sequence[int], n_steps: int) -> str:

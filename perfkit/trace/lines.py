@@ -46,6 +46,8 @@ _MOST_BACKGROUND = 36_000
 # A user line that runs so much of the region, through so many lines of a package, is a framework.
 _FRAMEWORK_SHARE = 0.5
 _FRAMEWORK_LINES = 4
+# A line that so many of the ordinary samples run below is no news.
+_USUAL = 0.1
 # Wrappers say nothing about what runs inside of them.
 _SAYS_NOTHING = re.compile(r"^(_?wrap(ped|per)?(_.*)?|inner|_fn|decorate_.*|_?call_.*|__call__)$")
 _TORCH = re.compile(r"[/\\]torch[/\\]")
@@ -405,38 +407,48 @@ class Around:
         place: what to call its line.
         source: the line's source.
         share: how many of the samples ran below it.
+        below: the source of the outermost line that these samples have in common and ordinary
+            ones do not, if that is another line: ``evaluate(model)``.
     """
 
     place: str
     source: str
     share: float
+    below: str = ""
 
 
-def common_frame(samples: Sequence[Sample], *, least: float = 0.7) -> Around | None:
+def common_frame(
+    samples: Sequence[Sample], ordinary: Sequence[Sample] = (), *, least: float = 0.7
+) -> Around | None:
     """The innermost line below which at least ``least`` of the samples ran; None if there is none.
 
     A loop that evaluates runs many lines, none of them for long: what they have in common is the
-    call of it.
+    call of it. Lines that ordinary samples run as well say nothing, where there are others.
     """
-    known = [s.key for s in samples if s.key is not None]
     counts: Counter[tuple[CodeType, int]] = Counter()
     depth: dict[tuple[CodeType, int], int] = {}
     callers: dict[tuple[CodeType, int], tuple[CodeType, int]] = {}
-    for key in known:
+    for sample in samples:
+        if sample.key is None:
+            continue
         user: tuple[CodeType, int] | None = None
-        for level, line in enumerate(reversed(key.chain)):
+        for level, line in enumerate(reversed(sample.key.chain)):
             if is_user_code(line[0].co_filename):
                 user = line
             elif user is not None:
                 callers[line] = user
             depth[line] = max(depth.get(line, 0), level)
-        counts.update(set(key.chain))
+        counts.update(set(sample.key.chain))
     shared = [line for line, count in counts.items() if count >= least * len(samples)]
     if not shared:
         return None
-    deepest = max(shared, key=lambda line: (depth[line], counts[line]))
+    usual = Counter(
+        line for s in ordinary if s.key is not None for line in set(s.key.chain) & set(shared)
+    )
+    own = [line for line in shared if usual[line] <= _USUAL * len(ordinary)]
+    deepest = max(own or shared, key=lambda line: (depth[line], counts[line]))
+    outermost = min(own, key=lambda line: depth[line], default=deepest)
     code, number = deepest
-    source = linecache.getline(code.co_filename, number).strip()
     cells = cell_names()
     if deepest in callers:
         caller, at = callers[deepest]
@@ -446,7 +458,16 @@ def common_frame(samples: Sequence[Sample], *, least: float = 0.7) -> Around | N
         )
     else:
         place = where(code.co_filename, number, cells)
-    return Around(place, source, counts[deepest] / len(samples))
+    return Around(
+        place,
+        _source(deepest),
+        counts[deepest] / len(samples),
+        _source(outermost) if outermost != deepest and ordinary else "",
+    )
+
+
+def _source(line: tuple[CodeType, int]) -> str:
+    return linecache.getline(line[0].co_filename, line[1]).strip()
 
 
 def _function(code: CodeType) -> str:
@@ -503,7 +524,7 @@ def _look(leaf: FrameType) -> _Key | None:
     """The innermost line of user code on the stack, what it called, and who called it."""
     chain: list[tuple[CodeType, int]] = []
     found = inner = None
-    n_chain = 0  # up to the outermost user frame; above it are the notebook's and perfkit's own
+    n_chain = 0  # up to the outermost user frame
     in_data_wait = False
     frame: FrameType | None = leaf
     while frame is not None:
@@ -511,7 +532,9 @@ def _look(leaf: FrameType) -> _Key | None:
         whose = _whose.get(code)
         if whose is None:
             whose = _whose[code] = _whose_code(code)
-        if whose != _NOBODYS:
+        if whose == _STOP and found is not None:
+            break  # what runs the user's code: the notebook, or perfkit
+        if whose in (_USERS, _PACKAGES):
             chain.append((code, frame.f_lineno or 0))
             if whose == _USERS:
                 n_chain = len(chain)
@@ -535,7 +558,9 @@ def _look(leaf: FrameType) -> _Key | None:
     )
 
 
-_NOBODYS, _USERS, _PACKAGES = 0, 1, 2
+_NOBODYS, _USERS, _PACKAGES, _STOP = 0, 1, 2, 3
+_RUNS_CODE = re.compile(r"[/\\](IPython|ipykernel|nbclient)[/\\]")
+_PERFKIT = str(Path(__file__).parents[1]) + os.sep
 _whose: dict[CodeType, int] = {}
 
 
@@ -544,5 +569,7 @@ def _whose_code(code: CodeType) -> int:
     file = code.co_filename
     if is_user_code(file):
         return _USERS
+    if _RUNS_CODE.search(file) or file.startswith(_PERFKIT):
+        return _STOP
     says = "-packages" in file and not _TORCH.search(file) and not _SAYS_NOTHING.match(code.co_name)
     return _PACKAGES if says else _NOBODYS

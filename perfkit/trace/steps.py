@@ -195,7 +195,8 @@ def _profilers_own_end(trace: Trace, work: Bool) -> Bool:
         return work
     last = trace.end_ns[work].max()
     waits = trace.is_a(Category.RUNTIME) & trace.named(lambda n: "DeviceSynchronize" in n)
-    return waits & (trace.start_ns >= last)
+    after: Bool = trace.start_ns >= last
+    return waits & after
 
 
 def _whole(trace: Trace) -> Steps:

@@ -54,6 +54,12 @@ def test_what_the_samples_have_in_common_is_the_call() -> None:
     found = common_frame(samples)
     assert found is not None
     assert (found.place, found.share) == ("cell [1], line 2", 1.0)
+    # where ordinary samples run below "evaluate" too, it is no news
+    usual = [Sample(0.0, _Key(leaves[0].code, 1, False, "x", None, 0, (same["train"],)))] * 20
+    again = common_frame(samples, usual)
+    assert again is not None
+    assert again.place == "cell [1], line 2"
+    assert common_frame(samples, samples) == common_frame(samples)
     assert common_frame(samples[:1] + [Sample(0.0, None)] * 9) is None
 
 

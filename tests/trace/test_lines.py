@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from perfkit.trace import Recorder
-from perfkit.trace.lines import NO_LINES, Line, LineSamples, Sampler, is_user_code
+from perfkit.trace.lines import NO_LINES, Line, LineSamples, Sampler, _look, is_user_code
 
 
 @pytest.mark.parametrize(
@@ -183,3 +183,28 @@ def test_a_loop_that_holds_the_lock_is_seen_and_the_switch_interval_is_put_back(
     assert sys.getswitchinterval() == before
     seen = [x.text for x in sampler.result().by_line()]
     assert any("total" in text or "range" in text for text in seen)
+
+
+def test_what_runs_the_users_code_is_no_line_of_it() -> None:
+    """A cell under a magic is run by the notebook from a cell: only the inner one counts."""
+
+    def source(name: str, called: str) -> str:
+        return f"def {name}(inside):\n    return {called}\n"
+
+    spaces: list[dict[str, object]] = []
+    for file, name in (
+        ("<ipython-input-1-x>", "leaf"),
+        ("/x/site-packages/lightning/loops.py", "run"),
+        ("<ipython-input-1-x>", "cell"),
+        ("/x/site-packages/IPython/core/interactiveshell.py", "run_cell_magic"),
+        ("<ipython-input-2-x>", "outer"),
+    ):
+        space: dict[str, object] = {"look": lambda: _look(sys._getframe(1))}
+        called = "look()" if name == "leaf" else "inside[0](inside[1:])"
+        exec(compile(source(name, called), file, "exec"), space)
+        spaces.append(space)
+    names = ("leaf", "run", "cell", "run_cell_magic", "outer")
+    functions = [space[name] for space, name in zip(spaces, names, strict=True)]
+    key = functions[-1](functions[-2::-1])  # type: ignore[operator]
+    assert key is not None
+    assert [code.co_name for code, _ in key.chain] == ["leaf", "run", "cell"]
