@@ -20,7 +20,7 @@ _REFUSED: tuple[tuple[Callable[[Values], bool], str], ...] = (
     (
         lambda v: on(v, "deterministic") and on(v, "cudnn_benchmark"),
         "deterministic and cudnn_benchmark: the benchmark chooses kernels by time, so another run "
-        "may take others; switch one off",
+        "may choose others; switch one off",
     ),
     (
         lambda v: on(v, "fused") and v.get("foreach") is True,
@@ -30,7 +30,7 @@ _REFUSED: tuple[tuple[Callable[[Values], bool], str], ...] = (
     (
         lambda v: on(v, "cuda_graphs") and v.get("collate") in _VARYING,
         "cuda_graphs and collate pad or bucket: a graph replays the shapes that it was captured "
-        "with, and these batches change; take collate='pad_to_max'",
+        "with, and these batches change; use collate='pad_to_max'",
     ),
     (
         lambda v: on(v, "cuda_graphs") and v.get("accumulate", 1) > 1,
@@ -40,7 +40,7 @@ _REFUSED: tuple[tuple[Callable[[Values], bool], str], ...] = (
     (
         lambda v: on(v, "cuda_graphs") and v.get("precision") == "fp16",
         "cuda_graphs and precision='fp16': the gradient scaler asks the GPU in each step whether "
-        "to update, which cannot be captured; take bf16",
+        "to update, which cannot be captured; use bf16",
     ),
     (
         lambda v: on(v, "cuda_graphs") and on(v, "checkpointing"),
@@ -50,7 +50,7 @@ _REFUSED: tuple[tuple[Callable[[Values], bool], str], ...] = (
     (
         lambda v: on(v, "cuda_graphs") and v.get("compile") in _GRAPHED_MODES,
         "cuda_graphs and compile='reduce-overhead' or 'max-autotune': both would capture the same "
-        "step; take compile=True",
+        "step; use compile=True",
     ),
     (
         lambda v: on(v, "cuda_graphs") and v.get("world_size", 1) > 1,

@@ -73,7 +73,7 @@ def _is_malloc(path: str) -> bool:
 @functools.cache
 def _found(name: str, library_path: str, prefix: str) -> Library:
     if sys.platform != "linux":
-        return Library(None, f"LD_PRELOAD, which puts {name} in front, is Linux's")
+        return Library(None, f"LD_PRELOAD, which puts {name} in front, works on Linux only")
     failed = ""
     for path in _candidates(name, library_path, prefix):
         problem = _tried(path, _OWN_SYMBOL[name])

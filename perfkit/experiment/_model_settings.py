@@ -8,7 +8,7 @@ from perfkit.experiment._setting import Setting
 _MOST_BATCH = 1_048_576
 _MOST_PARTS = 65_536
 
-_OTHER_KERNELS = "Other kernels add in another order."
+_OTHER_KERNELS = "Different kernels add in a different order."
 _GPU = "a CUDA GPU"
 _COMPILE_MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -70,7 +70,7 @@ SETTINGS: tuple[Setting, ...] = (
         "A loss with a Python loop over its parts, or the same in a few operators.",
         "08",
         numerics="rounding",
-        numerics_note="The same sum in another order.",
+        numerics_note="The same sum in a different order.",
         claims=("A15",),
     ),
     Setting(
@@ -113,7 +113,7 @@ SETTINGS: tuple[Setting, ...] = (
         False,
         "menu",
         "rebuild",
-        "The model is compiled at its first steps, which take long; on, or one of torch's modes.",
+        "Compiles the model in its first steps, which take long; on, or one of torch's modes.",
         "10",
         numerics="rounding",
         numerics_note="Fused operators round less often.",
@@ -150,7 +150,7 @@ SETTINGS: tuple[Setting, ...] = (
         "One kernel updates all parameters (SGD, Adam, AdamW, Adagrad).",
         "10",
         numerics="rounding",
-        numerics_note="The same update, rounded in other places.",
+        numerics_note="The same update, rounded in different places.",
         applied_by="optimizer_kwargs",
         claims=("C10",),
         _accept=_rules.flag,
@@ -165,7 +165,7 @@ SETTINGS: tuple[Setting, ...] = (
         "A few kernels update many parameters at a time; off, each one by itself.",
         "10",
         numerics="rounding",
-        numerics_note="The same update, rounded in other places.",
+        numerics_note="The same update, rounded in different places.",
         applied_by="optimizer_kwargs",
         claims=("C10",),
         _accept=_rules.flag_or("auto"),

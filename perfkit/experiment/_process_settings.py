@@ -14,7 +14,7 @@ _MOST_PROCESSES = 256
 _MOST_BUCKET_MB = 65_536
 
 _GPU = "a CUDA GPU"
-_OTHER_KERNELS = "Other kernels add in another order."
+_OTHER_KERNELS = "Different kernels add in a different order."
 
 
 def _cores() -> int:

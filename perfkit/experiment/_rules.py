@@ -98,7 +98,7 @@ def precision_here(value: Any, machine: Machine) -> str | None:
     if not machine.gpus:
         why = {
             "tf32": "TF32 is a mode of NVIDIA GPUs",
-            "fp16": "fp16 training needs a GPU; take bf16 on a CPU",
+            "fp16": "fp16 training needs a GPU; use bf16 on a CPU",
         }
         return f"{why[value]} ({machine.capability('gpu').reason})"
     capability = machine.capability(value)
@@ -129,7 +129,7 @@ def more_than_cores(what: str) -> Need:
         if value <= machine.cores:
             return None
         cores = f"{machine.cores} core{'s' * (machine.cores != 1)}"
-        return f"{value} {what} share {cores}: where they compute they take turns"
+        return f"{value} {what} share {cores}: those that compute take turns"
 
     return hint
 
@@ -155,7 +155,7 @@ def several_cores_for(unwanted: str, what: str) -> Need:
         if not hasattr(os, "sched_setaffinity"):
             return f"pinning to cores works on Linux; this is {machine.system.split()[0]}"
         if value == what and machine.cores < 2:
-            return "it takes at least two cores, and here is one"
+            return "it needs at least two cores, and this machine has one"
         return None
 
     return need
@@ -196,7 +196,7 @@ def processes_here(value: Any, machine: Machine) -> str | None:
         n = len(machine.gpus)
         if value <= n:
             return None
-        return f"{value} processes need {value} GPUs, and here {'is' if n == 1 else 'are'} {n}"
+        return f"{value} processes need {value} GPUs, and this machine has {n}"
     if machine.torch is None:
         return "torch is not installed"
     import torch.distributed

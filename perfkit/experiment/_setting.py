@@ -90,7 +90,7 @@ class Setting:
         return self._hint(self.check(value), machine)
 
     def about(self) -> str:
-        """All that a reader should know before flipping it, in a few sentences."""
+        """What a reader should know before changing it, in a few sentences."""
         parts = [self.help]
         if self.numerics not in (None, "none"):
             parts.append(f"Results: {self.numerics_note}")

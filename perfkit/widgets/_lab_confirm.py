@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -14,9 +15,26 @@ if TYPE_CHECKING:
     from perfkit.experiment.result import RunResult
     from perfkit.experiment.settings import Setting
 
-# A block starts two fresh processes and takes 2 to 4 s with a small workload: this many give an
-# interval of some percent.
-BUDGET_S = 30.0
+# What Confirm may take: six blocks of a small workload fit, and slow steps get more time.
+_SHORTEST_S, _LONGEST_S = 30.0, 120.0
+_BLOCKS = 6
+# A block starts both runs, warms them up, and measures four letters of at least this much.
+_WARM_UP_STEPS = 4
+_LETTER_S, _LETTER_STEPS = 0.25, 3
+
+
+def budget_s_of(base: RunResult, other: RunResult) -> float:
+    """How long a comparison of these two needs for an interval, as far as can be foreseen."""
+    steps_s = [(run.mean_ms or 0.0) / 1e3 for run in (base, other)]
+    starts_s = sum(run.first_point_s or 0.0 for run in (base, other))
+    letter_s = max(_LETTER_S, _LETTER_STEPS * max(steps_s))
+    block_s = starts_s + _WARM_UP_STEPS * sum(steps_s) + 4 * letter_s
+    return min(max(_BLOCKS * block_s, _SHORTEST_S), _LONGEST_S)
+
+
+def has_interval(answer: ABResult) -> bool:
+    """Whether there were enough blocks for the answer to say anything."""
+    return answer.ratio.low > 0 and math.isfinite(answer.ratio.high)
 
 
 class Confirmation:
@@ -25,6 +43,7 @@ class Confirmation:
     Args:
         packed: the workload, as the runs ran it.
         base, other: the pinned run and the one that is compared with it.
+        budget_s: seconds to spend; None for what the two are likely to need.
         say: takes a line of progress, from this thread.
         ended: is called at the end, from this thread; see :attr:`answer` and :attr:`error`.
     """
@@ -36,7 +55,7 @@ class Confirmation:
         base: RunResult,
         other: RunResult,
         *,
-        budget_s: float,
+        budget_s: float | None,
         say: Callable[[str], None],
         ended: Callable[[Confirmation], None],
     ) -> None:
@@ -45,7 +64,8 @@ class Confirmation:
         self.error: BaseException | None = None
         self.stopped = threading.Event()
         self._arms = (dict(base.values), dict(other.values))
-        self._packed, self._settings, self._budget_s = packed, settings, budget_s
+        self._packed, self._settings = packed, settings
+        self.budget_s = budget_s_of(base, other) if budget_s is None else budget_s
         self._say, self._ended = say, ended
         self._thread = threading.Thread(target=self._work, name="perfkit-lab-confirm", daemon=True)
 
@@ -72,7 +92,7 @@ class Confirmation:
                     self._packed,
                     *self._arms,
                     settings=self._settings,
-                    budget_s=self._budget_s,
+                    budget_s=self.budget_s,
                     names=(f"run {self.base}", f"run {self.other}"),
                     say=self._progress,
                 )

@@ -40,7 +40,7 @@ from perfkit.widgets import _lab_rows as rows_
 from perfkit.widgets._cell import Execution, execution
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
 from perfkit.widgets._history import History, planar
-from perfkit.widgets._lab_confirm import BUDGET_S, Confirmation
+from perfkit.widgets._lab_confirm import Confirmation, has_interval
 from perfkit.widgets._lab_figure import Curve, columns, png
 from perfkit.words import fmt_ms
 
@@ -276,21 +276,23 @@ class Lab(anywidget.AnyWidget):
             self._show_state(last.state, self._told(last))
         self._picture_later(self._board())
 
-    def confirm(self, run: int | None = None, *, budget_s: float = BUDGET_S) -> ABResult:
+    def confirm(self, run: int | None = None, *, budget_s: float | None = None) -> ABResult:
         """Compare a run with the pinned one in turns, in fresh processes; wait for the answer.
 
         The answer replaces the ratio in the table. Ctrl-C stops it and comes through.
 
         Args:
             run: the number of a run; by default the last one that is not pinned.
-            budget_s: how long it may take, see :func:`perfkit.ab`.
+            budget_s: seconds to spend; by default what the two runs are likely to need, from
+                30 s to 2 min.
 
         Raises:
             UsageError: there are no two runs to compare, another Lab is running, or
                 :meth:`stop` was called meanwhile.
             WorkloadError: a run of the comparison failed.
         """
-        confirmation = self._begin_confirmation(run, positive("budget_s", budget_s))
+        budget = None if budget_s is None else positive("budget_s", budget_s)
+        confirmation = self._begin_confirmation(run, budget)
         try:
             confirmation.wait()
         except BaseException:
@@ -386,7 +388,7 @@ class Lab(anywidget.AnyWidget):
         found = [str(run.run_id) for run in self.runs if rows_.is_measured(run)]
         return f"runs with measured steps are {', '.join(found)}" if found else "no run yet"
 
-    def _begin_confirmation(self, number: int | None, budget_s: float) -> Confirmation:
+    def _begin_confirmation(self, number: int | None, budget_s: float | None) -> Confirmation:
         global _active
         if self._closed:
             raise UsageError("this Lab is closed: make a new one")
@@ -414,7 +416,7 @@ class Lab(anywidget.AnyWidget):
                 say=self._confirming,
                 ended=self._confirmed,
             )
-        self._confirming("starting")
+        self._confirming(f"about {confirmation.budget_s:.0f} s")
         confirmation.start()
         return confirmation
 
@@ -432,8 +434,12 @@ class Lab(anywidget.AnyWidget):
         try:
             told = "the comparison was stopped before it had an answer"
             if now.answer is not None:
-                self._answers[now.base, now.other] = now.answer
                 told = now.answer.sentence
+                if has_interval(now.answer):
+                    self._answers[now.base, now.other] = now.answer
+                else:
+                    longer = f"lab.confirm({now.other}, budget_s={2 * now.budget_s:.0f})"
+                    told += f" Still unconfirmed: give it more time with {longer}."
             elif now.error is not None:
                 told = f"no answer: {now.error}"
                 if not isinstance(now.error, PerfkitError):
@@ -510,7 +516,7 @@ class Lab(anywidget.AnyWidget):
         self._begin({name: value})
 
     def _confirm_later(self, run: int) -> None:
-        self._begin_confirmation(run, BUDGET_S)
+        self._begin_confirmation(run, None)
 
     def _restart(self) -> None:
         self._begin({})

@@ -223,7 +223,7 @@ def test_live_plot_of_a_busy_cell(open_notebook: Callable) -> None:
 
 
 def test_pin_and_confirm_by_keyboard(open_notebook: Callable) -> None:
-    quick = "import perfkit.widgets.lab as of_lab; of_lab.BUDGET_S = 5.0"
+    quick = "from perfkit.widgets import _lab_confirm; _lab_confirm._SHORTEST_S = 12.0"
     book = open_notebook([DATA, quick, LAB.replace("seconds=4", "seconds=1")], "pin")
     page = book.page
     book.run_all()

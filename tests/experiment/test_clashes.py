@@ -26,7 +26,7 @@ def machine(*, n_gpus=0, cores=4):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"deterministic": True, "cudnn_benchmark": True}, "another run may take others"),
+        ({"deterministic": True, "cudnn_benchmark": True}, "another run may choose others"),
         ({"fused": True, "foreach": True}, "torch refuses both"),
         ({"cuda_graphs": True, "collate": "pad"}, "these batches change"),
         ({"cuda_graphs": True, "collate": "bucket"}, "these batches change"),
@@ -111,12 +111,13 @@ def test_without_a_gpu_the_reason_names_it(name, value, words):
 
 def test_processes_need_a_gpu_each_where_there_are_some():
     one = CATALOGUE["world_size"]
-    assert one.unavailable(2, machine(n_gpus=1)) == "2 processes need 2 GPUs, and here is 1"
+    assert (
+        one.unavailable(2, machine(n_gpus=1)) == "2 processes need 2 GPUs, and this machine has 1"
+    )
     assert one.unavailable(2, machine(n_gpus=2)) is None
     assert one.note(2, machine(n_gpus=2, cores=1)) is None
     assert (
-        one.note(4, machine(cores=2))
-        == "4 processes share 2 cores: where they compute they take turns"
+        one.note(4, machine(cores=2)) == "4 processes share 2 cores: those that compute take turns"
     )
     assert one.unavailable(2, replace(machine(), torch=None)) == "torch is not installed"
 

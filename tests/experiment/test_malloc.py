@@ -14,7 +14,7 @@ from perfkit.experiment import CATALOGUE, _malloc
 from perfkit.experiment.settings import check_values, resolve
 from perfkit.machine import facts
 
-linux = pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD is Linux's")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD works on Linux only")
 compiles = pytest.mark.skipif(shutil.which("cc") is None, reason="makes a library with cc")
 
 
@@ -55,7 +55,7 @@ def test_none_there_says_which_package(name):
 
 def test_elsewhere_it_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "is Linux's" in _malloc.find("jemalloc").reason
+    assert "works on Linux only" in _malloc.find("jemalloc").reason
 
 
 @linux

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import os
@@ -550,7 +551,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         while asked["hold"] is not None and not asked["hold"].is_set():
             _cancel.raise_if_cancelled()
             time.sleep(0.005)
-        ratio = Ratio((asked["low"] + asked["high"]) / 2, asked["low"], asked["high"])
+        ratio = Ratio((asked["low"] + min(asked["high"], 4)) / 2, asked["low"], asked["high"])
         return SimpleNamespace(
             ratio=ratio,
             blocks=(None,) * 8,
@@ -596,6 +597,34 @@ def test_confirm_that_sees_no_difference_says_so(
     answers.update(low=0.98, high=1.04)
     lab.confirm(2)
     assert lab.rows[1]["ratio"]["detail"].startswith("no difference seen [0.98")
+
+
+def test_confirm_with_too_few_blocks_confirms_nothing(
+    make: Callable[..., Lab], answers: dict[str, Any]
+) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    answers.update(low=0.0, high=float("inf"))
+    lab.confirm(2, budget_s=10)
+    assert answers["more"]["budget_s"] == 10
+    assert lab.rows[1]["ratio"]["kind"] == "unconfirmed"
+    assert (
+        "Still unconfirmed: give it more time with lab.confirm(2, budget_s=20)"
+        in (lab.status["line"])
+    )
+
+
+def test_confirm_takes_longer_for_slow_steps(
+    make: Callable[..., Lab], answers: dict[str, Any]
+) -> None:
+    from perfkit.widgets._lab_confirm import budget_s_of
+
+    lab = make()
+    fast = lab.run()
+    assert budget_s_of(fast, fast) == 30
+    slow = dataclasses.replace(fast, step_ms=50 * fast.step_ms)  # 2 s a step
+    assert budget_s_of(fast, slow) == 120
 
 
 def test_confirm_from_the_browser_and_stop(

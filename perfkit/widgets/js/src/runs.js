@@ -137,7 +137,7 @@ export function createRuns(send) {
                     class: "pk-confirm",
                     "data-key": `confirm-${row.run}`,
                     "aria-label": `Confirm: run ${row.run} and run ${pinned.run} in turns`,
-                    title: `Run ${row.run} and run ${pinned.run} in turns, in fresh processes (about 30 s)`,
+                    title: `Run ${row.run} and run ${pinned.run} in turns, in fresh processes (30 s or more)`,
                     onclick: () => send({ type: "confirm", run: row.run }),
                   },
                   "Confirm",
