@@ -26,7 +26,7 @@ def test_its_repr_is_one_line_with_value_interval_place_and_date(tmp_path: Path)
 @pytest.mark.parametrize(
     ("made_of", "text"),
     [
-        (Figure(100_663_296, "B", kind="exact"), "100 663 296 B, counted "),
+        (Figure(100_663_296, "B", kind="exact"), "100,663,296 B, counted "),
         (Figure(5.0, "×", kind="exact"), "5.00×, counted "),
         (Figure(3, "of 3 trainers"), "3 of 3 trainers, "),
         (Figure(0.25, "1", kind="simulated"), "0.250, simulated, "),
