@@ -1,7 +1,7 @@
-"""One side of a comparison: a run that goes on for a letter at a time, and stands still between.
+"""One side of a comparison: a run that works for a letter at a time and pauses in between.
 
 Two of them are alive at once and take turns (A B B A), so that what changes slowly meets both
-alike, at the price of one start each. They stand still between two steps
+alike, at the price of one start each. They pause between two steps
 (:meth:`~perfkit.experiment.session.Session.park`), with their loader workers and threads.
 """
 
@@ -24,9 +24,9 @@ from perfkit.experiment.settings import Setting, Settings
 
 # A letter goes on until it has this many steps, however long they are.
 _FEWEST_STEPS = 3
-# The first step after a standstill finds cold caches: it is left out where others are left.
+# The first step after a pause finds cold caches: it is left out where other steps remain.
 _LEAVES_FIRST_OUT = 5
-# How soon to look for the warm-up's end, which only a standstill tells.
+# How soon to look for the warm-up's end, which only a pause shows.
 _WARM_UP_LOOK_S = 0.05
 # The run itself has no end: whoever holds the arm ends it.
 _NO_END_S = 86_400.0
@@ -93,7 +93,7 @@ class Arm:
         return self._state in FINAL_STATES
 
     def begin(self) -> None:
-        """Start, warm up, and stand still. A run that has ended meanwhile is no error here."""
+        """Start, warm up, and pause. A run that has ended meanwhile is no error here."""
         began_s = time.monotonic()
         self._session.start(**self._values)
         self._wait(lambda: self._n_steps > 0)

@@ -15,7 +15,7 @@ from perfkit.experiment.result import RunResult
 from perfkit.experiment.settings import Setting, Settings
 from perfkit.words import fmt_s
 
-# A letter is long against what interrupts a step, and has some steps of the slower arm.
+# A letter is long compared with what interrupts a step, and holds some steps of the slower arm.
 _LETTER_S = 0.25
 _LETTER_STEPS = 6
 # Where starting the processes takes long, measuring gets at least half as much of a block: all
@@ -118,8 +118,8 @@ class Blocks:
         if run.state == "out of memory" and cut.together and not self._apart:
             self._apart = True
             self.warnings.append(
-                "there was no memory for both arms at once, so one ran after the other: within "
-                "a block drift is not cancelled, over the blocks it is"
+                "there was no memory for both arms at once, so they ran one after the other: "
+                "drift cancels over the blocks, but not within one"
             )
             return
         self._tries_left -= 1
@@ -187,8 +187,8 @@ class Blocks:
             return False
         self.warnings.append(
             f"starting both takes {fmt_s(start_s)}, so one process of each served all blocks: "
-            "what differs from process to process is not in the interval; raise budget_s to "
-            "have fresh ones in each block"
+            "the interval leaves out what differs from process to process; raise budget_s to "
+            "start fresh ones for each block"
         )
         return True
 

@@ -18,7 +18,7 @@ from perfkit.words import fmt_bytes
 
 __all__ = ["LargestBatch", "largest_batch"]
 
-# Out of memory; an exit by the system's killer is told as "killed", with a question mark.
+# Out of memory; an exit by the system's killer is called "killed", with a question mark.
 _NO_MEMORY = ("out of memory",)
 
 

@@ -20,8 +20,8 @@ class Knee:
 
     The rule: of all values from the smallest on, the first whose time per step (or sample) is
     not shown to be more than ``margin`` above that of the fastest value ("shown" means that the
-    interval of the ratio lies beyond the margin as a whole), and is measured no more than twice
-    the margin above it: else a wide interval would pass for equality.
+    whole interval of the ratio is beyond the margin), and is measured no more than twice the
+    margin above it: otherwise a wide interval would pass for equality.
 
     Attributes:
         setting: its name.
@@ -31,7 +31,7 @@ class Knee:
         margin: the share that does not count, 0.05 for 5 %.
         sure: whether the intervals are narrow enough to say that the knee loses no more than the
             margin, and that every smaller value does.
-        undecided: the smaller values of which it is not shown that they lose more than the margin.
+        undecided: the smaller values that are not shown to lose more than the margin.
         sentence: all this in words.
     """
 
@@ -75,13 +75,13 @@ def knee_of(setting: str, values: Sequence[tuple[Any, Interval]], best: Any, mar
         )
     if undecided:
         said += (
-            f". That {' or '.join(map(repr, undecided))} would not do as well is not shown: "
+            f". It is not shown that {' or '.join(map(repr, undecided))} would be worse: "
             f"{'their intervals are' if len(undecided) > 1 else 'its interval is'} wide; raise "
             "budget_s"
         )
     if not shown:
         said += (
-            f". That it loses no more than {percent} is not shown: the interval is wide; raise "
+            f". It is not shown that it loses at most {percent}: the interval is wide; raise "
             "budget_s"
         )
     sure = shown and not undecided

@@ -6,8 +6,8 @@
     print(found)
     found.knee("num_workers")
 
-A **round** runs every point once, each in a fresh process, in an order drawn by lot: what drifts
-over minutes meets all points alike, and two points are compared by their ratio in each round. A
+A **round** runs every point once, each in a fresh process, in random order: what drifts over
+minutes affects all points alike, and two points are compared by their ratio in each round. A
 grid of many points is halved: after each round the slower half is left out, until few are left.
 A run that fails is a result. With a store every run is on the disk before the next begins, and a
 second call goes on where the first was cut off.

@@ -4,9 +4,9 @@
 
     print(perfkit.tune(workload, ["num_workers", "channels_last", "compile"]))
 
-What comes out of a search is the luckiest of many, so it is not believed: the proposal runs
-against the start once more (:func:`perfkit.ab`), and only what is distinguishably faster there,
-and gives the same result within its precision's tolerance, is recommended.
+A search picks the luckiest of many, so its result needs a check: the proposal runs against the
+start once more (:func:`perfkit.ab`). perfkit recommends only what is distinguishably faster there
+and gives the same result within the tolerance of its precision.
 """
 
 from __future__ import annotations
@@ -220,8 +220,8 @@ def _judged(
     figures = f"{fmt_ratio(ratio.ratio)} {fmt_interval(ratio.low, ratio.high)} per {ratio.per}"
     if not ratio.different or ratio.ratio < 1:
         return False, (
-            f"Not recommended: {change}. The search saw it faster, the verification against the "
-            f"start does not: {figures}."
+            f"Not recommended: {change}. The search found it faster; the verification against the "
+            f"start did not: {figures}."
         )
     if same is not None and same.same is False:
         return False, (
@@ -230,7 +230,7 @@ def _judged(
         )
     told = "" if same is None else f" {same.sentence}"
     if same is None or same.same is None:
-        told = f" Whether it learns the same could not be told.{told}"
+        told = f" Whether it learns the same is unknown.{told}"
     return True, f"Recommended: {change}. Verified against the start: {figures} as fast.{told}"
 
 

@@ -22,7 +22,7 @@ __all__ = ["Conditions", "conditions", "drift"]
 # Less than this changes nothing that is read off the times.
 _SLOPE = 0.05
 _JUMP = 0.10
-# As for a trend: told unasked, so it must hardly ever be a false one.
+# As for a trend: nobody asked, so it must hardly ever be a false one.
 _CLEAR_P = 0.001
 _FEWEST = 10
 # A processor's clock moves by some per cent all the time.
@@ -34,7 +34,7 @@ _Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Conditions:
-    """The machine at one moment; None for what the system does not tell.
+    """The machine at one moment; None for what the system does not say.
 
     Attributes:
         load: mean number of running threads over the last minute, everybody's.
@@ -70,9 +70,9 @@ def drift(
 ) -> str:
     """What the machine did to both arms, in words; empty where nothing is clear.
 
-    A slope is told from 5 % over the whole measurement, by :func:`perfkit.timing.trend.trend`; a
-    jump from 10 %, by Pettitt's test (1979) on the point where it is clearest, which takes 11
-    blocks at least.
+    It mentions a slope from 5 % over the whole measurement (:func:`perfkit.timing.trend.trend`)
+    and a jump from 10 %: Pettitt's test (1979) on the point where it is clearest, which takes at
+    least 11 blocks.
 
     Args:
         slow, fast: blocks × letters, in order of time.

@@ -1,9 +1,10 @@
 """Splits each training step into data wait and the rest.
 
-The meter is told times, it reads no clock: whoever loops knows when a batch was asked for and
-when it came. Three calls a step, 0.4–0.8 µs together (measured by tests/bench/watch_overhead.py).
-Memory is bounded: two preallocated columns; when they are full every second step is dropped and
-from then on every second one is kept, then every fourth, and so on. Sums stay exact.
+The meter reads no clock: whoever loops knows when a batch was asked for and when it came, and
+passes the times in. Three calls a step, 0.4–0.8 µs together (measured by
+tests/bench/watch_overhead.py). Memory is bounded: two preallocated columns; when they are full
+every second step is dropped and from then on every second one is kept, then every fourth, and so
+on. Sums stay exact.
 """
 
 from __future__ import annotations

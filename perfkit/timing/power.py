@@ -1,7 +1,7 @@
 """How small a difference would a comparison have found?
 
 "No difference seen" says something only together with the difference that would have been seen.
-The smallest effect that is found with 80 % probability is the *minimum detectable effect*
+The smallest effect that is seen with 80 % probability is the *minimum detectable effect*
 (Bloom 1995, Minimum Detectable Effects, Evaluation Review 19(5))::
 
     effect = (t[α/2] + t[80 %]) · standard error        in logarithms, n - 1 degrees of freedom

@@ -26,7 +26,7 @@ __all__ = ["Summary", "drift_of", "summarize"]
 # The middle half of the values is wider than a quarter of the median: what
 # torch.utils.benchmark (utils/common.py, _IQR_GROSS_WARN_THRESHOLD) calls a gross spread.
 _WIDE_SPREAD = 0.25
-# A change of less than 5 % over the series is no news beside the usual noise of a step.
+# A change of less than 5 % over the series is lost in the usual noise of a step.
 DRIFT_FROM = 0.05
 # The first value stands out when it is this many times the median of the others.
 _WARM_UP_FACTOR = 2.0
@@ -196,7 +196,7 @@ def _doubts(
         )
     if together > 1 and n / together < _FEW:
         yield (
-            f"the values hang together in time: {n} of them say no more than about "
+            f"the values are correlated in time: {n} of them are worth no more than about "
             f"{max(round(n / together), 1)} independent ones, the interval is too narrow"
         )
     if n < 4 or median <= 0:

@@ -22,7 +22,7 @@ __all__ = ["Trend", "trend"]
 _BINS = 40
 # Fewer points than this say nothing about a trend.
 _FEWEST = 10
-# Two-sided p < 0.001: a trend is told unasked, so it must hardly ever be a false one.
+# Two-sided p < 0.001: nobody asked for the trend, so it must hardly ever be a false one.
 _CLEAR_P = 0.001
 _CONFIDENCE = 0.95
 # A line this many standard deviations of its residual high: of 9600 simulated AR(1) series of

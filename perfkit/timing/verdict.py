@@ -39,7 +39,7 @@ _LONG_FROM = 2.0
 # They come "every 10th" where so many of the distances between them are the same.
 _REGULAR = 0.8
 _LISTED = 3
-# Starting the loader is told when it takes a tenth of the run.
+# The sentence mentions starting the loader when it takes a tenth of the run.
 _STARTS_FROM = 0.1
 # Memory counts as creeping when it grows clearly, and by more than the counter's own grain over
 # the run: an allocator's counter is exact, resident size moves by what malloc keeps (a few MiB).
@@ -233,7 +233,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
             "into one another while medians over many converge to the true step"
         )
     if step is not None:
-        # the drift is told in the sentence, with its own threshold
+        # the sentence mentions drift, with a threshold of its own
         warnings += [w for w in step.warnings if not w.startswith("drift")]
     warnings += facts.problems
     return RunSummary(
@@ -408,7 +408,7 @@ def _sentence(
         f"(median step {fmt_ms(step.median)} [{fmt_ms(step.low)}, {fmt_ms(step.high)}], n={step.n})"
     ]
     if PARTLY_FROM <= share < 1:
-        parts.append(f"a loader that never waits would give {_gain(1 / (1 - share))}")
+        parts.append(f"a loader without waits would make it {_gain(1 / (1 - share))} as fast")
     if step.median > 0 and float(steps.step_ms.mean()) > _UNEVEN_FROM * step.median:
         parts.append(_uneven(steps, step.median, facts.during))
     if drift is not None:

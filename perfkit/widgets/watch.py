@@ -74,7 +74,7 @@ def watch(
         check_hz("update_hz", update_hz)
     in_kernel = has_front_end()
     if live and not in_kernel:
-        raise UsageError("live=True needs a Jupyter kernel, and this is none: leave it out")
+        raise UsageError("live=True needs a Jupyter kernel, and there is none here: leave it out")
     going_on = _CELL.same_run(loader, total, name) if in_kernel else None
     if going_on is not None:
         return going_on

@@ -270,7 +270,7 @@ def test_steps_in_which_the_loop_was_left_are_told(clock) -> None:
 def test_what_a_faster_loader_would_give_is_a_plain_number(clock, wait_ms, said: str) -> None:
     run = watched(clock, Loader(clock, 50, wait_ms=wait_ms))
     loop(clock, run)
-    assert f"a loader that never waits would give {said}" in run.summary.sentence
+    assert f"a loader without waits would make it {said}" in run.summary.sentence
 
 
 def test_fast_loops_send_few_points(clock) -> None:
