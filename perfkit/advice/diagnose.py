@@ -111,6 +111,7 @@ def diagnose(
     *,
     elsewhere: Elsewhere | None = None,
     busy: Busy | None = None,
+    not_steps: str = "",
 ) -> Diagnosis:
     """Name the bound and run every rule.
 
@@ -123,6 +124,8 @@ def diagnose(
         provenance: where the figures come from: ``measured here``, ``recorded`` …
         elsewhere: the code's time outside of steps like these.
         busy: what else the machine did meanwhile.
+        not_steps: why the figures are not of steps, although the code has some; nothing is
+            advised then.
     """
     bound = _bound(case)
     found = [f for rule in RULES for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
@@ -134,17 +137,22 @@ def diagnose(
     said = f"{_sentence(bound, case)} ({_step_words(step)}, {provenance})"
     what = f"{said}{_path(bound, case)}{uneven}."
     first = []
-    is_tentative = busy is not None and busy.is_busy
+    is_busy = busy is not None and busy.is_busy
+    is_tentative = is_busy or bool(not_steps)
     is_outside = elsewhere is not None and elsewhere.is_most
-    if busy is not None and is_tentative:
+    if busy is not None and is_busy:
         first.append(busy.sentence())
+    if not_steps:
+        first.append(not_steps)
     if elsewhere is not None and is_outside:
         first.append(elsewhere.sentence())
     if first:
         whose = "The recorded steps" if is_outside else "Your steps"
-        when = ", as far as a busy machine tells" if is_tentative else ""
+        if not_steps:
+            whose = "What was recorded"
+        when = ", as far as a busy machine tells" if is_busy else ""
         what = f"{whose}{when}: {_uncapital(what)}"
-    if is_tentative:
+    if is_busy:
         what += " Measure again on a quiet machine before you change anything."
     return Diagnosis(
         bound.bound_by,

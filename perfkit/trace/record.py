@@ -101,6 +101,7 @@ class Recording:
         elsewhere: the region's time outside of steps like the recorded ones; None where no step
             was recorded.
         busy: what else the machine did meanwhile.
+        cut_short: it ended early because the region started or ended a profiler by itself.
     """
 
     trace: Trace
@@ -114,6 +115,17 @@ class Recording:
     warnings: tuple[str, ...]
     elsewhere: Elsewhere | None = None
     busy: Busy | None = None
+    cut_short: bool = False
+
+    def not_steps(self) -> str:
+        """Why the figures are not of steps although the region has some; empty where they are."""
+        if not self.cut_short or self.n_steps_profiled or not self.n_steps_seen:
+            return ""
+        return (
+            "No step was recorded: your code runs a torch profiler of its own (take it out to "
+            "profile with perfkit), and what perfkit saw before it is "
+            f"{fmt_s(self.coverage.profiled_s)} of {fmt_s(self.coverage.region_s)}."
+        )
 
     def __repr__(self) -> str:
         return (
@@ -625,6 +637,7 @@ class Recorder:
             warnings=(*trace.warnings, *self._doubts(trace)),
             elsewhere=self._elsewhere(),
             busy=self._busy,
+            cut_short=self._cut_short,
         )
 
     def _elsewhere(self) -> Elsewhere | None:

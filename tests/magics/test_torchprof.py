@@ -398,3 +398,64 @@ def test_unload_leaves_a_magic_of_the_same_name_that_is_somebody_elses(kit: Note
     kit.shell.register_magic_function(lambda line: "mine", "line", "torchprof")
     kit.shell.run_line_magic("unload_ext", "perfkit")
     assert kit.run("%torchprof x").result.result == "mine"
+
+
+# ---- what it says is true of the whole cell ----------------------------------------------
+
+
+def test_no_verdict_from_the_time_before_the_cells_own_profiler(kit: Notebook) -> None:
+    shown = kit.run(
+        "%%torchprof -o p\nx.sum()\ntheirs = torch.profiler.profile()\ntheirs.start()\n"
+        "train(20)\ntheirs.stop()"
+    )
+    told = kit.ns["p"].diagnosis
+    assert told.is_tentative
+    assert "No step was recorded: your code runs a torch profiler of its own" in told.headline
+    text = " ".join(shown.bundles[0]["text/plain"].split())
+    assert "What to do" not in text
+
+
+def test_slow_steps_after_the_recorded_ones_are_named_by_line(kit: Notebook) -> None:
+    shown = kit.run(
+        "%%torchprof -o p\nimport time\nfor i in range(31):\n    train_step()\n"
+        "    if i % 10 == 9:\n        time.sleep(1.0)"
+    )
+    assert shown.error is None
+    found = kit.ns["p"].elsewhere
+    assert found.is_most
+    assert found.stretches[0].source == "time.sleep(1.0)"
+    assert found.stretches[0].place.endswith("line 6")
+    words = " ".join(shown.bundles[0]["text/plain"].split())
+    assert "was not in steps like the recorded ones" in words.partition("steps profiled")[0]
+    assert "every 10th step" in words or "steps (" in words  # a loaded machine adds some
+
+
+def test_time_before_the_first_step_is_named_too(kit: Notebook) -> None:
+    kit.run("%%torchprof -o p\nimport time\ntime.sleep(1.5)\ntrain(30)")
+    found = kit.ns["p"].elsewhere
+    assert found.stretches[0].when == "before the first step ended"
+    assert found.stretches[0].source == "time.sleep(1.5)"
+
+
+def test_a_small_statement_is_not_told_to_log_less(kit: Notebook) -> None:
+    kit.run("deep = nn.Sequential(*[nn.Linear(8, 8) for _ in range(30)])\nz = torch.rand(2, 8)")
+    kit.run("%torchprof -o p deep(z).sum().backward()")
+    findings = kit.ns["p"].diagnosis.findings
+    assert not [f for f in findings if "log(" in f.what_to_do]
+
+
+def test_a_framework_that_ends_whichever_profiler_runs_does_no_harm(kit: Notebook) -> None:
+    shown = kit.run(
+        "%%torchprof -o p\ntrain(20)\ntorch.autograd._disable_profiler()\n"
+        "with torch.profiler.profile() as q:\n    train_step()"
+    )
+    assert shown.error is None
+    assert kit.ns["p"].n == 6
+    shown = kit.run(
+        "%%torchprof -o p\ntrain(5)\nif torch.autograd._profiler_enabled():\n"
+        "    torch.autograd._disable_profiler()\nwith torch.profiler.profile() as q:\n"
+        "    train_step()"
+    )
+    assert shown.error is None
+    assert kit.ns["p"].n == 3
+    assert any(e.name == "aten::addmm" for e in kit.ns["q"].events())
