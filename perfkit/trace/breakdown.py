@@ -222,12 +222,11 @@ def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     backward = marked | (trace.is_a(Category.OP) & np.isin(trace.thread, engine_threads))
     calls = runtime_calls(trace, steps)
     backward_parts = union(start[backward], end[backward])
-    sync, copy = calls.rows[calls.is_sync], calls.rows[calls.is_copy]
     # What the step's thread does by itself; a gap in which it starts something is no engine gap.
     busy = start[(ops | data | optimizer) & ~backward]
     return {
-        "sync": union(start[sync], end[sync]),
-        "copy": union(start[copy], end[copy]),
+        "sync": calls.waiting(trace),
+        "copy": calls.copying(trace),
         "data wait": union(start[data], end[data]),
         "optimizer": _without_closures(union(start[optimizer], end[optimizer]), backward_parts),
         "backward": _close_gaps(backward_parts, busy),

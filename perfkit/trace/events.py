@@ -31,8 +31,8 @@ _COMMUNICATION = re.compile(r"^(nccl|rccl|msccl|nvshmem)|cross_device_reduce", r
 # Collectives that the host carries out, mostly in a thread of their own.
 _HOST_COLLECTIVE = ("gloo:", "mpi:", "ucc:")
 # A copy that takes this much longer than its bytes need has waited for the device first: from
-# pageable memory a host copies some GB a second, and a call may take a while to get going.
-_SLOWEST_BYTES_PER_NS = 0.5
+# pageable memory a host copies 2 GB a second and more, and a call may take a while to get going.
+_SLOWEST_BYTES_PER_NS = 2.0
 _LONGEST_START_NS = 1_000_000
 
 
@@ -56,6 +56,15 @@ def host_collectives(trace: Trace, steps: Steps) -> Intervals:
         & trace.named(lambda n: n.startswith(_HOST_COLLECTIVE))
     )
     return union(trace.start_ns[rows], trace.end_ns[rows])
+
+
+def launch_calls(trace: Trace, steps: Steps) -> Int64:
+    """Rows of the calls that launch kernels and graphs, also outside of operators."""
+    return np.flatnonzero(
+        trace.is_a(Category.RUNTIME)
+        & host_threads(trace, steps)[trace.thread]
+        & trace.named(lambda n: "Launch" in n)
+    )
 
 
 def driver_calls(trace: Trace, steps: Steps) -> Int64:
@@ -85,6 +94,8 @@ class RuntimeCalls:
         is_copy: a host-to-device transfer (the call, and the wait that belongs to it).
         blocks: the call returns only when the device is done: all syncs, and the copies that the
             host waits for. Not a copy that is only asked for (pinned memory).
+        copying_ns: of a sync that ends with a copy to the device: how long that copy took at its
+            end; 0 for others.
     """
 
     rows: Int64
@@ -92,6 +103,18 @@ class RuntimeCalls:
     is_sync: Bool
     is_copy: Bool
     blocks: Bool
+    copying_ns: Int64
+
+    def waiting(self, trace: Trace) -> Intervals:
+        """When the host waits for the device."""
+        rows = self.rows[self.is_sync]
+        return union(trace.start_ns[rows], trace.end_ns[rows] - self.copying_ns[self.is_sync])
+
+    def copying(self, trace: Trace) -> Intervals:
+        """When the host copies to the device, or has it copy."""
+        end = trace.end_ns[self.rows]
+        start = np.where(self.is_copy, trace.start_ns[self.rows], end - self.copying_ns)
+        return union(start, end)
 
 
 def backward_rows(trace: Trace) -> Bool:
@@ -173,7 +196,11 @@ def _runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
     took: Int64 = trace.end_ns[rows] - trace.start_ns[rows]
     # a wait that belongs to a copy, or a copy from memory that the driver must copy first
     blocks = is_sync | of_a_copy | (is_copy & (blocking | (joined & kind_pageable[device_name])))
-    n_bytes: Int64 = trace.n_bytes[np.maximum(device_row, 0)]
-    needed = np.where(joined & (n_bytes >= 0), n_bytes / _SLOWEST_BYTES_PER_NS, np.inf)
-    waited_first = is_copy & blocks & (took > needed + _LONGEST_START_NS)
-    return RuntimeCalls(rows, device_row, is_sync | waited_first, is_copy & ~waited_first, blocks)
+    at = np.maximum(device_row, 0)
+    busy: Int64 = trace.end_ns[at] - trace.start_ns[at]
+    needed = np.maximum(busy, (trace.n_bytes[at] / _SLOWEST_BYTES_PER_NS).astype(np.int64))
+    known = joined & (trace.n_bytes[at] >= 0)
+    waited_first = is_copy & blocks & known & (took > needed + _LONGEST_START_NS)
+    copying = np.where(waited_first, needed, 0).astype(np.int64)
+    is_sync, is_copy = is_sync | waited_first, is_copy & ~waited_first
+    return RuntimeCalls(rows, device_row, is_sync, is_copy, blocks, copying)

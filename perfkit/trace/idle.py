@@ -44,7 +44,7 @@ from perfkit._display import Shown
 from perfkit.trace._lookups import launch_rows, together
 from perfkit.trace.breakdown import busiest_device, device_layers, host_layers
 from perfkit.trace.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
-from perfkit.trace.events import driver_calls, runtime_calls
+from perfkit.trace.events import driver_calls, launch_calls, runtime_calls
 from perfkit.trace.intervals import EMPTY, Intervals, paint, union
 from perfkit.trace.steps import Steps, find_steps
 
@@ -132,8 +132,9 @@ def idle_causes(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
     waiting, after_running = _queued_parts(trace, gaps)
     short = waiting.end - waiting.start < _LONGEST_PAUSE_NS
     talking = after_running & _beside_a_collective(device[1], waiting)
-    driver = driver_calls(trace, steps)
+    driver, calls = driver_calls(trace, steps), launch_calls(trace, steps)
     working = [host[c] for c in ("forward", "backward", "optimizer")]
+    working.append(union(trace.start_ns[calls], trace.end_ns[calls]))
     layers = [
         busy,
         _select(waiting, talking),
