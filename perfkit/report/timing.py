@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from perfkit.timing.compare import Comparison
 from perfkit.timing.summary import Summary
 from perfkit.timing.verdict import MemoryUse, RunSummary
 from perfkit.words import (
+    ABSENT,
     fmt_bytes,
     fmt_change,
     fmt_chosen_share,
@@ -20,6 +22,7 @@ from perfkit.words import (
     fmt_ratio,
     fmt_s,
     fmt_share,
+    plural,
 )
 
 __all__ = ["html", "left", "text"]
@@ -99,15 +102,15 @@ def _comparison(c: Comparison) -> _View:
         (
             name,
             _amount(arm.median, arm.unit),
-            _interval(arm),
+            _interval(arm) if arm.confidence >= c.confidence else ABSENT,
             f"{_amount(arm.minimum, arm.unit)} … {_amount(arm.maximum, arm.unit)}",
             f"{arm.n} × {fmt_count(repeats)}",
         )
         for name, arm, repeats in zip(c.names, (c.slow, c.fast), c.repeats, strict=True)
     ]
-    ends = (c.low, c.high)
-    interval = " … ".join(fmt_ratio(end) if end > 0 else "0" for end in ends)
-    rows.append(("ratio", fmt_ratio(c.ratio), interval, "", f"{c.n_blocks} blocks"))
+    known = c.low > 0 and math.isfinite(c.high)
+    interval = f"{fmt_ratio(c.low)} … {fmt_ratio(c.high)}" if known else ABSENT
+    rows.append(("ratio", fmt_ratio(c.ratio), interval, "", plural(c.n_blocks, "block")))
     return _View(
         name="comparison",
         sentence=c.sentence,

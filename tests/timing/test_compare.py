@@ -182,6 +182,8 @@ def test_calls_longer_than_the_budget_are_made_twice_each(clock) -> None:
     assert len(c.warnings) == 1
     assert "two calls of each took 100 s, more than the budget of 8 s" in c.warnings[0]
     assert "raise budget_s" in c.warnings[0]
+    # neither of the calls has an interval, nor has their ratio
+    assert str(c).count(" – ") == 3
     assert json.loads(json.dumps(c.to_dict()))["high"] is None
 
 
