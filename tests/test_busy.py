@@ -98,3 +98,33 @@ def test_it_reads_this_machine():
     seen = BusyMark(threading.get_native_id()).until_now()
     assert seen.n_cores >= 1
     assert seen.process_s >= 0
+
+
+def test_the_other_ranks_of_a_torchrun_are_no_other_programs(monkeypatch: pytest.MonkeyPatch):
+    class Process:
+        pid = 1
+
+        def __init__(self, pid: int = 1, seconds: float = 1.0) -> None:
+            self.pid, self.seconds = pid, seconds
+
+        def cpu_times(self) -> SimpleNamespace:
+            return SimpleNamespace(user=self.seconds, system=0.0)
+
+        def parent(self) -> Agent:
+            return Agent(0)
+
+        def children(self, recursive: bool) -> list[Process]:
+            return []
+
+        def num_ctx_switches(self) -> SimpleNamespace:
+            return SimpleNamespace(involuntary=0)
+
+    class Agent(Process):
+        def children(self, recursive: bool) -> list[Process]:
+            return [Process(1), Process(2, 5.0)]
+
+    monkeypatch.setattr(psutil, "Process", Process)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert busy._process()[0] == 1.0
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert busy._process()[0] == 6.0

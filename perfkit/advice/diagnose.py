@@ -148,11 +148,11 @@ def diagnose(
         first.append(elsewhere.sentence())
     if first:
         whose = "The recorded steps" if is_outside else "Your steps"
-        if not_steps:
-            whose = "What was recorded"
         when = ", as far as a busy machine tells" if is_busy else ""
         what = f"{whose}{when}: {_uncapital(what)}"
-    if is_busy:
+    if not_steps:
+        what = "So there is no verdict on your steps."
+    elif is_busy:
         what += " Measure again on a quiet machine before you change anything."
     return Diagnosis(
         bound.bound_by,

@@ -42,7 +42,7 @@ class Busy:
     Attributes:
         wall_s: how long was measured.
         n_cores: cores that this process may use.
-        process_s: CPU time of this process and of its children.
+        process_s: CPU time of this process, its children and, under torchrun, its other ranks.
         waited_s: how long the thread that waited most for a core was ready but not running.
         others_s: CPU time that other programs took on the cores that this process may use.
         involuntary_switches: how often this process lost its core.
@@ -181,9 +181,12 @@ def _process() -> tuple[float, float | None]:
     total_s += times.user + times.system
     total_s += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
     try:
-        children = process.children(recursive=True)
+        # the other ranks of a torchrun are no other programs
+        parent = process.parent() if "LOCAL_RANK" in os.environ else None
+        children = (parent or process).children(recursive=True)
     except psutil.Error:
         children = []
+    children = [child for child in children if child.pid != process.pid]
     for child in children:
         try:
             spent = child.cpu_times()

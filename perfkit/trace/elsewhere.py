@@ -30,6 +30,7 @@ _MOST = 0.5
 _MOST_NAMED = 3
 _LEAST_SAMPLES = 2
 _MOST_ORDINARY = 2000
+_NEARLY_ALL = 0.85
 _MOSTLY = 0.6
 _LONGEST_SOURCE = 60
 
@@ -174,10 +175,9 @@ def elsewhere(
     if slow and slow[0] == 0:
         found.append(stretch("before the first step ended", [step_ends_s[0]], 1))
         slow = slow[1:]
-    if slow:
-        found.append(
-            stretch(_which(slow, len(step_ends_s)), [step_ends_s[i] for i in slow], len(slow))
-        )
+    for some in _by_weight(slow, [end - begin - like_s for begin, end in step_ends_s]):
+        when = _which(some, len(step_ends_s))
+        found.append(stretch(when, [step_ends_s[i] for i in some], len(some)))
     last_s = step_ends_s[-1][1]
     if ended_s - last_s > limit_s:
         found.append(stretch("after the last step", [(last_s, ended_s)], 0))
@@ -187,6 +187,21 @@ def elsewhere(
         like_ms=like_s * 1e3,
         stretches=tuple(sorted(found, key=lambda s: -s.seconds)),
     )
+
+
+def _by_weight(slow: Sequence[int], excess_s: Sequence[float]) -> list[list[int]]:
+    """The few steps that make up nearly all of the time, and the others apart."""
+    total_s = sum(excess_s[i] for i in slow)
+    main: list[int] = []
+    so_far_s = 0.0
+    for i in sorted(slow, key=lambda i: -excess_s[i]):
+        # steps as slow as the last one chosen belong to it
+        if so_far_s >= _NEARLY_ALL * total_s and excess_s[i] < 0.5 * excess_s[main[-1]]:
+            break
+        main.append(i)
+        so_far_s += excess_s[i]
+    others = sorted(set(slow) - set(main))
+    return [sorted(group) for group in (main, others) if group]
 
 
 def _shortened(source: str) -> str:

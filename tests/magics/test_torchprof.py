@@ -410,6 +410,7 @@ def test_no_verdict_from_the_time_before_the_cells_own_profiler(kit: Notebook) -
     )
     told = kit.ns["p"].diagnosis
     assert told.is_tentative
+    assert told.sentence == "So there is no verdict on your steps."
     assert "No step was recorded: your code runs a torch profiler of its own" in told.headline
     text = " ".join(shown.bundles[0]["text/plain"].split())
     assert "What to do" not in text

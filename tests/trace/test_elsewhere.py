@@ -136,3 +136,13 @@ def test_a_few_slow_steps_are_worth_no_headline() -> None:
 
 def test_nothing_recorded_says_nothing() -> None:
     assert elsewhere([(0.0, 1.0)], 0.0, 2.0, [], [], _lines_of) is None
+
+
+def test_small_hiccups_do_not_blur_the_period() -> None:
+    lengths = [2.0 if i % 10 == 9 else 0.1 for i in range(40)]
+    lengths[3] = lengths[24] = 0.3
+    found = _of(lengths, dict.fromkeys(range(9, 40, 10), "evaluate(model)"))
+    assert [s.when for s in found.stretches] == [
+        "in every 10th step (steps 10, 20 … 40)",
+        "in steps 4 and 25",
+    ]
