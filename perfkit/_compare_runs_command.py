@@ -42,7 +42,9 @@ def add(commands: Any) -> None:
     parser.add_argument("before", metavar="A", help="the store of the runs before a change")
     parser.add_argument("after", metavar="B", help="the store of the runs after it")
     parser.add_argument(
-        "--margin", default="5%", help="how much slower is no regression: 5%% or 0.05 (default 5%%)"
+        "--margin",
+        default="5%",
+        help="how much slower does not count as a regression: 5%% or 0.05 (default 5%%)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
@@ -84,5 +86,5 @@ def share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < (10 if percent else 1):
-        raise UsageError(f"--margin {text!r:.40} cannot be: give a share such as 5% or 0.05")
+        raise UsageError(f"--margin {text!r:.40} is not valid: give a share such as 5% or 0.05")
     return value

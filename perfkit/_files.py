@@ -71,7 +71,7 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     if "\0" in str(path):
         raise UsageError(f"cannot write {str(path)!r:.120}: a null character; name another file")
     if blocked:
-        raise UsageError(f"cannot write {path}: it is no ordinary file; name another one")
+        raise UsageError(f"cannot write {path}: it is not a regular file; give another one")
     ending = "".join(path.suffixes[-2:])
     try:
         handle, name = tempfile.mkstemp(prefix=".perfkit-", suffix=ending, dir=path.parent)

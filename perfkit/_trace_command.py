@@ -85,7 +85,7 @@ def _gib(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r:.40} is no number of GiB such as 2 or 0.5")
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number of GiB such as 2 or 0.5")
     return value
 
 

@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
 
 def _folder(text: str) -> Path:
     if not text or "\0" in text:
-        raise argparse.ArgumentTypeError("it is no name; give the name of a folder")
+        raise argparse.ArgumentTypeError("it is not a name; give the name of a folder")
     return Path(text).expanduser()
 
 

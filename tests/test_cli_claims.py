@@ -116,7 +116,7 @@ def test_wrong_use_is_one_line_and_code_2(
 def test_a_budget_that_cannot_be(budget: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["record", f"--budget={budget}"])
-    assert "no positive number of seconds" in capsys.readouterr().err
+    assert "not a positive number of seconds" in capsys.readouterr().err
 
 
 def test_help_documents_the_json(capsys: pytest.CaptureFixture[str]) -> None:

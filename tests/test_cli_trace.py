@@ -237,7 +237,7 @@ def test_html_does_not_take_the_place_of_a_device(
     os.mkfifo(device)
     path = _file(tmp_path, cpu_training(3))
     assert cli.main(["trace", path, "--html", str(device)]) == 2
-    assert "no ordinary file" in capsys.readouterr().err
+    assert "not a regular file" in capsys.readouterr().err
     assert device.is_fifo()
 
 

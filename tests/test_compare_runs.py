@@ -196,7 +196,7 @@ def test_nothing_in_common_and_a_wrong_margin_are_bad_input(stored, capsys) -> N
         with pytest.raises(UsageError, match="margin"):
             compare_runs(a, a, margin=share)
     for path in (5, None, b"x", ""):
-        with pytest.raises(StoreError, match="no name of a file"):
+        with pytest.raises(StoreError, match="not a file name"):
             compare_runs(path, a)
 
 

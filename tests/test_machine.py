@@ -95,7 +95,7 @@ def test_what_is_not_known_of_a_recording_is_left_out() -> None:
 
 
 def test_provenance_with_a_missing_field_is_refused() -> None:
-    with pytest.raises(UsageError, match="no provenance"):
+    with pytest.raises(UsageError, match="not a provenance"):
         machine.Provenance.from_dict({"kind": "recorded"})
 
 

@@ -297,7 +297,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
         }[bound.part]
     else:
         words = {
-            "data": f"in {part} of each step the device idles for want of data",
+            "data": f"in {part} of each step the device is idle, waiting for data",
             "host": f"in {part} of each step the device idles while the host does other work",
             "launch": (
                 f"in {part} of each step the device idles because the host launches kernels "

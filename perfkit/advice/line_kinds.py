@@ -29,7 +29,7 @@ class LineKind:
 SLEEP = LineKind(
     "sleep",
     "a wait that the code itself asks for",
-    "# the step sleeps: take the wait out, or wait in a thread beside the training",
+    "# the step sleeps: take the wait out, or wait in a thread alongside training",
 )
 LOGGING = LineKind(
     "logging",

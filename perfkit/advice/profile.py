@@ -269,7 +269,7 @@ def _host_only(case: Case) -> list[str]:
         return []
     return [
         "no device activity was recorded: if a GPU worked meanwhile, what it did and what waited "
-        "for it is not in this trace, so no gain is told"
+        "for it is not in this trace, so no gain is given"
     ]
 
 

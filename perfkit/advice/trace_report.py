@@ -212,7 +212,7 @@ def trace_report(
     if not paths:
         raise UsageError("no trace to explain: give the path of a .json[.gz] trace")
     if diff is not None and len(paths) > 1:
-        raise UsageError("--diff compares two traces: give one file beside it")
+        raise UsageError("--diff compares two traces: give one file with it")
     if len(paths) == 1:
         profile = _explained(paths[0], progress, unpack_at_most)
         if diff is None:

@@ -70,7 +70,7 @@ def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
             for a in state.allocators
         ),
         f"  resident set of the process: {fmt_bytes(state.resident_bytes)}",
-        *([f"  asked for in vain: {fmt_bytes(asked)}"] if asked is not None else []),
+        *([f"  asked for and refused: {fmt_bytes(asked)}"] if asked is not None else []),
         *_where(error.__traceback__),
         *(["The biggest tensors:"] if biggest else []),
         *(f"  {_row(tensor)}{_made(tensor, frames)}" for tensor in biggest),
@@ -161,7 +161,7 @@ def _let_go(nbytes: int, biggest: list[LiveTensor]) -> str:
     names = [_name(t) for t in biggest if t.category == "other" and t.name]
     which = f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
     return (
-        f"let go of what the step does not need: {fmt_bytes(nbytes)} are neither the model's nor a "
+        f"free what the step does not need: {fmt_bytes(nbytes)} are neither the model's nor a "
         f"graph's{which}; inputs are among them; perfkit.find_leaks finds who holds what grows"
     )
 

@@ -87,7 +87,7 @@ def without_effect(values: Values, defaults: Values) -> tuple[str, ...]:
     if values.get("world_size") == 1 and bucket != defaults["bucket_cap_mb"]:
         told.append("bucket_cap_mb has no effect with one process (world_size=1)")
     if on(values, "fused") and values.get("foreach") is False:
-        told.append("foreach off has no effect beside fused")
+        told.append("foreach off has no effect with fused")
     if values.get("alloc_conf") == "default":
         for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
             if os.environ.get(name):

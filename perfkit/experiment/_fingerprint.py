@@ -145,10 +145,12 @@ class Fingerprint:
             precision = str(data["precision"])
             trouble = str(data.get("trouble", ""))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"this is no fingerprint of gradients: {error!r:.120}") from None
+            raise UsageError(f"this is not a fingerprint of gradients: {error!r:.120}") from None
         whole = len(names) == len(weights) == len(shapes) and precision in FORMATS
         if not whole or any(n not in range(len(names)) for s in steps for n in s.gradients):
-            raise UsageError("this is no fingerprint of gradients: its parts do not fit together")
+            raise UsageError(
+                "this is not a fingerprint of gradients: its parts do not fit together"
+            )
         return cls(names, shapes, weights, steps, precision, trouble)
 
 

@@ -155,7 +155,9 @@ class Judge:
     def _losses(self, a: Trial, b: Trial, steps: int, warnings: list[str]) -> Iterator[Checked]:
         silent = [n for n, t in (("a", a), ("b", b)) if all(x is None for x in t.losses)]
         if silent:
-            warnings.append(f"{' and '.join(silent)} told no loss: gradients alone were compared")
+            warnings.append(
+                f"{' and '.join(silent)} reported no loss: gradients alone were compared"
+            )
             return
         moved, told = 0.0, False
         for step, (one, other) in enumerate(zip(a.losses[:steps], b.losses[:steps], strict=False)):

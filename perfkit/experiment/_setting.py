@@ -77,7 +77,7 @@ class Setting:
             # what only the workload reads may take whatever the workload understands
             own = f"; for others: perfkit.setting({self.name!r}, [...])"
             raise SettingError(
-                f"{self.name}={brief(value)} cannot be: it takes {error}"
+                f"{self.name}={brief(value)} is not valid: it takes {error}"
                 f"{own if self.applied_by == 'workload' else ''}"
             ) from None
 

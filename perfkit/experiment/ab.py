@@ -407,7 +407,9 @@ def _check_numbers(budget_s: Any, min_blocks: Any, max_blocks: Any) -> float:
     budget = positive("budget_s", budget_s)
     for name, number, least in (("min_blocks", min_blocks, 2), ("max_blocks", max_blocks, 2)):
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise UsageError(f"{name}={number!r:.80} cannot be: it takes a whole number from 2 on")
+            raise UsageError(
+                f"{name}={number!r:.80} is not valid: it takes a whole number, 2 or more"
+            )
     if max_blocks < min_blocks:
         raise UsageError(f"max_blocks={max_blocks} is below min_blocks={min_blocks}")
     return budget
@@ -428,5 +430,5 @@ def _names(names: Any, a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str,
         or not all(isinstance(name, str) and name for name in names)
         or names[0] == names[1]
     ):
-        raise UsageError(f"names={names!r:.80} cannot be: they are two different strings")
+        raise UsageError(f"names={names!r:.80} is not valid: they are two different strings")
     return printable(names[0], _LONGEST_NAME), printable(names[1], _LONGEST_NAME)

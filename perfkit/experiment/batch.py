@@ -115,11 +115,13 @@ def largest_batch(
     """
     for name, number, least in (("start", start, 1), ("most", most, 1)):
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise UsageError(f"{name}={number!r:.80} cannot be: it takes a whole number from 1 on")
+            raise UsageError(
+                f"{name}={number!r:.80} is not valid: it takes a whole number, 1 or more"
+            )
     if start > most:
         raise UsageError(f"start={start} is above most={most}")
     if not 0 <= within < 1:
-        raise UsageError(f"within={within!r:.80} cannot be: it takes a share from 0 to below 1")
+        raise UsageError(f"within={within!r:.80} is not valid: it takes a share from 0 to below 1")
     fixed = dict(base or {})
     known = declared(settings, {setting: start, **fixed})
     # of a setting of the user's own only the first size was declared
@@ -209,5 +211,5 @@ def _is_own(one: Setting) -> bool:
 
 def _any_size(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("a whole number from 1 on")
+        raise ValueError("a whole number, 1 or more")
     return value

@@ -177,7 +177,7 @@ def compare_runs(
     except (TypeError, ValueError, OverflowError):
         share = math.nan
     if not 0 <= share < 10:
-        raise UsageError(f"margin={margin!r:.60} cannot be: it is a share, e.g. 0.05 for 5 %")
+        raise UsageError(f"margin={margin!r:.60} is not valid: it is a share, e.g. 0.05 for 5 %")
     sides = [_Side(path) for path in (before, after)]
     common = [key for key in sides[0].groups if key in sides[1].groups]
     if not common:

@@ -152,7 +152,7 @@ class Outcome:
                 raise UsageError(f"figure {name!r} is a {type(figure).__name__}, not a Figure")
         if self.headline not in self.figures:
             names = ", ".join(self.figures) or "none"
-            raise UsageError(f"the headline {self.headline!r} is no figure; there are: {names}")
+            raise UsageError(f"the headline {self.headline!r} is not a figure; there are: {names}")
         if not self.sentence.strip() or "\n" in self.sentence.strip():
             raise UsageError(f"an outcome has one sentence on one line, not {self.sentence!r}")
         object.__setattr__(self, "holds", bool(self.holds))

@@ -210,13 +210,13 @@ def read_record(path: Path) -> Record:
     """
     try:
         if path.stat().st_size > _LARGEST_BYTES:
-            raise RecordError(f"{path} is no record: it has {path.stat().st_size:,} bytes")
+            raise RecordError(f"{path} is not a record: it has {path.stat().st_size:,} bytes")
         content = json.loads(path.read_bytes(), parse_constant=_no_number)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecordError(f"{path} cannot be read as a record: {reason}") from None
     if not isinstance(content, dict) or "schema" not in content:
-        raise RecordError(f"{path} is no record: it names no schema")
+        raise RecordError(f"{path} is not a record: it names no schema")
     if content["schema"] != SCHEMA:
         raise RecordError(
             f"{path} has the schema {content['schema']!r:.60}; this perfkit reads {SCHEMA}"
@@ -232,7 +232,7 @@ def read_record(path: Path) -> Record:
         return _record(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         said = printable(f"{type(error).__name__}: {error}", _LONGEST_REASON)
-        raise RecordError(f"{path} is no whole record: {said}") from None
+        raise RecordError(f"{path} is not a complete record: {said}") from None
 
 
 def read_records(folders: Iterable[Path]) -> Records:
@@ -255,7 +255,7 @@ def read_records(folders: Iterable[Path]) -> Records:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _record(content: Mapping[str, Any]) -> Record:
@@ -270,7 +270,7 @@ def _record(content: Mapping[str, Any]) -> Record:
             f"no device of type {device['type']!r:.40} with {device['gpus']!r:.40} GPUs"
         )
     if any(type(content[name]) not in (int, float) for name in ("budget_s", "duration_s")):
-        raise ValueError("a duration is no number")
+        raise ValueError("a duration is not a number")
     lesson_number(content["lesson"])  # refuses what is no lesson
     return Record(
         claim=content["claim"],

@@ -154,7 +154,8 @@ def _format(precision: Any) -> str:
     }.get(name, name)
     if name not in FORMATS:
         raise UsageError(
-            f"precision={precision!r:.60} cannot be: it is one of {', '.join(FORMATS)}, or a dtype"
+            f"precision={precision!r:.60} is not valid: it is one of {', '.join(FORMATS)}, or a "
+            "dtype"
         )
     return name
 
@@ -167,7 +168,7 @@ def _not_comparable(first: Sequence[Trial], second: Sequence[Trial]) -> str:
     for name, arm in (("a", first), ("b", second)):
         if not any(x is not None for x in arm[0].losses) and arm[0].prints is None:
             return (
-                f"{name} told no loss, and no optimizer stepped while it was watched: yield or "
+                f"{name} reported no loss, and no optimizer stepped while it was watched: yield or "
                 f"return the loss"
             )
     samples = first[0].samples, second[0].samples
@@ -184,7 +185,7 @@ def _unknown(judge: Judge, reason: str, own_noise: float | None = None) -> SameR
     """The answer where there is none."""
     return SameResult(
         same=None,
-        sentence=f"Whether the result is the same cannot be told: {reason}.",
+        sentence=f"Whether the result is the same is unknown: {reason}.",
         precision=judge.precision,
         tolerance=judge.allowed[0].loss,
         rule=judge.rule,
@@ -212,7 +213,7 @@ def _answer(
     if different is not None and own_noise is None:
         same = None
         sentence = (
-            f"Whether the result is the same cannot be told: the {_said(different)}, but each "
+            f"Whether the result is the same is unknown: the {_said(different)}, but each "
             f"ran only once, so this may be the workload's own randomness; run one of them "
             f"a second time."
         )

@@ -312,7 +312,9 @@ def positive(name: str, value: Any) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool | str) or not 0 < number <= _LONGEST_S:
-        raise UsageError(f"{name}={value!r:.80} cannot be: it takes seconds, from above 0 to a day")
+        raise UsageError(
+            f"{name}={value!r:.80} is not valid: it takes seconds, from above 0 to a day"
+        )
     return number
 
 
@@ -328,5 +330,5 @@ def count(name: str, value: Any, most: int = sys.maxsize) -> int:
         number = -1
     if isinstance(value, bool) or not 0 <= number <= most:
         upto = "or more" if most == sys.maxsize else f"to {most:,}"
-        raise UsageError(f"{name}={value!r:.80} cannot be: it takes a whole number, 0 {upto}")
+        raise UsageError(f"{name}={value!r:.80} is not valid: it takes a whole number, 0 {upto}")
     return number

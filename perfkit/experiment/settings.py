@@ -143,7 +143,7 @@ def resolve(settings: Sequence[str | Setting]) -> tuple[Setting, ...]:
                 )
             one = CATALOGUE[item]
         else:
-            raise SettingError(f"{item!r} is no setting: give a name or setting(name, values)")
+            raise SettingError(f"{item!r} is not a setting: give a name or setting(name, values)")
         if one.name in found:
             raise SettingError(f"the setting {one.name!r} is given twice")
         found[one.name] = one

@@ -134,7 +134,7 @@ class Store:
         if not self.path.exists():
             return
         if not self.path.is_file():
-            raise StoreError(f"{self.path} is no ordinary file: name another one for the store")
+            raise StoreError(f"{self.path} is not a regular file: give another one for the store")
         try:
             data = self.path.read_bytes()
             whole, torn = _split(self.path, data)
@@ -183,7 +183,7 @@ def _place(path: Any) -> Path:
     """
     place = Path(path) if isinstance(path, str | os.PathLike) else Path()
     if not place.name or "\0" in place.name:
-        raise StoreError(f"{path!r:.80} is no name of a file: name one for the store")
+        raise StoreError(f"{path!r:.80} is not a file name: give one for the store")
     return place
 
 
@@ -210,8 +210,7 @@ def _lines(path: Path, data: bytes) -> list[Line]:
             schema = line["schema"]
         except (ValueError, KeyError, TypeError, RecursionError):
             raise StoreError(
-                f"{path}, line {number} is no run of a store; remove that line, or name another "
-                "file"
+                f"{path}, line {number} is not a run; remove that line, or name another file"
             ) from None
         if schema != SCHEMA:
             raise StoreError(

@@ -193,7 +193,7 @@ class Sweep(Shown):
                 f"the grid does not vary {name!r:.60}; it varies: {', '.join(self.grid)}"
             )
         if not all(isinstance(v, int | float) for v in self.grid[name]):
-            raise UsageError(f"the values of {name!r} are no numbers: they have no knee")
+            raise UsageError(f"the values of {name!r} are not numbers, so they have no knee")
         best = self.best
         if best is None:
             raise UsageError("no point was measured: there is no knee")
@@ -312,9 +312,9 @@ def sweep(
     """
     budget = positive("budget_s", budget_s)
     if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
-        raise UsageError(f"rounds={rounds!r:.80} cannot be: it takes a whole number")
+        raise UsageError(f"rounds={rounds!r:.80} is not valid: it takes a whole number")
     if rounds is not None and rounds < 1:
-        raise UsageError(f"rounds={rounds} cannot be: it takes 1 or more")
+        raise UsageError(f"rounds={rounds} is not valid: it takes 1 or more")
     points = grid_of(grid, settings, dict(base or {}), facts())
     length_s = _run_s(budget, len(points.points)) if seconds is None else seconds
     progress = Progress(say)

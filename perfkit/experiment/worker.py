@@ -98,7 +98,7 @@ class Commands(Protocol):
 
 
 class PipeCommands:
-    """Commands from a pipe, looked at between steps: no thread beside the training."""
+    """Commands from a pipe, looked at between steps: no thread alongside training."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

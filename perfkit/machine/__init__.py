@@ -90,12 +90,12 @@ class Provenance(Shown):
         try:
             found = cls(**data)
         except TypeError as error:
-            raise UsageError(f"this is no provenance: {error}") from None
+            raise UsageError(f"this is not a provenance: {error}") from None
         texts = [found.kind, found.machine, found.device, found.when_utc]
         if not isinstance(found.versions, Mapping):
-            raise UsageError("this is no provenance: its versions are no mapping")
+            raise UsageError("this is not a provenance: its versions are not a mapping")
         if not all(isinstance(text, str) for text in (*texts, *found.versions.values())):
-            raise UsageError("this is no provenance: a text of it is none")
+            raise UsageError("this is not a provenance: one of its texts is not a text")
         return found
 
     def _minute(self) -> str:

@@ -196,7 +196,7 @@ def _shared_memory_works(shm: tuple[int, int] | None) -> Capability:
         "shared memory",
         False,
         f"{seen}; DataLoader workers hand over their batches through it",
-        "docker run --shm-size=1g, or free what lies there",
+        "docker run --shm-size=1g, or free what is there",
     )
 
 

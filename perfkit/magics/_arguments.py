@@ -37,7 +37,7 @@ def output_arguments(function: _Function) -> _Function:
         argument(
             "statement",
             nargs=argparse.REMAINDER,
-            help="The statement to run (line form). It is taken as it stands, quotes and all.",
+            help="The statement to run (line form). It is taken literally, quotes included.",
         ),
         argument(
             "-D",

@@ -89,7 +89,7 @@ class SynclintMagics(Magics):
             raise UsageError(f"-m {args.model}: there is no variable of that name")
         model = names[args.model]
         if not callable(getattr(model, "parameters", None)):
-            raise UsageError(f"-m {args.model}: is no torch module but a {type(model).__name__}")
+            raise UsageError(f"-m {args.model}: is not a torch module but a {type(model).__name__}")
         return model
 
     def _tell(self, result: Syncs | SyncCheck, args: argparse.Namespace) -> None:

@@ -202,7 +202,7 @@ class MemoryAccount(Shown):
 
     @property
     def half_batch_peak_bytes(self) -> int | None:
-        """Predicted peak with half the batch; None where it cannot be told."""
+        """Predicted peak with half the batch; None where it is unknown."""
         return self.devices[0].half_batch_peak_bytes
 
     @property

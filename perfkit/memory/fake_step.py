@@ -352,7 +352,7 @@ def _to_checkpoint(model: nn.Module, which: Any) -> list[nn.Module]:
             found.extend(m for m in model.modules() if type(m) is item)
         else:
             raise UsageError(
-                f"checkpointing: {item!r} is no module of the model; give a path "
+                f"checkpointing: {item!r} is not a module of the model; give a path "
                 "('encoder.3'), a class, or True"
             )
     return found

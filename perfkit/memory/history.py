@@ -136,7 +136,9 @@ def load(path: str | Path) -> AllocatorHistory:
         fields["provenance"] = Provenance(**data["provenance"])
         return AllocatorHistory(**fields)
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no allocator history that perfkit wrote: {error}") from error
+        raise UsageError(
+            f"{path} is not an allocator history written by perfkit: {error}"
+        ) from error
 
 
 class Recorded:

@@ -241,7 +241,7 @@ def _steady_rise(steps: list[int], nbytes: Sequence[int | None]) -> float | None
 def _only_new_garbage() -> Iterator[None]:
     """Have the collector pass over what lives already: torch alone has some 300,000 objects.
 
-    Who has frozen objects is left alone, since they could not be told from ours afterwards.
+    Who has frozen objects is left alone, since they is unknown from ours afterwards.
     """
     if gc.get_freeze_count():
         yield

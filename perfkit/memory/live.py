@@ -45,7 +45,7 @@ class MemoryNow(Shown):
     """The tensors that are alive now. Sizes in bytes.
 
     Activations are the results of autograd graphs and what these keep for a backward pass;
-    inputs and temporaries cannot be told from others without watching code run, and stand
+    inputs and temporaries is unknown from others without watching code run, and stand
     under other.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 Asked when memory has run out: nothing is written down while the code runs, so it costs nothing
 then. The price is that only what a variable of a running function reaches can be told, and
-that two lines which assign the same variable cannot be told apart.
+that two lines which assign the same variable is unknown apart.
 """
 
 from __future__ import annotations

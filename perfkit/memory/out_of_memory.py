@@ -118,7 +118,7 @@ def remedies(
     before = at_start["other"] + at_start["activations"]
     say(
         before,
-        f"let go of what was there before: {fmt_bytes(before)} of tensors; %gpumem names them, "
+        f"free what was there before: {fmt_bytes(before)} of tensors; %gpumem names them, "
         "perfkit.find_leaks finds who holds them",
     )
     if allocator is not None and allocator.peak_allocated_bytes:

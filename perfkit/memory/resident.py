@@ -134,7 +134,7 @@ class ResidentMeter:
     def _keep_mark(self) -> None:
         mark = self._mark()
         if mark is None:
-            self._why_no_peak = "the kernel does not tell VmHWM here"
+            self._why_no_peak = "this kernel does not report VmHWM"
         else:
             self._highest = max(self._highest, mark)
 
@@ -153,7 +153,7 @@ class ResidentMeter:
         if not sys.platform.startswith("linux"):
             return f"{sys.platform} keeps no high-water mark that can be set back"
         if self._mark() is None:
-            return "the kernel does not tell VmHWM here"
+            return "this kernel does not report VmHWM"
         try:
             # unbuffered, so that a refusal shows here and not when the file is closed
             with (self._proc / "clear_refs").open("wb", buffering=0) as refs:

@@ -67,9 +67,9 @@ def _view(found: RunsComparison) -> _View:
         warnings=found.warnings,
         foot=(
             f"Time per step{' (per sample where batches differ)' if per_sample else ''}, after ÷ "
-            "before; a regression is an interval that lies beyond "
+            "before; a regression is an interval that is beyond "
             f"{fmt_chosen_share(found.margin)} as "
-            f"a whole; all intervals together hold with {fmt_chosen_share(found.confidence)}.",
+            f"a whole; the intervals hold jointly at {fmt_chosen_share(found.confidence)}.",
             f"before: {found.names[0]}, {found.provenance[0]}",
             f"after: {found.names[1]}, {found.provenance[1]}",
         ),

@@ -75,7 +75,7 @@ def save(obj: Any, path: str | Path, *, scrub: bool = True) -> Path:
             cannot be written.
     """
     if not isinstance(path, str | os.PathLike):
-        raise UsageError(f"{path!r:.60} is no name of a file: end it with .md, .png, .svg or .json")
+        raise UsageError(f"{path!r:.60} is not a file name: end it with .md, .png, .svg or .json")
     target = Path(path)
     ending = target.suffix.lower()
     if ending not in _ENDINGS:

@@ -386,7 +386,7 @@ def _now_view(state: MemoryNow) -> _MemoryView:
     if state.total_bytes:
         foot.append(
             "Activations are results of autograd graphs and what these keep for a backward "
-            "pass. Inputs and temporaries stand under other, unless a graph keeps them: "
+            "pass. Inputs and temporaries count as other, unless a graph keeps them: "
             "%%gpumem tells them apart by watching code run."
         )
     foot.append(state.provenance.sentence())

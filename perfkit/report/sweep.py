@@ -138,7 +138,7 @@ def _sweep(found: Sweep) -> _View:
     before = f", {found.n_resumed} of them from the store" if found.n_resumed else ""
     foot = [
         f"{n} runs{before}, in interleaved rounds, {fmt_s(found.duration_s)}; stopped by: "
-        f"{found.stopped}. Ratio: time ÷ the fastest's; the intervals hold all together with "
+        f"{found.stopped}. Ratio: time ÷ the fastest's; the intervals hold jointly at "
         "95 %.",
         found.provenance.sentence(),
     ]

@@ -283,7 +283,7 @@ class Gathered:
         """
         if not self._pieces:
             raise TraceError(
-                f"{source} is no trace: its {fmt_count(self._n_read)} items hold no timed event "
+                f"{source} is not a trace: its {fmt_count(self._n_read)} items hold no timed event "
                 "(ph 'X')"
                 if self._n_read
                 else f"{source} is an empty trace: it holds no event"
@@ -385,7 +385,9 @@ def _usable(
     if not usable.all():
         warnings.append(f"{fmt_count((~usable).sum())} events without a usable time were left out")
         if not usable.any():
-            raise TraceError(f"{source} is no usable trace: none of its events has a usable time")
+            raise TraceError(
+                f"{source} is not a usable trace: none of its events has a usable time"
+            )
         columns = {name: column[usable] for name, column in columns.items()}
         start, dur = columns["start_us"], columns["dur_us"]
     negative = dur < 0

@@ -73,7 +73,7 @@ class Cost:
             return "too few to tell a difference"
         low, high = self.slowdown_interval
         if high < 1:  # a profiler makes nothing faster
-            return "the steps themselves differ, so the cost cannot be told"
+            return "the steps themselves differ, so the cost is unknown"
         interval = f"95 % interval {fmt_change(low - 1)} to {fmt_change(high - 1)}"
         if low <= 1:
             return f"no difference seen ({interval})"

@@ -141,7 +141,8 @@ def flops(trace: Trace, steps: Steps | None = None, *, within: Nesting | None = 
         doubts.append("no shapes were recorded: FLOPs are not known (record_shapes=True)")
     elif n_unknown:
         doubts.append(
-            f"the shapes of {fmt_count(n_unknown)} calls do not tell their FLOPs: not counted"
+            f"the shapes of {fmt_count(n_unknown)} calls do not show their FLOPs and are not "
+            "counted"
         )
     return Flops(
         ops=tuple(sorted(found, key=lambda o: (-o.flops, o.op, o.shapes))),

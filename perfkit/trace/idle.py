@@ -107,7 +107,10 @@ def idle(trace: Trace, steps: Steps | None = None) -> Idle:
     causes = idle_causes(trace, steps)
     doubts = device_layers(trace)[1] if causes else ["no device activity was recorded"]
     if causes and not (trace.is_a(Category.RUNTIME) & (trace.correlation >= 0)).any():
-        doubts = [*doubts, "no correlation was recorded: what was queued is told by the gap alone"]
+        doubts = [
+            *doubts,
+            "no correlation was recorded: what was queued is judged by the gap alone",
+        ]
     wall = tuple(map(int, steps.end_ns - steps.start_ns))
     return Idle(steps.names, causes, wall, together(steps.warnings, doubts))
 

@@ -259,7 +259,7 @@ def _gunzip(data: bytes, source: str, warnings: list[str], at_most: int | None) 
             break
         rest = member.unused_data + bytes(pending[at:])
     if not whole:
-        raise TraceError(f"{source} is no trace: gzip data from which nothing can be unpacked")
+        raise TraceError(f"{source} is not a trace: gzip data from which nothing can be unpacked")
     return bytes(whole)
 
 
@@ -282,9 +282,9 @@ def _unzstd(data: bytes, source: str, at_most: int | None) -> bytes:
     try:
         whole = bytes(opened.read(-1 if at_most is None else at_most + 1))
     except errors as error:
-        raise TraceError(f"{source} is no readable zstd file: {error}") from error
+        raise TraceError(f"{source} is not a readable zstd file: {error}") from error
     if not whole:
-        raise TraceError(f"{source} is no readable zstd file: nothing can be unpacked")
+        raise TraceError(f"{source} is not a readable zstd file: nothing can be unpacked")
     return whole
 
 
@@ -380,7 +380,7 @@ def _decode(data: bytes, source: str, warnings: list[str]) -> tuple[list[Event],
         return events, metadata
     events, dropped, complete = _salvage(clean)
     if not events:
-        raise TraceError(f"{source} is no trace: it looks like {_what_it_looks_like(data)}")
+        raise TraceError(f"{source} is not a trace: it looks like {_what_it_looks_like(data)}")
     if dropped:
         warnings.append(f"{fmt_count(dropped)} events could not be read and were left out")
     if not complete:
@@ -464,5 +464,5 @@ def _what_it_looks_like(data: bytes) -> str:
         keys = ", ".join(repr(str(k)[:40]) for k in itertools.islice(value, 5))
         return f"a JSON object with the keys {keys or '(none)'} and no 'traceEvents'"
     if isinstance(value, list):
-        return f"a JSON list of {fmt_count(len(value))} items that are no trace events"
+        return f"a JSON list of {fmt_count(len(value))} items that are not trace events"
     return f"a JSON {type(value).__name__}"

@@ -223,7 +223,7 @@ def _compare(answers: list[dict[str, Any]], doubts: list[str]) -> Ranks:
     numbers = [a["rank"] for a in answers]
     if None in numbers or len(set(numbers)) < len(numbers):
         if len(answers) > 1:
-            doubts.append("the traces do not tell their ranks apart: numbered in the given order")
+            doubts.append("the traces do not say which rank they are: numbered in the order given")
         numbers = list(range(len(answers)))
     waits, waited, last_in, n_matched = _who_waits(answers, numbers, doubts)
     found = []

@@ -689,7 +689,7 @@ class Recorder:
         if self._ran_ahead:
             doubts.append(
                 "the GPU was more than a step behind the host, whose clock tells the ends of "
-                "steps: what profiling cost cannot be told"
+                "steps: what profiling cost is unknown"
             )
         elif odd := self._is_odd_window():
             doubts.append(odd)

@@ -149,7 +149,7 @@ class Timeline(anywidget.AnyWidget):
         return bundle_
 
     def show(self, start_ms: float, end_ms: float) -> None:
-        """Zoom to a time, in ms after the trace's begin.
+        """Zoom to a time, in ms after the start of the trace.
 
         Raises:
             UsageError: the end does not come after the start.
@@ -223,7 +223,7 @@ class Timeline(anywidget.AnyWidget):
             ("category", Category(int(trace.category[event])).name.lower().replace("_", " ")),
             ("part of", KINDS[levels.kind[event]]),
             ("duration", fmt_us(float(trace.dur_us[event]))),
-            ("start", f"{float(trace.start_us[event]) / 1e3:,.3f} ms after the trace's begin"),
+            ("start", f"{float(trace.start_us[event]) / 1e3:,.3f} ms after the start of the trace"),
             ("lane", levels.lane_of(event).label),
         ]
         step = int(levels.steps.containing(trace.start_ns[event : event + 1])[0])

@@ -85,7 +85,8 @@ def test_no_loader_workers() -> None:
     finding = _finding(diagnosis, "dataloader-no-workers")
     assert finding.gain_at_most == pytest.approx(2)
     assert finding.formula == (
-        "at most 1 / max(0.50 / 4, 0.50) = 2.0×, with 4 workers loading beside the rest of the step"
+        "at most 1 / max(0.50 / 4, 0.50) = 2.0×, with 4 workers loading alongside the rest of "
+        "the step"
     )
     assert finding.lesson == "04-dataloader"
     assert "num_workers" in finding.what_to_do

@@ -248,7 +248,7 @@ def test_progress_is_told_to_who_asks():
         ({"step_timeout_s": 0}, UsageError, "step_timeout_s=0 cannot be"),
         ({"workload": sleeping(None)}, UsageError, "give the function sleeping itself"),
         ({"workload": holds_a_lock}, WorkloadNotPortableError, "cannot travel"),
-        ({"store": 5}, StoreError, "5 is no name of a file"),
+        ({"store": 5}, StoreError, "5 is not a file name"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(monkeypatch, options, error, words):

@@ -59,7 +59,7 @@ def test_the_text_has_the_traceback_first_and_then_the_stock(result):
     assert "gradients 2.00 MiB" in stock
     assert "2.00 MiB  model.weight  1024x512 float32  parameters" in stock
     assert "What would help:" in stock
-    assert "let go of what the step does not need" in stock
+    assert "free what the step does not need" in stock
 
 
 def test_the_lines_that_made_the_tensors_are_named(result):
@@ -174,7 +174,7 @@ def test_on_cuda_the_allocators_counters_join(monkeypatch):
         "simulated (cuda:0): allocated 70.0 MiB, reserved 100 MiB; peaks 80.0 MiB and 160 MiB"
         in found.text
     )
-    assert "asked for in vain: 30.0 MiB" in found.text
+    assert "asked for and refused: 30.0 MiB" in found.text
     assert "12.0 MiB  kept  3145728 float32  other" in found.text
     assert "expandable_segments:True: 80.0 MiB were reserved" in found.text
 

@@ -51,7 +51,7 @@ def test_every_default_and_value_is_taken_as_it_is(name):
     for value in one.values:
         assert one.check(value) is value
     for wrong in (object(), None, "no such value", float("nan"), [1], -1):
-        with pytest.raises(SettingError, match=f"^{name}=.* cannot be: it takes "):
+        with pytest.raises(SettingError, match=f"^{name}=.* is not valid: it takes "):
             one.check(wrong)
 
 

@@ -72,7 +72,7 @@ def test_layout_is_no_edit(tmp_path: Path) -> None:
         ("{}", "names no schema"),
         ('{"schema": "perfkit.record/2"}', "this perfkit reads perfkit.record/1"),
         ('{"schema": "perfkit.record/1"}', "was changed"),
-        (" " * (2 << 20), "is no record"),
+        (" " * (2 << 20), "is not a record"),
     ],
 )
 def test_what_is_no_record_is_refused(tmp_path: Path, text: str, says: str) -> None:

@@ -325,7 +325,7 @@ def test_trouble_in_the_hook_does_not_reach_the_training(monkeypatch) -> None:
 
 @pytest.mark.parametrize("wrong", [{}, {"names": 3}, {"names": ["w"], "steps": []}, []])
 def test_a_fingerprint_from_elsewhere_is_refused(wrong) -> None:
-    with pytest.raises(UsageError, match="no fingerprint"):
+    with pytest.raises(UsageError, match="not a fingerprint"):
         Fingerprint.from_dict(wrong)
 
 
@@ -393,7 +393,7 @@ def test_runs_without_a_loss_are_compared_by_gradients(runs) -> None:
     silent = runs["silent"]
     found = same_result(runs["right"], silent)
     assert found.same is True
-    assert any("told no loss" in w for w in found.warnings)
+    assert any("reported no loss" in w for w in found.warnings)
     bare = [dataclasses.replace(run, gradients=None) for run in silent]
     assert same_result(bare, bare).same is None
 

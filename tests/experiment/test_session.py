@@ -255,7 +255,7 @@ def test_settings_are_checked_before_a_process_starts(session):
     ],
 )
 def test_absurd_options_are_refused(options):
-    with pytest.raises(UsageError, match="cannot be: it takes"):
+    with pytest.raises(UsageError, match="is not valid: it takes"):
         Session(ticking, **options)
 
 
@@ -271,7 +271,7 @@ def test_an_array_is_no_value_of_a_setting(session):
             setting("x", values)
     one = session(ticking, [setting("a", [1, 2])])
     for value in (np.arange(2), torch.arange(2), np.array([1])):
-        with pytest.raises(SettingError, match=r"^a=.*cannot be: it takes one of 1, 2;"):
+        with pytest.raises(SettingError, match=r"^a=.*is not valid: it takes one of 1, 2;"):
             one.start(a=value)
     assert one.runs == ()
 

@@ -50,7 +50,7 @@ def machine(*, gpu=False, compiler=True, cores=4, bf16=True):
     ],
 )
 def test_absurd_values_are_refused_in_one_line(name, value):
-    with pytest.raises(SettingError, match=f"{name}={value!r} cannot be: it takes") as caught:
+    with pytest.raises(SettingError, match=f"{name}={value!r} is not valid: it takes") as caught:
         CATALOGUE[name].check(value)
     assert "\n" not in str(caught.value)
 
@@ -162,7 +162,7 @@ def test_resolve_names_the_nearest():
         resolve(["fused", setting("fused", [False, True])])
     with pytest.raises(SettingError, match="must be a list"):
         resolve("fused")
-    with pytest.raises(SettingError, match="is no setting"):
+    with pytest.raises(SettingError, match="is not a setting"):
         resolve([3])
 
 

@@ -129,11 +129,11 @@ def test_a_last_line_that_lacks_only_its_end_is_whole(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("no json\n{}\n", "line 1 is no run of a store"),
-        ('{"a": 1}\n', "line 1 is no run of a store"),
+        ("no json\n{}\n", "line 1 is not a run"),
+        ('{"a": 1}\n', "line 1 is not a run"),
         ('{"schema": "perfkit.run/99"}\n', "has the schema 'perfkit.run/99', this perfkit reads"),
         ('{"schema": "perfkit.run/1", "run": 3, "part": {}}\n', "line 1 is damaged"),
-        ("[1]\n", "line 1 is no run of a store"),
+        ("[1]\n", "line 1 is not a run"),
     ],
 )
 def test_what_is_no_store_is_refused_and_left_alone(tmp_path, text, words):
@@ -231,7 +231,7 @@ def test_a_place_that_cannot_be_is_told(tmp_path):
     with pytest.raises(StoreError, match="cannot write beside the store"):
         Store(tmp_path / "missing" / "s.jsonl", ME)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(StoreError, match="no ordinary file"):
+    with pytest.raises(StoreError, match="not a regular file"):
         Store(tmp_path / "folder", ME)
     with pytest.raises(StoreError, match="cannot read"):
         read(tmp_path / "none.jsonl")
@@ -269,7 +269,7 @@ def test_a_line_with_a_part_that_cannot_be_is_named_as_damaged(tmp_path, where, 
 def test_a_line_nested_without_end_is_no_run(tmp_path):
     place = tmp_path / "s.jsonl"
     place.write_text("[" * 200_000 + "\n")
-    with pytest.raises(StoreError, match="line 1 is no run"):
+    with pytest.raises(StoreError, match="line 1 is not a run"):
         read(place)
     place.write_text("[" * 200_000)
     assert "cut off" in read(place)[1][0]
@@ -277,9 +277,9 @@ def test_a_line_nested_without_end_is_no_run(tmp_path):
 
 @pytest.mark.parametrize("name", ["", "/", "a\0b", None, 5, b"x", ["x"]])
 def test_what_cannot_be_the_name_of_a_file_is_refused(name):
-    with pytest.raises(StoreError, match="no name of a file"):
+    with pytest.raises(StoreError, match="not a file name"):
         Store(name, ME)
-    with pytest.raises(StoreError, match="no name of a file"):
+    with pytest.raises(StoreError, match="not a file name"):
         read(name)
 
 

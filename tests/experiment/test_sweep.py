@@ -243,7 +243,7 @@ def test_the_knee_of_a_sweep():
 
 def test_values_without_an_order_have_no_knee():
     found = sweep(sleeping, {"ms": [1], "kind": ["a", "b"]}, rounds=1, **SHORT)
-    with pytest.raises(UsageError, match="no numbers"):
+    with pytest.raises(UsageError, match="not numbers"):
         found.knee("kind")
 
 

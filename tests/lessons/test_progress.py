@@ -109,7 +109,7 @@ def test_a_name_cannot_lead_out_of_the_folder(home: Path) -> None:
 
 def test_a_folder_in_the_way_of_a_file_is_told(home: Path) -> None:
     (home / "guesses" / progress._name(_guess())).mkdir(parents=True)
-    assert "no ordinary file" in keep(_guess())
+    assert "not a regular file" in keep(_guess())
     assert guesses() == ()
     keep(_guess("04"))
     with pytest.raises(UsageError, match="could not be deleted"):

@@ -101,7 +101,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_what_is_no_ordinary_file_is_left_alone(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(PerfkitUsageError, match="no ordinary file"):
+    with pytest.raises(PerfkitUsageError, match="not a regular file"):
         write_atomically(pipe, lambda path: path.write_text("new"))
     assert pipe.is_fifo()
 

@@ -75,7 +75,7 @@ def test_only_the_named_model_counts(lab) -> None:
         ("%synclint", "nothing to watch"),
         ("%%synclint train_step()\n1", "takes only flags"),
         ("%synclint -m none train_step()", "no variable of that name"),
-        ("%synclint -m torch train_step()", "no torch module"),
+        ("%synclint -m torch train_step()", "not a torch module"),
         ("%synclint -D a.csv train_step()", "must end in .json"),
         ("%%synclint\nfind_it = __import__('perfkit').find_syncs(train_step)", "cannot be nested"),
     ],

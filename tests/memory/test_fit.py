@@ -217,7 +217,7 @@ class _Valued(nn.Module):
         ({"batch": 0}, "batch is 0"),
         ({"optimizer": "Nadamm"}, "torch.optim has no"),
         ({"optimizer": lambda p: 3}, "optimizer gave a int"),
-        ({"checkpointing": "nowhere"}, "no module of the model"),
+        ({"checkpointing": "nowhere"}, "not a module of the model"),
         ({"loss": lambda out, *rest: out}, "not one number"),
         ({"model": _Valued()}, "depends on the values"),
         ({"model": lambda: 3}, "must make a module"),

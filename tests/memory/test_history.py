@@ -171,7 +171,7 @@ def test_it_is_written_and_read_as_json(tmp_path: Path) -> None:
     history.save(path)
     assert load(path) == history
     path.write_text(json.dumps({"type": "memory"}))
-    with pytest.raises(UsageError, match="no allocator history"):
+    with pytest.raises(UsageError, match="not an allocator history"):
         load(path)
 
 

@@ -44,6 +44,6 @@ def test_words() -> None:
     assert "no difference seen (95 % interval −" in _sentence(base, base)
     assert "+20 % (95 % interval +" in _sentence([12 * x / 10 for x in base], base)
     faster = _sentence([3.0, 3.1, 3.2, 2.9, 2.8, 3.0], base)
-    assert "the cost cannot be told" in faster
+    assert "the cost is unknown" in faster
     assert "%" not in faster
     assert "too few to tell" in _sentence([1.0], [2.0])

@@ -238,7 +238,7 @@ def test_zstd_is_unpacked_by_its_package(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(load(b"\x28\xb5\x2f\xfdpacked")) == len(sim.events)
     with pytest.raises(TraceError, match="expands to more than"):
         load(b"\x28\xb5\x2f\xfdpacked", unpack_at_most=100)
-    with pytest.raises(TraceError, match="no readable zstd file"):
+    with pytest.raises(TraceError, match="not a readable zstd file"):
         load(b"\x28\xb5\x2f\xfdbroken")
 
 

@@ -125,7 +125,7 @@ def test_a_window_that_is_not_typical_is_told(slow: str) -> None:
         assert told[0].startswith("steps 3–8 took ")
         assert "-w 8 " in told[0]
     if slow == "later":
-        assert "cost cannot be told" in recording.cost.sentence()
+        assert "cost is unknown" in recording.cost.sentence()
 
 
 @pytest.mark.parametrize("n", [1, 2])

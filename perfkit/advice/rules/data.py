@@ -58,7 +58,7 @@ def dataloader(case: Case) -> Iterator[Finding]:
         f"DataLoader's __next__ ({', '.join(sorted(n.partition('#')[2] for n in names))})"
     ]
     if case.on_device:
-        evidence.append(f"the device idles meanwhile for {percent(lost)} of each step")
+        evidence.append(f"meanwhile the device is idle for {percent(lost)} of each step")
     top = _top_line(case)
     if top is not None:
         evidence.append(f"{percent(top.share)} of the line samples fall on {top.where}")
@@ -116,7 +116,7 @@ def _overlapped(wait: float, lost: float, workers: int) -> tuple[float, str]:
     gain = 1.0 / max(wait / workers, rest, 1e-3)
     return gain, (
         f"at most 1 / max({wait:.2f} / {workers}, {rest:.2f}) = {times(gain)}×, with {workers} "
-        f"worker{'s' * (workers > 1)} loading beside the rest of the step"
+        f"worker{'s' * (workers > 1)} loading alongside the rest of the step"
     )
 
 

@@ -53,7 +53,7 @@ def python(case: Case) -> Iterator[Finding]:
         "operator and no DataLoader"
     ]
     if case.on_device:
-        evidence.append(f"the device idles meanwhile for {fmt_share(lost)} of each step")
+        evidence.append(f"meanwhile the device is idle for {fmt_share(lost)} of each step")
     gain, formula = amdahl(lost)
     parts = case.outside_of_torch
     lengths = parts.end - parts.start

@@ -182,7 +182,7 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
         title="Tensors are filled on the host and then copied to the device",
         evidence=(
             f"{plural(len(pairs) / case.n_steps, 'time')} per step, first with torch.{name}",
-            f"the device idles meanwhile for {percent(lost)} of each step",
+            f"meanwhile the device is idle for {percent(lost)} of each step",
         ),
         what_to_do=(
             "noise = torch.randn(shape, device=device)  # not: torch.randn(shape).to(device)"

@@ -73,7 +73,7 @@ def allocations(case: Case) -> Iterator[Finding]:
             f"{plural(n_calls, 'call')} of cudaMalloc, cudaFree and the like per step, "
             f"{percent(host)} of its time; PyTorch's cache should make them unnecessary after the "
             "first steps",
-            f"the device idles meanwhile for {percent(lost)} of each step",
+            f"meanwhile the device is idle for {percent(lost)} of each step",
         ),
         what_to_do=(
             "# before the first import of torch, for inputs of varying length:\n"

@@ -108,7 +108,7 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
             f"{plural(n_copies / case.n_steps, 'blocking copy', 'blocking copies')} per step, "
             f"{fmt_bytes(n_bytes / case.n_steps)}, "
             f"{fmt_us(sum(s.cost_us for s in pageable) / case.n_steps)} of host time",
-            f"the device idles meanwhile for {percent(lost)} of each step",
+            f"meanwhile the device is idle for {percent(lost)} of each step",
         ),
         what_to_do=(
             "loader = DataLoader(dataset, ..., pin_memory=True)\n"

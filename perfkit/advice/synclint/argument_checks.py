@@ -24,7 +24,7 @@ def checks_as_without_compile(on_compiled: Callable[[], None]) -> Iterator[bool]
 
     Yields whether that is so. Where compiled code runs in the block they are off in every
     process that runs the same step: from then on they are off again, and ``on_compiled`` is
-    called. A program that had switched them off itself *and* compiles cannot be told from one
+    called. A program that had switched them off itself *and* compiles is unknown from one
     that only compiles.
     """
     distributions: Any = sys.modules.get("torch.distributions.distribution")

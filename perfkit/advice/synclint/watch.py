@@ -609,7 +609,7 @@ class Watch:
         return result
 
     def _ctc(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        # it moves the lengths to where it needs them, which on a CPU cannot be told from a meeting
+        # it moves the lengths to where it needs them, which on a CPU is unknown from a meeting
         before = self._sequence()
         result = self._move(func, args, kwargs)
         self.remember_line(before, self._sequence(), frame)
