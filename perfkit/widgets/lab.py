@@ -620,8 +620,11 @@ class Lab(anywidget.AnyWidget):
         board = self._board(self.runs if result in self.runs else (*self.runs, result))
         self._show_rows(board)
         self.send_state("curves")  # for a page that is saved now
-        # the table at once: whoever sees the end and saves, saves this run, too
-        self._show_static(board, picture=None)
+        try:
+            # the table at once: whoever sees the end and saves, saves this run, too
+            self._show_static(board, picture=None)
+        except Exception as error:
+            self._tell(error)
         self._show_state(result.state, self._told(result, board))
         self._picture_later(board)
 
