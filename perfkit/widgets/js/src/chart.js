@@ -5,7 +5,6 @@ import { format, h } from "./parts.js";
 import { summary } from "./points.js";
 import { onThemeChange, readTheme } from "./theme.js";
 
-const WHOLE = Array.from({ length: 10 }, (_, k) => [1, 2, 5].map((n) => n * 10 ** k)).flat();
 const NARROW = 480; // px: below, axes lose their titles and ticks stand further apart
 
 // Steps are counted: their axis has whole numbers only.
@@ -14,10 +13,9 @@ const WHOLE = [1, 2, 5].flatMap((n) => [...Array(10).keys()].map((e) => n * 10 *
 /**
  * @param {object} options
  *   series: [{label, unit, axis: "left"|"right", color: "c1"…, dash, ghost, fill, width}]
- *   xLabel, name: text for the axis and the readers; fromZero: the x axis begins at 0;
- *   counts: the x axis counts something, so that its ticks are whole numbers
+ *   xLabel, name: text for the axis and the readers; fromZero: the x axis begins at 0
  */
-export function createChart({ series, xLabel, name, fromZero = false, counts = false }) {
+export function createChart({ series, xLabel, name, fromZero = false }) {
   const canvasHost = h("div", { class: "pk-canvas", role: "img", "aria-label": `${name}: no data yet` });
   const legend = h("ul", { class: "pk-legend", "aria-hidden": "true" });
   const note = h("p", { class: "pk-note" });

@@ -49,7 +49,7 @@ export default () => {
         .map((one, i) => ({ ...one, ...STYLES[i % STYLES.length] }));
       const xLabel = model.get("x_label");
       const title = model.get("title");
-      const chart = createChart({ series, xLabel, name: title, counts: xLabel === "step" });
+      const chart = createChart({ series, xLabel, name: title });
       const status = h("span", { class: "pk-status" });
       const bar = h("div", { class: "pk-bar" });
       const track = h(
