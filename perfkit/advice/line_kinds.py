@@ -96,7 +96,10 @@ _FILE_LIBRARY = re.compile(
 _SLEEP_CALL = re.compile(r"\bsleep\(")
 _NUMPY_CALL = re.compile(r"\bnp\.|\bnumpy\b")
 _NUMPY_LIBRARY = re.compile(r"^(numpy|scipy|sklearn)$")
-_METRICS = re.compile(r"metric|\baccuracy|\bf1_|confusion|\bauroc\b|roc_auc", re.IGNORECASE)
+_METRICS = re.compile(
+    r"(^|[^a-z])(torch)?metrics?([^a-z]|$)|\baccuracy|\bf1_|confusion|\bauroc\b|roc_auc",
+    re.IGNORECASE,
+)
 _EMA = re.compile(
     r"(^|[^a-z])ema([^a-z]|$)|\w(?-i:Ema|EMA)|swa_utils|averaged_?model", re.IGNORECASE
 )

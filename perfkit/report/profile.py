@@ -173,21 +173,24 @@ def _operators_table(operators: Sequence[Operator], n_steps: int) -> TableView:
 
 
 def _lines_table(lines: LineSamples) -> TableView:
-    """The source lines most often seen."""
-    rows = tuple(
-        (
-            line.place,
-            fmt_share(line.share),
-            fmt_count(line.n_samples),
-            line.source or line.function,
-        )
-        for line in lines.by_line()[:_TOP_LINES]
-    )
+    """The source lines most often seen; below a framework, the package's own."""
+    shown = lines.by_line()[:_TOP_LINES]
+    rows = []
+    for line in shown:
+        code = line.source or line.function
+        if line.is_inside:
+            code = f"{line.inner_function}: {line.inner_text}"
+        where = line.inner if line.is_inside else line.where
+        rows.append((where, fmt_share(line.share), fmt_count(line.n_samples), code))
+    below = dict.fromkeys(line.where for line in shown if line.is_inside)
+    note = f"{fmt_count(lines.n_samples)} samples, {lines.samples_per_s:g} a second"
+    if below:
+        note += f"; lines of packages are called from {' and '.join(below)}"
     return TableView(
         title="Top source lines",
-        note=f"{fmt_count(lines.n_samples)} samples, {lines.samples_per_s:g} a second",
+        note=note,
         header=("line", "share", "samples", "code"),
-        rows=rows,
+        rows=tuple(rows),
         align="<>><",
         code="...c",
     )

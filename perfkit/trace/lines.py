@@ -93,16 +93,21 @@ class Line:
     is_framework: bool = False
 
     @property
+    def is_inside(self) -> bool:
+        """Whether a package's line, below the user's, is the one that tells where it is."""
+        return self.is_framework and bool(self.inner)
+
+    @property
     def place(self) -> str:
         """What to call it: a framework's own line with the user's, else the user's."""
-        if self.is_framework and self.inner:
+        if self.is_inside:
             return f"{self.inner} in {self.inner_function} (called from {self.where})"
         return self.where
 
     @property
     def source(self) -> str:
         """The source of the line that :attr:`place` names."""
-        return self.inner_text if self.is_framework and self.inner else self.text
+        return self.inner_text if self.is_inside else self.text
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from perfkit.advice import Diagnosis, Finding
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import BOUNDS, diagnose
 from perfkit.advice.findings import duration, gain_words, interval
+from perfkit.advice.line_kinds import beside_the_model
 from perfkit.advice.rules import precision
 from perfkit.machine.busy import Busy
 from perfkit.timing.summary import summarize
@@ -310,6 +311,14 @@ def test_what_counts_as_forward_is_told_as_what_it_is(text: str, said: str) -> N
     found = _finding(_diagnosis(sim, LineSamples(lines, 40, taken=taken)), "beside-the-model")
     assert said in found.title
     assert "15 of the 40 line samples taken in forward" in found.evidence[0]
+
+
+@pytest.mark.parametrize(
+    "path", ["torch_geometric/nn/conv/gcn_conv.py:9", "a/schema.py:1", "semantic.py:3"]
+)
+def test_a_name_that_only_looks_like_it_tells_nothing(path: str) -> None:
+    line = dataclasses.replace(_line("y = f(x)", 9, 9, waiting=False), inner=path)
+    assert beside_the_model(line) is None
 
 
 def test_a_busy_machine_is_said_first_and_nothing_is_advised() -> None:

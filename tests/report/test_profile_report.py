@@ -13,7 +13,8 @@ import pytest
 from perfkit import report
 from perfkit.advice.profile import Profile, explain
 from perfkit.report import RESULT_MIME, _lesson
-from perfkit.report.profile import _step_name, _view
+from perfkit.report.profile import _lines_table, _step_name, _table_text, _view
+from perfkit.trace.lines import Line, LineSamples
 from perfkit.trace.load import load
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -193,3 +194,26 @@ def test_steps_have_names_that_people_use(profile: Profile) -> None:
     assert _step_name("train_step#4") == "train_step#4"
     # the data keeps the trace's name
     assert profile.to_dict()["steps"][0]["name"] == "ProfilerStep#0"
+
+
+def test_below_a_framework_the_packages_lines_are_named_in_a_table_that_fits() -> None:
+    def inside(number: int, n: int) -> Line:
+        return Line(
+            "a.py", 3, "cell [3], line 5", "f", "trainer.train()", n, n / 30, False, "torch",
+            inner=f"transformers/trainer.py:{number}", inner_function="Trainer.training_step",
+            inner_text="loss = self.compute_loss(model, inputs, num_items_in_batch=n)",
+            is_framework=True,
+        )  # fmt: skip
+
+    own = Line("b.py", 9, "cell [2], line 9", "g", "time.sleep(1)", 5, 5 / 30, False, "torch")
+    lines = LineSamples((inside(1909, 15), inside(2164, 10), own), 30)
+    assert [x.n_samples for x in lines.by_line()] == [15, 10, 5]
+    found = _lines_table(lines)
+    assert [row[0] for row in found.rows] == [
+        "transformers/trainer.py:1909",
+        "transformers/trainer.py:2164",
+        "cell [2], line 9",
+    ]
+    assert found.rows[0][3].startswith("Trainer.training_step: loss = ")
+    assert "called from cell [3], line 5" in found.note
+    assert max(len(row) for row in _table_text(found).splitlines()) <= 96
