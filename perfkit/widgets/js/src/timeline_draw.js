@@ -1,5 +1,6 @@
 // The timeline's canvas. Names are drawn as text; nothing here becomes markup.
 
+import { fmtUs } from "./numbers.js";
 import { HEAD, ROW, RULER } from "./lanes.js";
 
 // One look per kind, in the order of KINDS in perfkit/trace/levels.py: the palette of the report
@@ -43,11 +44,10 @@ function makePattern(context, kind) {
 
 /** A time in the unit that reads best, as many digits as neighbours need to differ by `step`. */
 export function formatTime(us, step = 0) {
+  if (!step) return fmtUs(us);
   const [unit, size] = Math.max(Math.abs(us), step) >= 1e6 ? ["s", 1e6] : Math.max(Math.abs(us), step) >= 1e3 ? ["ms", 1e3] : ["µs", 1];
   const value = us / size;
-  const digits = step
-    ? Math.min(6, Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9)))
-    : Math.abs(value) >= 100 || value === 0 ? 0 : Math.abs(value) >= 10 ? 1 : 2;
+  const digits = Math.min(6, Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9)));
   return `${value.toFixed(digits)} ${unit}`;
 }
 
