@@ -18,7 +18,7 @@ _OUTSIDE = ("http", "https", "mailto")
 
 
 def relink(html: str, source: str, page: str, pages: Mapping[str, str]) -> str:
-    """The page with links that hold where it lies now.
+    """The page with links that work where it is now.
 
     A link to a notebook that has a page leads to that page. One to any other file of the course
     loses its address and keeps its words. Links to the outside and within the page stay. Anything
@@ -26,8 +26,8 @@ def relink(html: str, source: str, page: str, pages: Mapping[str, str]) -> str:
 
     Args:
         html: of the page.
-        source: where its notebook lies, relative to the folder of notebooks, ``"/"`` between.
-        page: where the page lies in the site, likewise.
+        source: where its notebook is, relative to the folder of notebooks, ``"/"`` between.
+        page: where the page is in the site, likewise.
         pages: for each notebook, the page that it has.
     """
 

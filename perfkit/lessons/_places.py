@@ -1,4 +1,4 @@
-"""Where the course's notebooks and its generated data lie."""
+"""Where the course's notebooks and its generated data are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _START = "00-start-here.ipynb"
 
 
 def clone_folder() -> Path | None:
-    """The clone, or copy of the course, that the working directory or this package lies in.
+    """The clone, or copy of the course, that the working directory or this package is in.
 
     What the installed package ships is neither: nothing is written there.
     """
@@ -35,7 +35,7 @@ def shipped_course() -> Path | None:
 
 
 def data_folder() -> Path:
-    """Where generated data lies: ``$PERFKIT_DATA``, else the clone's, else the user's cache."""
+    """Where generated data is: ``$PERFKIT_DATA``, else the clone's, else the user's cache."""
     told = os.environ.get("PERFKIT_DATA")
     if told:
         return Path(told).expanduser()

@@ -49,7 +49,7 @@ class Bound:
         place: notebook and cell, for a message.
         key: as in ``"A9.bytes_ratio"``; empty where the tag names none.
         device: ``"cpu"``, ``"cuda"`` or empty.
-        text: what stands between the tags.
+        text: the words between the tags.
     """
 
     place: str

@@ -1,4 +1,4 @@
-"""Where recorded results lie, and which claims the course teaches."""
+"""Where recorded results are, and which claims the course teaches."""
 
 from __future__ import annotations
 

@@ -13,13 +13,11 @@ from perfkit.lessons._message import Message
 
 __all__ = ["Exercise", "NotYet"]
 
-_CALLS = (
-    "To look at your answer: .show(answer); to have it checked: .check(answer); hints: .hint()."
-)
+_CALLS = "To look at your answer: .show(answer); to check it: .check(answer); for a hint: .hint()."
 
 
 class NotYet(Exception):  # noqa: N818 - it is no error, the reader is on the way
-    """What the reader wrote does not meet the spec yet; the message says in what."""
+    """What the reader wrote does not meet the spec yet; the message says why."""
 
 
 class Exercise:
@@ -66,7 +64,7 @@ class Exercise:
         return Message(title, items=self._hints[: self._given])
 
     def show(self, answer: Any) -> Message:
-        """What the reader's answer does, right or wrong; an error in it is told in one message."""
+        """What the reader's answer does, right or wrong; an error in it becomes one message."""
         try:
             return self._show(answer)
         except NotYet as reason:
@@ -75,7 +73,7 @@ class Exercise:
             return _broken(answer, error)
 
     def check(self, answer: Any) -> Message:
-        """Whether the answer meets the spec; an error in it is told in one message."""
+        """Whether the answer meets the spec; an error in it becomes one message."""
         try:
             facts = self._check(answer)
         except NotYet as reason:
@@ -103,7 +101,7 @@ def _broken(answer: Any, error: Exception | SystemExit) -> Message:
     """The reader's own error with the line of theirs that it came from, and no frame of ours.
 
     An error that never was in the reader's code is one of the call, or of perfkit; the first is
-    told, the second comes through.
+    shown, the second is raised.
     """
     if not callable(answer):
         kind = type(answer).__name__

@@ -1,4 +1,4 @@
-"""The key points of a lesson, and what the claims ledger says of the claims that it treated."""
+"""The key points of a lesson, and what the claims ledger says about its claims."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["KeyPoints"]
 
 
 class KeyPoints:
-    """What to take along from a lesson, as a list.
+    """What to remember from a lesson, as a list.
 
     Args:
         points: one sentence or two each.
-        claims: ids of claims; for each, the ledger's status and figure stand below the points.
+        claims: ids of claims; for each, the ledger's status and figure follow the points.
             They come from records and change with them, so a cell that shows them is not one to
             compare.
 

@@ -1,4 +1,4 @@
-"""A guess that is locked before anything is measured, and scored at the end."""
+"""A guess that you lock before anything is measured, and that is scored at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfkit.lessons._message import Message
 
 __all__ = ["Predict"]
 
-# What a reader may say of how sure they are, in percent; none below chance is offered.
+# How sure a reader may say they are, in percent; nothing below chance is offered.
 _SURE = (30, 50, 70, 90)
 
 
@@ -54,7 +54,7 @@ class Predict:
             button="Lock my guess",
             unfolds=True,
             chosen=lambda letter, sure: self.lock(letter, sure=sure),
-            # without a lesson nothing is kept, and nobody would ever look at it
+            # without a lesson nothing is stored, so nobody would ever look at it
             sure=[percent for percent in _SURE if percent >= chance] if lesson else [],
         )
 
@@ -66,27 +66,27 @@ class Predict:
             sure: how sure you are, in percent, if you like to know later how well you know.
 
         Raises:
-            UsageError: no answer has that letter, another one is locked, it was scored already,
+            UsageError: no answer has that letter, another one is locked, it is scored already,
                 or ``sure`` is no percentage.
         """
         if not letter:
             if self.locked:
                 return self._locked_message()
-            return Message("No guess yet", ("Choose a letter, run this cell, then go on.",))
+            return Message("No guess yet", ("Choose a letter, run this cell, and go on.",))
         letter = checked_letter(letter, self.answers)
         is_number = isinstance(sure, int) and not isinstance(sure, bool)
         if sure is not None and not (is_number and 0 <= sure <= 100):
             raise UsageError(f"sure= is a whole percentage from 0 to 100, not {sure!r:.60}")
         if self.locked is not None and self.locked != letter:
-            raise UsageError(f"your guess {self.locked!r} is locked; it is scored at the end")
+            raise UsageError(f"your guess {self.locked!r} is locked; your score is at the end")
         if self.locked is None and self._scored:
             raise UsageError(
-                "this question was scored already; run the cell that asks it to guess again"
+                "this question is scored already; to guess again, run the cell that asks it"
             )
         if self.locked is None:
             self.locked, self.sure = letter, sure
             self._choices.update(
-                f"Locked: {letter}{self._said_sure()}. It is scored when it has been measured.",
+                f"Locked: {letter}{self._said_sure()}. Your score is at the end of the lesson.",
                 open=False,
                 picked=letter,
                 marks={letter: ("mine", "your guess")},
@@ -109,7 +109,7 @@ class Predict:
         self._show_score(right)
         said = (f"It is {right}: {self.answers[right]}.", *([because] if because else []))
         if self.locked is None:
-            again = 'That is fine; next time, lock one before you measure: guess.lock("a").'
+            again = 'Next time, lock one before you measure: guess.lock("a").'
             return Message("You locked no guess", (*said, again))
         lines = (*said, *self._kept(right))
         if self.locked == right:
@@ -129,13 +129,13 @@ class Predict:
         return right, because
 
     def _kept(self, right: str) -> tuple[str, ...]:
-        """Keep the guess where it belongs to a lesson, and tell the tally."""
+        """Store the guess if it belongs to a lesson, and say how often the reader was right."""
         if self.lesson is None or self.locked is None:
             return ()
         guess = progress.Guess(self.lesson, self.question, self.locked, right, self.sure)
         trouble = progress.keep(guess)
         if trouble:
-            return (f"Your guess could not be kept for later: {trouble}.",)
+            return (f"Your guess could not be stored: {trouble}.",)
         return (progress.calibration().sentence(),)
 
     def _show_score(self, right: str) -> None:

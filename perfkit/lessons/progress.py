@@ -1,4 +1,4 @@
-"""What the reader guessed, lesson by lesson: kept in one folder of theirs, gone with one call.
+"""What the reader guessed, lesson by lesson: stored in one folder of theirs, deleted with one call.
 
 The folder is ``$PERFKIT_HOME``, else ``perfkit`` in the user's data folder (:func:`folder`). Each
 scored guess is a small JSON file of its own in ``guesses/``: two kernels cannot lose each

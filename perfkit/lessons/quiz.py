@@ -1,4 +1,4 @@
-"""A question with one right answer, which says why each of the others is wrong."""
+"""A question with one right answer, and a reason why each of the others is wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Quiz:
     """A question with lettered answers of which one is right.
 
     ``quiz.answer("b")`` says whether it is, and why, as a click in a notebook does; a wrong one
-    may be followed by another. Nothing is kept.
+    may be followed by another. Nothing is stored.
 
     Args:
         question: one sentence.

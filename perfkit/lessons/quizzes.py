@@ -1,4 +1,4 @@
-"""The quizzes of the lessons. They stand here so that no answer is in sight in a notebook."""
+"""The quizzes of the lessons. They are here so that no notebook shows their answers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def interval_quiz() -> Quiz:
         {
             "a": "the new version is 3 % faster",
             "b": "both are equally fast",
-            "c": "no difference seen; from 3 % slower to 9 % faster, all is possible",
+            "c": "no difference seen; anything from 3 % slower to 9 % faster is possible",
             "d": "the measurement is broken: it should have given 1",
         },
         right="c",
         because={
-            "a": "1 lies inside the interval: the same code against itself gives such figures.",
-            "b": "1 lies inside the interval, but a gain of 9 % does, too.",
-            "c": "That is what the interval says; to know more, measure for longer.",
-            "d": "Two arms never take the same time exactly; the interval says what that means.",
+            "a": "The interval contains 1: the same code against itself gives figures like these.",
+            "b": "The interval contains 1, but also a gain of 9 %.",
+            "c": "That is what the interval says; to know more, measure longer.",
+            "d": "Two arms never take exactly the same time; the interval says what that means.",
         },
     )
 
@@ -41,10 +41,10 @@ def names_quiz() -> Quiz:
         },
         right="b",
         because={
-            "a": "Nothing is garbage: pages were copied because counts in them were written to.",
-            "b": "One object with one count: the pages with the letters are never written to.",
-            "c": "The names are still two million objects, each with a count of its own.",
-            "d": "Batches are not what grows: every name that is looked at copies a page.",
+            "a": "There is no garbage: writing reference counts is what copies pages.",
+            "b": "One object with one count: the pages that hold the names are never written.",
+            "c": "The names are still two million objects, each with its own count.",
+            "d": "Batches do not grow: every name that a worker reads copies a page.",
         },
     )
 
@@ -61,9 +61,9 @@ def twice_quiz() -> Quiz:
         },
         right="b",
         because={
-            "a": "That makes steps slower. It adds none.",
+            "a": "That makes steps slower. It does not add any.",
             "b": "Two passes over the data in what is counted as one epoch.",
-            "c": "Order alone changes neither the number of steps nor, on average, the loss.",
+            "c": "The order alone changes neither the number of steps nor, on average, the loss.",
         },
     )
 

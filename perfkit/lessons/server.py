@@ -1,7 +1,7 @@
 """JupyterLab on the course's notebooks, for this user only, with its address in plain sight.
 
-The server listens on the loopback address, under a fresh token, and is told to ask nobody for
-news, updates or extensions.
+The server listens on the loopback address, under a fresh token, and asks nobody for news,
+updates or extensions.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _arguments(notebook: Path, port: int, token: str) -> list[str]:
 
 def _free_port(wanted: int | None) -> int:
     if wanted is not None and not 1 <= wanted <= 65535:
-        raise UsageError(f"a port lies between 1 and 65535, not {wanted}")
+        raise UsageError(f"a port is between 1 and 65535, not {wanted}")
     candidates = [wanted] if wanted else range(_FIRST_PORT, _FIRST_PORT + _PORTS_TRIED)
     for port in candidates:
         if _is_free(port):

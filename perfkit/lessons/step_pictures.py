@@ -42,7 +42,7 @@ def draw_steps(traces: Mapping[str, Trace], *, source: str) -> Figure:
 
     Args:
         traces: by name.
-        source: where they come from, e.g. ``"simulated"``; stands under the picture.
+        source: where they come from, e.g. ``"simulated"``; shown under the picture.
     """
     from matplotlib.figure import Figure
 

@@ -26,7 +26,7 @@ def draw_bounds(
     Args:
         published: label → ms.
         least: label → ms that the work takes at least.
-        source: stands under the picture.
+        source: shown under the picture.
     """
     from matplotlib.figure import Figure
 
@@ -69,7 +69,7 @@ def draw_clocks(
     Args:
         runs: name → when each step was begun and left, and when all of the work was done; ms
             since the first began.
-        source: the device; stands under the picture.
+        source: the device; shown under the picture.
     """
     from matplotlib.figure import Figure
 
@@ -112,7 +112,7 @@ def draw_crossover(
         densities: share of labelled pixels, ascending.
         ratios: each with ``ratio``, ``low`` and ``high``, of a ``perfkit.compare`` result.
         crossing: where the ratio passes 1; None where it does not.
-        source: stands under the picture.
+        source: shown under the picture.
     """
     from matplotlib.figure import Figure
 

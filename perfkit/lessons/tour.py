@@ -88,10 +88,10 @@ class LessonRun:
 
 
 def tour(names: Sequence[str], out: Path, say: Say, *, save: bool = False) -> list[LessonRun]:
-    """Run lessons, tell what they found, and write a site and ``summary.json``.
+    """Run lessons, say what they found, and write a site and ``summary.json``.
 
-    A lesson that fails is told, and the next one begins. However the tour ends, the lessons that
-    ran are in the site and in the summary.
+    If a lesson fails, the tour says so and goes on with the next one. However it ends, the lessons
+    that ran are in the site and in the summary.
 
     Args:
         names: lessons as :func:`perfkit.lessons._places.lesson_path` takes them; none are all.
@@ -342,7 +342,7 @@ def _numbers(notebook: Any, kind: str) -> list[dict[str, Any]]:
 def _save(notebook: Any, path: Path) -> None:
     """Write outputs without what a reader cannot use or what differs for no reason.
 
-    A widget without its kernel is an error message on the page; a picture or text stands beside
+    A widget without its kernel is an error message on the page; a picture or text is beside
     it. The version of Python in the metadata says nothing.
     """
     import nbformat

@@ -38,7 +38,7 @@ def test_the_score(locked: str | None, title: str) -> None:
     assert said.startswith(title)
     assert "It is b: fewer <pixels>." in said
     assert "it was measured" in said
-    assert ("That is fine; next time, lock one before" in said) == (locked is None)
+    assert ("Next time, lock one before" in said) == (locked is None)
 
 
 def test_letters_that_are_not_there() -> None:
@@ -124,7 +124,7 @@ def test_a_folder_that_cannot_be_written_costs_only_the_tally(
     guess.lock("b")
     said = " ".join(repr(guess.score("b", because="measured")).split())
     assert said.startswith("You guessed right")
-    assert "Your guess could not be kept for later: " in said
+    assert "Your guess could not be stored: " in said
 
 
 def test_without_a_kernel_there_is_no_widget_and_nothing_is_imported_for_it() -> None:

@@ -102,7 +102,7 @@ function render({ model, el }) {
     box.dataset.state = "sent";
     waiting = setTimeout(() => {
       status.textContent =
-        "The kernel has not answered yet: it is busy, or it was restarted; then run this cell again.";
+        "No answer from the kernel yet. It is busy, or it was restarted: then run this cell again.";
     }, SILENT_MS);
     model.send({ letter: picked(), sure: sure.value === "" ? null : Number(sure.value) });
   }
