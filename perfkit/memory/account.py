@@ -588,6 +588,8 @@ def _half_batch(
 
 def _doubts(tracker: Tracker, ended_by: str) -> list[str]:
     doubts = []
+    if tracker.instrument.failure is not None:
+        doubts.append(tracker.instrument.failure.sentence())
     if tracker.compiled:
         doubts.append(_COMPILED if _torch_compat.modes_spare_compiled_code() else _UNCOMPILED)
     if tracker.cuda_graphs:

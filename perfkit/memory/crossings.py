@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfkit._display import Shown
+from perfkit._instrument import Instrument
 from perfkit._user_code import cell_names, is_user_code, where
 from perfkit.errors import UsageError
 from perfkit.memory.places import source_of
@@ -62,10 +63,12 @@ class Crossings(Shown):
     Attributes:
         lines: one entry per line and direction, most bytes first.
         stand_in: whether the ``meta`` device took the place of a real one.
+        warnings: what makes the figures doubtful.
     """
 
     lines: tuple[Crossing, ...]
     stand_in: bool
+    warnings: tuple[str, ...] = ()
 
     def of(self, direction: Direction) -> tuple[Crossing, ...]:
         """The lines of one direction."""
@@ -99,6 +102,7 @@ class Crossings(Shown):
             "n_to_device": self.n_to_device,
             "n_to_host": self.n_to_host,
             "stand_in": self.stand_in,
+            "warnings": list(self.warnings),
             "lines": [line.to_dict() for line in self.lines],
         }
 
@@ -136,6 +140,13 @@ class _Seen:
         self._thread = threading.get_ident()
         self.stand_in = False
         self.n_seen = 0
+        self.instrument = Instrument("the count of copies")
+
+    def note(self, look: Callable[[], None]) -> None:
+        """Look at something, unless looking has failed before."""
+        if self.instrument.is_on:
+            with self.instrument.guard("counting a copy"):
+                look()
 
     def add(self, direction: Direction, nbytes: int, *, non_blocking: bool, device: str) -> None:
         place = _place(sys._getframe(1))
@@ -166,7 +177,9 @@ class _Seen:
             for ((file, line), direction), counts in self._found.items()
         ]
         lines.sort(key=lambda x: (-x.nbytes, x.direction, x.file, x.line))
-        return Crossings(tuple(lines), self.stand_in)
+        failure = self.instrument.failure
+        warnings = () if failure is None else (failure.sentence(),)
+        return Crossings(tuple(lines), self.stand_in, warnings)
 
     def watching(self) -> contextlib.ExitStack:
         """The context in which copies are seen."""
@@ -201,6 +214,7 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
         """What is sent of an index that is on the host; a mask is turned into positions there."""
         return index.nonzero() if index.dtype in (torch.bool, torch.uint8) else index.long()
 
+    @seen.instrument.hook
     def copied(source: Any, n: int, device: Any, dtype: Any, *, non_blocking: bool) -> None:
         if (source.device.type == "cpu") == (torch.device(device).type == "cpu"):
             return
@@ -213,6 +227,30 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
     def _data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         data = args[1:] if func is torch.Tensor.new_tensor else args
         return data[0] if data else kwargs.get("data")
+
+    def indexed(tensor: Any, indices: Sequence[Any]) -> None:
+        for positions in indices:
+            if positions is not None and positions.device.type == "cpu":
+                sent = _positions(positions)
+                copied(sent, sent.numel(), tensor.device, sent.dtype, non_blocking=False)
+
+    def handed_over(
+        func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], made: Any, n_before: int
+    ) -> None:
+        if (
+            func in from_data
+            and seen.n_seen == n_before
+            and not isinstance(_data(func, args, kwargs), torch.Tensor)
+            and made.device.type != "cpu"
+        ):
+            seen.add("to device", made.nbytes, non_blocking=False, device=made.device.type)
+        if func in subscripts and isinstance(args[0], torch.Tensor):
+            device = args[0].device.type
+            index = args[1] if isinstance(args[1], tuple) else (args[1],)
+            for part in index if device != "cpu" else ():
+                if isinstance(part, list) and part:
+                    sent = torch.tensor(part)
+                    seen.add("to device", sent.nbytes, non_blocking=False, device=device)
 
     class Dispatch(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(
@@ -239,10 +277,7 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
                 if source.device.type == "meta" and target.device.type == "cpu":
                     return target.zero_()
             elif func in indexing and args[0].device.type != "cpu":
-                for positions in args[1]:
-                    if positions is not None and positions.device.type == "cpu":
-                        sent = _positions(positions)
-                        copied(sent, sent.numel(), args[0].device, sent.dtype, non_blocking=False)
+                seen.note(lambda: indexed(args[0], args[1]))
             elif func is aten._local_scalar_dense.default and args[0].device.type != "cpu":
                 copied(args[0], 1, "cpu", args[0].dtype, non_blocking=False)
                 if args[0].device.type == "meta":
@@ -264,20 +299,7 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
         ) -> Any:
             n_before = seen.n_seen
             made = func(*args, **(kwargs or {}))
-            if (
-                func in from_data
-                and seen.n_seen == n_before
-                and not isinstance(_data(func, args, kwargs or {}), torch.Tensor)
-                and made.device.type != "cpu"
-            ):
-                seen.add("to device", made.nbytes, non_blocking=False, device=made.device.type)
-            if func in subscripts and isinstance(args[0], torch.Tensor):
-                device = args[0].device.type
-                index = args[1] if isinstance(args[1], tuple) else (args[1],)
-                for part in index if device != "cpu" else ():
-                    if isinstance(part, list) and part:
-                        sent = torch.tensor(part)
-                        seen.add("to device", sent.nbytes, non_blocking=False, device=device)
+            seen.note(lambda: handed_over(func, args, kwargs or {}, made, n_before))
             return made
 
     return Dispatch(), Function()

@@ -71,6 +71,8 @@ class _FakeTracker(Tracker):
             answered by 1.
     """
 
+    _let_pass = (UsageError,)
+
     def __init__(self) -> None:
         super().__init__()
         self.n_read = 0
@@ -182,6 +184,8 @@ class FakeTraining:
                 raise
             finally:
                 tracker.stop()
+        if tracker.instrument.failure is not None:
+            raise RuntimeError(tracker.instrument.failure.sentence())
         self.reads_values |= tracker.n_read > 0
         (ledger,) = tracker.ledgers.values() or (_Book(),)
         assert isinstance(ledger, _Book)

@@ -209,6 +209,8 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
         tracker.stop()
     looked_at = [number for number, _ in looks]
     warnings = []
+    if tracker.instrument.failure is not None:
+        warnings.append(tracker.instrument.failure.sentence())
     if len(leaks) >= _MOST_CHAINS:
         warnings.append(f"holders were looked for {_MOST_CHAINS} times; the rest may be joined")
     return LeakReport(

@@ -64,6 +64,7 @@ from torch.optim.optimizer import (
 )
 
 from perfkit import _torch_compat
+from perfkit._instrument import Instrument
 from perfkit._user_code import is_user_code
 from perfkit.memory.categories import (
     ACTIVATIONS,
@@ -146,7 +147,11 @@ class Tracker(_DispatchMode):
         compiled: compiled code exists, so it may have run uncompiled here.
         cuda_graphs: a CUDA graph exists, and its replays are not seen.
         cut_short: existing autograd graphs were too large to be counted in full.
+        instrument: its guard: a fault of the tracker's own ends the counting, never the step.
     """
+
+    # exceptions of ours that are meant for the user
+    _let_pass: tuple[type[Exception], ...] = ()
 
     # torch would refuse flex_attention, cond and the like under a mode that is silent on them
     supports_higher_order_operators = True
@@ -167,8 +172,12 @@ class Tracker(_DispatchMode):
         self.compiled = False
         self.cuda_graphs = False
         self.cut_short = False
+        self.instrument = Instrument(
+            "the memory tracker", switch_off=self._switch_off, let_pass=self._let_pass
+        )
         self._max_steps = max_steps
         self._running = False
+        self._ended = False
         self._counting = False
         self._thread = 0
         self._on_last_step: Callable[[], None] | None = None
@@ -218,6 +227,7 @@ class Tracker(_DispatchMode):
         self._thread = threading.get_ident()
         self._on_last_step = on_last_step
         self._running = self._counting = True
+        self._ended = False
         self._roots = {id(module): name for name, module in (names or {}).items()}
         self._take_stock(self._survey())
         for module in modules:
@@ -251,10 +261,17 @@ class Tracker(_DispatchMode):
 
     def end(self) -> None:
         """End counting and evaluate, leaving the hooks to :meth:`stop`."""
-        if not self._counting:
+        if self._ended:
             return
-        self._counting = False
+        self._ended, self._counting = True, False
         _torch_compat.leave_dispatch_mode(self)
+        with self.instrument.guard("end"):
+            self._evaluate()
+
+    def _switch_off(self) -> None:
+        self._counting = False
+
+    def _evaluate(self) -> None:
         for block in self._pending:
             if block.alive and block.phase == _RECORDED:
                 _label(block, ACTIVATIONS)
@@ -281,18 +298,19 @@ class Tracker(_DispatchMode):
         return [block for block in list(self._live.values()) if block.phase != BEFORE]
 
     def _hook(self) -> None:
+        guarded = self.instrument.hook
         handles = (
-            register_module_forward_pre_hook(self._before_forward),
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
+            register_module_forward_pre_hook(guarded(self._before_forward)),
+            register_optimizer_step_pre_hook(guarded(self._before_step)),
+            register_optimizer_step_post_hook(guarded(self._after_step)),
         )
         self._undo.extend(handle.remove for handle in handles)
         # always_call: the stack must come back when a forward raises
         after = register_module_forward_hook(
-            self._after_forward, with_kwargs=True, always_call=True
+            guarded(self._after_forward), with_kwargs=True, always_call=True
         )
         self._undo.append(lambda: _torch_compat.forget_forward_hook(after))
-        self._undo.append(_torch_compat.watch_storage_resize(self._grown_or_shrunk))
+        self._undo.append(_torch_compat.watch_storage_resize(guarded(self._grown_or_shrunk)))
         # a compiled module warns about global hooks; these do not ask the user for anything
         warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
         ignored = warnings.filters[0]
@@ -344,37 +362,50 @@ class Tracker(_DispatchMode):
     ) -> Any:
         # A training step comes through here some hundred times: a view or an in-place operator
         # costs one look-up, any other about 100 ns a tensor.
-        makes = self._makes.get(id(func))
-        if makes is None:
-            makes = self._learn(func)
-        if makes == _NOTHING or not self._counting:
-            return func(*args, **kwargs) if kwargs else func(*args)
-        self.n_operators += 1
-        task = self._task_id()
-        if task != self._task:
-            self._turn(task)
-        live, kinds = self._live, self._kinds
-        for value in args:
-            kind = kinds.get(type(value))
-            if kind == _PLAIN:
-                try:
-                    if id(value.untyped_storage()) not in live:
-                        self._meet(value)
-                except NotImplementedError:  # a sparse or opaque layout
-                    self._meet(value)
-            elif kind != _NO_TENSOR:
-                self._meet_any(value)
+        # The user's call stands outside of what may fail here.
+        try:
+            makes = self._makes.get(id(func))
+            if makes is None:
+                makes = self._learn(func)
+            if makes != _NOTHING and self._counting:
+                self.n_operators += 1
+                task = self._task_id()
+                if task != self._task:
+                    self._turn(task)
+                live, kinds = self._live, self._kinds
+                for value in args:
+                    kind = kinds.get(type(value))
+                    if kind == _PLAIN:
+                        try:
+                            if id(value.untyped_storage()) not in live:
+                                self._meet(value)
+                        except NotImplementedError:  # a sparse or opaque layout
+                            self._meet(value)
+                    elif kind != _NO_TENSOR:
+                        self._meet_any(value)
+        except self._let_pass:
+            raise
+        except Exception as error:
+            self.instrument.fail(error, "looking at an operator's arguments")
+            makes = _NOTHING
         result = func(*args, **kwargs) if kwargs else func(*args)
-        kind = kinds.get(type(result))
-        if kind == _PLAIN and makes == _NEW:
-            try:
-                storage = result.untyped_storage()
-                if id(storage) not in live:
-                    self._made(storage, args)
-            except NotImplementedError:
+        if makes == _NOTHING or not self._counting:
+            return result
+        try:
+            kind = kinds.get(type(result))
+            if kind == _PLAIN and makes == _NEW:
+                try:
+                    storage = result.untyped_storage()
+                    if id(storage) not in live:
+                        self._made(storage, args)
+                except NotImplementedError:
+                    self._made_any(result, args)
+            elif kind != _NO_TENSOR or makes == _RESIZE:
                 self._made_any(result, args)
-        elif kind != _NO_TENSOR or makes == _RESIZE:
-            self._made_any(result, args)
+        except self._let_pass:
+            raise
+        except Exception as error:
+            self.instrument.fail(error, "looking at an operator's result")
         return result
 
     def _learn(self, func: Any) -> int:
@@ -702,7 +733,7 @@ class Tracker(_DispatchMode):
                 _label(block, INPUTS if block.phase == _DATA else ACTIVATIONS)
         self._pending.clear()
         self._gradients_known = False
-        _torch_compat.at_end_of_backward(self._after_backward)
+        _torch_compat.at_end_of_backward(self.instrument.hook(self._after_backward))
 
     def _after_backward(self) -> None:
         if self._counting:

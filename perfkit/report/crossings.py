@@ -24,6 +24,7 @@ def text(obj: Crossing | Crossings) -> str:
         lines += ["", table(_HEADER, [_row(x) for x in obj.lines], align=_ALIGN)]
     if obj.stand_in:
         lines += ["", _STAND_IN]
+    lines += [wrap(f"Note: {warning}", hang="      ") for warning in obj.warnings]
     return "\n".join(lines)
 
 
@@ -38,8 +39,14 @@ def html(obj: Crossing | Crossings) -> str:
         "crossings.html",
         sentence=text(obj) if isinstance(obj, Crossing) else sentence(obj),
         tables=(view,) if rows else (),
-        foot=(_STAND_IN,) if isinstance(obj, Crossings) and obj.stand_in else (),
+        foot=_foot(obj),
     )
+
+
+def _foot(obj: Crossing | Crossings) -> tuple[str, ...]:
+    if isinstance(obj, Crossing):
+        return ()
+    return (*((_STAND_IN,) if obj.stand_in else ()), *obj.warnings)
 
 
 def sentence(obj: Crossings) -> str:

@@ -156,6 +156,8 @@ def syncs_of(watch: Watch) -> Syncs:
             "no module with parameters ran and no gradient was seen, so nothing counted as being "
             "on the device; run the whole step, or pass model=",
         )
+    if watch.instrument.failure is not None:
+        warnings += (watch.instrument.failure.sentence(),)
     if watch.checks_again and any(entry_of(one) == "distribution" for one, _ in found):
         warnings += (_CHECKS_AGAIN,)
     cheap = watch.right_after_another()

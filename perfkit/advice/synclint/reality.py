@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perfkit._display import Shown
+from perfkit._instrument import Instrument
 from perfkit.advice.synclint.catalogue import CATALOGUE
 from perfkit.advice.synclint.find import Sync, Syncs, syncs_of
 from perfkit.advice.synclint.sites import Site, place, site_of, source_line, spelled
@@ -187,13 +188,16 @@ def reported_waits() -> Iterator[Counter[Site]]:
         warnings.filterwarnings("ignore", message=".*Synchronization debug mode is a prototype")
         show = warnings.showwarning
 
+        instrument = Instrument("the listener to torch's reports of waits")
+
         def note(message: Warning | str, *where: Any, **more: Any) -> None:
             if _MESSAGE not in str(message):
                 show(message, *where, **more)
                 return
-            site = site_of(sys._getframe(1))
-            if site is not None:
-                found[site] += 1
+            with instrument.guard("noting a wait"):
+                site = site_of(sys._getframe(1))
+                if site is not None:
+                    found[site] += 1
 
         warnings.showwarning = note
         torch.cuda.set_sync_debug_mode("warn")

@@ -25,6 +25,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from perfkit import _torch_compat
+from perfkit._instrument import Instrument
 from perfkit.advice.synclint.argument_checks import checks_as_without_compile
 from perfkit.advice.synclint.connections import Connections
 from perfkit.advice.synclint.find import entry_of
@@ -160,6 +161,7 @@ class Watch:
         self._node = _torch_compat.autograd_node_reader()
         self._sequence = _torch_compat.sequence_number_reader()
         self._paused = 0
+        self.instrument = Instrument("the sync lint", switch_off=self._switch_off)
         self._moving = 0
         self._reading = 0
         self._backward = 0
@@ -185,7 +187,8 @@ class Watch:
             stack.callback(self._release)
             if self._model is not None:
                 self._seed(self._model)
-            handle = register_module_forward_pre_hook(self._before_module)
+            before_module = self.instrument.hook(self._before_module)
+            handle = register_module_forward_pre_hook(before_module)
             stack.callback(handle.remove)
             stack.callback(_torch_compat.watch_loader_iterators(self._fetch))
             stack.enter_context(_explicit_waits(self))
@@ -213,6 +216,21 @@ class Watch:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
+    def _switch_off(self) -> None:
+        self._paused += 1
+
+    def go_on(self, once: _Once, error: Exception, args: Any, kwargs: Any) -> Any:
+        """After ``error`` around a call of the user's: only its own comes through.
+
+        The function is called once, whenever the fault came.
+        """
+        if error is once.error:
+            raise error
+        self.instrument.fail(error, "looking at a call")
+        if once.error is not None:
+            raise once.error
+        return once.result if once.ran else once.func(*args, **kwargs)
+
     @staticmethod
     def _release() -> None:
         Watch._active = None
@@ -225,7 +243,10 @@ class Watch:
     @contextmanager
     def _in_backward(self, api: _ApiMode) -> Iterator[None]:
         """A backward pass: hooks and custom functions in it are user code like any other."""
-        outer, self._backward_line = self._backward_line, site_of(sys._getframe(2))
+        outer = self._backward_line
+        with self.instrument.guard("looking for the line of a backward pass"):
+            # one frame for each of the two context managers
+            self._backward_line = site_of(sys._getframe(2))
         self._backward += 1
         try:
             with api:
@@ -772,6 +793,28 @@ def _tensors(values: Any) -> list[Any]:
     return found
 
 
+class _Once:
+    """A function of the user's on its way through our code: what became of it is remembered."""
+
+    __slots__ = ("__name__", "error", "func", "ran", "result")
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+        self.__name__ = getattr(func, "__name__", "")
+        self.ran = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.ran = True
+        try:
+            self.result = self.func(*args, **kwargs)
+        except BaseException as error:
+            self.error = error
+            raise
+        return self.result
+
+
 class _ApiMode(TorchFunctionMode):
     """Sees the calls of torch's Python functions and tensor methods."""
 
@@ -785,7 +828,11 @@ class _ApiMode(TorchFunctionMode):
         if watch._paused or watch._moving:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        return watch.call(func, name, args, kwargs, sys._getframe(1))
+        once = _Once(func)
+        try:  # no function between: each frame counts against the limit of recursion
+            return watch.call(once, name, args, kwargs, sys._getframe(1))
+        except Exception as error:
+            return watch.go_on(once, error, args, kwargs)
 
 
 class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
@@ -805,15 +852,22 @@ class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
         if watch.tracer is None:
             result = func(*args, **kwargs)
         else:
-            result = watch.traced(func, sys._getframe(), *args, **kwargs)
+            once = _Once(func)
+            try:
+                result = watch.traced(once, sys._getframe(), *args, **kwargs)
+            except Exception as error:
+                result = watch.go_on(once, error, args, kwargs)
         if watch._paused or watch._moving:
             return result
-        if watch._backward:
-            # the function mode is on there, and would see our own look at the tensors
-            with torch._C.DisableTorchFunction():
+        try:
+            if watch._backward:
+                # the function mode is on there, and would see our own look at the tensors
+                with torch._C.DisableTorchFunction():
+                    watch.note_operator(func, args, kwargs, result)
+            else:
                 watch.note_operator(func, args, kwargs, result)
-        else:
-            watch.note_operator(func, args, kwargs, result)
+        except Exception as error:
+            watch.instrument.fail(error, "looking at an operator")
         return result
 
 
@@ -825,7 +879,8 @@ def _explicit_waits(watch: Watch) -> Iterator[None]:
         def call(*args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
             if not watch._paused:
-                watch.hit(name, (), frame)
+                with watch.instrument.guard("noting a wait"):
+                    watch.hit(name, (), frame)
             if torch.cuda.is_available():
                 return watch.traced(original, frame, *args, **kwargs)
             return None
@@ -844,7 +899,8 @@ def _waits_for_streams(watch: Watch) -> Iterator[None]:
         def synchronize(waited_for: Any) -> Any:
             frame = sys._getframe(1)
             if not watch._paused:
-                watch.hit("wait_for_stream", (), frame)
+                with watch.instrument.guard("noting a wait"):
+                    watch.hit("wait_for_stream", (), frame)
             return watch.traced(original, frame, waited_for)
 
         return synchronize
