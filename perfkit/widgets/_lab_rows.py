@@ -310,7 +310,7 @@ def _footnotes(board: Board) -> list[str]:
     notes = [f"run {run.run_id} {run.state}: {run.message}" for run in runs if run.message]
     kinds = list(dict.fromkeys(run.peak_kind for run in runs if run.peak_bytes is not None))
     if kinds:
-        notes.append(f"peak: {'; '.join(kinds)}")
+        notes.append("; ".join(kinds))
     base = board.base
     if base is None:
         return notes
