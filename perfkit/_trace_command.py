@@ -128,7 +128,7 @@ def _write(target: Path, report: Any, scrub: bool) -> None:
 
     if target.exists() and not target.is_file():
         # putting a file in its place would remove a device
-        raise UsageError(f"cannot write {target}: it is there already, and no ordinary file")
+        raise UsageError(f"cannot write {target}: it exists already and is not a regular file")
     made = page(report, scrub=scrub)
     write_atomically(target, lambda part: part.write_text(made, encoding="utf-8"))
 

@@ -52,7 +52,7 @@ _AS_LONG = 0.05
 # What the longest part of the critical path is, in words.
 _PATH = {
     "data": "waiting for data",
-    "host": "Python and other work of the host",
+    "host": "Python and other work on the host",
     "launch": "running and launching operators on the host",
     "sync": "the host waiting for the device",
     "copy": "copies",
@@ -176,11 +176,11 @@ def _no_cure(bound: _Bound, found: list[Finding]) -> str:
         return ""
     if not found:
         return "No rule of perfkit knows a cure for this."
-    return "No rule of perfkit knows a cure for this; what follows is about smaller things."
+    return "No rule of perfkit knows a cure for this; the findings below are about smaller things."
 
 
 def _path(bound: _Bound, case: Case) -> str:
-    """The critical path, where it is mostly something else than what the headline names."""
+    """What the critical path mostly is, where that is not what the headline names."""
     if not case.on_device or bound.part != bound.bound_by:
         return ""
     path = case.path
@@ -338,7 +338,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
 
 
 def _gaps(case: Case, part: str) -> str:
-    """Gaps are nobody's fault that could be named: no "bound" is claimed."""
+    """The trace does not show the cause of gaps, so this claims no "bound"."""
     if case.idle["queued"] >= case.idle["kernels"]:
         waits = case.shares["sync"]
         meanwhile = (
@@ -347,8 +347,8 @@ def _gaps(case: Case, part: str) -> str:
             else ""
         )
         return (
-            f"Idle with work queued: in {part} of each step the device does nothing although the "
-            f"host has launched its work; the trace does not show what holds it{meanwhile}"
+            f"Idle with work queued: in {part} of each step the device is idle although the "
+            f"host has launched its work; the trace does not show what holds it up{meanwhile}"
         )
     return f"Gaps between kernels: they take {part} of each step, though the next one is queued"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from perfkit.words import fmt_ms, fmt_share
 
-#: The largest gain that is told: see ``Finding.gain_at_most``.
+#: The largest gain that perfkit states: see ``Finding.gain_at_most``.
 MOST_GAIN = 10
 
 
@@ -21,12 +21,12 @@ class Finding:
         evidence: what was seen, in numbers; one sentence each.
         what_to_do: code to change, as a snippet.
         gain_at_most: upper bound of the speed-up of a step, e.g. 1.4; a bound, no promise.
-            Bounds above 10 are told as "over 10×": what is left of such a step is not known well
-            enough for more.
+            Bounds above 10 read "over 10×": what would be left of such a step is not known
+            well enough to say more.
         formula: how the bound was found, with its numbers.
         lesson: id of the lesson that teaches it, e.g. ``04-dataloader``.
         line: the source line it concerns, e.g. ``train.py:12: img = Image.open(path)``.
-        always: told however little it brings: it costs nothing, or it averts a failure.
+        always: reported however little it gains: it costs nothing, or it averts a failure.
         has_bound: whether the trace carries a bound of the gain at all; without one
             ``gain_at_most`` only orders the findings.
     """

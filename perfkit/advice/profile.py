@@ -268,8 +268,8 @@ def _host_only(case: Case) -> list[str]:
     if case.on_device or not case.is_file:
         return []
     return [
-        "no device activity was recorded: if a GPU worked meanwhile, what it did and what waited "
-        "for it is not in this trace, so no gain is given"
+        "the trace has no device activity: if a GPU was in use, its work and the waits for it are "
+        "not in this trace, so no gain is given"
     ]
 
 

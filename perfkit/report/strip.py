@@ -42,7 +42,7 @@ _PER_CHARACTER = (
 )
 
 # name -> (label, colour, ink, pattern, letter). The palette is Okabe and Ito's, used as in the bars
-# of the breakdown; what idles is a low, patterned bar: nothing is told by colour alone.
+# of the breakdown. Idle time is a low, patterned bar: colour alone never carries the meaning.
 _LOOKS = {
     "data wait": ("data wait", "#E69F00", "#000", "", "d"),
     "forward": ("forward", "#56B4E9", "#000", "", "f"),
@@ -61,7 +61,7 @@ _LOOKS = {
     "idle: queued": ("idle: work queued", "#A5ABB3", "#000", "cross", "q"),
     "idle: driver": ("idle: driver", "#9A6B3F", "#000", "stripes", "v"),
     "idle: launch": ("idle: launch-bound", "#9A6B3F", "#000", "cross", "l"),
-    "idle: host": ("idle: host elsewhere", "#757C86", "#000", "dots", "h"),
+    "idle: host": ("idle: host busy elsewhere", "#757C86", "#000", "dots", "h"),
 }
 _IN_WORDS = {
     "idle: data": "idle, the host waits for data",

@@ -41,13 +41,13 @@ _CAUSES = {
     "queued": ("unknown, while work was queued", "hollow"),
     "driver": ("allocating, loading code", "green"),
     "launch": ("host too slow to launch", "blue"),
-    "host": ("other work of the host", "grey"),
+    "host": ("other work on the host", "grey"),
 }
 
 
 _ON_THE_PATH = {
     "data": "the wait for data",
-    "host": "Python and other work of the host",
+    "host": "Python and other work on the host",
     "launch": "operators and launches on the host",
     "sync": "the host waiting for the device",
     "copy": "copies",
@@ -144,7 +144,7 @@ def _(a: Idle) -> _View:
     shares = a.shares()
     total = sum(shares.values())
     cause, share = _largest(shares)
-    sentence = f"The device idled {fmt_share(total)} of the time"
+    sentence = f"The device was idle {fmt_share(total)} of the time"
     if share:
         sentence += f", mostly {_CAUSES[cause][0]} ({fmt_share(share)})"
     per_step = {_CAUSES[c][0]: us / len(a.steps) for c, us in a.total_us.items()}
@@ -284,7 +284,9 @@ def _(a: CriticalPath) -> _View:
         (_lane("Critical path", a.by_class_us, {}),) if a.wall_us else (),
         (
             _table("Device activities on the path", "", ("activity", "time"), rows, "c"),
-            _table("Event waits on the path", "as recorded", ("waited", "stood still"), waits, "."),
+            _table(
+                "Event waits on the path", "as recorded", ("wait", "stream idle for"), waits, "."
+            ),
         ),
     )
 
@@ -292,7 +294,7 @@ def _(a: CriticalPath) -> _View:
 @_view.register
 def _(a: Sequences) -> _View:
     if not a.sequences:
-        return _View("No sequence of small kernels comes again and again.", a.warnings)
+        return _View("No sequence of small kernels repeats.", a.warnings)
     n = max(a.n_steps, 1)
     rows = [
         (

@@ -1,7 +1,7 @@
 """A trace as numpy columns: one row per timed event, sorted by start.
 
 Schema of :class:`Trace` (all columns have the same length, sorted by start, then by
-descending duration, so that an enclosing event stands before what it encloses):
+descending duration, so that an enclosing event comes before what it encloses):
 
 ================= ======= ========================================================
 column            dtype   meaning
@@ -129,7 +129,7 @@ class MemoryEvents:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A Kineto trace, just recorded or from a file; the schema stands in this module's head."""
+    """A Kineto trace, just recorded or from a file; the module's docstring has the schema."""
 
     start_us: Float64
     dur_us: Float64

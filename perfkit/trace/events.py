@@ -1,6 +1,6 @@
 """What an event means: data wait, sync, copy, communication … in traces of any year and vendor.
 
-CUDA and ROCm names stand side by side. A host wait is proven by a runtime call, never by an
+CUDA and ROCm names are handled alike. A host wait is proven by a runtime call, never by an
 op: ``aten::item`` on a CPU tensor waits for nothing.
 """
 
@@ -154,7 +154,7 @@ def join_device(trace: Trace, rows: Int64) -> Int64:
 
 
 def runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
-    """The calls that copy or wait, told apart by the device activity joined to them.
+    """The calls that copy or wait, distinguished by the device activity joined to them.
 
     A wait that follows a host-to-device copy inside the same op (pageable memory) is part of
     that copy. Device-to-device copies only launch, so they count as neither.

@@ -20,7 +20,7 @@ The queue was empty: the device waited for the host.
 ``driver``        the host was in a long call of the driver that neither launches, copies nor
                   waits: it allocates or frees memory, loads code, builds a graph
 ``launch``        the host ran ops (forward, backward, optimizer) but too slowly
-``communication`` the host took part in a collective of its own (gloo, MPI, UCC)
+``communication`` the host took part in a collective that the CPU runs (gloo, MPI, UCC)
 ``host``          the host did something else: Python, logging, its own data loading
 ================= =================================================================
 
@@ -185,7 +185,7 @@ def _beside_a_collective(talk: Intervals, parts: Intervals) -> Bool:
 
 
 def _after_sync(trace: Trace, steps: Steps, gaps: Intervals) -> Intervals:
-    """What is idle after waits in which the device ran dry, as far as the waits are to blame.
+    """Idle time after waits in which the device ran dry, as far as the waits are to blame.
 
     Without a wait the host would have been ahead by as much as it waited: together these parts
     are no longer than the waits before them.

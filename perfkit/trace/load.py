@@ -3,7 +3,7 @@
 The file is decoded by msgspec into typed structs that name only what is needed, so a
 million events (369 MB) take about a second. What real files need beside that:
 
-* ``.json``, ``.json.gz`` and ``.zst`` are told by their first bytes, not their name;
+* ``.json``, ``.json.gz`` and ``.zst`` are recognised by their first bytes, not by name;
 * object form (``{"traceEvents": [...]}``) and the bare list of older traces;
 * categories of 2021 (``Operator``, ``Runtime``, ``Kernel``, ``Memcpy``), string pids and
   tids, lower-case ``external id``, ROCm's string arguments;
@@ -78,7 +78,7 @@ _PIECE_BYTES = 1 << 18
 _HEAD_BYTES = 1 << 24
 # What is packed is unpacked in such pieces, and each gives at most so many bytes at once.
 _PACKED_BYTES, _UNPACKED_BYTES = 1 << 16, 1 << 24
-# Where one event ends and the next begins. In valid JSON this stands outside of any string, as
+# Where one event ends and the next begins. In valid JSON this is never inside a string, as
 # the quote would end one; inside a nested list the pieces do not decode, and we read it whole.
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|ts)"\s*:)')
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -127,7 +127,7 @@ def load(
         source: path of a ``.json``, ``.json.gz`` or ``.zst`` trace (a pipe will do), or its
             content; or a list of these, such as the ranks of a job. (Many large ranks are better
             compared by :func:`perfkit.trace.ranks.ranks`, which keeps only a few in memory.)
-        progress: told the share of the trace that has been read, 0 … 1, now and then once a
+        progress: called with the share of the trace read so far, 0 … 1, now and then once a
             trace takes over 2 s; nothing before that. (``perfkit trace`` says on stderr what
             it is reading, likewise after 2 s.)
         unpack_at_most: bytes that a packed trace may expand to, and that a pipe may bring; None
@@ -188,7 +188,7 @@ def _parse(
 
 
 def _telling(file: BinaryIO, progress: Progress, begin_s: float) -> Callable[[int], bytes]:
-    """``file.read`` that tells how far it is, a few times a second, after some silence."""
+    """``file.read`` that reports progress a few times a second, once it has taken 2 s."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     told_s = begin_s + _SILENT_S
@@ -252,10 +252,10 @@ def _gunzip(data: bytes, source: str, warnings: list[str], at_most: int | None) 
                     return bytes(whole)
             whole += member.flush() if not member.eof else b""
         except zlib.error:
-            warnings.append("the gzip data is damaged: read up to the damage")
+            warnings.append("the gzip data is damaged: only what precedes the damage was read")
             break
         if not member.eof:
-            warnings.append("the gzip data ends early: read as far as it goes")
+            warnings.append("the gzip data ends early: only what is there was read")
             break
         rest = member.unused_data + bytes(pending[at:])
     if not whole:
@@ -361,7 +361,9 @@ def _decode_in_pieces(
     if dropped:
         warnings.append(f"{fmt_count(dropped)} events could not be read and were left out")
     if not complete:
-        warnings.append(f"the trace ends early: read as far as it goes ({plural(n_read, 'event')})")
+        warnings.append(
+            f"the trace ends early: only what is there was read ({plural(n_read, 'event')})"
+        )
     return {**head, **tail}
 
 
@@ -385,7 +387,7 @@ def _decode(data: bytes, source: str, warnings: list[str]) -> tuple[list[Event],
         warnings.append(f"{fmt_count(dropped)} events could not be read and were left out")
     if not complete:
         warnings.append(
-            f"the trace ends early: read as far as it goes ({plural(len(events), 'event')})"
+            f"the trace ends early: only what is there was read ({plural(len(events), 'event')})"
         )
     return events, {}
 

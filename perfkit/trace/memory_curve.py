@@ -2,7 +2,7 @@
 
 Newer traces say after every event how much is allocated and reserved on the device; older ones say
 only how much each event took or gave back: then the curve counts from what was there when the
-recording began, which nobody knows.
+recording began, which is unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernel sequences that come again and again: candidates for fusion.
+"""Kernel sequences that repeat: candidates for fusion.
 
 Two to six kernels in a row on one stream, all of families that a compiler can fuse (elementwise,
 normalization, reduction, memory …): matrix products, convolutions, attention and collectives end a
@@ -19,7 +19,7 @@ from perfkit.trace.kernels import TENSOR_FAMILIES, family
 from perfkit.trace.steps import Steps, find_steps
 
 _LONGEST = 6
-# A sequence that does not come back within a step is no pattern of the model.
+# A sequence that does not repeat within a step is not a pattern of the model.
 _AT_LEAST_PER_STEP = 2
 # Kernels further apart than this are not neighbours: the host did something between them that a
 # compiler would break the graph for.

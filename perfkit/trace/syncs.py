@@ -1,6 +1,6 @@
 """Host-device syncs: runtime calls in which the host waited, by the op that made them.
 
-An op alone proves nothing (``aten::item`` on a CPU tensor waits for nobody): only a runtime
+An op alone proves nothing (``aten::item`` on a CPU tensor waits for nothing): only a runtime
 call that waits, or a copy that blocks, is a sync. A copy that is only asked for (from or to pinned
 memory, ``non_blocking=True``) is none.
 """

@@ -1,6 +1,6 @@
 """Under which of the caller's labels the host waited for the device, and for how long.
 
-Who surrounds each operator with a label of its own learns here which of them waited. One label
+If you put a label of your own around each operator, this tells you which of them waited. One label
 is one wait, however many runtime calls it took: ``.item()`` is a copy and a wait for its stream.
 """
 

@@ -36,7 +36,7 @@ def recompiles(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="recompiles",
         title=(
-            "torch.compile compiles again and again"
+            "torch.compile keeps recompiling"
             if again or in_steps > 1
             else "torch.compile compiles inside the profiled steps"
         ),
@@ -75,7 +75,7 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
     frame = np.array([frames[i] for i in trace.name_id[rows].tolist()])
     step = case.steps.containing(trace.start_ns[rows])
     # From the end of one region to the start of the next one in the same step. The backward pass
-    # has no regions of its own: between two regions lies forward code that was not compiled.
+    # has no regions of its own: between two regions there is forward code that was not compiled.
     between = (step[1:] == step[:-1]) & (frame[1:] != frame[:-1])
     gaps = union(trace.end_ns[rows[:-1]][between], trace.start_ns[rows[1:]][between])
     lost = case.lost_in(_without(gaps, case.compiling))

@@ -170,7 +170,7 @@ def held_device(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     yield Finding(
         rule="held-device",
-        title="The device idles although work is queued: find out what holds it",
+        title="The device is idle although work is queued: find out what holds it up",
         evidence=tuple(evidence),
         what_to_do=(
             "# nvidia-smi (or rocm-smi): does another process use this GPU?\n"

@@ -22,7 +22,7 @@ _LEAST_SHARE = 0.15
 _TINY_US = 10.0
 # A ResNet-50 step has about 1,000 ops that Python issues one by one; a loop over elements more.
 _MANY_OPS = 500
-# An op that is called this often in a step stands in a loop, as the tiny ones do; a rewrite that
+# An op that is called this often in a step is in a loop, as the tiny ones are; a rewrite that
 # takes the loop away takes it along.
 _OFTEN = 50
 _LEAST_SAMPLES = 5
@@ -30,9 +30,9 @@ _LAUNCH_LESS = (
     'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs\n'
     "# or larger batches: the same launches carry more work"
 )
-# Who replays a graph already need not be told of graphs.
+# If you replay a graph already, you do not need to hear of graphs.
 _LAUNCH_LESS_BESIDE_A_GRAPH = (
-    "# the trace replays a CUDA graph: what idles is launched outside of it\n"
+    "# the trace replays a CUDA graph: the device waits for what is launched outside of it\n"
     "with torch.cuda.graph(graph):  # capture more of the step\n"
     "    y = prepare(model(x))\n"
     "# or larger batches: the same launches carry more work"
@@ -184,7 +184,7 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
 
 def launch_bound(case: Case) -> Iterator[Finding]:
     """On a device: it runs its kernels faster than the host can launch them."""
-    # Start-up is no matter of launching, and compiling is none either: they have their own words.
+    # Start-up and compiling are not launching: they have findings of their own.
     if not case.on_device:
         return
     lost = (

@@ -147,9 +147,9 @@ def host_collectives(case: Case) -> Iterator[Finding]:
         rule="host-collectives",
         title="Ranks exchange data on the host while nothing else runs",
         evidence=(
-            f"{percent(lost)} of each step passes in collectives of the host that no operator "
+            f"{percent(lost)} of each step goes to collectives on the host that no operator "
             f"hides; {n / case.n_steps:,.1f} of them per step",
-            "part of it may be waiting for a slower rank: compare the ranks' traces",
+            "some of it may be waiting for a slower rank: compare the traces of the ranks",
         ),
         what_to_do=_EXCHANGE_LESS,
         gain_at_most=gain,

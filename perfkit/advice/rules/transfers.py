@@ -75,8 +75,8 @@ def sync(case: Case) -> Iterator[Finding]:
             f"{plural(sum(counts.values()) / case.n_steps, 'sync')} per step, most costly in "
             f"{top}: "
             f"{what}",
-            f"{fmt_us(cost_us / case.n_steps)} of host time per step; the device then idles "
-            f"for {percent(lost)} of each step until it is given work again",
+            f"{fmt_us(cost_us / case.n_steps)} of host time per step; the device is then idle "
+            f"for {percent(lost)} of each step until it gets work again",
         ),
         what_to_do=instead,
         gain_at_most=gain,
