@@ -30,7 +30,7 @@ from perfkit.timing.compare import compare
 LESSON = "04-dataloader"
 # One batch of the source: 32 pictures of 512 × 512 as float32, masks as int64.
 _BATCH_BYTES = 32 * 512 * 512 * (3 * 4 + 8)
-_N = 16  # pictures of one timed call
+_N = 24  # pictures of one timed call
 _ROUNDS = 30_000  # of the pure-Python transform: some milliseconds
 
 
