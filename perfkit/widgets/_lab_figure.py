@@ -23,7 +23,7 @@ class Curve:
 
 
 def png(title: str, curves: Sequence[Curve]) -> bytes:
-    """Step time, data wait and memory of the last run, the one before dimmed behind it.
+    """Step time, data wait and memory of the last run, the pinned one dimmed behind it.
 
     matplotlib's object interface: the user's own pyplot figures, style and backend stay alone.
     """
@@ -53,7 +53,9 @@ def png(title: str, curves: Sequence[Curve]) -> bytes:
         # as in the browser: the axis ends above almost all points
         usual, highest = np.nanpercentile(steps, 97), np.nanmax(steps)
         left.set_ylim(0, 1.6 * usual if highest > 3 * usual else 1.08 * highest)
-    right.set_ylim(bottom=0)
+    memory = np.concatenate([curve.memory_mib for curve in curves]) if curves else np.empty(0)
+    highest_mib = np.nanmax(memory) if np.isfinite(memory).any() else 0.0
+    right.set_ylim(0, 1.15 * highest_mib or 1.0)  # the curve does not lie on the frame
     left.set(title=title, xlabel="seconds of training", ylabel="ms")
     right.set_ylabel("MiB")
     for axes in (left, right):

@@ -740,3 +740,24 @@ def test_the_static_picture_hides_a_widget_without_a_model(make: Callable[..., L
     lab.run()
     page = lab._static_bundle()["text/html"]
     assert f".pk-static-{lab.lab_id}) .jupyter-widgets:not(:has(*))" in page
+
+
+def test_the_pictures_memory_curve_keeps_off_the_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    from perfkit.widgets._lab_figure import Curve, columns, png
+
+    limits: list[tuple[float, float]] = []
+    set_ylim = Axes.set_ylim
+
+    def noted(axes: Axes, *args: Any, **more: Any) -> Any:
+        found = set_ylim(axes, *args, **more)
+        limits.append(found)
+        return found
+
+    monkeypatch.setattr(Axes, "set_ylim", noted)
+    ones = np.ones(5)
+    rows = columns(ones, ones, ones, np.full(5, 300 * 2**20), ones.astype(bool))
+    assert png("", [Curve("run 1", rows)]).startswith(b"\x89PNG")
+    assert limits[-1][1] == pytest.approx(345)
+    assert png("", []).startswith(b"\x89PNG")
