@@ -59,7 +59,7 @@ _LOOK_GROWTH = 1.5
 # Warming up and finding the repeats take at most this share of the budget: blocks are what it
 # is for. One call of each is made in any case.
 _WARM_UP_SHARE = 0.25
-_REPEATS_SHARE = 0.5
+_REPEATS_SHARE = 0.35
 _OVERRUN = 1.2
 _WIDE_INTERVAL = 0.10
 _WIDE_SPREAD = 0.25
@@ -221,8 +221,10 @@ def compare(
             arms, stopped = ([[pair[0]]], [[pair[1]]]), "time budget"
     if not stopped:
         repeats = _repeats(slow, fast, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
-        # what building and warming up left behind is not collected inside a letter
-        gc.collect()
+        # what building and warming up left behind is not collected inside a letter; where time is
+        # short, blocks are worth more
+        if not spent(_WARM_UP_SHARE):
+            gc.collect()
     first_block = wall()
     next_look = min_blocks
     while not stopped:
