@@ -66,4 +66,5 @@ def _said(row: Row) -> str:
     figure = row.headline
     value = f", {shown(figure)}" if figure is not None else ""
     where = f", {row.records[0].source(figure)}" if figure is not None else ""
-    return f"{row.claim.id} ({row.claim.technique}): {row.status}{value}{where}"
+    tested = f"; tested: {row.tested}" if row.tested else ""
+    return f"{row.claim.id} ({row.claim.technique}): {row.status}{value}{where}{tested}"

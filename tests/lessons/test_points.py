@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from perfkit.errors import UsageError
+from perfkit.experiment.ledger import ledger
+from perfkit.experiment.records import read_records
 from perfkit.lessons import points
+from perfkit.lessons._recorded import recorded_folders, taught_claims
 from perfkit.lessons.points import KeyPoints
 
 
@@ -25,6 +28,15 @@ def test_without_a_record_no_claim_holds(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "): not recorded" in said
     assert "): not yet taught" in said
     assert "holds" not in said
+
+
+def test_a_claim_that_was_tested_otherwise_says_what_was_tested() -> None:
+    row = next(
+        row for row in ledger(read_records(recorded_folders()), taught_claims()).rows if row.tested
+    )
+    said = " ".join(repr(KeyPoints("Look first.", claims=[row.claim.id])).split())
+    assert "as tested" in said
+    assert " ".join(f"; tested: {row.tested}".split()) in said
 
 
 def test_points_that_cannot_be() -> None:
