@@ -14,7 +14,7 @@ CUDA := .venv-cuda
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # exact: the stubs of tests/played_cuda are written for this torch
-CUDA_WHEELS := torch==2.13.0 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-cuda-crt==13.0.*'
+CUDA_WHEELS := torch==2.13.0 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-cuda-crt==13.0.*' nvidia-ml-py
 JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
 # Each takes the path of its JSON file; what begins with _ serves the others.
 BENCHES := $(filter-out tests/bench/_%,$(sort $(wildcard tests/bench/*.py)))

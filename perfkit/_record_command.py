@@ -97,13 +97,13 @@ def _record(arguments: argparse.Namespace) -> int:
         after=_say_after,
     )
     counts = {state: sum(d.state == state for d in done) for state in _STATES}
-    print(", ".join(f"{n} {state}" for state, n in counts.items()))
+    print(", ".join(f"{n} {state}" for state, n in counts.items() if n or state != "played"))
     for place in sorted({str(d.path.parent) for d in done if d.path is not None}):
         print(f"records: {place}")
     return int(bool(counts["failed"] or broken))
 
 
-_STATES = ("recorded", "skipped", "failed")
+_STATES = ("recorded", "skipped", "played", "failed")
 
 
 def _checked_claims(asked: list[str] | None) -> list[str] | None:

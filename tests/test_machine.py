@@ -69,9 +69,21 @@ def test_a_process_that_uses_cuda_names_the_gpu_it_uses(monkeypatch: pytest.Monk
     assert machine.stamp().device == "NVIDIA DGX Display"
 
 
-def test_a_stamp_is_of_one_of_four_kinds() -> None:
-    with pytest.raises(UsageError, match="measured here, recorded, simulated, predicted"):
+def test_a_stamp_is_of_one_of_five_kinds() -> None:
+    with pytest.raises(UsageError, match="measured here, recorded, played, simulated, predicted"):
         machine.stamp("guessed")  # type: ignore[arg-type]
+
+
+def test_what_a_played_gpu_shows_is_never_measured_nor_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert machine.stamp(device="NVIDIA H100").kind == "measured here"
+    monkeypatch.setattr(machine, "is_played", lambda: True)
+    # another name of the device changes nothing
+    assert machine.stamp(device="NVIDIA H100").kind == "played"
+    assert machine.stamp("recorded", device="NVIDIA H100").kind == "played"
+    assert machine.stamp("simulated", device="NVIDIA H100").kind == "simulated"
+    assert machine.stamp(device="cpu").kind == "measured here"
 
 
 def test_a_sentence_names_kind_machine_torch_and_time() -> None:

@@ -28,7 +28,7 @@ from perfkit._printable import printable
 from perfkit.errors import MissingError, UsageError
 from perfkit.experiment.claims import claims
 from perfkit.experiment.recording import Experiment, Figure, Outcome
-from perfkit.experiment.records import Device, Record, write_record
+from perfkit.experiment.records import REFUSED, Device, Record, write_record
 from perfkit.machine import facts, stamp
 from perfkit.words import fmt_s, fmt_share
 
@@ -57,8 +57,9 @@ class Done:
 
     Attributes:
         experiment: which.
-        state: ``"recorded"``, ``"skipped"`` (this machine lacks something) or ``"failed"``.
-        reason: why it was skipped or failed; empty where it was recorded.
+        state: ``"recorded"``, ``"skipped"`` (this machine lacks something), ``"played"`` (it ran on
+            a played GPU, so nothing was written) or ``"failed"``.
+        reason: why nothing was written; empty where it was recorded.
         record: what was written.
         path: where.
         seconds: how long its process ran.
@@ -66,7 +67,7 @@ class Done:
     """
 
     experiment: Experiment
-    state: Literal["recorded", "skipped", "failed"]
+    state: Literal["recorded", "skipped", "played", "failed"]
     reason: str = ""
     record: Record | None = None
     path: Path | None = None
@@ -174,6 +175,8 @@ def _record_one(
         duration_s=round(seconds, 3),
         warnings=_doubts(busy),
     )
+    if made.provenance.kind == "played":
+        return Done(one, "played", REFUSED, seconds=seconds)
     try:
         path = write_record(made, folder)
     except UsageError as error:

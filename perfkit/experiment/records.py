@@ -174,13 +174,19 @@ def file_name(claim: str, lesson: str) -> str:
     return f"{claim}.json" if number == first_lesson(claim) else f"{claim}-{number}.json"
 
 
+REFUSED = "it ran on a played GPU, whose times are not a GPU's: no record is written"
+
+
 def write_record(record: Record, folder: Path) -> Path:
     """Write a record under ``folder``, whole or not at all; returns where.
 
     Raises:
-        UsageError: it cannot be written, or another lesson's record of the claim on this device
-            has a figure of the same name, so that ``figure("A16.name")`` would mean two things.
+        UsageError: it was made on a played GPU, it cannot be written, or another lesson's record
+            of the claim on this device has a figure of the same name, so that
+            ``figure("A16.name")`` would mean two things.
     """
+    if record.provenance.kind != "recorded":
+        raise UsageError(REFUSED)
     place = folder / record.device.slug
     target = place / file_name(record.claim, record.lesson)
     try:
@@ -272,6 +278,8 @@ def _record(content: Mapping[str, Any]) -> Record:
     if any(type(content[name]) not in (int, float) for name in ("budget_s", "duration_s")):
         raise ValueError("a duration is not a number")
     lesson_number(content["lesson"])  # refuses what is no lesson
+    if content["provenance"]["kind"] != "recorded":
+        raise ValueError(f"its figures are {content['provenance']['kind']!r:.40}, not recorded")
     return Record(
         claim=content["claim"],
         lesson=content["lesson"],

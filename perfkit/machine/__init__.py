@@ -23,6 +23,7 @@ from perfkit.machine import _gpu, _host, _packages
 from perfkit.machine._capabilities import Capability, capabilities
 from perfkit.machine._gpu import Gpu
 from perfkit.machine._torch_build import TorchBuild, probe_torch, torch_build
+from perfkit.machine.played import is_played
 
 __all__ = [
     "Capability",
@@ -36,7 +37,7 @@ __all__ = [
     "stamp",
 ]
 
-Kind = Literal["measured here", "recorded", "simulated", "predicted"]
+Kind = Literal["measured here", "recorded", "played", "simulated", "predicted"]
 
 _GIB = 2**30
 
@@ -46,7 +47,7 @@ class Provenance(Shown):
     """Where a figure comes from: which machine, which versions, when, and by what command.
 
     Attributes:
-        kind: ``"measured here"``, ``"recorded"``, ``"simulated"`` or ``"predicted"``.
+        kind: ``"measured here"``, ``"recorded"``, ``"played"``, ``"simulated"`` or ``"predicted"``.
         machine: the computer in words, e.g. ``"AMD EPYC 7B13, 2 cores, 24 GiB"``.
         device: ``"cpu"`` or the GPU's name, e.g. ``"NVIDIA H200"``.
         versions: python, torch, perfkit, and cuda and driver where there are some.
@@ -168,7 +169,8 @@ def stamp(
     """Provenance of a result that is made now, on this machine.
 
     Args:
-        kind: which of the four kinds of figure it belongs to.
+        kind: which of the five kinds of figure it belongs to. What is measured or recorded on a
+            played GPU (see :mod:`perfkit.machine.played`) is played, whatever is asked for.
         command: what was run, where one command says it.
         seed: of the random numbers, where there was one.
         device: ``"cpu"`` or a GPU's name, for who knows better than the default: torch's current
@@ -176,14 +178,17 @@ def stamp(
             one, else the CPU.
 
     Raises:
-        UsageError: ``kind`` is not one of the four.
+        UsageError: ``kind`` is not one of the five.
     """
     if kind not in get_args(Kind):
         raise UsageError(f"a figure cannot be {kind!r}; it is one of: {', '.join(get_args(Kind))}")
+    device = _default_device() if device is None else device
+    if kind in ("measured here", "recorded") and device != "cpu" and is_played():
+        kind = "played"
     return Provenance(
         kind=kind,
         machine=machine_sentence(),
-        device=_default_device() if device is None else device,
+        device=device,
         versions=dict(_versions()),
         when_utc=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,19 @@ from perfkit.experiment.records import (
     write_record,
 )
 from tests.experiment.made_records import GPU, made
+
+
+def test_what_was_played_is_neither_written_nor_read(tmp_path: Path) -> None:
+    record = made(device=GPU, type="cuda", gpus=1)
+    path = write_record(record, tmp_path)
+    played = replace(record, provenance=replace(record.provenance, kind="played"))
+    with pytest.raises(UsageError, match="played GPU"):
+        write_record(played, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    # a file with a digest of its own is refused as well
+    path.write_text(json.dumps(played.to_dict()))
+    with pytest.raises(RecordError, match="'played', not recorded"):
+        read_record(path)
 
 
 def test_written_and_read_back_it_is_the_same(tmp_path: Path) -> None:

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+from perfkit.machine import stamp
 
 pytestmark = [
     pytest.mark.gpu,
@@ -121,3 +124,19 @@ def test_nothing_renames_it() -> None:
         check=True,
     )  # fmt: skip
     assert said.stdout.strip() == "played GPU (host memory)"
+
+
+def test_perfkit_record_runs_on_it_and_writes_nothing(tmp_path: Path) -> None:
+    command = ["record", "--claim", "C6", "--device", "cuda", "--budget", "2"]
+    said = subprocess.run(
+        [Path(sys.executable).with_name("perfkit"), *command, "--out", str(tmp_path)],
+        capture_output=True, text=True, check=True, env=os.environ | {"PLAYED_CUDA_MEM_GB": "4"},
+    )  # fmt: skip
+    assert "played: it ran on a played GPU" in said.stdout
+    assert "1 played" in said.stdout
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_its_provenance_says_played() -> None:
+    torch.ones(1, device="cuda")
+    assert stamp().sentence().startswith("played: played GPU (host memory)")
