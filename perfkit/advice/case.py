@@ -89,7 +89,7 @@ class Case:
 
     @cached_property
     def typical(self) -> Typical:
-        """The steps whose shares are told."""
+        """The steps whose shares are shown."""
         return typical(self.breakdown)
 
     @cached_property

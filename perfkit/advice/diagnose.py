@@ -148,7 +148,7 @@ def diagnose(
         first.append(elsewhere.sentence())
     if first:
         whose = "The recorded steps" if is_outside else "Your steps"
-        when = ", as far as a busy machine tells" if is_busy else ""
+        when = ", as far as a busy machine shows" if is_busy else ""
         what = f"{whose}{when}: {_uncapital(what)}"
     if not_steps:
         what = "So there is no verdict on your steps."
@@ -244,7 +244,7 @@ def _bound(case: Case) -> _Bound:
     compiling = case.lost_in(case.compiling, typical=True)
     starting = case.lost_in(case.start_up[0], typical=True)
     rare = case.lost_in(case.compiling) + case.lost_in(case.start_up[0])
-    # what a few of the steps compile or load is told of the profiled time, not of a typical step
+    # what a few of the steps compile or load is a share of the profiled time, not of a typical step
     losses = {
         "data": case.lost_to("data wait"),
         "host": max(case.lost_to("other") + compiling + starting, rare),

@@ -1,4 +1,4 @@
-"""What a line of Python does, as far as its text and the package it calls tell, and what helps.
+"""What a line of Python does, as far as its text and the package it calls show, and what helps.
 
 Advice must fit the line: "log only every 50 steps" is no help with a ``time.sleep``.
 """
@@ -107,7 +107,7 @@ _MIXUP = re.compile(r"mix_?up|cut_?mix", re.IGNORECASE)
 
 
 def kind_of(line: Line) -> LineKind:
-    """What a line does; the first of the tells that fits."""
+    """What a line does; the first kind that fits."""
     if beside := beside_the_model(line):
         return beside
     by_text = kind_of_source(line.source)

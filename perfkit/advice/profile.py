@@ -183,7 +183,7 @@ class Profile(Shown):
             target.write_text(words, encoding="utf-8")
         else:
             raise UsageError(
-                f"cannot tell what to write into {target}: end it in .json, .json.gz, .html or .txt"
+                f"cannot write {target}: its name must end in .json, .json.gz, .html or .txt"
             )
         return target
 

@@ -1,7 +1,7 @@
 """The steps whose shares are shown: all of them, but for those in which nothing ran.
 
-A mean over all steps is what the user pays. Where steps differ much the spread is said beside it,
-and the steps that took longest are named.
+A mean over all steps is what the user pays. Where steps differ much, the spread is shown
+beside it.
 """
 
 from __future__ import annotations

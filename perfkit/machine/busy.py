@@ -5,7 +5,7 @@ how long the measured thread was ready to run but had no core, how much of the a
 programs took, how often the container's quota stopped everything, how much the hypervisor took
 away. A :class:`BusyMark` costs a few milliseconds: take one before, and ask it after.
 
-Every fact is None where the system does not tell (macOS and Windows know few of them).
+Every fact is None where the system does not report it (macOS and Windows report few).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SAID_FROM = 0.01
 
 @dataclass(frozen=True)
 class Busy:
-    """What else the machine did during a measurement; None where the system does not tell.
+    """What else the machine did during a measurement; None where the system does not report it.
 
     Attributes:
         wall_s: how long was measured.

@@ -86,7 +86,7 @@ def parse(magic: Any, line: str) -> argparse.Namespace:
 def _tail(line: str, n_visible: int) -> str:
     """The end of ``line`` that holds ``n_visible`` characters other than white space.
 
-    argparse hands the statement back in words; this recovers the spaces between them.
+    argparse returns the statement as words; this recovers the spaces between them.
     """
     if n_visible == 0:
         return ""

@@ -33,11 +33,11 @@ _MOST_STEPS = 1000
 _MOST_WARMUP = 1000
 _MOST_RUNS = 10_000
 # After the recorded runs of a statement so many more run unprofiled: what a profiled step costs
-# more than these is the price of profiling, and is told.
+# more than these is the cost of profiling, which the report shows.
 _UNPROFILED_RUNS = 3
 # A statement that takes long is not repeated for longer than this.
 _REPEAT_FOR_S = 20.0
-# Of a statement that is quoted back; the whole of it stands in the cell above.
+# Of a statement that is quoted back; the cell above has all of it.
 _LONGEST_STATEMENT = 40
 
 
@@ -74,7 +74,7 @@ class TorchprofMagics(Magics):
     @argument(
         "--stacks",
         action="store_true",
-        help="Record Python stacks. Slows small steps down by about a half.",
+        help="Record Python stacks. Makes small steps about 50 % slower.",
     )
     @argument(
         "--shapes",
@@ -91,13 +91,14 @@ class TorchprofMagics(Magics):
         """Profile a few training steps and say in words what bounds them.
 
         ``%torchprof train_step(batch)`` profiles a statement, ``%%torchprof`` on top of a cell
-        the whole cell. Steps are found by themselves: one ends when an optimizer has stepped; in
+        the whole cell. You need not mark steps: one ends when an optimizer has stepped; in
         a cell without an optimizer (evaluation) each batch of a DataLoader is one, and all are
         profiled, for at most 10 s. Otherwise a few are profiled after warm-up, and the rest of the
         cell runs on unprofiled. All variables stay in your namespace.
 
-        Shown: what bounds the step, where its time goes, the findings that promise most, the
-        slowest operators and source lines, and what profiling itself cost. ``-D`` writes the
+        Shown: what bounds the step, where its time goes, how much of the cell was not in such
+        steps, the findings with the largest possible gain, the slowest operators and source
+        lines, and what profiling itself cost. ``-D`` writes the
         trace (.json or .json.gz) for chrome://tracing or Perfetto, without names of users and
         hosts.
         """

@@ -1,6 +1,6 @@
 """A profile and a breakdown as text and as HTML.
 
-What is said is worked out once, in :func:`_view`; the two forms only set it.
+The content is worked out once, in :func:`_view`; the two forms only lay it out.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def html(obj: Any) -> str:
     return render("profile.html", view=view, lanes=lanes, strip=strip)
 
 
-# ---- what is said ------------------------------------------------------------------------
+# ---- the content -------------------------------------------------------------------------
 
 
 def _view(p: Profile) -> ProfileView:
@@ -252,7 +252,7 @@ def _by_fetches(b: Breakdown) -> bool:
 
 
 def _step_line(b: Breakdown, *, how: bool = True) -> str:
-    """How many steps stand behind the figures, how they spread, and how they were found."""
+    """How many steps the figures are from, how they spread, and how they were found."""
     if not b.steps:
         return ""
     found = f", found by {b.how_found}" if how else ""

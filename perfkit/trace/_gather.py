@@ -1,6 +1,6 @@
 """From decoded events to columns, piece by piece.
 
-The structs name only what is needed of an event; their fields stand in the order in which
+The structs name only what is needed of an event; their fields are in the order in which
 Kineto writes them, in which msgspec finds them fastest. Text that repeats itself (shapes,
 stacks) stays raw JSON until its distinct values are known.
 """
@@ -225,7 +225,7 @@ class Gathered:
             blocks[rows] = _floats([a.blocks_per_sm for a in mine])
 
     def _add_waits(self, args: list[Args], cat: Any) -> None:
-        """What an event wait waits for; recorded where the profiler was told to record syncs."""
+        """What an event wait waits for; recorded where the profiler was asked to record syncs."""
         is_sync = [c.lower() in _SYNC_CATEGORIES for c in self._cats]
         if True not in is_sync:
             return

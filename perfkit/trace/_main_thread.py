@@ -24,7 +24,7 @@ def _run_due(_: object) -> int:
         except KeyboardInterrupt:
             # Ctrl-C fell into our work: it is the user's, so it is raised again right after.
             _thread.interrupt_main()
-        except Exception:  # whoever asked for the call is to guard it; nothing may come of it here
+        except Exception:  # the caller guards what it hands in; nothing may surface here
             continue
     return 0
 

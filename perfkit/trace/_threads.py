@@ -1,4 +1,4 @@
-"""Tell which threads a region starts: the profiler sees only the one that started it."""
+"""Which threads a region starts: the profiler sees only the one that started it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _originals: list[Any] = []
 def watch_thread_starts(listener: Callable[[str], None]) -> Callable[[], None]:
     """Call ``listener(name)`` for each ``threading.Thread`` that starts; returns how to stop.
 
-    While somebody listens, ``Thread.start`` is one of ours in front of Python's. A thread may be
+    While somebody listens, ``Thread.start`` is a wrapper of ours. A thread may be
     over before anybody could look for it in ``threading.enumerate``.
     """
     thread: Any = threading.Thread

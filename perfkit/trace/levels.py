@@ -1,6 +1,6 @@
 """A trace at every zoom: which boxes to draw for a viewport, at most some thousands.
 
-Every event lies in a *row*: its thread or stream (a *lane*; recorded Python functions have one
+Every event is in a *row*: its thread or stream (a *lane*; recorded Python functions have one
 of their own) and how deep it is nested there.
 Boxes narrower than a pixel are merged with their neighbours in the same row; a merged box says
 how many events it holds and how much of its width they fill. So that a viewport over a million
@@ -215,7 +215,7 @@ class Levels:
         )
 
     def lane_of(self, event: int) -> Lane:
-        """The lane in which an event lies."""
+        """The lane of an event."""
         row = int(self.row[event])
         return next(x for x in self.lanes if x.first_row <= row < x.first_row + x.n_rows)
 

@@ -73,8 +73,8 @@ class Line:
             ``transformers/trainer.py:2501``; empty where there is none.
         inner_function: the function of that line, with its class: ``Trainer._save_checkpoint``.
         inner_text: the source of that line.
-        is_framework: it runs a whole training (``trainer.fit()``), so only ``inner`` tells its
-            parts apart.
+        is_framework: it runs a whole training (``trainer.fit()``), and only ``inner`` shows
+            which part of it.
     """
 
     file: str
@@ -94,7 +94,7 @@ class Line:
 
     @property
     def is_inside(self) -> bool:
-        """Whether a package's line, below the user's, is the one that tells where it is."""
+        """Whether a package's line, below the user's, is the one that says where it is."""
         return self.is_framework and bool(self.inner)
 
     @property
@@ -282,7 +282,7 @@ class Sampler:
         self._wake.set()
 
     def step_ended(self, frame: FrameType | None) -> None:
-        """A step has ended below this frame: tells a framework's loop from one of the user's."""
+        """A step has ended below this frame: shows whether the loop is a framework's."""
         if frame is not None and self._enabled:
             key = _look(frame)
             if key is not None and key.inner is not None:
@@ -396,7 +396,7 @@ class Sampler:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process; None where the system does not tell cheaply."""
+    """Memory of this process; None where it is not cheap to know."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except (OSError, IndexError, ValueError):

@@ -1,6 +1,6 @@
 """Record a few training steps of a region of code that knows nothing of it.
 
-A step ends when an optimizer has stepped; torch's global optimizer hooks tell. The profiler
+A step ends when an optimizer has stepped, as torch's global optimizer hooks report. The profiler
 runs from the start of the region (what it sees before the warm-up is over is *provisional*:
 the result if nothing better comes), marks ``active_steps`` steps after ``warmup_steps``, then
 stops, and the region runs on unprofiled. Later steps are timed by the hook alone, which shows
@@ -69,7 +69,7 @@ _MEMORY_BYTES = 2 * 2**30
 
 # Kept for the median of unprofiled steps; more would not move it.
 _MOST_UNPROFILED = 1000
-# The recorded steps may be too short to tell a busy machine; then the whole region decides.
+# The recorded steps may be too short to show a busy machine; then the whole region decides.
 _LEAST_BUSY_S = 0.5
 # Begin and end of so many steps are kept, 16 bytes each.
 _MOST_STEPS = 200_000
@@ -354,7 +354,7 @@ class Recorder:
             call_in_main_thread(self._stop_profiler)
 
     def step(self) -> None:
-        """Say that a step has ended, where no optimizer tells."""
+        """Mark the end of a step, where no optimizer does."""
         if self._hook is not None:
             self._instrument.hook(self._in_our_code)(self._step_ended)
 
@@ -658,18 +658,18 @@ class Recorder:
         if self._cut_short:
             doubts.append(
                 "this code started a torch profiler of its own, and torch runs one at a time: "
-                "perfkit's recording ended there, after "
+                "perfkit stopped recording there, after "
                 f"{_plural(self._n_steps_until_stop, 'step')}"
             )
         elif self._n_profiled == 0 and self._n_steps:
             doubts.append(
-                f"the region ended after {self._n_steps} step(s), with none after the warm-up of "
-                f"{self.warmup_steps}: the figures contain warm-up"
+                f"the code ended after {_plural(self._n_steps, 'step')}, before the warm-up of "
+                f"{self.warmup_steps} was over: the figures include warm-up"
             )
         elif 0 < self._n_profiled < self.active_steps:
             doubts.append(
-                f"{self._n_profiled} of {self.active_steps} steps were recorded: the region or "
-                f"the time to record ({self._max_seconds:g} s) was over"
+                f"{self._n_profiled} of {self.active_steps} steps were recorded: the code ended, "
+                f"or the {self._max_seconds:g} s to record in were over"
             )
         if self._n_steps == 0 and self._ended_as == "paused":
             doubts.append(
@@ -682,14 +682,13 @@ class Recorder:
             )
         elif self._started_threads and not trace.is_a(Category.OP).any():
             doubts.append(
-                f"this code started threads ({', '.join(self._started_threads)}), and only the "
-                "thread that it runs in itself is recorded: profile in the thread that does the "
-                "work"
+                f"this code started threads ({', '.join(self._started_threads)}), and perfkit "
+                "records only the thread that called it: profile in the thread that does the work"
             )
         if self._ran_ahead:
             doubts.append(
-                "the GPU was more than a step behind the host, whose clock tells the ends of "
-                "steps: what profiling cost is unknown"
+                "the GPU was more than a step behind the host, on whose clock steps end: what "
+                "profiling cost is unknown"
             )
         elif odd := self._is_odd_window():
             doubts.append(odd)
