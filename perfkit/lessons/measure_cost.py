@@ -21,7 +21,7 @@ from perfkit.timing.clock import clock_in_use
 from perfkit.timing.compare import Interval, ratio_interval
 from perfkit.timing.summary import Summary, summarize
 from perfkit.trace._quiet import quiet_profiler
-from perfkit.words import fmt_count, fmt_ms, fmt_ratio
+from perfkit.words import fmt_count, fmt_interval, fmt_ms, fmt_ratio, fmt_us
 
 __all__ = ["LabelCost", "OptionCost", "ProfilerCost", "label_cost", "profiler_cost"]
 
@@ -164,7 +164,7 @@ class LabelCost:
 
     def _table(self) -> _Table:
         rows = [
-            (name, *(f"{value / 1e3:.2f} µs" for value in (one.median, one.low, one.high)))
+            (name, *(fmt_us(value / 1e3) for value in (one.median, one.low, one.high)))
             for name, one in (
                 ("label, no profiler runs", self.off),
                 ("label, profiler runs", self.on),
@@ -377,4 +377,4 @@ def _n_events(step: Callable[[], object], options: Mapping[str, Any], steps: int
 
 
 def _with_interval(ratio: Interval) -> str:
-    return f"{fmt_ratio(ratio.ratio)} ({ratio.low:.2f} – {ratio.high:.2f})"
+    return f"{fmt_ratio(ratio.ratio)} {fmt_interval(ratio.low, ratio.high)}"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from perfkit.errors import UsageError
 from perfkit.lessons.measure_cost import ProfilerCost
-from perfkit.words import fmt_ms, fmt_ratio
+from perfkit.words import fmt_interval, fmt_ms, fmt_ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +104,7 @@ def draw_cost(cost: ProfilerCost) -> tuple[Figure, str]:
     right.invert_yaxis()
     right.grid(visible=False, axis="y")
     said = "; ".join(
-        f"{name} {fmt_ratio(ratio.ratio)} [{ratio.low:.2f}, {ratio.high:.2f}], "
+        f"{name} {fmt_ratio(ratio.ratio)} {fmt_interval(ratio.low, ratio.high)}, "
         f"stopping {fmt_ms(stop)}"
         for name, ratio, stop in zip(names, ratios, stops, strict=True)
     )
@@ -137,8 +137,8 @@ def draw_drift(
     axes[0].legend(frameon=False, fontsize="small", loc="upper left")
     words = (
         "Simulated: the same step as A and as B on a machine that slowly gets slower. One after "
-        f"the other the medians are {np.median(a):.2f} and {np.median(b):.2f} ms; in turn "
-        f"{np.median(first):.2f} and {np.median(second):.2f} ms."
+        f"the other the medians are {fmt_ms(np.median(a))} and {fmt_ms(np.median(b))}; in turn "
+        f"{fmt_ms(np.median(first))} and {fmt_ms(np.median(second))}."
     )
     return figure, words
 

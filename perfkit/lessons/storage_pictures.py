@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfkit.errors import UsageError
-from perfkit.words import fmt_bytes, fmt_ms, fmt_ratio
+from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_ratio
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,7 +185,7 @@ def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     said = "; ".join(
-        f"{name} {fmt_ratio(one.ratio)} [{one.low:.2f}, {one.high:.2f}]"
+        f"{name} {fmt_ratio(one.ratio)} {fmt_interval(one.low, one.high)}"
         + ("" if one.different else " (no difference seen)")
         for name, one in gains.items()
     )

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.machine import _host
+from perfkit.words import fmt_share
 
 __all__ = ["Busy", "BusyMark"]
 
@@ -262,7 +263,7 @@ def _load() -> float | None:
 
 
 def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
+    return fmt_share(share)
 
 
 def this_thread() -> BusyMark:

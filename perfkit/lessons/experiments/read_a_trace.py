@@ -22,6 +22,7 @@ from perfkit.trace.columns import Trace
 from perfkit.trace.flops import flops
 from perfkit.trace.idle import idle
 from perfkit.trace.record import Recorder
+from perfkit.words import fmt_deviation, fmt_share
 
 __all__ = ["busy_is_not_used", "idle_has_causes", "three_parts"]
 
@@ -85,11 +86,11 @@ def idle_has_causes(context: Context) -> Outcome:
         },
         headline="simulated_idle",
         sentence=(
-            f"A simulated GPU idles {100 * idle_share:.0f} % of the time: "
-            f"{100 * found.shares()['data']:.0f} % because it waits for data, and {unexplained} ns "
+            f"A simulated GPU is idle for {fmt_share(idle_share)} of the time: "
+            f"{fmt_share(found.shares()['data'])} because it waits for data, and {unexplained} ns "
             f"without a cause. Measured here, on a {context.device.upper()}, data loading went "
-            f"from {100 * before:.0f} % of a step to "
-            f"{100 * after:.1f} % when the texts were taken apart once, before training."
+            f"from {fmt_share(before)} of a step to "
+            f"{fmt_share(after)} when the texts were taken apart once, before training."
         ),
     )
 
@@ -119,9 +120,9 @@ def busy_is_not_used(context: Context) -> Outcome:
         },
         headline="simulated_utilisation",
         sentence=(
-            f"A simulated step has a utilisation of {100 * utilisation:.0f} % and uses "
-            f"{100 * used:.1f} % of the achievable FLOP/s; a real one of many small operators "
-            f"keeps the host {100 * ran.busy:.0f} % busy and uses {100 * here:.2g} % of what one "
+            f"A simulated step has a utilisation of {fmt_share(utilisation)} and uses "
+            f"{fmt_share(used)} of the achievable FLOP/s; a real one of many small operators "
+            f"keeps the host {fmt_share(ran.busy)} busy and uses {fmt_deviation(here)} of what one "
             "large product reaches here."
         ),
     )
