@@ -162,12 +162,12 @@ def test_a_point_that_is_another_one_again_is_skipped(prefetch):
         ({}, {}, SettingError, "a mapping of lists"),
         ([1], {}, SettingError, "a mapping of lists"),
         ({"x": 3}, {}, SettingError, "must be a list"),
-        ({"num_workers": [-1]}, {}, SettingError, "num_workers=-1 cannot be"),
+        ({"num_workers": [-1]}, {}, SettingError, "num_workers=-1 is not valid"),
         ({"x": [1], "y": range(900), "z": range(3)}, {}, SettingError, "the grid has 2,700 points"),
         ({"x": [1]}, {"base": {"x": 1}}, SettingError, "in the grid and in base"),
-        ({"x": [1]}, {"rounds": 0}, UsageError, "rounds=0 cannot be"),
-        ({"x": [1]}, {"rounds": "all"}, UsageError, "rounds='all' cannot be"),
-        ({"x": [1]}, {"budget_s": -1}, UsageError, "budget_s=-1 cannot be"),
+        ({"x": [1]}, {"rounds": 0}, UsageError, "rounds=0 is not valid"),
+        ({"x": [1]}, {"rounds": "all"}, UsageError, "rounds='all' is not valid"),
+        ({"x": [1]}, {"budget_s": -1}, UsageError, "budget_s=-1 is not valid"),
     ],
 )
 def test_what_cannot_be_is_refused(grid, options, error, words):
@@ -211,8 +211,8 @@ SELF = ratio(1.0, 1.0, 1.0)
         # measured far above it is no knee, however wide its interval
         ([(0, ratio(3, 1.5, 9)), (2, SELF), (4, ratio(1.1, 1.08, 1.2))], 2, 2, True, "also the"),
         # but that it would not do is not shown then
-        ([(0, ratio(3, 0.5, 9)), (2, SELF), (4, ratio(1.1, 1.08, 1.2))], 2, 2, False, "That 0 w"),
-        ([(0, ratio(3, 0.5, 9)), (1, ratio(2, 1, 4)), (2, SELF)], 2, 2, False, "That 0 or 1 w"),
+        ([(0, ratio(3, 0.5, 9)), (2, SELF), (4, ratio(1.1, 1.08, 1.2))], 2, 2, False, "that 0 w"),
+        ([(0, ratio(3, 0.5, 9)), (1, ratio(2, 1, 4)), (2, SELF)], 2, 2, False, "that 0 or 1 w"),
         ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.5, 1.4, 1.6)), (4, SELF)], 4, 4, True, "No knee"),
         ([(0, SELF), (2, ratio(1.2, 1.1, 1.3))], 0, 0, True, "also the fastest"),
     ],
