@@ -71,7 +71,7 @@ class DeviceAccount:
             of all storages.
         end_bytes: held when the region ended.
         at_start_bytes, at_peak_bytes, at_end_bytes: the same by category; each adds up to its
-            total exactly. How a category is decided stands in :mod:`perfkit.memory.tracker`.
+            total exactly. See :mod:`perfkit.memory.tracker` for how a category is chosen.
         n_allocations: storages made by operators in the region.
         allocator: the CUDA allocator's counters; None on a CPU.
         by_module, by_line: the peak by module and by source line, most bytes first; each adds
@@ -164,7 +164,7 @@ class MemoryAccount(Shown):
         warnings: what makes the figures doubtful.
         provenance: where and when this was measured.
         out_of_memory: the region ended because memory ran out.
-        requested_bytes: what was asked for in vain then, in bytes; None if unknown.
+        requested_bytes: the size of the allocation that failed, in bytes; None if unknown.
     """
 
     devices: tuple[DeviceAccount, ...]

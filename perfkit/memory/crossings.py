@@ -285,7 +285,7 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
             return func(*args, **kwargs)
 
     class Function(TorchFunctionMode):
-        """For what makes a tensor on a device from Python data: no operator tells of that copy.
+        """Sees tensors made on a device from Python data: no operator shows that copy.
 
         Of an array's an operator does.
         """

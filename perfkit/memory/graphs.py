@@ -25,7 +25,7 @@ class GraphSize:
     """Counts the nodes that live tensors lead to, again and again."""
 
     def __init__(self) -> None:
-        # the collector no longer tells of what gc.freeze() puts away after this
+        # the collector does not list objects that gc.freeze() sets aside after this
         self._known = [weakref.ref(tensor) for tensor in _tensors()]
 
     def nodes(self) -> int:

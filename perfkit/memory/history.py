@@ -159,7 +159,7 @@ def record(device: int | None = None) -> Iterator[Recorded]:
             torch's current one.
 
     Raises:
-        MissingError: there is no CUDA device (the CPU's memory is told by ``%gpumem``), or its
+        MissingError: there is no CUDA device (use ``%gpumem`` for the CPU's memory), or its
             allocator keeps no history, as cudaMallocAsync.
     """
     import torch

@@ -27,7 +27,7 @@ __all__ = ["holder_of"]
 
 #: Levels of referrers that are looked at.
 _LEVELS = 14
-#: Referrers of one level, at most: beyond it nothing is told that a person could follow.
+#: Referrers of one level, at most: a longer answer would be of no use to a reader.
 _WIDEST = 3000
 
 _PERFKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120

@@ -1,4 +1,4 @@
-"""What grows from step to step, by how much, and who holds it.
+"""What grows from step to step, by how much, and what holds it.
 
 Three things are watched: the tensors, the autograd graphs, which belong to no tensor, and the
 process as a whole, its heap and its resident memory, in which all else would show.
@@ -142,7 +142,7 @@ class LeakReport(Shown):
 
 
 def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
-    """Run ``step()`` some times and tell what grows, by how much a step, and who holds it.
+    """Run ``step()`` several times and report what grows per step, and what holds it.
 
     Three steps warm up, ``n`` are counted. Memory made by one source line is called a leak if
     ever more of it stays: from ever more steps, or of ever larger size. A store that is bounded
@@ -212,7 +212,9 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
     if tracker.instrument.failure is not None:
         warnings.append(tracker.instrument.failure.sentence())
     if len(leaks) >= _MOST_CHAINS:
-        warnings.append(f"holders were looked for {_MOST_CHAINS} times; the rest may be joined")
+        warnings.append(
+            f"only {_MOST_CHAINS} holders were searched for; other leaks may share a row"
+        )
     return LeakReport(
         leaks=leaks,
         views=views,
@@ -371,7 +373,7 @@ class _Holders:
         return list(ways.values())
 
     def _holder(self, blocks: list[Block], names: dict[int, str]) -> tuple[str, bool]:
-        """The name of who holds these, by the oldest of them: it should have gone long ago."""
+        """The name of what holds these, by the oldest: it should have been freed long ago."""
         for block in blocks:
             storage = block()
             if storage is None:

@@ -38,7 +38,7 @@ class Block(weakref.ref[Any]):
         category: a number of :mod:`perfkit.memory.categories`; ``UNDECIDED`` until labelled.
         alive: not yet freed.
         sliced: the batch is a part of it (a data set), so it does not grow with the batch.
-        ledger: the book it stands in.
+        ledger: the book that lists it.
         line: the innermost line of user code that it was made in.
         watched: the line of a function that is watched, through which it was made, or None.
         owner: path of the module that it was made in or belongs to; in brackets where there is

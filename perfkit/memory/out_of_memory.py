@@ -42,7 +42,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def requested_bytes(error: BaseException) -> int | None:
-    """How much was asked for in vain, in bytes; None where the message does not say."""
+    """The size of the allocation that failed, in bytes; None if the message does not say."""
     found = _ASKED.search(str(error))
     return int(float(found[1]) * _UNITS[found[2].lower()]) if found else None
 

@@ -58,7 +58,7 @@ class LineMemory:
         line: its number.
         where: how to name it to a person: ``cell [3], line 7`` or ``train.py:12``; in brackets
             why there is no line.
-        function: the function it stands in.
+        function: the function that contains it.
         text: the source line, stripped; empty where it cannot be found.
         nbytes: alive at the peak, in bytes.
         by_category: the same by category.

@@ -159,7 +159,7 @@ def _sentence(account: MemoryAccount) -> str:
             return "No tensor was made or freed here, and none is alive."
         return (
             "No tensor was made or freed here; "
-            f"{fmt_bytes(main.start_bytes)} of tensors live on from before."
+            f"{fmt_bytes(main.start_bytes)} of tensors were already there."
         )
     peak = f"Peak {fmt_bytes(main.peak_bytes)}"
     if main.allocator is not None:
@@ -178,7 +178,7 @@ def _sentence(account: MemoryAccount) -> str:
     sentence = f"{peak}; {less}{_left(main)}"
     if account.out_of_memory:
         asked = account.requested_bytes
-        more = f"{fmt_bytes(asked)} more could not be had; " if asked else ""
+        more = f"an allocation of {fmt_bytes(asked)} failed; " if asked else ""
         return f"Out of memory: {more}{peak[0].lower()}{peak[1:]}."
     if account.ended_by:
         return f"Until {account.ended_by}: {sentence[0].lower()}{sentence[1:]}."
@@ -581,7 +581,7 @@ def _leaks_view(report: LeakReport) -> _MemoryView:
                 header=("held by", "a step", "in all", "made at"),
                 rows=tuple(
                     (
-                        leak.holder or "(no way from a variable found)",
+                        leak.holder or "(no variable found that holds it)",
                         _signed(round(leak.bytes_per_step)),
                         fmt_bytes(leak.nbytes),
                         leak.lines[0]
@@ -599,7 +599,7 @@ def _leaks_view(report: LeakReport) -> _MemoryView:
                 header=("held by", "shape", "shows", "keeps"),
                 rows=tuple(
                     (
-                        view.holder or "(no way from a variable found)",
+                        view.holder or "(no variable found that holds it)",
                         "×".join(map(str, view.shape)) or "scalar",
                         fmt_bytes(view.view_bytes),
                         fmt_bytes(view.storage_bytes),

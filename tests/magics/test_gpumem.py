@@ -242,7 +242,7 @@ def test_out_of_memory_is_explained_and_the_tensors_go(kit: Notebook) -> None:
     shown = kit.run("%%gpumem\ntrain()")
     data = numbers(shown)
     assert data["out_of_memory"]
-    assert shown.bundles[0]["text/plain"].startswith("Out of memory: 2.00 GiB more")
+    assert shown.bundles[0]["text/plain"].startswith("Out of memory: an allocation of 2.00 GiB")
     # the user's own error comes through, with the line of it
     assert type(shown.error).__name__ == "OutOfMemoryError"
     assert "raise torch.OutOfMemoryError" in shown.out

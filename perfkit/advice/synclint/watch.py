@@ -838,8 +838,8 @@ class _ApiMode(TorchFunctionMode):
 class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
     """Sees every operator, on its way to the kernel.
 
-    In the threads of the autograd engine, where CUDA's backward runs, no frame lies below its
-    handler: lines are looked for from its own frame on.
+    In the threads of the autograd engine, where CUDA's backward runs, no frame is below its
+    handler: the search for a line starts at its own frame.
     """
 
     def __init__(self, watch: Watch) -> None:
