@@ -29,6 +29,7 @@ class _View:
     warnings: Sequence[str]
     foot: Sequence[str]
     align: str = _ALIGN
+    folded: bool = False
 
 
 def text(obj: RunsComparison) -> str:

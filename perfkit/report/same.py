@@ -26,6 +26,7 @@ class _View:
     rows: Sequence[Sequence[str]]
     warnings: Sequence[str]
     foot: Sequence[str]
+    folded: bool = False
 
 
 def text(obj: SameResult) -> str:
