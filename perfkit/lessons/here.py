@@ -102,7 +102,14 @@ def on_your_machine(
     seen = _seen(low, high, expect)
     figure = f"{fmt_ratio(ratio)} as fast {fmt_interval(low, high)}"
     agrees = seen == expect
-    if agrees:
+    if agrees and seen == "same":
+        none = low <= 1 <= high
+        said = (
+            f"On your machine: no difference seen ({figure}), as the text says."
+            if none
+            else f"On your machine: next to no difference, {figure}. The text says: none to speak of."
+        )
+    elif agrees:
         said = f"On your machine: {figure}, as the text says."
     elif seen == "same":
         said = f"On your machine: no difference seen ({figure}). The text says {_SAID[expect]}."
