@@ -107,7 +107,7 @@ def on_your_machine(
         said = (
             f"On your machine: no difference seen ({figure}), as the text says."
             if none
-            else f"On your machine: next to no difference, {figure}. The text says: none to speak of."
+            else f"On your machine: next to no difference, {figure}. The text says: hardly any."
         )
     elif agrees:
         said = f"On your machine: {figure}, as the text says."
