@@ -23,7 +23,9 @@ def _export() -> Any:
 
 
 class Shown:
-    """Mixin: ``str()`` gives the plain text, notebooks get the HTML beside it."""
+    """Mixin: ``str()`` gives the whole plain text; a notebook or a prompt shows its first screen,
+    and HTML where it can.
+    """
 
     __slots__ = ()
 
@@ -65,4 +67,4 @@ class Shown:
         return str(_report().html(self))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text("…" if cycle else str(self))
+        printer.text("…" if cycle else str(_report().brief(self)))

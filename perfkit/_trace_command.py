@@ -61,6 +61,12 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="a trace; several are ranks")
     parser.add_argument("--diff", metavar="OTHER", help="a trace to compare FILE with")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print all tables: operators, source lines, host waits, every step",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write a self-contained page")
     parser.add_argument(
@@ -118,7 +124,9 @@ def run(arguments: argparse.Namespace) -> int:
             said = scrub(said)
         print(json.dumps(said, indent=1, allow_nan=False))
     else:
-        print(report)
+        from perfkit.report import brief
+
+        print(report if arguments.verbose else brief(report))
     return 0
 
 

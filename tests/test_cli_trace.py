@@ -54,6 +54,21 @@ def _check(found: dict[str, Any]) -> None:
         assert {"op", "file", "line", "count", "cost_us"} <= set(sync)
 
 
+def test_tables_are_printed_with_verbose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _file(tmp_path, cpu_training(6, wait=870, loader=SINGLE))
+    assert cli.main(["trace", path]) == 0
+    short = capsys.readouterr().out
+    assert cli.main(["trace", "-v", path]) == 0
+    whole = capsys.readouterr().out
+    assert "\nTop operators" not in short
+    assert "More with -v or print(): " in short
+    assert "\nTop operators" in whole
+    # nothing but the tables differs: what the short one says is in the long one
+    assert set(short.strip().split("\n\n")[:-1]) <= set(whole.strip().split("\n\n"))
+
+
 def test_text_says_what_bounds_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _file(tmp_path, cpu_training(6, wait=870, loader=SINGLE))
     assert cli.main(["trace", path]) == 0

@@ -81,6 +81,12 @@ class TorchprofMagics(Magics):
         action="store_true",
         help="Record the shapes of operators' inputs, into the trace of -D.",
     )
+    @argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="With all tables in the text: operators, source lines, every step.",
+    )
     @_arguments.output_arguments
     @needs_local_scope
     @no_var_expand
@@ -151,7 +157,7 @@ class TorchprofMagics(Magics):
             doubts = recorder.recording.warnings
             _say(args, "\n".join([nothing, *(f"Note: {doubt}" for doubt in doubts)]))
         elif not args.quiet:
-            _arguments.show(report.mime_bundle(profile, "profile"))
+            _arguments.show(report.mime_bundle(profile, "profile", verbose=args.verbose))
         if args.text is not None:
             shared = scrub(f"{profile}\n")
             write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))

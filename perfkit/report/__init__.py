@@ -15,7 +15,7 @@ import html as _stdlib_html
 import importlib
 from typing import Any
 
-__all__ = ["RESULT_MIME", "html", "mime_bundle", "text", "whole_page"]
+__all__ = ["RESULT_MIME", "brief", "html", "mime_bundle", "text", "whole_page"]
 
 #: The type under which a notebook keeps the numbers of a result, as JSON, beside its picture.
 #: ``perfkit tour`` reads findings and ratios from there.
@@ -72,6 +72,12 @@ def text(obj: Any) -> str:
     return repr(obj) if module is None else str(module.text(obj))
 
 
+def brief(obj: Any) -> str:
+    """The first screen of :func:`text`, for results whose renderer has one; else all of it."""
+    shorter = getattr(_renderer(obj), "brief", None)
+    return text(obj) if shorter is None else str(shorter(obj))
+
+
 @functools.singledispatch
 def html(obj: Any) -> str:
     """The self-contained HTML form of a result; anything else as its escaped ``repr``."""
@@ -88,15 +94,16 @@ def whole_page(obj: Any, *, title: str = "perfkit report", scrub: bool = True) -
     return page(obj, title=title, scrub=scrub)
 
 
-def mime_bundle(obj: Any, kind: str) -> dict[str, Any]:
+def mime_bundle(obj: Any, kind: str, *, verbose: bool = False) -> dict[str, Any]:
     """What a notebook stores of a result: text, HTML and its numbers.
 
     Args:
         obj: a result with ``to_dict()``.
         kind: the ``"type"`` by which ``perfkit tour`` knows it, e.g. ``"profile"``.
+        verbose: with all tables in the text; HTML has them folded.
     """
     return {
-        "text/plain": text(obj),
+        "text/plain": text(obj) if verbose else brief(obj),
         "text/html": html(obj),
         RESULT_MIME: {**obj.to_dict(), "type": kind},
     }

@@ -21,9 +21,9 @@ from perfkit.trace.breakdown import Breakdown
 from perfkit.trace.lines import LineSamples
 from perfkit.trace.operators import Operator
 from perfkit.trace.syncs import Sync
-from perfkit.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share
+from perfkit.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share, plural
 
-__all__ = ["html", "text"]
+__all__ = ["brief", "html", "text"]
 
 # More than three things to change at once help nobody; the rest is one click away.
 _MAIN_FINDINGS = 3
@@ -56,6 +56,13 @@ def text(obj: Any) -> str:
     if isinstance(obj, Breakdown):
         return _as_text(_breakdown_view(obj))
     return repr(obj)
+
+
+def brief(obj: Any) -> str:
+    """The first screen of :func:`text`: the sentence, the bars and at most three findings."""
+    if isinstance(obj, Profile):
+        return _as_brief_text(_view(obj))
+    return text(obj)
 
 
 def html(obj: Any) -> str:
@@ -335,14 +342,21 @@ def _step_name(name: str) -> str:
 # ---- as plain text -----------------------------------------------------------------------
 
 
+def _as_brief_text(view: ProfileView) -> str:
+    more = [t.title.partition(" (")[0].lower() for t in view.tables if t.rows]
+    if view.more_findings:
+        more.insert(0, plural(len(view.more_findings), "more finding"))
+    blocks = [*_lead(view), *_main_findings(view), *_foot(view)]
+    if more:
+        blocks.append(wrap(f"More with -v or print(): {', '.join(more)}.", hang="  "))
+    return "\n\n".join(blocks)
+
+
 def _as_text(view: ProfileView) -> str:
-    blocks = ["\n".join(_head(view))]
-    blocks += [f"{lane.title}\n{text_bar('class', lane.segments)}" for lane in view.lanes]
+    blocks = _lead(view)
     if view.strip is not None:
         blocks.append(step_strip.text(view.strip, inline=True))
-    if view.findings:
-        shown = [_finding_text(i, f) for i, f in enumerate(view.findings, 1)]
-        blocks.append("What to do\n\n" + "\n\n".join(shown))
+    blocks += _main_findings(view)
     if view.more_findings:
         titles = [
             wrap(f"{f.title}, {f.gain}", indent="  - ", hang="    ") for f in view.more_findings
@@ -350,9 +364,23 @@ def _as_text(view: ProfileView) -> str:
         head = "Also found" if view.findings else "Found, but measure again first"
         blocks.append("\n".join([head, *titles]))
     blocks += [_table_text(t) for t in view.tables if t.rows]
-    if view.foot:
-        blocks.append("\n".join(wrap(line, hang="  ") for line in view.foot))
-    return "\n\n".join(blocks)
+    return "\n\n".join([*blocks, *_foot(view)])
+
+
+def _lead(view: ProfileView) -> list[str]:
+    bars = [f"{lane.title}\n{text_bar('class', lane.segments)}" for lane in view.lanes]
+    return ["\n".join(_head(view)), *bars]
+
+
+def _main_findings(view: ProfileView) -> list[str]:
+    if not view.findings:
+        return []
+    shown = [_finding_text(i, f) for i, f in enumerate(view.findings, 1)]
+    return ["What to do\n\n" + "\n\n".join(shown)]
+
+
+def _foot(view: ProfileView) -> list[str]:
+    return ["\n".join(wrap(line, hang="  ") for line in view.foot)] if view.foot else []
 
 
 def _head(view: ProfileView) -> list[str]:

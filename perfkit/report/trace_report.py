@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from perfkit.report import profile as _profile
 from perfkit.report._text import table, wrap
 from perfkit.words import fmt_ms, fmt_share, plural
 
-__all__ = ["html", "page", "text"]
+__all__ = ["brief", "html", "page", "text"]
 
 _RANKS_HEADER = ("rank", "file", "bound by", "step", "compute", "communication", "idle")
 # Of a hundred ranks, those that the others wait for and the slowest say what there is to say.
@@ -21,13 +22,22 @@ _MOST_RANKS = 16
 
 def text(obj: Any) -> str:
     """Plain text of a TraceReport, at most 96 columns wide; ``repr`` of others."""
+    return _as_text(obj, _profile.text)
+
+
+def brief(obj: Any) -> str:
+    """The same without the profile's tables."""
+    return _as_text(obj, _profile.brief)
+
+
+def _as_text(obj: Any, profile_text: Callable[[Any], str]) -> str:
     if not isinstance(obj, TraceReport):
         return repr(obj)
     blocks = [wrap(_head(obj))]
     if obj.ranks:
         blocks.append(table(_RANKS_HEADER, _ranks(obj), align="><<>>>>"))
         blocks.append(wrap(_chosen(obj)))
-    blocks.append(_profile.text(obj.profile))
+    blocks.append(profile_text(obj.profile))
     if obj.comparison is not None:
         blocks.append(report.text(obj.comparison))
     if obj.diff is not None:
