@@ -6,14 +6,6 @@ import textwrap
 from collections.abc import Sequence
 
 from perfkit._printable import printable
-from perfkit.words import (  # noqa: F401
-    fmt_bytes,
-    fmt_count,
-    fmt_ms,
-    fmt_number,
-    fmt_ratio,
-    fmt_share,
-)
 
 __all__ = ["WIDTH", "clip", "one_sentence", "table", "wrap"]
 
