@@ -157,17 +157,21 @@ class ForkedChild:
         except BlockingIOError:
             return []
         if not data:
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(fd)
+            self._ignore(fd)
             return []
         if fd == self._output:
             return [("output", data)]
         try:
             messages: list[News] = [("message", m) for m in self._frames.feed(data)]
         except _frames.NotAMessageError as error:
-            self._selector.unregister(fd)
+            self._ignore(fd)
             return [("junk", str(error))]
         return messages or [("part", None)]  # part of a large message
+
+    def _ignore(self, fd: int) -> None:
+        """Wait for it no more; what is left in it is still read when the child has ended."""
+        with contextlib.suppress(KeyError):  # its end may be met twice
+            self._selector.unregister(fd)
 
     def _control_news(self) -> list[News]:
         try:

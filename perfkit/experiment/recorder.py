@@ -30,7 +30,7 @@ from perfkit.experiment.claims import claims
 from perfkit.experiment.recording import Experiment, Figure, Outcome
 from perfkit.experiment.records import REFUSED, Device, Record, write_record
 from perfkit.machine import facts, stamp
-from perfkit.words import fmt_s, fmt_share
+from perfkit.words import fmt_share
 
 __all__ = ["Done", "record", "this_device"]
 
@@ -270,7 +270,7 @@ def _call(
                 process.stdin.close()
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            return f"no end after {fmt_s(limit_s)}: ended"
+            return f"no end after {limit_s:g} s: ended"
         finally:
             _end(process, mark)
     if code < 0:

@@ -11,11 +11,13 @@ import ctypes
 import functools
 import importlib.util
 import os
+from pathlib import Path
 
 __all__ = ["is_played"]
 
 _SYMBOL = "played_launch"  # how the stubs' runtime hands work to the device
 _BOOT = "_played_cuda_boot"  # the module that loads them in every process of such an environment
+_LIB = "_played_cuda_lib"  # where they are
 
 
 def is_played() -> bool:
@@ -34,4 +36,8 @@ def _is_loaded() -> bool:
 def _will_be_loaded() -> bool:
     if os.environ.get("PLAYED_CUDA", "1") == "0":
         return False
-    return importlib.util.find_spec(_BOOT) is not None
+    spec = importlib.util.find_spec(_BOOT)
+    # without the libraries beside it the module does nothing
+    return (
+        spec is not None and spec.origin is not None and (Path(spec.origin).parent / _LIB).is_dir()
+    )

@@ -146,7 +146,8 @@ def test_a_real_loader_without_workers_is_found() -> None:
 
     diagnosis = profile_callable(epoch, n=4).diagnosis
     assert diagnosis.bound_by == "data"
-    assert diagnosis.findings[0].rule == "dataloader-no-workers"
+    # on a busy machine the cold first steps may be the larger finding
+    assert "dataloader-no-workers" in [found.rule for found in diagnosis.findings]
 
 
 def test_a_real_healthy_step_has_no_finding() -> None:

@@ -136,7 +136,7 @@ def test_what_the_verification_does_not_see_is_not_recommended():
         ratio = verified.ratio._replace(ratio=centre, low=low, high=high)
         good, sentence = _judged(start, proposed, replace(verified, ratio=ratio), "")
         assert not good
-        assert "the verification against the start does not" in sentence
+        assert "the verification against the start did not" in sentence
     good, sentence = _judged(start, proposed, replace(verified, same=None), "")
     assert good
     assert "Whether it learns the same is unknown" in sentence

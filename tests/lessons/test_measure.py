@@ -368,7 +368,7 @@ def test_the_figures_have_words_with_their_numbers() -> None:
     arms = ([[1.0, 1.0]] * 6, [[2.0, 2.0]] * 6)
     figure, words = draw_drift(arms, arms)
     assert words.startswith("Simulated")
-    assert "1.00 and 2.00 ms" in words
+    assert "1.00 ms and 2.00 ms" in words
     picture(figure, words)
 
 

@@ -310,7 +310,10 @@ def test_every_optimizer_of_torch_is_taken_as_an_object(kind: str) -> None:
     real = account(step, model=model)
     foreign = real.start_bytes - _owned(model, optimizer) - sum(b.nbytes for b in model.buffers())
     if kind == "SparseAdam":
-        assert predicted.at_peak_bytes["optimizer state"] == real.at_peak_bytes["optimizer state"]
+        # its own state: the account also counts what earlier tests still hold
+        state = [t for kept in optimizer.state.values() for t in kept.values()]
+        own = sum(t.nbytes for t in state if isinstance(t, Tensor))
+        assert predicted.at_peak_bytes["optimizer state"] == own
         assert any("gradient is sparse" in warning for warning in predicted.warnings)
         return
     assert predicted.peak_bytes == pytest.approx(real.peak_bytes - foreign, rel=0.01)

@@ -207,7 +207,7 @@ def dice_loss(scores: Any, target: Any) -> Any:
 
 
 def _ratio(found: Interval) -> Figure:
-    return Figure(found.ratio, "×", found.low, found.high)
+    return Figure.of(found)
 
 
 def _of(found: Summary) -> Figure:

@@ -114,7 +114,7 @@ def _rewritten(context: Context, batch: _Batch, old: _Loss, new: _Loss, what: st
         figures=figures | really,
         headline="seen_before" if really else "waits_before",
         sentence=f"{what}: waits in a step {before} before, {after} after (predicted), the same "
-        f"value; forward and backward on this {'GPU' if really else 'CPU'} "
+        f"value; forward and backward on this {'GPU' if context.device == 'cuda' else 'CPU'} "
         f"{timed.ratio:.2f}× as fast{_said_of(really)}.",
     )
 
