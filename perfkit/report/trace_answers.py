@@ -452,7 +452,7 @@ def _(a: Ranks) -> _View:
             fmt_ms(r.step_ms),
             fmt_ms(r.device_ms.get("compute")),
             fmt_ms(r.communication_ms),
-            fmt_ms(r.waited_ms),
+            fmt_ms(r.waited_ms if a.n_collectives else None),
             fmt_count(r.last_in),
         )
         for r in a.ranks

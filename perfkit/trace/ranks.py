@@ -238,7 +238,7 @@ def _compare(answers: list[dict[str, Any]], doubts: list[str]) -> Ranks:
                 host_ms=_mean(a["host_us"], n),
                 device_ms=_mean(a["device_us"], n),
                 idle_ms={k: v / 1e3 / n for k, v in a["idle_us"].items()},
-                communication_ms=a["communication_us"] / 1e3 / n,
+                communication_ms=_communication_ms(a, n),
                 overlapped_ms=a["overlapped_us"] / 1e3 / n,
                 waited_ms=waited[number] / 1e3 / n,
                 last_in=last_in[number],
@@ -246,6 +246,12 @@ def _compare(answers: list[dict[str, Any]], doubts: list[str]) -> Ranks:
         )
         doubts += [f"rank {number}: {w}" for w in a["warnings"]]
     found.sort(key=lambda r: r.rank)
+    if not n_matched and len(found) > 1 and any(r.communication_ms for r in found):
+        doubts.append(
+            "the collectives run on the host (gloo, MPI): who waits for whom is not known"
+            if not any(r.device_ms.get("communication") for r in found)
+            else "no collective of one rank was matched with another rank's"
+        )
     n_steps = max(max(r.n_steps for r in found), 1)
     per_step = {pair: us / 1e3 / n_steps for pair, us in waits.items()}
     compute = [r.device_ms["compute"] for r in found if r.device_ms]
@@ -258,6 +264,12 @@ def _compare(answers: list[dict[str, Any]], doubts: list[str]) -> Ranks:
         imbalance=max(compute) / mean if mean else None,
         warnings=together(doubts),
     )
+
+
+def _communication_ms(answer: dict[str, Any], n: int) -> float:
+    """On the device; of collectives that run on the host (gloo, MPI) there."""
+    on_device = float(answer["communication_us"]) / 1e3 / n
+    return on_device or _mean(answer["host_us"], n).get("communication", 0.0)
 
 
 def _mean(steps: list[dict[str, float]], n: int) -> dict[str, float]:

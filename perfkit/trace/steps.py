@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.trace.columns import HOST_CATEGORIES, Bool, Category, Int32, Int64, Trace
+from perfkit.trace.intervals import union
+
+#: How steps were found where nothing marks them.
+WHOLE = "no marks and no optimizer: the whole region"
 
 _BACKWARD = re.compile(r"autograd::engine|Backward\d*$|AccumulateGrad$")
 _FETCH = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
@@ -213,4 +217,28 @@ def _whole(trace: Trace) -> Steps:
         timed = work
     start, end = int(trace.start_ns[timed].min()), int(trace.end_ns[timed].max())
     bounds = np.array([start], np.int64), np.array([max(end, start)], np.int64)
-    return Steps(("whole region",), *bounds, thread, "no marks and no optimizer: the whole region")
+    n_passes = n_backward_passes(trace)
+    doubts = (
+        (
+            f"no step was recognised (no optimizer step, no DataLoader): the whole code counts as "
+            f"one, and {n_passes} backward passes are in it",
+        )
+        if n_passes > 1
+        else ()
+    )
+    return Steps(("whole region",), *bounds, thread, WHOLE, doubts)
+
+
+def n_backward_passes(trace: Trace) -> int:
+    """How often a backward pass followed a forward pass; what a checkpoint computes again is
+    inside its backward pass.
+    """
+    ops = trace.is_a(Category.OP)
+    backward = ops & trace.named(is_backward)
+    if not backward.any():
+        return 0
+    within = union(trace.start_ns[backward], trace.end_ns[backward])
+    forward = ops & ~backward & (trace.sequence >= 0)
+    starts = np.sort(trace.start_ns[forward])
+    starts = starts[~within.covers(starts)]
+    return len(np.unique(np.searchsorted(starts, trace.start_ns[backward])))

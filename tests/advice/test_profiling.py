@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,3 +259,48 @@ def test_hostile_names_are_text_in_the_page() -> None:
     html = explain(load(sim.json()))._repr_html_()
     assert "<img src=x" not in html
     assert "&lt;img src=x" in html
+
+
+def _traced(run: Callable[[], None], folder: Path) -> Profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        run()
+    path = folder / "trace.json"
+    recorded.export_chrome_trace(str(path))
+    return explain(load(path))
+
+
+def test_a_training_loop_without_an_optimizer_is_no_loop_over_a_tensor(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+    data = torch.randn(30, 16, 64)
+
+    def train() -> None:
+        for i in range(30):
+            model.zero_grad()
+            model(data[i]).square().mean().backward()
+            for p in model.parameters():
+                p.data.add_(p.grad, alpha=-0.01)
+
+    found = _traced(train, tmp_path)
+    assert "loop-indexing" not in [f.rule for f in found.diagnosis.findings]
+    assert any("30 backward passes" in warning for warning in found.breakdown.warnings)
+
+
+@pytest.mark.parametrize(("every", "is_advised"), [(1, True), (6, False)])
+def test_validation_is_advised_to_be_rarer_only_where_it_is_frequent(
+    every: int, is_advised: bool, tmp_path: Path
+) -> None:
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, validation = torch.randn(32, 256), torch.randn(4096, 256)
+
+    def train() -> None:
+        for i in range(12):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+            if i % every == every - 1:
+                with torch.no_grad():
+                    model(validation)
+
+    rules = [f.rule for f in _traced(train, tmp_path).diagnosis.findings]
+    assert ("validation-in-step" in rules) == is_advised

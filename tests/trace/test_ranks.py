@@ -14,6 +14,7 @@ from simulated_traces import Simulated, cpu_training
 
 from perfkit.errors import TraceError
 from perfkit.trace import Ranks, ranks
+from perfkit.trace.ranks import _communication_ms
 
 
 def _job(folder: Path, slow: int, n_ranks: int = 4, lag: float = 200) -> list[Path]:
@@ -128,3 +129,9 @@ def test_it_works_from_a_script_without_a_guard(tmp_path: Path) -> None:
         [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == "started\n(1,)\n"
+
+
+def test_collectives_on_the_host_are_communication_of_their_rank() -> None:
+    answer = {"communication_us": 0.0, "host_us": [{"communication": 5000.0, "other": 1.0}]}
+    assert _communication_ms(answer, 1) == 5.0
+    assert _communication_ms(answer | {"communication_us": 2000.0}, 1) == 2.0

@@ -62,6 +62,9 @@ def validation(case: Case) -> Iterator[Finding]:
     on_main = on_main[~around.covers(trace.start_ns[on_main])]
     if not len(on_main):
         return
+    in_steps = np.unique(case.steps.containing(trace.start_ns[on_main]))
+    if 2 * len(in_steps[in_steps >= 0]) <= case.n_steps and case.n_steps > 1:
+        return  # once in several steps: that is what the advice would be
     # From the first to the last of them, with what lies between, where nothing has gradients.
     parts = _stretches(case, np.sort(on_main), np.sort(trace.start_ns[graded]))
     share = case.share_of(parts)

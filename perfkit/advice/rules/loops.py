@@ -12,6 +12,7 @@ from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.trace.columns import Category, Int64
 from perfkit.trace.events import is_data_wait
 from perfkit.trace.intervals import union
+from perfkit.trace.steps import WHOLE, n_backward_passes
 from perfkit.words import plural
 
 _LEAST_SHARE = 0.05
@@ -32,6 +33,8 @@ _MAKES = frozenset(
 
 def indexing(case: Case) -> Iterator[Finding]:
     """A loop that takes a tensor apart, element by element: ``for i in …: t[i] …``."""
+    if case.steps.how_found == WHOLE and n_backward_passes(case.trace) > 1:
+        return  # the loop is the training itself
     trace, inside = case.trace, case.nesting
     is_select = case.is_named("aten::select") & ~_loading(case)
     if is_select.sum() < _LEAST_REPEATS:
