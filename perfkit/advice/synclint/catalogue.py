@@ -423,7 +423,9 @@ _ENTRIES: dict[str, Entry] = {
     "copy_to_device": Entry(
         op="a blocking copy to the device",
         why=_COPY_TO,
-        instead="# DataLoader(…, pin_memory=True), then\ny = x.to(x.device, non_blocking=True)",
+        instead="# a batch: DataLoader(…, pin_memory=True), then .to(device, non_blocking=True)\n"
+        "# a new tensor: make it on the device\n"
+        "y = torch.arange(5.0, device=x.device) * x",
         slow="y = torch.arange(5.0).to(x.device) * x",
         alike="y = torch.arange(5.0, device=x.device) * x",
     ),

@@ -770,6 +770,7 @@ _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]
     "one_hot": Watch._one_hot,
     "tensor": Watch._tensor,
     "to": Watch._to,
+    "type_as": Watch._to,
     "untyped_storage": Watch._storage,
 }
 

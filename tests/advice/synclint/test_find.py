@@ -387,6 +387,7 @@ def test_one_hot_waits_once(net: nn.Module) -> None:
         ("y[positions]", "a list or an array as an index"),
         ("y[:, [1, 0]]", "a list or an array as an index"),
         ("y.detach().__setitem__([0, 2], 0.0)", "a list or an array as an index"),
+        ("torch.zeros(2).type_as(y)", "Tensor.to"),
     ],
 )
 def test_a_copy_to_the_device_waits_and_is_of_its_own_kind(
