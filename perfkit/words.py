@@ -204,7 +204,7 @@ def _count(n: float) -> str:
 def _bytes(n: float) -> str:
     if n < 999.5:
         # a mean may be below one byte
-        return f"{n:.0f} B" if n == 0 or n >= 0.5 else f"{_digits(n)} B"
+        return f"{n:.0f} B" if n == 0 or n > 0.5 else f"{_digits(n)} B"
     size, unit = n / 1024, 1
     while _rounded(size) >= 1000 and unit < len(_BYTE_UNITS) - 1:
         size, unit = size / 1024, unit + 1

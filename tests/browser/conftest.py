@@ -27,6 +27,7 @@ from typing import Any
 import nbformat
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
@@ -213,6 +214,18 @@ class NotebookPage:
             arg=[selector, condition],
             timeout=timeout_s * 1000,
         )
+
+    def download(self, selector: str, tries: int = 4) -> Path:
+        """What a button saves. On a busy machine a page that still moves takes a click away."""
+        for left in range(tries)[::-1]:
+            try:
+                with self.page.expect_download(timeout=20_000) as download:
+                    self.page.click(selector)
+                return Path(download.value.path())
+            except PlaywrightTimeout:
+                if not left:
+                    raise
+        raise AssertionError("unreachable")
 
 
 @pytest.fixture

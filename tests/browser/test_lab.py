@@ -150,14 +150,9 @@ def test_a_failed_run_is_told_and_the_lab_goes_on(open_notebook: Callable) -> No
     assert message.locator("b").count() == 0  # text of the user's code stays text
     page.locator("[data-setting=mistake] input").uncheck()
     book.wait_data(".pk-lab", "d.run === '2' && d.state === 'done'")
-    with page.expect_download() as download:
-        page.click("[data-export=json]")
-    with open(download.value.path()) as file:  # noqa: PTH123
-        assert [run["state"] for run in json.load(file)["runs"]] == ["failed", "done"]
-    with page.expect_download() as download:
-        page.click("[data-export=png]")
-    with open(download.value.path(), "rb") as file:  # noqa: PTH123
-        assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+    runs = json.loads(book.download("[data-export=json]").read_text())["runs"]
+    assert [run["state"] for run in runs] == ["failed", "done"]
+    assert book.download("[data-export=png]").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
 def test_restarting_the_kernel_leaves_no_process(open_notebook: Callable) -> None:
