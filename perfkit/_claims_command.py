@@ -69,7 +69,7 @@ def _claims(arguments: argparse.Namespace) -> int:
             raise UsageError(f"no folder {arguments.records!r}: --records names one of records")
     found = ledger(read_records(folders), taught_claims())
     if arguments.html is not None:
-        from perfkit.report.page import save
+        from perfkit.show.page import save
 
         path = save(found, arguments.html, title="Claims ledger")
         print(f"page: {printable(str(path))}", file=sys.stderr if arguments.json else sys.stdout)

@@ -15,11 +15,11 @@ from typing import Any
 
 
 def _report() -> Any:
-    return importlib.import_module("perfkit.report")
+    return importlib.import_module("perfkit.show")
 
 
 def _export() -> Any:
-    return importlib.import_module("perfkit.report.export")
+    return importlib.import_module("perfkit.show.export")
 
 
 class Shown:

@@ -128,7 +128,7 @@ def _say_before(one: Experiment) -> None:
 
 def _say_after(done: Done) -> None:
     from perfkit.experiment.ledger import status_of
-    from perfkit.report._figures import shown
+    from perfkit.show._figures import shown
 
     if done.record is None:
         print(f"     {done.state}: {done.reason}", flush=True)

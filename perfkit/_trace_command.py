@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
             said = scrub(said)
         print(json.dumps(said, indent=1, allow_nan=False))
     else:
-        from perfkit.report import brief
+        from perfkit.show import brief
 
         print(report if arguments.verbose else brief(report))
     return 0
@@ -132,7 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write(target: Path, report: Any, scrub: bool) -> None:
     from perfkit._files import write_atomically
-    from perfkit.report.trace_report import page
+    from perfkit.show.trace_report import page
 
     if target.exists() and not target.is_file():
         # putting a file in its place would remove a device

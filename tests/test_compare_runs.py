@@ -17,7 +17,7 @@ from perfkit.experiment._identity import identity
 from perfkit.experiment.compare_runs import compare_runs
 from perfkit.experiment.result import RunResult
 from perfkit.machine import stamp
-from perfkit.report import html
+from perfkit.show import html
 from perfkit.timing.summary import summarize
 
 

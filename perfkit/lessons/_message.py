@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from perfkit.report import _text
+from perfkit.show import _text
 
 __all__ = ["Message"]
 
@@ -36,7 +36,7 @@ class Message:
         printer.text(repr(self))
 
     def _repr_html_(self) -> str:
-        from perfkit.report._html import render
+        from perfkit.show._html import render
 
         return render(
             "lesson.html", title=self.title, lines=self.lines, items=self.items, folds=self.folds

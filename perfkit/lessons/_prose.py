@@ -15,7 +15,7 @@ from pathlib import Path
 from perfkit.errors import UsageError
 from perfkit.experiment.recording import Figure
 from perfkit.experiment.records import Records, read_records
-from perfkit.report._figures import shown
+from perfkit.show._figures import shown
 
 __all__ = ["Bound", "Disagreement", "bound_numbers", "disagreements"]
 

@@ -20,7 +20,7 @@ from perfkit.experiment.recording import Figure
 from perfkit.experiment.records import Record, Records, read_records
 from perfkit.lessons._prose import Disagreement, disagreements
 from perfkit.lessons._recorded import recorded_folders
-from perfkit.report._figures import shown
+from perfkit.show._figures import shown
 
 __all__ = ["Disagreement", "RecordedFigure", "disagreements", "figure"]
 

@@ -70,7 +70,7 @@ class OnYourMachine:
         printer.text(self.sentence)
 
     def _repr_html_(self) -> str:
-        from perfkit.report._html import render_string
+        from perfkit.show._html import render_string
 
         return render_string(_PAGE, sentence=self.sentence)
 

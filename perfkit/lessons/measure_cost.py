@@ -16,7 +16,7 @@ import numpy as np
 
 from perfkit.errors import UsageError
 from perfkit.machine import stamp
-from perfkit.report._text import table, wrap
+from perfkit.show._text import table, wrap
 from perfkit.timing.clock import clock_in_use
 from perfkit.timing.compare import Interval, ratio_interval
 from perfkit.timing.summary import Summary, summarize
@@ -88,7 +88,7 @@ class _Table:
         return f"{table(self.header, self.rows, align=align)}\n{wrap(self.foot, indent='  ')}"
 
     def html(self) -> str:
-        from perfkit.report._html import render_string
+        from perfkit.show._html import render_string
 
         return render_string(
             _HTML, name=self.name, header=self.header, rows=self.rows, foot=self.foot

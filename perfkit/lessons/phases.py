@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.errors import UsageError
-from perfkit.report._text import table
+from perfkit.show._text import table
 from perfkit.timing.clock import clock_in_use
 from perfkit.timing.summary import Summary, summarize
 from perfkit.words import fmt_ms, fmt_share

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.errors import UsageError
-from perfkit.report import _text
-from perfkit.report._drawn import DRAWN_CLASS, DRAWN_STYLE
+from perfkit.show import _text
+from perfkit.show._drawn import DRAWN_CLASS, DRAWN_STYLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

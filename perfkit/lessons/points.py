@@ -11,7 +11,7 @@ from perfkit.experiment.ledger import Row, ledger
 from perfkit.experiment.records import read_records
 from perfkit.lessons._message import Message
 from perfkit.lessons._recorded import recorded_folders, taught_claims
-from perfkit.report._figures import shown
+from perfkit.show._figures import shown
 
 __all__ = ["KeyPoints"]
 

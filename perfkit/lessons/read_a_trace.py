@@ -19,7 +19,7 @@ from perfkit.lessons.simulated_gpu import (
     what_bounds,
     what_if,
 )
-from perfkit.report import strip
+from perfkit.show import strip
 from perfkit.timing.clock import clock_in_use
 from perfkit.trace.breakdown import breakdown
 from perfkit.trace.columns import Category, Trace
@@ -86,7 +86,7 @@ class StepStrip:
     def _repr_html_(self) -> str:
         from markupsafe import Markup
 
-        from perfkit.report._html import render_string
+        from perfkit.show._html import render_string
 
         title = "no step" if self.strip is None else self.strip.title
         # our own picture, in which all names are escaped already; in a report it takes its colours

@@ -145,7 +145,7 @@ def _placed(html: str, navigation: str, lesson: str, folder: str, pages: dict[st
 
 
 def _navigation(lesson: str, **context: Any) -> str:
-    from perfkit.report._html import render
+    from perfkit.show._html import render
 
     defaults = {"before": "", "after": "", "has_solution": False, "is_solution": False}
     return render(
@@ -159,15 +159,15 @@ def _index(
     provenance: str,
     ledger: Ledger | None,
 ) -> str:
-    from perfkit import report
-    from perfkit.report._html import render
+    from perfkit import show
+    from perfkit.show._html import render
 
     return render(
         "tour.html",
         rows=[(entry, entry.lesson in solutions and bool(entry.page)) for entry in entries],
         provenance=provenance,
-        # report.html escapes what it shows: its result is markup
-        ledger=Markup(report.html(ledger)) if ledger is not None else "",
+        # show.html escapes what it shows: its result is markup
+        ledger=Markup(show.html(ledger)) if ledger is not None else "",
         quote=quote,
     )
 

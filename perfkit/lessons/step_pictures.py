@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfkit.report.strip import Strip, strip_of
+from perfkit.show.strip import Strip, strip_of
 from perfkit.trace.columns import Trace
 from perfkit.trace.queue import launch_queue
 from perfkit.trace.steps import find_steps

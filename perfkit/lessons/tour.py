@@ -1,7 +1,7 @@
 """Run lessons without a browser, and keep what they found and measured.
 
 Every result of perfkit that a lesson displays carries its numbers as JSON beside its picture
-(:data:`perfkit.report.RESULT_MIME`); findings and ratios are read from there, not from text.
+(:data:`perfkit.show.RESULT_MIME`); findings and ratios are read from there, not from text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from perfkit.lessons.folding import fold_answers
 from perfkit.lessons.page import html_page, needs_nbconvert
 from perfkit.lessons.site import Entry, Site
 from perfkit.machine import stamp
-from perfkit.report import RESULT_MIME
+from perfkit.show import RESULT_MIME
 
 __all__ = ["LessonFailedError", "LessonRun", "run_lesson", "tour"]
 

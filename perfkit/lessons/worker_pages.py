@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.errors import MeasurementError, MissingError, UsageError
-from perfkit.report._text import table
+from perfkit.show._text import table
 from perfkit.words import fmt_bytes
 
 __all__ = ["WorkerPages", "why_unavailable", "worker_pages"]

@@ -172,20 +172,20 @@ class GpumemMagics(Magics):
         history: AllocatorHistory | None = None,
     ) -> None:
         __tracebackhide__ = True
-        from perfkit import report
+        from perfkit import show
 
         if args.output is not None:
             self.shell.user_ns[args.output] = result
             if history is not None:
                 self.shell.user_ns[f"{args.output}_history"] = history
         if not args.quiet:
-            _arguments.show(report.mime_bundle(result, kind))
+            _arguments.show(show.mime_bundle(result, kind))
             if history is not None:
-                _arguments.show(report.mime_bundle(history, "allocator history"))
+                _arguments.show(show.mime_bundle(history, "allocator history"))
         if args.text is not None:
-            words = f"{report.text(result)}\n"
+            words = f"{show.text(result)}\n"
             if history is not None:
-                words += f"\n{report.text(history)}\n"
+                words += f"\n{show.text(history)}\n"
             shared = scrub(words)
             write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))
         if args.data is not None:

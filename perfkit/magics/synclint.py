@@ -94,12 +94,12 @@ class SynclintMagics(Magics):
 
     def _tell(self, result: Syncs | SyncCheck, args: argparse.Namespace) -> None:
         """Show, store and write what was found."""
-        from perfkit import report
+        from perfkit import show
 
         if args.output is not None:
             self.shell.user_ns[args.output] = result
         if not args.quiet:
-            _arguments.show(report.mime_bundle(result, "synclint"))
+            _arguments.show(show.mime_bundle(result, "synclint"))
         if args.text is not None:
             shared = scrub(f"{result}\n")
             write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))

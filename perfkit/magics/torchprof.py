@@ -141,7 +141,7 @@ class TorchprofMagics(Magics):
         self, recorder: Recorder, args: argparse.Namespace, remark: str, *, failed: bool
     ) -> None:
         """Show, store and write what was recorded; ``remark`` goes before all its notes."""
-        from perfkit import report
+        from perfkit import show
         from perfkit.advice.profile import explain
 
         profile: Profile = explain(recorder.recording)
@@ -157,7 +157,7 @@ class TorchprofMagics(Magics):
             doubts = recorder.recording.warnings
             _say(args, "\n".join([nothing, *(f"Note: {doubt}" for doubt in doubts)]))
         elif not args.quiet:
-            _arguments.show(report.mime_bundle(profile, "profile", verbose=args.verbose))
+            _arguments.show(show.mime_bundle(profile, "profile", verbose=args.verbose))
         if args.text is not None:
             shared = scrub(f"{profile}\n")
             write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))

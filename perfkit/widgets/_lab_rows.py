@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from perfkit.experiment.result import SPEED, Ratio, RunResult, ratio
-from perfkit.report._text import table
+from perfkit.show._text import table
 from perfkit.words import (
     ABSENT,
     fmt_bytes,

@@ -23,7 +23,7 @@ from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
 from perfkit.words import fmt_us, plural
 
 if TYPE_CHECKING:
-    from perfkit.report.strip import Strip
+    from perfkit.show.strip import Strip
 
 __all__ = ["Timeline"]
 
@@ -134,8 +134,8 @@ class Timeline(anywidget.AnyWidget):
     def _static_bundle(self) -> dict[str, str]:
         from markupsafe import Markup
 
-        from perfkit.report import strip
-        from perfkit.report._html import render_string
+        from perfkit.show import strip
+        from perfkit.show._html import render_string
 
         shown = self._static()
         picture = strip.svg(shown)
@@ -161,7 +161,7 @@ class Timeline(anywidget.AnyWidget):
 
     def _static(self) -> Strip | None:
         if self._strip is None:
-            from perfkit.report.strip import strip_of
+            from perfkit.show.strip import strip_of
 
             self._strip = strip_of(self._trace, self._levels.steps)
         return self._strip

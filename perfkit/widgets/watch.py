@@ -18,8 +18,8 @@ import numpy as np
 
 from perfkit.errors import MissingError, UsageError
 from perfkit.machine import _host
-from perfkit.report._text import clip
-from perfkit.report.timing import left
+from perfkit.show._text import clip
+from perfkit.show.timing import left
 from perfkit.timing.run import DEFAULT_HZ, Observer, Update, WatchedRun, check_hz
 from perfkit.timing.verdict import RunSummary
 from perfkit.widgets._frontend import has_front_end
@@ -225,7 +225,7 @@ class _Plot:
             self.draw()
 
     def draw(self) -> None:
-        from perfkit.report.run_picture import bundle
+        from perfkit.show.run_picture import bundle
 
         if self._summary is not None:
             self._output.update(bundle(self._summary), raw=True)

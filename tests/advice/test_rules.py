@@ -676,13 +676,13 @@ def test_gains_above_ten_are_not_told() -> None:
 
 
 def test_a_file_without_a_device_carries_no_gain() -> None:
-    from perfkit import report
+    from perfkit import show
     from perfkit.advice.profile import explain
 
     profile = explain(load(cpu_training(6, wait=870, loader=SINGLE).json()))
     assert profile.diagnosis.findings
     assert {f.to_dict()["gain_at_most"] for f in profile.diagnosis.findings} == {None}
-    assert "at most" not in report.text(profile)
+    assert "at most" not in show.text(profile)
     assert any("no device activity" in w for w in profile.warnings)
 
 

@@ -9,7 +9,7 @@ from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_train
 
 from perfkit.advice import Profile, explain
 from perfkit.advice.typical import typical
-from perfkit.report.profile import _view
+from perfkit.show.profile import _view
 from perfkit.trace import breakdown, load
 
 

@@ -125,7 +125,7 @@ def test_hostile_names_are_text(open_notebook: Callable, jupyter: Any) -> None:
         "from IPython.display import HTML, display\n"
         "from perfkit.advice.profile import explain\n"
         "from perfkit.trace.load import load\n"
-        "from perfkit.report import strip\n"
+        "from perfkit.show import strip\n"
         "display(explain(load('simulated.json')))"
     )
     book = open_notebook([SHOW, html], "hostile")

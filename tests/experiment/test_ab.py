@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import perfkit
-from perfkit import report
+from perfkit import show
 from perfkit.errors import (
     SettingError,
     StoreError,
@@ -66,9 +66,9 @@ def test_the_slower_arm_is_seen_and_the_result_says_so():
     assert all(block.a_ms >= 20.0 and block.b_ms >= 2.0 for block in found.blocks)
     assert not [w for run in found.runs for w in run.warnings if "parallel" in w]
     assert json.loads(json.dumps(found.to_dict()))["different"] is True
-    shown = report.text(found)
+    shown = show.text(found)
     assert found.sentence.split(" (")[0] in " ".join(shown.split())
-    assert "quick on" in report.html(found)
+    assert "quick on" in show.html(found)
 
 
 def test_it_is_perfkit_ab():
@@ -304,7 +304,7 @@ def test_whether_both_learn_the_same_is_told():
     assert same.same is True, same
     other = ab(workload, {"scale": 1}, {"scale": 3}, max_blocks=6, budget_s=60.0, say=False)
     assert other.same.same is False, other.same
-    assert other.same.sentence in " ".join(report.text(other).split())
+    assert other.same.sentence in " ".join(show.text(other).split())
 
 
 def test_a_comparison_of_results_that_breaks_loses_no_times(monkeypatch):
@@ -319,7 +319,7 @@ def test_a_comparison_of_results_that_breaks_loses_no_times(monkeypatch):
 
 
 def test_figures_have_their_words():
-    from perfkit.report import sweep as pictures
+    from perfkit.show import sweep as pictures
 
     found = ab(sleeping, {"quick": False}, {"quick": True}, **SHORT)
     picture = pictures.figure(found)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit import report
+from perfkit import show
 from perfkit.experiment.claims import claims
 from perfkit.experiment.ledger import STATUSES, Row, ledger, status_of
 from perfkit.experiment.recording import Figure, FigureKind
@@ -190,9 +190,9 @@ def test_what_was_tested_instead_is_in_the_status_and_beside_it() -> None:
     on_gpu = row_of("C6", made("C6", device=GPU, type="cuda", gpus=1))
     assert (on_gpu.status, on_gpu.tested) == ("holds", "")
     # and only what was tested as the source means it gets a mark
-    html = report.html(ledger(Records((counted,)), ALL_TAUGHT))
+    html = show.html(ledger(Records((counted,)), ALL_TAUGHT))
     assert "✓" not in html
-    assert "✓" in report.html(ledger(Records((made("C7", device=here()),)), ALL_TAUGHT))
+    assert "✓" in show.html(ledger(Records((made("C7", device=here()),)), ALL_TAUGHT))
 
 
 def test_a_record_by_itself_has_the_same_status() -> None:
@@ -235,7 +235,7 @@ def test_text_fits_the_terminal_and_names_refused_records(tmp_path: Path) -> Non
 def test_html_escapes_what_records_say() -> None:
     evil = "<script>alert(1)</script> & \u202e"
     record = made(sentence=evil, device="<b>CPU</b>")
-    html = report.html(ledger(Records((record,), {Path("x"): evil}), ALL_TAUGHT))
+    html = show.html(ledger(Records((record,), {Path("x"): evil}), ALL_TAUGHT))
     assert "<script>" not in html
     assert "<b>CPU" not in html
     assert "\u202e" not in html

@@ -20,7 +20,7 @@ from perfkit.errors import UsageError
 from perfkit.experiment import setting
 from perfkit.experiment._fingerprint import Fingerprint, Watch, _format_of, sketch
 from perfkit.experiment.same import same_result, tolerances
-from perfkit.report import html
+from perfkit.show import html
 from tests.experiment._networks import NETWORKS, training
 
 

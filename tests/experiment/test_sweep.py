@@ -8,7 +8,7 @@ import time
 import pytest
 
 import perfkit
-from perfkit import report
+from perfkit import show
 from perfkit.errors import SettingError, UsageError
 from perfkit.experiment import setting
 from perfkit.experiment._grid import grid_of
@@ -71,10 +71,10 @@ def test_rounds_are_interleaved_and_the_fastest_is_found():
     assert rows[0]["time_ms"] >= 40.0
     assert found.per == "step"
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["best"] == {"ms": 1}
-    text = report.text(found)
+    text = show.text(found)
     assert "The fastest of 3 points is ms 1" in text
     assert max(map(len, text.splitlines())) <= 96
-    assert "The fastest of 3 points" in report.html(found)
+    assert "The fastest of 3 points" in show.html(found)
 
 
 def test_it_stops_when_the_answer_is_clear():
@@ -287,7 +287,7 @@ def test_the_largest_batch_is_found_by_running_it():
     assert [run.values["batch_size"] for run in found.runs][:4] == [8, 16, 32, 64]
     assert "The largest batch that fits is 37; 38 does not" in found.sentence
     assert json.loads(json.dumps(found.to_dict()))["batch"] == 37
-    assert found.sentence in " ".join(report.text(found).split())
+    assert found.sentence in " ".join(show.text(found).split())
 
 
 def test_a_simulated_limit_counts_like_memory_itself():
@@ -332,7 +332,7 @@ def test_a_wall_clock_that_goes_backwards_is_harmless(monkeypatch):
 
 
 def test_a_sweep_as_a_figure_has_its_words():
-    from perfkit.report import sweep as pictures
+    from perfkit.show import sweep as pictures
 
     grid = {"ms": [20, 1, 5], "kind": ["a", "<b>"]}
     found = sweep(sleeping, grid, rounds=1, **SHORT)
@@ -345,4 +345,4 @@ def test_a_sweep_as_a_figure_has_its_words():
     words = pictures.alt_text(found)
     assert words.startswith("Time per step of 6 points. ")
     assert found.sentence in words
-    assert "<b>" not in report.html(found).replace("&lt;b&gt;", "")
+    assert "<b>" not in show.html(found).replace("&lt;b&gt;", "")

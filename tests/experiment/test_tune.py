@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import perfkit
-from perfkit import report
+from perfkit import show
 from perfkit.errors import SettingError
 from perfkit.experiment import setting
 from perfkit.experiment.tune import _judged, tune
@@ -52,9 +52,9 @@ def test_what_is_faster_and_gives_the_same_is_recommended():
     assert found.recommended
     assert found.sentence.startswith("Recommended: slow off. Verified against the start: ")
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["recommended"] is True
-    text = " ".join(report.text(found).split())
+    text = " ".join(show.text(found).split())
     assert "Recommended: slow off." in text
-    assert "Recommended: slow off." in report.html(found)
+    assert "Recommended: slow off." in show.html(found)
 
 
 def test_what_is_faster_but_learns_something_else_is_refused():

@@ -126,7 +126,7 @@ def test_an_installed_wheel_knows_its_lessons_and_records(installed: Path, tmp_p
     taught = {row["id"]: row["taught_in"] for row in found["claims"]}
     assert "00-start-here" in taught["C2"]
     program = (
-        "from perfkit.report._lesson import lesson_here; "
+        "from perfkit.show._lesson import lesson_here; "
         "from perfkit.lessons._recorded import recorded_folders; "
         "print(lesson_here('00-start-here'), [f.parts[-3:] for f in recorded_folders()])"
     )

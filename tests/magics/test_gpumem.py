@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 
 from perfkit.memory.account import MemoryAccount
 from perfkit.memory.live import MemoryNow
-from perfkit.report import RESULT_MIME
+from perfkit.show import RESULT_MIME
 
 if TYPE_CHECKING:
     from conftest import Notebook, Shown

@@ -12,7 +12,7 @@ import torch
 from IPython.core.error import UsageError
 
 from perfkit.advice.profile import Profile
-from perfkit.report import RESULT_MIME
+from perfkit.show import RESULT_MIME
 from perfkit.trace.load import load
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import sys
 import torch
 from torch import nn
 
-from perfkit import report
+from perfkit import show
 from perfkit.memory.account import MemoryAccount, account
 from perfkit.memory.live import now
 from perfkit.words import fmt_bytes
@@ -93,8 +93,8 @@ def test_names_are_escaped() -> None:
 
 def test_the_bundle_carries_the_numbers() -> None:
     result = _account()
-    bundle = report.mime_bundle(result, "memory")
-    data = json.loads(json.dumps(bundle[report.RESULT_MIME]))
+    bundle = show.mime_bundle(result, "memory")
+    data = json.loads(json.dumps(bundle[show.RESULT_MIME]))
     assert data["type"] == "memory"
     assert data["peak_bytes"] == result.peak_bytes == sum(data["at_peak_bytes"].values())
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from perfkit.report import text
+from perfkit.show import text
 from perfkit.timing.drift import Conditions, conditions, drift
 from perfkit.timing.paired import Interval, ratio_interval
 from perfkit.timing.power import detectable, power

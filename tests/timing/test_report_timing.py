@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from perfkit import report
-from perfkit.report.run_picture import alternative, bundle, png
+from perfkit import show
+from perfkit.show.run_picture import alternative, bundle, png
 from perfkit.timing.compare import compare
 from perfkit.timing.run import WatchedRun
 from perfkit.timing.summary import summarize
@@ -49,7 +49,7 @@ def test_names_of_user_code_are_escaped(clock, run) -> None:
 
 
 def test_a_run_shows_verdict_share_memory_and_what_watching_cost(run) -> None:
-    text = report.text(run.summary)
+    text = show.text(run.summary)
     for part in ("Not data-bound", "step, median", "10.0 ms", "data wait", "resident", "Watching"):
         assert part in text
     assert max(map(len, text.splitlines())) <= 96
@@ -89,7 +89,7 @@ def test_the_first_screen_is_the_sentence_and_one_note(clock, quiet_machine) -> 
 
     c = compare(noisy, noisy, clock=clock, budget_s=20)
     assert len(c.warnings) == 1
-    page = report.html(c)
-    assert report.text(c).count("Note:") == 1
+    page = show.html(c)
+    assert show.text(c).count("Note:") == 1
     assert page.index("pk-verdict") < page.index("<details>") < page.index("<table>")
     assert page.index("</table>") < page.index("</details>")

@@ -18,7 +18,7 @@ import pytest
 from simulated_traces import SINGLE, Simulated, cpu_training, gpu_training
 
 import perfkit.trace as pt
-from perfkit import report
+from perfkit import show
 from perfkit.errors import TraceError
 
 _FOLDER = os.environ.get("PERFKIT_TRACES")
@@ -68,7 +68,7 @@ def test_every_recorded_trace_has_every_answer(path: Path) -> None:
             continue
         shown = str(answer)
         assert max(map(len, shown.splitlines())) <= 100, name
-        assert report.html(answer).startswith("<div")
+        assert show.html(answer).startswith("<div")
     assert {c.status for c in pt.diff(trace, trace).changes} <= {"same"}
 
 
@@ -112,7 +112,7 @@ def test_every_kind_of_trace_has_every_answer(name: str) -> None:
     for key, answer in answers.items():
         if key not in ("operators", "syncs"):
             assert "object at 0x" not in str(answer)
-            assert "<table>" in report.html(answer) or "pk-verdict" in report.html(answer)
+            assert "<table>" in show.html(answer) or "pk-verdict" in show.html(answer)
 
 
 def test_names_are_escaped_in_html() -> None:
@@ -123,7 +123,7 @@ def test_names_are_escaped_in_html() -> None:
     sim.host(f"aten::mm{evil}", 1_010, 5, **{"Call stack": f"{evil}.py(3): f"})
     for name, answer in ask_everything(pt.load(sim.json())).items():
         if name not in ("operators", "syncs"):
-            assert "<img" not in report.html(answer), name
+            assert "<img" not in show.html(answer), name
 
 
 def _bases() -> list[bytes]:

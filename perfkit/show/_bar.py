@@ -1,0 +1,113 @@
+"""A breakdown as one horizontal bar: HTML for notebooks, glyphs for plain text.
+
+Classes are told apart by order, label and pattern, not by colour alone. The palette is Okabe
+and Ito's ("Color Universal Design", 2008), made for every kind of colour vision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfkit.show._text import table
+from perfkit.words import fmt_share
+
+__all__ = ["Segment", "bar", "colour_of", "describe", "text_bar"]
+
+# name -> (colour, ink on it with a contrast of at least 4.5:1, pattern of report.css)
+_LOOK = {
+    "orange": ("#E69F00", "#000000", "solid"),
+    "sky": ("#56B4E9", "#000000", "solid"),
+    "green": ("#009E73", "#000000", "solid"),
+    "yellow": ("#F0E442", "#000000", "dots"),
+    "blue": ("#0072B2", "#ffffff", "solid"),
+    "vermilion": ("#D55E00", "#000000", "stripes"),
+    "purple": ("#CC79A7", "#000000", "stripes"),
+    "grey": ("#8A8F98", "#000000", "hatch"),
+    "hollow": ("transparent", "inherit", "hollow"),
+}
+_ORDER = tuple(_LOOK)
+_GLYPHS = "█▓▒░#=+·"
+
+# Below this share the label does not fit into its segment (it still stands in the legend).
+_LABEL_FROM_SHARE = 0.12
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One class of a breakdown.
+
+    Attributes:
+        label: what it is called.
+        value: its size, in the unit of the whole bar; not negative.
+        shown: the value with its unit, as printed in the legend.
+        look: a name of the palette (orange, sky, green, yellow, blue, vermilion, purple, grey,
+            hollow); empty for the next in that order.
+    """
+
+    label: str
+    value: float
+    shown: str
+    look: str = ""
+
+
+def colour_of(look: str) -> str:
+    """The colour of one name of the palette, as CSS."""
+    return _LOOK[look][0]
+
+
+def _shares(segments: Sequence[Segment]) -> list[float]:
+    total = sum(max(s.value, 0.0) for s in segments)
+    return [max(s.value, 0.0) / total if total else 0.0 for s in segments]
+
+
+def describe(title: str, segments: Sequence[Segment]) -> str:
+    """The bar in words, largest share first: the text alternative of the picture."""
+    pairs = sorted(zip(_shares(segments), segments, strict=True), key=lambda p: -p[0])
+    parts = [f"{s.label} {s.shown} ({fmt_share(share)})" for share, s in pairs if s.value > 0]
+    return f"{title}: {', '.join(parts) or 'nothing'}"
+
+
+def bar(title: str, segments: Sequence[Segment]) -> str:
+    """The bar with its legend as HTML (to be marked safe by the caller's template).
+
+    Args:
+        title: what the bar shows, e.g. ``"host, median step 12.3 ms"``.
+        segments: the classes, in the order of the picture.
+    """
+    from perfkit.show._html import render
+
+    parts = []
+    for index, (share, s) in enumerate(zip(_shares(segments), segments, strict=True)):
+        colour, ink, pattern = _LOOK[s.look or _ORDER[index % len(_ORDER)]]
+        parts.append(
+            {
+                "label": s.label,
+                "shown": s.shown,
+                "share": share,
+                "percent": f"{100 * share:.3f}",
+                "fits": share >= _LABEL_FROM_SHARE,
+                "colour": colour,
+                "ink": ink,
+                "pattern": pattern,
+            }
+        )
+    return render("_bar.html", title=title, parts=parts, alternative=describe(title, segments))
+
+
+def text_bar(title: str, segments: Sequence[Segment], *, width: int = 60) -> str:
+    """The bar in glyphs with a legend table, largest remainder rounding: widths add up."""
+    shares = _shares(segments)
+    exact = [share * width for share in shares]
+    cells = [int(x) for x in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: cells[i] - exact[i])
+    for i in by_remainder[: width - sum(cells) if any(shares) else 0]:
+        cells[i] += 1
+    glyphs = [_GLYPHS[i % len(_GLYPHS)] for i in range(len(segments))]
+    drawn = "".join(glyph * n for glyph, n in zip(glyphs, cells, strict=True))
+    rows = [
+        (glyph, s.label, s.shown, fmt_share(share))
+        for glyph, s, share in zip(glyphs, segments, shares, strict=True)
+    ]
+    legend = table(("", title, "time", "share"), rows, align="<<>>")
+    return f"  |{drawn:<{width}}|\n{legend}"

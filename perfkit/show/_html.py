@@ -1,0 +1,74 @@
+"""One Jinja environment and one style sheet for everything that perfkit shows in a notebook.
+
+Autoescape is on: text from traces and user code never becomes markup. The output is
+self-contained (no script, no file, no request) and themes itself: it takes JupyterLab's CSS
+variables where they exist, VS Code's and Colab's after them, and otherwise follows
+``prefers-color-scheme``. It always paints its own background, so that text and ground agree
+even in an exported page that knows none of these.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from perfkit._printable import printable
+from perfkit.show._text import one_sentence
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
+
+__all__ = ["environment", "render", "render_string"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """The environment: autoescape on, undefined names are errors, the formatters as filters."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters.update(
+        bytes=fmt_bytes,
+        count=fmt_count,
+        ms=fmt_ms,
+        one_sentence=one_sentence,
+        ratio=fmt_ratio,
+        share=fmt_share,
+    )
+    env.globals["style"] = _style()
+    return env
+
+
+def _printable(value: Any) -> Any:
+    """No control character of a name reaches the page, nor a mark that turns the text around."""
+    plain = isinstance(value, str) and not isinstance(value, Markup)
+    return printable(value, lines=True) if plain else value
+
+
+@functools.cache
+def _style() -> Markup:
+    # our own file, not user text: the only markup that is trusted as it is
+    return Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))
+
+
+def render(template: str, **context: Any) -> str:
+    """Fill a file of ``show/templates``; see ``_base.html`` for the frame that all share.
+
+    Raises:
+        jinja2.UndefinedError: the template names something that the context lacks.
+    """
+    return environment().get_template(template).render(**context)
+
+
+def render_string(source: str, **context: Any) -> str:
+    """Fill a template given as text (it may ``{% extends "_base.html" %}`` as a file may)."""
+    return environment().from_string(source).render(**context)

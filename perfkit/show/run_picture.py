@@ -1,0 +1,110 @@
+"""The picture of a watched run: what is left when there is no kernel and no widget any more."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from perfkit.show._drawn import DRAWN_CLASS, DRAWN_STYLE
+from perfkit.timing.verdict import RunSummary
+from perfkit.words import fmt_bytes, fmt_ms, fmt_share
+
+__all__ = ["alternative", "bundle", "png"]
+
+# Spikes above this many times the 95th percentile are cut off (and counted in the title): one
+# pause of seconds would press all other steps onto the axis.
+_FRAME_OF_P95 = 2.5
+_ROOM = 0.03
+_STEP, _WAIT, _MEMORY = "#0072B2", "#D55E00", "#666666"  # Okabe and Ito's palette
+
+
+def bundle(run: RunSummary) -> dict[str, Any]:
+    """What is displayed when a watched loop is over: text, and HTML with the picture."""
+    shown: dict[str, Any] = {"text/plain": str(run), "text/html": run._repr_html_()}
+    if run.step is None:
+        return shown
+    data = base64.b64encode(png(run)).decode("ascii")
+    picture = Markup(
+        '{}<img class="{}" src="data:image/png;base64,{}" alt="{}" '
+        'style="max-width:100%;height:auto;border-radius:4px">'
+    ).format(Markup(DRAWN_STYLE), DRAWN_CLASS, Markup(data), alternative(run))
+    # no image/png beside it: it would double the size, and viewers without HTML show the text
+    return shown | {"text/html": f"{shown['text/html']}\n{picture}"}
+
+
+def alternative(run: RunSummary) -> str:
+    """The picture in words."""
+    if run.step is None or run.wait_share is None:
+        return f"{run.name}: no step to draw"
+    words = (
+        f"Step time and data wait of {run.name} over {run.n_steps} steps: median step "
+        f"{fmt_ms(run.step.median)}, from {fmt_ms(run.step.minimum)} to "
+        f"{fmt_ms(run.step.maximum)}; data wait is {fmt_share(run.wait_share)} of the time"
+    )
+    if run.memory is not None:
+        words += (
+            f"; {run.memory.kind} memory from {fmt_bytes(run.memory.first_bytes)} "
+            f"to {fmt_bytes(run.memory.last_bytes)}"
+        )
+    return words
+
+
+def png(run: RunSummary) -> bytes:
+    """The picture as PNG: step and data wait on the left axis, memory on the right.
+
+    Drawn with the figure's own Agg canvas, so pyplot, its global state and the notebook's backend
+    stay as they are.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    curve = run.curve
+    figure = Figure(figsize=(7.6, 2.9), dpi=100, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)  # becomes the figure's canvas
+    axes = figure.add_subplot()
+    axes.plot(curve.numbers, curve.step_ms, color=_STEP, linewidth=1.0, label="step")
+    axes.plot(
+        curve.numbers, curve.wait_ms, color=_WAIT, linewidth=1.0, linestyle="--", label="data wait"
+    )
+    highest = float(np.max(curve.step_ms, initial=0.0))
+    frame = min(_FRAME_OF_P95 * float(np.quantile(curve.step_ms, 0.95)), 1.05 * highest)
+    beyond = int((curve.step_ms > frame).sum()) if frame > 0 else 0
+    # a little room below 0: a curve that lies on the frame cannot be seen
+    axes.set_ylim(_below(frame if frame > 0 else 1.0))
+    axes.set_xlabel("step")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel("time (ms)")
+    axes.grid(visible=True, axis="y", linewidth=0.4, alpha=0.6)
+    title = f"median step {fmt_ms(run.step.median)}" if run.step is not None else ""
+    if beyond:
+        title += f"; {beyond} points above the frame, up to {fmt_ms(highest)}"
+    axes.set_title(title, fontsize=9, loc="left")
+    handles, labels = axes.get_legend_handles_labels()
+    if len(curve.memory_bytes) > 1 and run.memory is not None:
+        right = axes.twinx()
+        (line,) = right.plot(
+            curve.memory_numbers,
+            curve.memory_bytes / 2**20,
+            color=_MEMORY,
+            linewidth=1.2,
+            linestyle=":",
+        )
+        right.set_ylabel(f"{run.memory.kind} memory (MiB)")
+        right.set_ylim(_below(1.25 * max(float(curve.memory_bytes.max()) / 2**20, 1.0)))
+        handles.append(line)
+        labels.append("memory")
+    figure.legend(
+        handles, labels, fontsize=8, ncols=len(labels), loc="outside lower center", frameon=False
+    )
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def _below(top: float) -> tuple[float, float]:
+    return -_ROOM * top, top

@@ -1,0 +1,295 @@
+"""How runs of a workload look: text, HTML, a Markdown table, and a figure with its words."""
+
+from __future__ import annotations
+
+import html as _stdlib_html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
+from perfkit.show._text import clip, one_sentence, table, wrap
+from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_share
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["alt_text", "figure", "html", "markdown", "text"]
+
+_HEADER = (
+    "run",
+    "settings",
+    "median step",
+    "95 % interval",
+    "data wait",
+    "samples/s",
+    "peak",
+    "speed",
+)
+_ALIGN = "<<>>>>>>"
+# Enough of a failed run's output to see why.
+_OUTPUT_LINES = 8
+# Okabe and Ito's palette, in an order that also differs in lightness; lines differ in dash, too.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
+_DASHES = ("-", "--", "-.", ":")
+
+
+@dataclass(frozen=True)
+class _View:
+    """What is said; the forms only set it."""
+
+    name: str
+    sentence: str
+    rows: Sequence[Sequence[str]]
+    warnings: Sequence[str]
+    details: Sequence[tuple[str, str]]
+    foot: Sequence[str]
+    header: Sequence[str] = _HEADER
+    align: str = _ALIGN
+
+
+def text(obj: Any) -> str:
+    """The plain-text form of one run, or of several in a list."""
+    if not _is_runs(obj):
+        return _other(obj)
+    view = _view(_listed(obj))
+    blocks = [wrap(view.sentence)]
+    if len(view.rows) > 1:
+        # settings go below the figures: beside them they would be cut off
+        rows = [(row[0], *row[2:]) for row in view.rows]
+        header = (view.header[0], *view.header[2:])
+        blocks.append(table(header, rows, align=view.align[0] + view.align[2:]))
+        blocks += [wrap(f"run {row[0]}: {row[1]}", indent="  ", hang="    ") for row in view.rows]
+    if view.warnings:
+        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", indent="  ", hang="    "))
+    for title, body in view.details:
+        blocks += [f"  {title}:", *(f"    {line}" for line in body.splitlines())]
+    blocks += [wrap(line, indent="  ") for line in view.foot]
+    return "\n".join(blocks)
+
+
+def html(obj: Any) -> str:
+    """The self-contained HTML form of one run, or of several in a list."""
+    if not _is_runs(obj):
+        return f"<pre>{_stdlib_html.escape(_other(obj))}</pre>"
+    from perfkit.show._html import render
+
+    return render("runs.html", view=_view(_listed(obj)))
+
+
+def markdown(runs: Sequence[RunResult]) -> str:
+    """The runs as a table for a pull request or a note."""
+    view = _view(list(runs))
+    rule = ["---" if side == "<" else "---:" for side in view.align]
+    lines = [view.header, rule, *view.rows]
+    body = ["| " + " | ".join(map(_in_markdown, line)) + " |" for line in lines]
+    notes = [f"- {_in_markdown(note)}" for note in (*view.warnings, *view.foot)]
+    return "\n".join([*body, "", *notes, ""])
+
+
+def figure(runs: Sequence[RunResult]) -> Figure:
+    """Step time and data wait over the steps of each run; :func:`alt_text` says it in words.
+
+    Made with matplotlib's objects, so that the user's own figures and backend stay alone.
+    Steps that count are drawn full, the others pale.
+    """
+    import numpy as np
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    drawn = [run for run in runs if run.n_steps]
+    picture = MatplotlibFigure(figsize=(8, 4.2), dpi=110, layout="constrained")
+    upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+    highest = 0.0
+    for i, run in enumerate(drawn):
+        colour, dash = _COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)]
+        label = f"run {run.run_id}: {clip(_words_of(run.values), 48)}"
+        upper.plot(run.index, run.step_ms, dash, color=colour, alpha=0.25, lw=0.8)
+        counted = np.where(run.counted, run.step_ms, np.nan)
+        upper.plot(run.index, counted, dash, color=colour, lw=1.4, label=label)
+        lower.plot(run.index, run.wait_ms, dash, color=colour, lw=1.0)
+        # one slow first step must not flatten all others
+        highest = max(highest, float(np.percentile(run.step_ms, 98)))
+    if drawn:
+        upper.set_ylim(0, 1.25 * highest or None)
+        upper.legend(fontsize="small", frameon=False, loc="upper right")
+    else:
+        upper.text(0.5, 0.5, "no step was measured", ha="center", transform=upper.transAxes)
+    upper.set(ylabel="step [ms]", title=_figure_title(drawn))
+    lower.set(ylabel="data wait [ms]", xlabel="step")
+    lower.set_ylim(bottom=0)
+    for axes in (upper, lower):
+        axes.grid(alpha=0.25)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return picture
+
+
+def alt_text(runs: Sequence[RunResult]) -> str:
+    """The figure in words."""
+    drawn = [run for run in runs if run.n_steps]
+    if not drawn:
+        return "No step was measured."
+    said = [
+        f"run {run.run_id} ({_words_of(run.values)}): median step "
+        f"{fmt_ms(run.step.median if run.step else None)}, {fmt_share(run.wait_share)} of it "
+        f"data wait, {run.n_steps} steps"
+        for run in drawn
+    ]
+    return f"Step time and data wait over the steps of {_n_runs(len(drawn))}. {'; '.join(said)}."
+
+
+def _is_runs(obj: Any) -> bool:
+    if isinstance(obj, RunResult):
+        return True
+    return isinstance(obj, list | tuple) and all(isinstance(run, RunResult) for run in obj)
+
+
+def _other(obj: Any) -> str:
+    """Settings and sessions show their repr, a ratio its sentence."""
+    return _ratio_sentence(obj) if isinstance(obj, Ratio) else repr(obj)
+
+
+def _listed(obj: Any) -> list[RunResult]:
+    return [obj] if isinstance(obj, RunResult) else list(obj)
+
+
+def _view(runs: list[RunResult]) -> _View:
+    base = next((run for run in runs if run.step is not None), None)
+    warnings = []
+    for run in runs:
+        lead = f"run {run.run_id}: " if len(runs) > 1 else ""
+        if run.message and len(runs) > 1:
+            warnings.append(f"{lead}{run.state}: {run.message}")
+        warnings += [f"{lead}{warning}" for warning in run.warnings]
+    foot = []
+    kinds = dict.fromkeys(run.peak_kind for run in runs if run.peak_bytes is not None)
+    if kinds:
+        foot.append("; ".join(kinds))
+    if base is not None and len(runs) > 1:
+        foot.append(f"{SPEED}: run {base.run_id}'s ÷ the run's; {ONE_AFTER_THE_OTHER}")
+    if runs:
+        foot.append(runs[-1].provenance.sentence())
+    return _View(
+        name="runs" if len(runs) != 1 else f"run {runs[0].run_id}",
+        sentence=_sentence(runs),
+        rows=[_row(runs[0], base, run) for run in runs],
+        warnings=list(dict.fromkeys(warnings)),
+        details=_details(runs),
+        foot=foot,
+    )
+
+
+def _sentence(runs: list[RunResult]) -> str:
+    if not runs:
+        return "No run yet."
+    if len(runs) > 1:
+        measured = [run for run in runs if run.step is not None]
+        if not measured:
+            return f"{_n_runs(len(runs))}, none with a measured step."
+        base = measured[0]
+        best = max(measured, key=lambda run: ratio(base, run).ratio)
+        rate = "" if best.samples_per_s is None else f", {_rate(best)} samples/s"
+        return (
+            f"{_n_runs(len(runs))}; the fastest was run {best.run_id} "
+            f"({_words_of(best.values)}): {fmt_ms(best.mean_ms)} per step on average{rate}."
+        )
+    (run,) = runs
+    lead = f"Run {run.run_id} ({_words_of(run.values)}) {run.state}"
+    if run.message:
+        lead += f": {run.message}"
+    if run.step is None:
+        return f"{lead}."
+    parts = [
+        f"{fmt_ms(run.step.median)} a step (median) "
+        f"[{fmt_ms(run.step.low)}, {fmt_ms(run.step.high)}]",
+        f"{fmt_share(run.wait_share)} of it data wait",
+        f"{_rate(run)} samples/s",
+        f"peak {fmt_bytes(run.peak_bytes)}",
+        f"n={run.n_counted} of {run.n_steps} steps",
+    ]
+    return f"{lead}: {', '.join(parts)}."
+
+
+def _details(runs: list[RunResult]) -> list[tuple[str, str]]:
+    """Of runs that went wrong: the traceback, or else the end of what they printed."""
+    found = []
+    for run in runs:
+        if run.state in ("done", "stopped") and not run.traceback_text:
+            continue
+        body = run.traceback_text.rstrip()
+        title = f"run {run.run_id}, where it was"
+        if not body:
+            title = f"run {run.run_id}, the end of its output"
+            body = "\n".join(run.output.rstrip().splitlines()[-_OUTPUT_LINES:])
+        if body:
+            found.append((title, body))
+    return found
+
+
+def _row(first: RunResult, base: RunResult | None, run: RunResult) -> list[str]:
+    step = run.step
+    said = _words_of(run.values) if run is first else _changes(first.values, run.values)
+    if run.state not in ("done", "stopped"):
+        said = f"{said}: {run.state}" if said else run.state
+    return [
+        str(run.run_id),
+        said or f"as run {first.run_id}",
+        fmt_ms(step.median) if step else "–",
+        f"{fmt_ms(step.low)} – {fmt_ms(step.high)}" if step else "–",
+        fmt_share(run.wait_share),
+        _rate(run),
+        fmt_bytes(run.peak_bytes),
+        _speed(base, run),
+    ]
+
+
+def _speed(base: RunResult | None, run: RunResult) -> str:
+    if base is None or run.step is None:
+        return "–"
+    if run is base:
+        return "1"
+    compared = ratio(base, run)
+    said = f"{fmt_ratio(compared.ratio)} {fmt_interval(compared.low, compared.high)}"
+    return f"{said} per sample" if compared.per == "sample" else said
+
+
+def _ratio_sentence(compared: Ratio) -> str:
+    said = f"{fmt_ratio(compared.ratio)} as fast {fmt_interval(compared.low, compared.high)}"
+    seen = said if compared.different else f"no difference seen: {said}"
+    return f"{seen} per {compared.per}; {ONE_AFTER_THE_OTHER}"
+
+
+def _rate(run: RunResult) -> str:
+    rate = run.samples_per_s
+    if rate is None:
+        return "–"
+    return fmt_number(rate)
+
+
+def _word(value: Any) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _words_of(values: Mapping[str, Any]) -> str:
+    said = ", ".join(f"{name} {_word(value)}" for name, value in values.items())
+    return said or "no settings"
+
+
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {_word(value)}" for name, value in after.items() if before.get(name) != value
+    )
+
+
+def _figure_title(runs: Sequence[RunResult]) -> str:
+    return f"Step time of {_n_runs(len(runs))} (pale: steps that do not count)" if runs else ""
+
+
+def _n_runs(n: int) -> str:
+    return "1 run" if n == 1 else f"{n} runs"
+
+
+def _in_markdown(cell: str) -> str:
+    for mark in ("\\", "|", "<", "*", "`"):
+        cell = cell.replace(mark, "\\" + mark)
+    return " ".join(cell.split())

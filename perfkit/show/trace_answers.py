@@ -1,0 +1,520 @@
+"""The answers to the questions of ``perfkit.trace``, one question each, as text and as HTML.
+
+What is said is worked out once per answer, into a view; the two forms only set it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfkit.show._bar import Segment, bar, text_bar
+from perfkit.show._text import clip, table, wrap
+from perfkit.show._view import LaneView, TableView
+from perfkit.trace.communication import Communication
+from perfkit.trace.copies import Copies
+from perfkit.trace.critical_path import CriticalPath
+from perfkit.trace.diff import Diff
+from perfkit.trace.flops import Flops
+from perfkit.trace.idle import Idle
+from perfkit.trace.kernels import SMALL_KERNEL_US, Kernels
+from perfkit.trace.memory_curve import DeviceMemory, MemoryCurve
+from perfkit.trace.modules import Modules, SourceLines
+from perfkit.trace.queue import LaunchQueue
+from perfkit.trace.ranks import Ranks
+from perfkit.trace.sequences import Sequences
+from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio, fmt_share
+
+__all__ = ["html", "text"]
+
+_TOP = 10
+_FEW_RANKS = 8
+_MOST_PARTS = 8
+_CAUSES = {
+    "data": ("waiting for data", "orange"),
+    "copy": ("copy to the device", "yellow"),
+    "sync": ("host waits for the device (sync)", "vermilion"),
+    "communication": ("communication", "purple"),
+    "kernels": ("short pauses between queued kernels", "sky"),
+    "queued": ("unknown, while work was queued", "hollow"),
+    "driver": ("allocating, loading code", "green"),
+    "launch": ("host too slow to launch", "blue"),
+    "host": ("other work on the host", "grey"),
+}
+
+
+_ON_THE_PATH = {
+    "data": "the wait for data",
+    "host": "Python and other work on the host",
+    "launch": "operators and launches on the host",
+    "sync": "the host waiting for the device",
+    "copy": "copies",
+    "gaps": "gaps between kernels that were queued",
+    "compute": "computing",
+    "communication": "communication",
+}
+
+
+@dataclass(frozen=True)
+class _View:
+    sentence: str
+    warnings: tuple[str, ...]
+    lanes: tuple[LaneView, ...] = ()
+    tables: tuple[TableView, ...] = ()
+
+
+def text(obj: Any) -> str:
+    """Plain text of an answer, at most 96 columns wide; ``repr`` of anything else."""
+    view = _view(obj)
+    if view is None:
+        return repr(obj)
+    head = [wrap(view.sentence), *(wrap(f"Note: {w}", hang="  ") for w in view.warnings)]
+    blocks = ["\n".join(head)]
+    blocks += [f"{lane.title}\n{text_bar('class', lane.segments)}" for lane in view.lanes]
+    for t in view.tables:
+        if t.rows:
+            title = t.title + (f" ({t.note})" if t.note else "")
+            blocks.append(f"{wrap(title)}\n{table(t.header, t.rows, align=t.align)}")
+    return "\n\n".join(blocks)
+
+
+def html(obj: Any) -> str:
+    """HTML of an answer: self-contained, escaped, without scripts."""
+    from markupsafe import Markup
+
+    from perfkit.show._html import render, render_string
+
+    view = _view(obj)
+    if view is None:
+        return render_string("<pre>{{ shown }}</pre>", shown=repr(obj))
+    # bar() escapes what it is given: its result is markup
+    lanes = [Markup(bar(lane.title, lane.segments)) for lane in view.lanes]
+    return render("trace_answer.html", view=view, lanes=lanes)
+
+
+def _table(
+    title: str, note: str, header: Sequence[str], rows: Sequence[Sequence[str]], code: str = ""
+) -> TableView:
+    return TableView(
+        title=title,
+        note=note,
+        header=tuple(header),
+        rows=tuple(tuple(row) for row in rows),
+        align="<" + ">" * (len(header) - 1),
+        code=(code + "." * len(header))[: len(header)],
+        open=True,
+    )
+
+
+def _lane(title: str, parts_us: Mapping[str, float], looks: Mapping[str, str]) -> LaneView:
+    """A bar of the largest parts (a bar can show eight apart), the others together."""
+    parts = [(name, us) for name, us in parts_us.items() if us > 0]
+    if len(parts) > _MOST_PARTS:
+        least = sorted(us for _, us in parts)[-(_MOST_PARTS - 1)]
+        rest = sum(us for _, us in parts if us < least)
+        parts = [*((name, us) for name, us in parts if us >= least), ("rest", rest)]
+    return LaneView(
+        title,
+        tuple(Segment(name, us, fmt_ms(us / 1e3), looks.get(name, "")) for name, us in parts),
+    )
+
+
+def _short(name: str, width: int = 60) -> str:
+    """A kernel's name without what says nothing; they run to thousands of characters."""
+    for noise in ("void ", "at::native::", "(anonymous namespace)::"):
+        name = name.replace(noise, "")
+    return clip(name, width)
+
+
+def _largest(parts: Mapping[str, float]) -> tuple[str, float]:
+    return max(parts.items(), key=lambda item: item[1])
+
+
+@functools.singledispatch
+def _view(obj: Any) -> _View | None:
+    return None
+
+
+@_view.register
+def _(a: Idle) -> _View:
+    if not a.steps:
+        return _View("The device's idle time is not recorded.", a.warnings)
+    shares = a.shares()
+    total = sum(shares.values())
+    cause, share = _largest(shares)
+    sentence = f"The device was idle {fmt_share(total)} of the time"
+    if share:
+        sentence += f", mostly {_CAUSES[cause][0]} ({fmt_share(share)})"
+    per_step = {_CAUSES[c][0]: us / len(a.steps) for c, us in a.total_us.items()}
+    looks = dict(_CAUSES.values())
+    return _View(
+        f"{sentence}.", a.warnings, (_lane("Idle time of the mean step", per_step, looks),)
+    )
+
+
+@_view.register
+def _(a: Copies) -> _View:
+    if not a.kinds:
+        return _View("Copies are not recorded.", a.warnings)
+    n = max(a.n_steps, 1)
+    first = a.kinds[0]
+    where = f" ({first.memory})" if first.memory else ""
+    rows = [
+        (
+            f"{c.direction}{f', {c.memory}' if c.memory else ''}",
+            fmt_count(round(c.count / n, 1)),
+            fmt_bytes(None if c.n_bytes is None else c.n_bytes / n),
+            fmt_ms(c.busy_us / 1e3 / n),
+            "–" if c.rate_gb_per_s is None else f"{fmt_number(c.rate_gb_per_s)} GB/s",
+            fmt_share(c.overlapped_share),
+        )
+        for c in a.kinds
+    ]
+    header = ("copy", "count", "bytes", "time", "rate", "while computing")
+    return _View(
+        f"Most copy time: {first.direction}{where}, {fmt_ms(first.busy_us / 1e3 / n)} a step.",
+        a.warnings,
+        tables=(_table("Copies", "per step", header, rows),),
+    )
+
+
+@_view.register
+def _(a: Kernels) -> _View:
+    if not a.kernels:
+        return _View("Kernels are not recorded.", a.warnings)
+    n = max(a.n_steps, 1)
+    tensor = (
+        "no matrix product, convolution or attention among them"
+        if a.tensor_core_share is None
+        else f"tensor cores do {fmt_share(a.tensor_core_share)} of the matrix work"
+    )
+    rows = [
+        (
+            _short(k.name),
+            k.family,
+            "yes" if k.tensor_cores else "",
+            fmt_count(round(k.count / n, 1)),
+            fmt_ms(k.total_us / 1e3 / n),
+            fmt_share(k.share),
+            fmt_share(k.occupancy),
+        )
+        for k in a.kernels[:_TOP]
+    ]
+    header = ("kernel", "family", "tensor", "count", "time", "share", "occupancy")
+    small = (
+        f"{fmt_share(a.small_count_share)} of them are shorter than {SMALL_KERNEL_US:g} µs "
+        f"({fmt_share(a.small_time_share)} of the time)"
+    )
+    return _View(
+        f"{fmt_count(round(a.per_step, 1))} kernels a step; {tensor}; {small}.",
+        a.warnings,
+        (
+            _lane(
+                "Kernel time of the mean step by family",
+                {f: us / n for f, us in a.family_us.items()},
+                {},
+            ),
+        ),
+        (_table("Top kernels", "per step", header, rows, "c"),),
+    )
+
+
+@_view.register
+def _(a: LaunchQueue) -> _View:
+    if a.median_delay_us is None or a.empty_share is None:
+        return _View("The launch queue is not recorded.", a.warnings)
+    rows = [
+        (
+            s.name,
+            fmt_count(s.n_launches),
+            fmt_ms(s.median_delay_us / 1e3),
+            fmt_number(s.mean_length),
+            fmt_count(s.longest),
+            fmt_share(s.empty_share),
+        )
+        for s in a.steps[:_TOP]
+    ]
+    header = ("step", "launches", "median delay", "mean length", "longest", "empty")
+    return _View(
+        f"The launch queue is empty {fmt_share(a.empty_share)} of the time; a launch waits "
+        f"{fmt_ms(a.median_delay_us / 1e3)} (median).",
+        a.warnings,
+        tables=(_table("Launch queue by step", "", header, rows),),
+    )
+
+
+@_view.register
+def _(a: Flops) -> _View:
+    if not a.ops:
+        return _View("FLOPs are not recorded.", a.warnings)
+    n = max(a.n_steps, 1)
+    busy = a.busy_tflop_per_s
+    least = "At least " if a.n_unknown else ""
+    while_busy = "" if busy is None else f", {fmt_number(busy)} TFLOP/s while its operators ran"
+    rows = [
+        (
+            o.op,
+            clip(o.shapes, 40),
+            fmt_count(round(o.count / n, 1)),
+            f"{fmt_number(o.flops / 1e9 / n)}",
+            "–" if o.tflop_per_s is None else fmt_number(o.tflop_per_s),
+        )
+        for o in a.ops[:_TOP]
+    ]
+    header = ("operator", "shapes", "count", "GFLOP", "TFLOP/s")
+    return _View(
+        f"{least}{fmt_number(a.per_step / 1e9)} GFLOP a step: {fmt_number(a.achieved_tflop_per_s)} "
+        f"TFLOP/s over the whole step{while_busy}.",
+        a.warnings,
+        tables=(_table("FLOPs by operator and shapes", "per step", header, rows, "cc"),),
+    )
+
+
+@_view.register
+def _(a: CriticalPath) -> _View:
+    rows = [(_short(name), fmt_ms(us / 1e3)) for name, us in a.top.items()][:_TOP]
+    waits = [(name, fmt_ms(us / 1e3)) for name, us in a.event_waits.items()][:_TOP]
+    share = fmt_share(a.bounds_us[a.bound_by] / a.wall_us if a.wall_us else None)
+    return _View(
+        f"Largest part of the critical path of {a.step} ({fmt_ms(a.wall_us / 1e3)}): "
+        f"{_ON_THE_PATH[a.bound_by]}, {share}.",
+        a.warnings,
+        (_lane("Critical path", a.by_class_us, {}),) if a.wall_us else (),
+        (
+            _table("Device activities on the path", "", ("activity", "time"), rows, "c"),
+            _table(
+                "Event waits on the path", "as recorded", ("wait", "stream idle for"), waits, "."
+            ),
+        ),
+    )
+
+
+@_view.register
+def _(a: Sequences) -> _View:
+    if not a.sequences:
+        return _View("No sequence of small kernels repeats.", a.warnings)
+    n = max(a.n_steps, 1)
+    rows = [
+        (
+            " → ".join(_short(name, 26) for name in s.names),
+            fmt_count(round(s.count / n, 1)),
+            fmt_ms(s.busy_us / 1e3 / n),
+            fmt_ms(s.saved_at_most_us / 1e3 / n),
+        )
+        for s in a.sequences[:_TOP]
+    ]
+    best = a.sequences[0]
+    return _View(
+        f"Fusing {len(best.names)} kernels that follow each other "
+        f"{fmt_count(round(best.count / n, 1))} times a step would save at most "
+        f"{fmt_ms(best.saved_at_most_us / 1e3 / n)} of it.",
+        a.warnings,
+        tables=(
+            _table(
+                "Kernel sequences",
+                "per step; candidates for fusion, which may share kernels",
+                ("sequence", "count", "time", "saved at most"),
+                rows,
+                "c",
+            ),
+        ),
+    )
+
+
+@_view.register
+def _(a: MemoryCurve) -> _View:
+    if not a.devices:
+        return _View("Memory is not recorded.", a.warnings)
+    first = a.devices[0]
+    rows = [
+        (
+            d.device,
+            fmt_bytes(d.peak_bytes),
+            fmt_bytes(d.peak_reserved_bytes),
+            fmt_ms(d.peak_at_ns / 1e6),
+            fmt_count(len(d.at_ns)),
+        )
+        for d in a.devices
+    ]
+    header = ("device", "peak allocated", "peak reserved", "reached after", "events")
+    return _View(
+        f"Peak on {first.device}: {fmt_bytes(first.peak_bytes)} allocated.",
+        a.warnings,
+        tables=(
+            _table("Peaks", "", header, rows),
+            *(t for d in a.devices for t in _peak_tables(d)),
+        ),
+    )
+
+
+def _peak_tables(d: DeviceMemory) -> tuple[TableView, ...]:
+    title = f"Alive at the peak of {d.device}"
+    phases = [(k, fmt_bytes(v)) for k, v in d.by_phase_bytes.items() if v]
+    ops = [(k, fmt_bytes(v)) for k, v in d.by_op_bytes.items() if v][:_TOP]
+    return (
+        _table(title, "by when it was allocated", ("phase", "bytes"), phases),
+        _table(title, "of what was allocated since", ("operator", "bytes"), ops, "c"),
+    )
+
+
+@_view.register
+def _(a: Modules) -> _View:
+    if not a.modules:
+        return _View("Modules are not recorded.", a.warnings)
+    n = max(a.n_steps, 1)
+    rows = [
+        (
+            m.name or "(outside of any module)",
+            fmt_count(round(m.count / n, 1)),
+            fmt_ms(m.host_us / 1e3 / n),
+            fmt_ms(m.backward_us / 1e3 / n),
+            fmt_ms(m.device_us / 1e3 / n),
+        )
+        for m in a.modules[:_TOP]
+    ]
+    header = ("module", "calls", "host", "of it backward", "device")
+    return _View(
+        f"Costliest module: {a.modules[0].name or '(outside of any module)'}.",
+        a.warnings,
+        tables=(_table("Modules", "own ops, per step", header, rows, "c"),),
+    )
+
+
+@_view.register
+def _(a: SourceLines) -> _View:
+    if not a.lines:
+        return _View("Source lines are not recorded.", a.warnings)
+    n = max(a.n_steps, 1)
+    rows = [
+        (
+            f"{s.file}:{s.line}{f' {s.function}' if s.function else ''}",
+            fmt_count(round(s.count / n, 1)),
+            fmt_ms(s.host_us / 1e3 / n),
+            fmt_ms(s.device_us / 1e3 / n),
+        )
+        for s in a.lines[:_TOP]
+    ]
+    which = "lines of the calls" if a.of_calls else "lines of the functions' def"
+    return _View(
+        f"Costliest line: {a.lines[0].file}:{a.lines[0].line}.",
+        a.warnings,
+        tables=(
+            _table("Source lines", f"{which}, per step", ("line", "ops", "host", "device"), rows),
+        ),
+    )
+
+
+@_view.register
+def _(a: Communication) -> _View:
+    if not a.collectives:
+        return _View("Collectives are not recorded.", a.warnings)
+    n = max(a.n_steps, 1)
+    rows = [
+        (
+            _short(c.name),
+            c.dtype,
+            fmt_bytes(c.message_bytes),
+            fmt_count(round(c.count / n, 1)),
+            fmt_ms(c.total_us / 1e3 / n),
+            fmt_ms(c.exposed_us / 1e3 / n),
+            "–" if c.bus_gb_per_s is None else f"{fmt_number(c.bus_gb_per_s)} GB/s",
+        )
+        for c in a.collectives[:_TOP]
+    ]
+    header = ("collective", "type", "bytes", "count", "time", "not hidden", "bus")
+    return _View(
+        f"Communication takes {fmt_ms(a.busy_us / 1e3 / n)} a step; computing hides "
+        f"{fmt_share(a.overlapped_share)} of it.",
+        a.warnings,
+        tables=(_table("Collectives", "per step", header, rows),),
+    )
+
+
+@_view.register
+def _(a: Ranks) -> _View:
+    slow = ", ".join(map(str, a.stragglers))
+    sentence = (
+        f"The others wait for rank {slow}."
+        if len(a.stragglers) == 1
+        else f"The others wait for ranks {slow}."
+        if a.stragglers
+        else f"{len(a.ranks)} ranks; none is a straggler."
+    )
+    if not a.n_collectives:
+        sentence = f"{len(a.ranks)} ranks; who waits for whom is not recorded."
+    if a.imbalance is not None:
+        sentence += f" The longest computes {fmt_ratio(a.imbalance)} the mean."
+    rows = [
+        (
+            str(r.rank),
+            fmt_ms(r.step_ms),
+            fmt_ms(r.device_ms.get("compute")),
+            fmt_ms(r.communication_ms),
+            fmt_ms(r.waited_ms if a.n_collectives else None),
+            fmt_count(r.last_in),
+        )
+        for r in a.ranks
+    ]
+    header = ("rank", "step", "compute", "communication", "of it waiting", "came last")
+    return _View(
+        sentence,
+        a.warnings,
+        tables=(
+            _table("Ranks", "per step", header, rows),
+            _waits(a),
+        ),
+    )
+
+
+def _waits(a: Ranks) -> TableView:
+    """Each rank for each; of many ranks, for whom they wait."""
+    if len(a.ranks) <= _FEW_RANKS:
+        pairs = [
+            (f"{who} for {whom}", fmt_ms(ms)) for (who, whom), ms in a.waits_ms.items() if ms > 0
+        ]
+        return _table("Who waits for whom", "per step", ("rank", "time"), pairs[:_TOP])
+    by_whom: dict[int, list[float]] = {}
+    for (_, whom), ms in a.waits_ms.items():
+        if ms > 0:
+            by_whom.setdefault(whom, []).append(ms)
+    others = len(a.ranks) - 1
+    rows = [
+        (str(whom), fmt_ms(sum(each) / others), fmt_ms(max(each)))
+        for whom, each in sorted(by_whom.items(), key=lambda item: -sum(item[1]))
+    ]
+    note = f"per step; each of the other {others} ranks"
+    return _table("For whom the others wait", note, ("rank", "mean", "longest"), rows[:_TOP])
+
+
+@_view.register
+def _(a: Diff) -> _View:
+    rows = [
+        (
+            _short(c.name),
+            c.kind,
+            c.status,
+            fmt_ms(c.before_ms),
+            fmt_ms(c.after_ms),
+            f"{'+' if c.delta_ms > 0 else ''}{fmt_ms(c.delta_ms)}",
+        )
+        for c in a.changes
+        if c.status != "same"
+    ][: 2 * _TOP]
+    header = ("operator or kernel", "kind", "status", "before", "after", "change")
+    classes = [
+        (f"{lane}: {name}", fmt_ms(x), fmt_ms(y))
+        for lane, parts in (("host", a.host_ms), ("device", a.device_ms))
+        for name, (x, y) in parts.items()
+        if x or y
+    ]
+    return _View(
+        f"A step took {fmt_ms(a.before_step_ms)} before and {fmt_ms(a.after_step_ms)} after "
+        f"({fmt_ratio(a.ratio)} as fast, one run each).",
+        a.warnings,
+        tables=(
+            _table("Parts of the step", "mean", ("class", "before", "after"), classes),
+            _table("What changed", "per step", header, rows, "c"),
+        ),
+    )

@@ -1,0 +1,51 @@
+"""The HTML frame: escapes, asks nobody for anything, and knows its theme."""
+
+from __future__ import annotations
+
+import re
+
+import jinja2
+import pytest
+
+from perfkit.show._html import environment, render_string
+
+FRAME = '{% extends "_base.html" %}{% block body %}<p>{{ what }}</p>{% endblock %}'
+
+
+def test_what_comes_from_outside_is_escaped() -> None:
+    shown = render_string(FRAME, what="<img src=x onerror=alert(1)>")
+    assert "<img" not in shown
+    assert "&lt;img src=x onerror=alert(1)&gt;" in shown
+
+
+def test_it_is_self_contained() -> None:
+    shown = render_string(FRAME, what="x")
+    assert not re.search(r"https?:|url\(|@import|<script|<link|\bsrc=|javascript:", shown)
+
+
+def test_every_rule_is_scoped_to_the_report() -> None:
+    style = re.search(r"<style>(.*)</style>", render_string(FRAME, what=""), re.DOTALL)
+    assert style is not None
+    rules = re.sub(r"@media[^{]*\{(.*?\})\s*\}", r"\1", style[1], flags=re.DOTALL)
+    selectors = re.findall(r"([^{}]+)\{[^{}]*\}", rules)
+    assert len(selectors) > 20
+    for selector in selectors:
+        for part in selector.split(","):
+            assert part.strip().startswith(".pk-report"), part
+
+
+def test_colours_come_from_the_front_end_or_else_from_the_readers_preference() -> None:
+    style = str(environment().globals["style"])
+    assert "var(--jp-content-font-color1," in style
+    dark = style.split("@media (prefers-color-scheme:dark)")[1]
+    assert "var(--jp-content-font-color1," in dark  # JupyterLab's own theme wins over it
+
+
+def test_a_name_that_the_context_lacks_is_an_error() -> None:
+    with pytest.raises(jinja2.UndefinedError):
+        render_string("{{ absent }}")
+
+
+def test_filters_are_the_text_forms() -> None:
+    shown = render_string("{{ 12.34 | ms }} {{ 0.714 | share }} {{ 2048 | bytes }} {{ 2 | ratio }}")
+    assert shown == "12.3 ms 71 % 2.00 KiB 2.00×"

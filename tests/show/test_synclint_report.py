@@ -1,0 +1,49 @@
+"""How the sync lint looks: a sentence, each line with its cure, user code never as markup."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from perfkit import show
+from perfkit.advice.synclint.find import Syncs, find_syncs
+
+
+def _syncs() -> Syncs:
+    net = nn.Linear(2, 2)
+
+    def step() -> None:
+        y = net(torch.randn(3, 2))
+        [y.sum().item(), "<script>alert(1)</script>"]
+
+    return find_syncs(step)
+
+
+def test_text_tells_line_reason_and_cure_in_96_columns() -> None:
+    text = show.text(_syncs())
+    assert text.startswith("1 line would make the host wait for a GPU, once in this run.")
+    assert "test_synclint_report.py:" in text
+    assert "instead:\n    # keep it on the device" in text
+    assert "predicted: " in text.splitlines()[-1]
+    assert max(len(line) for line in text.splitlines()[:-1]) <= 96
+
+
+def test_html_escapes_the_users_code() -> None:
+    html = show.html(_syncs())
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert "role=" in html
+
+
+def test_a_clean_step_and_one_without_a_model() -> None:
+    net = nn.Linear(2, 2)
+    assert show.text(find_syncs(lambda: net(torch.ones(1, 2)))).startswith("No line of this code")
+    unseen = find_syncs(lambda: None)
+    assert "Note: no module with parameters ran" in show.text(unseen)
+    assert "pk-warn" in show.html(unseen)
+
+
+def test_a_single_sync_shows_itself() -> None:
+    (sync,) = _syncs()
+    assert "Tensor.item" in str(sync)
+    assert "Tensor.item" in sync._repr_html_()
