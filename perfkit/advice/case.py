@@ -22,7 +22,7 @@ from perfkit.trace.events import (
     runtime_calls,
 )
 from perfkit.trace.facts import Facts
-from perfkit.trace.idle import IDLE_CAUSES, idle_causes
+from perfkit.trace.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 from perfkit.trace.intervals import EMPTY, Intervals, paint, union, without
 from perfkit.trace.lines import NO_LINES, LineSamples
 from perfkit.trace.operators import Nesting, Operator, nesting, operators
@@ -108,6 +108,10 @@ class Case:
         causes = idle_causes(self.trace, self.steps)
         chosen = [causes[i] for i in self.typical.indices] if causes else []
         return {c: sum(step[c] for step in chosen) / 1e3 / self._typical_us for c in IDLE_CAUSES}
+
+    def sitting(self, cause: str) -> Sitting | None:
+        """In which call the host sat for most of what typical steps idle for this cause."""
+        return sitting(self.trace, self.steps, cause, self.typical.indices)
 
     @cached_property
     def longest_driver_call(self) -> str:

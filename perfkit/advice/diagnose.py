@@ -13,7 +13,7 @@ from perfkit.machine.busy import Busy
 from perfkit.timing.summary import Summary
 from perfkit.timing.verdict import DATA_BOUND_FROM, PARTLY_FROM
 from perfkit.trace.elsewhere import Elsewhere
-from perfkit.words import fmt_s
+from perfkit.words import fmt_s, plural
 
 # A finding that can bring less than this is within the spread of most step times.
 _LEAST_GAIN = 1.05
@@ -303,10 +303,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
                 f"in {part} of each step the device idles because the host launches kernels "
                 "too slowly"
             ),
-            "sync": (
-                f"in {part} of each step the device idles because the host waits, or has just "
-                "waited, for it"
-            ),
+            "sync": _waiting(case, part),
             "gaps": _gaps(case, part),
             "driver": (
                 f"in {part} of each step the device idles while the host is in calls of the driver "
@@ -339,18 +336,40 @@ def _sentence(bound: _Bound, case: Case) -> str:
 
 def _gaps(case: Case, part: str) -> str:
     """The trace does not show the cause of gaps, so this claims no "bound"."""
-    if case.idle["queued"] >= case.idle["kernels"]:
-        waits = case.shares["sync"]
-        meanwhile = (
-            f" (the host waits for the device for {percent(waits)} of each step)"
-            if waits >= PARTLY_FROM
-            else ""
-        )
+    if case.idle["queued"] < case.idle["kernels"]:
+        return f"Gaps between kernels: they take {part} of each step, though the next one is queued"
+    said = (
+        f"Idle with work queued: in {part} of each step the device is idle although the host has "
+        "launched its work"
+    )
+    sat = case.sitting("queued")
+    if sat is not None:
+        behind = plural(sat.n_queued, "activity", "activities")
         return (
-            f"Idle with work queued: in {part} of each step the device is idle although the "
-            f"host has launched its work; the trace does not show what holds it up{meanwhile}"
+            f"{said}; meanwhile the host sat in {sat.words()}, with {behind} queued, and the trace "
+            "does not show what held the device"
         )
-    return f"Gaps between kernels: they take {part} of each step, though the next one is queued"
+    waits = case.shares["sync"]
+    meanwhile = (
+        f" (the host waits for the device for {percent(waits)} of each step)"
+        if waits >= PARTLY_FROM
+        else ""
+    )
+    return f"{said}; the trace does not show what holds it up{meanwhile}"
+
+
+def _waiting(case: Case, part: str) -> str:
+    """Why the device idles although the host only waits for it."""
+    sat = case.sitting("sync")
+    if sat is None:
+        return (
+            f"in {part} of each step the device idles because the host waits, or has just "
+            "waited, for it"
+        )
+    return (
+        f"in {part} of each step the device idles because the host waits, or has just waited, for "
+        f"it; the host sat in {sat.words()}, and no other work was queued"
+    )
 
 
 def _step_words(step: Summary) -> str:

@@ -11,7 +11,8 @@ activity is preceded by
   instead of that guess at other streams;
 * else by its launch: the path goes back to the host, and the time from the launching call until
   the activity starts is *launch delay*. An activity that starts long after that call returned had
-  been queued: the trace does not show what held it, and that time is a *kernel gap*, too.
+  been queued: the trace does not show what held it, and that time is a *kernel gap*, too. Only
+  where nothing but a copy to the host was queued and the host waited for it, that is *sync*.
 
 What one call started (a CUDA graph) was all launched when the first of it started.
 
@@ -34,6 +35,7 @@ from perfkit.trace._lookups import device_rows, launch_rows, together
 from perfkit.trace.breakdown import HOST_CLASSES, HOST_PRIORITY, breakdown, host_layers
 from perfkit.trace.columns import DEVICE_CATEGORIES, HOST_CATEGORIES, Category, Int64, Trace
 from perfkit.trace.events import is_communication, runtime_calls
+from perfkit.trace.idle import waits_alone
 from perfkit.trace.intervals import paint, union
 from perfkit.trace.steps import Steps, find_steps
 
@@ -222,6 +224,7 @@ class _Walk:
         waiting = calls.rows[(calls.is_sync | calls.is_copy) & near[calls.rows]]
         waits = union(start[waiting], stop[waiting])
         self._wait_start, self._wait_end = waits.start, waits.end
+        self._alone = waits_alone(trace, steps)
         self._events = EventWaits(trace, self._rows)
         # what the call at the end of each wait waited for
         ends = {int(stop[row]): int(trace.correlation[row]) for row in waiting.tolist()}
@@ -314,7 +317,7 @@ class _Walk:
         if launch < 0:
             if before < 0:
                 return -1, now
-            return before, self._add("kernel gap", "", int(self._ends[before]), now)
+            return before, self._gap(int(self._ends[before]), now)
         # A call that returned after the activity began (a blocking copy) had submitted it earlier.
         ready = int(trace.end_ns[launch])
         if self._launch_began[at] < trace.start_ns[row]:  # others of the same launch came first
@@ -324,11 +327,27 @@ class _Walk:
         if before >= 0 and int(self._ends[before]) >= ready:
             if waited_for:  # from when it could have started
                 self.waited_ns[waited_for] += max(now - max(own_ended, ready, self.begin), 0)
-            return before, self._add("kernel gap", "", int(self._ends[before]), now)
+            return before, self._gap(int(self._ends[before]), now)
         called = min(int(trace.start_ns[launch]), now)
         if now - ready > _LONGEST_START_NS:
-            now = self._add("kernel gap", "", ready, now)
+            now = self._gap(ready, now)
         return -1, self._add("launch delay", "", called, now)
+
+    def _gap(self, start: int, end: int) -> int:
+        """The device pauses: a kernel gap, or the host's wait with nothing else queued."""
+        start = max(start, self.begin)
+        if end - start <= _LONGEST_START_NS:
+            return self._add("kernel gap", "", start, end)
+        alone = self._alone
+        first = int(np.searchsorted(alone.end, start, side="right"))
+        last = int(np.searchsorted(alone.start, end, side="left"))
+        for i in range(last - 1, first - 1, -1):
+            waited, until = max(int(alone.start[i]), start), min(int(alone.end[i]), end)
+            self._add("kernel gap", "", until, end)
+            self._on_host(waited, until)
+            end = waited
+        self._add("kernel gap", "", start, end)
+        return start
 
     def _paint_host(self) -> None:
         """Split the stretches on the host among the breakdown's classes."""

@@ -6,7 +6,9 @@ Work was queued: an activity had been launched and had not started, so the host 
 ``communication`` the gap borders on a collective: a stream waits for it, or it for
                   other ranks
 ``kernels``       a short pause between one activity and the next (below 50 µs)
-``queued``        a longer one: the trace does not show what held the device
+``queued``        a longer one: the trace does not show what held the device. A copy
+                  to the host that the host is waiting for is not such work: a gap in
+                  which nothing else is queued is ``sync``
 ================= =================================================================
 
 The queue was empty: the device waited for the host.
@@ -35,18 +37,19 @@ nothing can have been launched and started.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from perfkit._display import Shown
-from perfkit.trace._lookups import launch_rows, together
+from perfkit.trace._lookups import covered_ns, launch_rows, together
 from perfkit.trace.breakdown import busiest_device, device_layers, host_layers
 from perfkit.trace.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
 from perfkit.trace.events import driver_calls, launch_calls, runtime_calls
-from perfkit.trace.intervals import EMPTY, Intervals, paint, union
+from perfkit.trace.intervals import EMPTY, Intervals, paint, union, without
 from perfkit.trace.steps import Steps, find_steps
+from perfkit.words import fmt_count, fmt_ms
 
 IDLE_CAUSES = (
     "data", "copy", "sync", "communication", "kernels", "queued", "driver", "launch", "host",
@@ -96,6 +99,82 @@ class Idle(Shown):
         return {c: v / wall_us for c, v in self.total_us.items()}
 
 
+@dataclass(frozen=True)
+class Sitting:
+    """The runtime call in which the host sat for most of the time that the device idled.
+
+    Attributes:
+        call: its name, e.g. ``hipMemcpyWithStream``.
+        count: how many such calls overlap that idle time.
+        host_ms: their duration, all together, in ms.
+        idle_ms: for how much of it the device idled for the cause that was asked for, in ms.
+        n_queued: activities that waited in the queue in the longest of these stretches, without
+            copies to the host.
+    """
+
+    call: str
+    count: int
+    host_ms: float
+    idle_ms: float
+    n_queued: int
+
+    def words(self) -> str:
+        """``cudaStreamSynchronize (3 calls, 9 ms in all)``, or ``… for 463 ms`` for one call."""
+        if self.count == 1:
+            return f"{self.call} for {fmt_ms(self.host_ms)}"
+        return f"{self.call} ({fmt_count(self.count)} calls, {fmt_ms(self.host_ms)} in all)"
+
+
+def sitting(
+    trace: Trace, steps: Steps, cause: str, indices: Sequence[int] | None = None
+) -> Sitting | None:
+    """In which blocking call the host sat while the device idled for this cause.
+
+    None where no kind of call covers at least half of that time.
+
+    Args:
+        trace: the trace.
+        steps: its steps.
+        cause: one of ``IDLE_CAUSES``.
+        indices: only these steps; by default all.
+    """
+    layers = _layers(trace, steps)
+    if not layers or cause not in _LAYERS:
+        return None
+    chosen = list(range(len(steps)) if indices is None else indices)
+    parts = union(steps.start_ns[chosen], steps.end_ns[chosen])
+    inside = EMPTY
+    for name, layer in zip(("", *_LAYERS), layers, strict=True):
+        if name == cause:
+            here = _overlap(parts, layer)
+            inside = _merged(inside, here)
+        parts = without(parts, layer)
+    calls = runtime_calls(trace, steps)
+    rows = calls.rows[calls.blocks]
+    idle_ns = covered_ns(inside, trace.start_ns[rows], trace.end_ns[rows])
+    rows, idle_ns = rows[idle_ns > 0], idle_ns[idle_ns > 0]
+    if not len(rows):
+        return None
+    by_name = np.bincount(trace.name_id[rows], weights=idle_ns)
+    name_id = int(by_name.argmax())
+    if by_name[name_id] < inside.total_ns / 2:
+        return None
+    of_it = trace.name_id[rows] == name_id
+    rows, idle_ns = rows[of_it], idle_ns[of_it]
+    longest = rows[idle_ns.argmax()]
+    stretch = _overlap(inside, union(trace.start_ns[[longest]], trace.end_ns[[longest]]))
+    widest = int((stretch.end - stretch.start).argmax())
+    at = int(stretch.start[widest] + stretch.end[widest]) // 2
+    ready, start, _ = _queue(trace, awaited_too=False)
+    return Sitting(
+        call=trace.names[name_id],
+        count=len(rows),
+        host_ms=float((trace.end_ns[rows] - trace.start_ns[rows]).sum()) / 1e6,
+        idle_ms=float(idle_ns.sum()) / 1e6,
+        n_queued=int(((ready <= at) & (at < start)).sum()),
+    )
+
+
 def idle(trace: Trace, steps: Steps | None = None) -> Idle:
     """Why the device idled in every step; nothing where no device was recorded.
 
@@ -120,9 +199,18 @@ def idle_causes(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
 
     Empty without a device.
     """
+    layers = _layers(trace, steps)
+    if not layers:
+        return ()
+    cells = paint(steps.start_ns, steps.end_ns, layers).sum(axis=2)
+    return tuple(_by_cause(row[1:].tolist()) for row in cells)
+
+
+def _layers(trace: Trace, steps: Steps) -> list[Intervals]:
+    """When the device was busy, then the layers of ``_LAYERS``; empty without a device."""
     device, _ = device_layers(trace)
     if not device:
-        return ()
+        return []
     host = host_layers(trace, steps)
     busy = union(
         np.concatenate([layer.start for layer in device]),
@@ -138,11 +226,11 @@ def idle_causes(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
     driver, calls = driver_calls(trace, steps), launch_calls(trace, steps)
     working = [host[c] for c in ("forward", "backward", "optimizer")]
     working.append(union(trace.start_ns[calls], trace.end_ns[calls]))
-    layers = [
+    return [
         busy,
         _select(waiting, talking),
         _select(waiting, after_running & short & ~talking),
-        _select(waiting, ~short & ~talking),
+        without(_select(waiting, ~short & ~talking), waits_alone(trace, steps)),
         host["data wait"],
         host["copy"],
         _merged(host["sync"], _after_sync(trace, steps, gaps)),
@@ -153,8 +241,18 @@ def idle_causes(trace: Trace, steps: Steps) -> tuple[Mapping[str, int], ...]:
         ),
         host["communication"],
     ]
-    cells = paint(steps.start_ns, steps.end_ns, layers).sum(axis=2)
-    return tuple(_by_cause(row[1:].tolist()) for row in cells)
+
+
+def waits_alone(trace: Trace, steps: Steps) -> Intervals:
+    """When the host waits for the device and nothing is queued but copies to the host.
+
+    Such a copy is what the host waits for: it is no work that the host had launched ahead.
+    Empty without correlations, which say what was queued.
+    """
+    ready, start, is_known = _queue(trace, awaited_too=False)
+    if not is_known:
+        return EMPTY
+    return without(runtime_calls(trace, steps).waiting(trace), union(ready, start))
 
 
 def _by_cause(layers_ns: list[int]) -> dict[str, int]:
@@ -207,21 +305,38 @@ def _after_sync(trace: Trace, steps: Steps, gaps: Intervals) -> Intervals:
     return union(waits.end, waits.end + np.array(blamed, dtype=np.int64))
 
 
-def _queued_parts(trace: Trace, gaps: Intervals) -> tuple[Intervals, Bool]:
-    """The parts of gaps in which work was queued, and which of them begin with their gap."""
+def _overlap(a: Intervals, b: Intervals) -> Intervals:
+    return without(a, without(a, b))
+
+
+def _queue(trace: Trace, *, awaited_too: bool = True) -> tuple[Int64, Int64, bool]:
+    """When each activity of the busiest device was queued, when it started, and if that is known.
+
+    Args:
+        trace: the trace.
+        awaited_too: with copies to the host, which the host usually waits for.
+    """
     rows = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
     launch = launch_rows(trace, rows)
-    if not (launch >= 0).any():
-        at = np.isin(gaps.end, trace.start_ns[rows])
-        parts = _select(gaps, at & (gaps.end - gaps.start < _SHORTEST_LAUNCH_NS))
-        return parts, np.ones(len(parts), dtype=np.bool_)
-    busiest = busiest_device(trace)
-    known = (launch >= 0) & (trace.device[rows] == busiest)
+    known = (launch >= 0) & (trace.device[rows] == busiest_device(trace))
+    is_known = bool((launch >= 0).any())
+    if not awaited_too:
+        known &= ~trace.name_table(lambda n: "DtoH" in n)[trace.name_id[rows]]
     rows, launch = rows[known], launch[known]
     start: Int64 = trace.start_ns[rows]
     first: Int64 = np.full(len(trace), np.iinfo(np.int64).max)
     np.minimum.at(first, launch, start)
-    ready = np.minimum(trace.end_ns[launch], first[launch])
+    return np.minimum(trace.end_ns[launch], first[launch]), start, is_known
+
+
+def _queued_parts(trace: Trace, gaps: Intervals) -> tuple[Intervals, Bool]:
+    """The parts of gaps in which work was queued, and which of them begin with their gap."""
+    ready, start, is_known = _queue(trace)
+    if not is_known:
+        began = trace.start_ns[trace.is_a(*DEVICE_CATEGORIES)]
+        at = np.isin(gaps.end, began)
+        parts = _select(gaps, at & (gaps.end - gaps.start < _SHORTEST_LAUNCH_NS))
+        return parts, np.ones(len(parts), dtype=np.bool_)
     queued = union(ready, start)
     # cut the queue to the gaps
     edges = np.unique(np.concatenate([queued.start, queued.end, gaps.start, gaps.end]))

@@ -726,3 +726,47 @@ def test_headline_and_critical_path_do_not_contradict_each_other() -> None:
     said = _diagnosis(sim).sentence
     assert said.startswith("Compute-bound")
     assert "its critical path is running and launching operators on the host" in said
+
+
+def _sits_in_a_copy(*, queued: bool, count: int = 1) -> Simulated:
+    """Steps of 470 ms; in each the host sits in a copy to the host while the device idles."""
+    sim = Simulated()
+    for i in range(count):
+        at = 470_000.0 * i
+        sim.step(i, at, 470_000)
+        sim.kernel("aten::mm", at, at + 10, 40)
+        if queued:
+            launch = sim.call("hipLaunchKernel", at + 70, 10, sim.host("aten::relu", at + 60, 30))
+            sim.device("relu", at + 463_050, 40, launch)
+        copied = sim.call(
+            "hipMemcpyWithStream", at + 101, 463_010, sim.host("aten::copy_", at + 100, 463_020)
+        )
+        sim.device("Memcpy DtoH (Device -> Host)", at + 463_095, 5, copied, "gpu_memcpy", bytes=256)
+        sim.kernel("aten::mm", at + 463_200, at + 463_210, 6_000)
+    return sim
+
+
+def test_a_host_that_sits_in_a_copy_is_named_whatever_was_queued() -> None:
+    """As in a trace of SGLang's decoding: a kernel was queued, and 463 ms later it began."""
+    held = _diagnosis(_sits_in_a_copy(queued=True))
+    assert held.bound_by == "gaps"
+    assert "the host sat in hipMemcpyWithStream for 463 ms, with 1 activity queued" in held.sentence
+    assert "does not show what held the device" in held.sentence
+    assert "critical path" not in held.sentence  # it says the same
+    assert [f.rule for f in held.findings] == ["held-device"]
+
+    alone = _diagnosis(_sits_in_a_copy(queued=False))
+    assert alone.bound_by == "sync"
+    assert "the host sat in hipMemcpyWithStream for 463 ms, and no other work" in alone.sentence
+    assert "critical path" not in alone.sentence  # it once said: gaps between queued kernels
+    assert [f.rule for f in alone.findings] == ["sync"]
+    assert "the trace does not show what the call waited for" in alone.findings[0].evidence[-1]
+
+    several = _diagnosis(_sits_in_a_copy(queued=False, count=3))
+    assert "hipMemcpyWithStream (3 calls, 1.39 s in all)" in several.sentence
+
+
+def test_waits_on_a_device_that_works_are_not_named() -> None:
+    said = _diagnosis(gpu_training(6, n_kernels=5, item=True, restart=200)).sentence
+    assert said.startswith("Partly sync-bound")
+    assert "sat in" not in said

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from simulated_traces import Simulated, cpu_training, gpu_training
 
-from perfkit.trace import breakdown, find_steps, idle, load
-from perfkit.trace.idle import IDLE_CAUSES, idle_causes
+from perfkit.trace import breakdown, critical_path, find_steps, idle, load
+from perfkit.trace.idle import IDLE_CAUSES, idle_causes, sitting
 
 
 def _idle(sim: Simulated, step: int = 1) -> dict[str, int]:
@@ -205,3 +205,53 @@ def test_only_runtime_calls_are_enough_to_know_the_hosts_threads() -> None:
         sim.call("hipGetDevice", 220 + 2 * i, 1, tid=2)
     sim.call("hipDeviceSynchronize", 300, 400, tid=1)
     assert _idle(sim, 0)["sync"] == pytest.approx(400, abs=10)
+
+
+def _sits(kernel: bool, *, call: str = "hipMemcpyWithStream", waits: str = "") -> Simulated:
+    """One step of 470 ms, for 463 of which the host sits in a call while the device idles."""
+    sim = Simulated()
+    sim.step(0, 0, 470_000)
+    sim.kernel("aten::mm", 0, 10, 40)
+    if kernel:
+        launch = sim.call("hipLaunchKernel", 70, 10, sim.host("aten::relu", 60, 30))
+        sim.device("relu", 463_050, 40, launch)
+    external = sim.host("aten::copy_", 100, 463_020)
+    copied = sim.call(call, 101, 9 if waits else 463_010, external)
+    sim.device("Memcpy DtoH (Device -> Pinned)", 463_095, 5, copied, "gpu_memcpy", bytes=256)
+    if waits:
+        sim.call(waits, 111, 463_000, external)
+    sim.kernel("aten::mm", 463_200, 463_210, 6_000)
+    return sim
+
+
+@pytest.mark.parametrize(
+    ("call", "waits"),
+    [("hipMemcpyWithStream", ""), ("cudaMemcpyAsync", "cudaStreamSynchronize")],
+)
+def test_a_copy_that_the_host_waits_for_is_no_work_that_it_had_queued(
+    call: str, waits: str
+) -> None:
+    # .item() asks for its copy, then waits: the copy alone is in the queue meanwhile
+    sim = _sits(False, call=call, waits=waits)
+    found = _idle(sim, 0)
+    assert found["sync"] >= 462_000
+    assert found.get("queued", 0) < 10
+    trace = load(sim.json())
+    sat = sitting(trace, find_steps(trace), "sync")
+    assert sat is not None
+    assert (sat.call, sat.count, sat.n_queued) == (waits or call, 1, 0)
+    assert sat.idle_ms == pytest.approx(463, abs=1)
+    path = critical_path(trace)  # it once called this a gap between queued kernels
+    assert path.bound_by == "sync"
+    assert sum(path.bounds_us.values()) == pytest.approx(path.wall_us, abs=0.002)
+
+
+def test_a_kernel_that_waits_in_the_queue_meanwhile_is_queued() -> None:
+    sim = _sits(True)
+    assert _idle(sim, 0)["queued"] >= 462_000
+    trace = load(sim.json())
+    sat = sitting(trace, find_steps(trace), "queued")
+    assert sat is not None
+    assert (sat.call, sat.n_queued) == ("hipMemcpyWithStream", 1)
+    assert sitting(trace, find_steps(trace), "launch") is None
+    assert critical_path(trace).bound_by == "gaps"

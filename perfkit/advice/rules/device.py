@@ -160,12 +160,12 @@ def held_device(case: Case) -> Iterator[Finding]:
         "the trace does not show why: work that was launched before recording began, another "
         "process on this GPU, an event of a stream that was not recorded, or the profiler itself",
     ]
-    waits = [s for s in case.syncs if s.cost_us >= _LONG_WAIT_MS * 1e3 * case.n_steps]
-    if waits:
-        first = waits[0]
+    sat = case.sitting("queued")
+    if sat is not None and sat.host_ms >= _LONG_WAIT_MS * case.n_steps:
         evidence.append(
-            f"the host waits meanwhile: {first.call} takes "
-            f"{duration(first.cost_us / 1e3 / case.n_steps)} per step"
+            f"meanwhile the host sat in {sat.words()}, with "
+            f"{plural(sat.n_queued, 'activity', 'activities')} queued that it had launched "
+            "before; the trace does not show whether that call held them up"
         )
     gain, formula = amdahl(lost)
     yield Finding(

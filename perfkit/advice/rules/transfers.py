@@ -10,9 +10,12 @@ from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.advice.where import user_place
 from perfkit.trace.columns import Category
 from perfkit.trace.syncs import Sync
-from perfkit.words import fmt_bytes, fmt_us, plural
+from perfkit.words import fmt_bytes, fmt_ms, fmt_us, plural
 
 _LEAST_SHARE = 0.05
+# A device that has work starts it, and a copy of some bytes, within some 10 µs: a call that waits
+# this long on an idle device waits for something that was not recorded.
+_LONG_WAIT_MS = 1.0
 
 # op → what the user wrote, and what to write instead
 _INSTEAD = {
@@ -68,6 +71,14 @@ def sync(case: Case) -> Iterator[Finding]:
     cost_us = sum(s.cost_us for s in waits)
     gain, formula = amdahl(lost)
     place = user_place(by_op[top][0].stack)
+    unseen: tuple[str, ...] = ()
+    sat = case.sitting("sync")
+    if sat is not None and sat.idle_ms >= _LONG_WAIT_MS * case.n_steps:
+        unseen = (
+            f"no recorded activity ran for {fmt_ms(sat.idle_ms)} of the time in {sat.call}: the "
+            "trace does not show what the call waited for (work from before the recording, or "
+            "another process on this GPU)",
+        )
     yield Finding(
         rule="sync",
         title="The host waits for the device inside the step",
@@ -77,6 +88,7 @@ def sync(case: Case) -> Iterator[Finding]:
             f"{what}",
             f"{fmt_us(cost_us / case.n_steps)} of host time per step; the device is then idle "
             f"for {percent(lost)} of each step until it gets work again",
+            *unseen,
         ),
         what_to_do=instead,
         gain_at_most=gain,
