@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_traces import each_trace, needs_traces
 from simulated_traces import SINGLE, Simulated, cpu_training, gpu_training
 
 from perfkit import _trace_command, cli
 from perfkit.advice.diagnose import BOUNDS
 from perfkit.trace import load
-
-_FOLDER = os.environ.get("PERFKIT_TRACES")
-_REAL = sorted(Path(_FOLDER).glob("*.json*")) if _FOLDER else []
 
 
 def _file(folder: Path, sim: Simulated, name: str = "trace.json", **metadata: Any) -> str:
@@ -285,8 +283,8 @@ def test_progress_is_told_only_after_a_while(
     assert capsys.readouterr().err == "perfkit: reading a.json (3.0 MB) …\n"
 
 
-@pytest.mark.skipif(not _REAL, reason="PERFKIT_TRACES names no folder with traces")
-@pytest.mark.parametrize("path", _REAL, ids=lambda p: p.name)
+@needs_traces
+@each_trace
 def test_traces_by_others(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = _json(capsys, str(path))
     _check(found)

@@ -1,13 +1,12 @@
 """Every question has an answer, or says that it was not recorded, on any trace.
 
-Traces that others recorded (``PERFKIT_TRACES``), simulated ones of every kind, and damaged ones.
+Traces that others recorded, simulated ones of every kind, and damaged ones.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-import os
 import random
 import time
 from collections.abc import Callable
@@ -15,14 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from real_traces import FILES, each_trace, needs_traces
 from simulated_traces import SINGLE, Simulated, cpu_training, gpu_training
 
 import perfkit.trace as pt
 from perfkit import show
 from perfkit.errors import TraceError
-
-_FOLDER = os.environ.get("PERFKIT_TRACES")
-_FILES = sorted(Path(_FOLDER).glob("*.json*")) if _FOLDER else []
 
 QUESTIONS: tuple[Callable[[pt.Trace, pt.Steps], Any], ...] = (
     pt.breakdown, pt.idle, pt.copies, pt.kernels, pt.launch_queue, pt.communication, pt.flops,
@@ -58,8 +55,8 @@ def ask_everything(trace: pt.Trace) -> dict[str, Any]:
     return answers
 
 
-@pytest.mark.skipif(not _FILES, reason="PERFKIT_TRACES names no folder with traces")
-@pytest.mark.parametrize("path", _FILES, ids=lambda p: p.name)
+@needs_traces
+@each_trace
 def test_every_recorded_trace_has_every_answer(path: Path) -> None:
     trace = pt.load(path)
     answers = ask_everything(trace)
@@ -72,9 +69,9 @@ def test_every_recorded_trace_has_every_answer(path: Path) -> None:
     assert {c.status for c in pt.diff(trace, trace).changes} <= {"same"}
 
 
-@pytest.mark.skipif(not _FILES, reason="PERFKIT_TRACES names no folder with traces")
+@needs_traces
 def test_recorded_ranks_are_compared() -> None:
-    paths = [p for p in _FILES if p.name.startswith("rank")]
+    paths = [p for p in FILES if p.name.startswith("rank")]
     if len(paths) < 2:
         pytest.skip("there are no two ranks in the folder")
     found = pt.ranks(paths)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from real_traces import FOLDER, needs_traces
 from simulated_traces import Simulated, cpu_training, gpu_training
 
 from perfkit.trace import CriticalPath, critical_path, load
@@ -156,17 +156,17 @@ def test_event_waits_of_a_trace_survive_export(tmp_path: Path) -> None:
     assert load(export(trace, tmp_path / "again.json")).waits == trace.waits
 
 
-@pytest.mark.skipif("PERFKIT_TRACES" not in os.environ, reason="PERFKIT_TRACES names no folder")
+@needs_traces
 def test_recorded_waits_of_real_traces() -> None:
-    folder = Path(os.environ["PERFKIT_TRACES"])
-    trace = load(folder / "a100_alexnet_cuda_sync__hta.json.gz")
+    assert FOLDER is not None
+    trace = load(FOLDER / "a100_alexnet_cuda_sync__hta.json.gz")
     assert len(trace.waits) == 20
     found = critical_path(trace)
     assert sum(found.by_class_us.values()) == pytest.approx(found.wall_us, abs=0.002)
     assert {name.split(" for ")[0] for name in found.event_waits} <= {"stream 7", "stream 20"}
     assert found.event_waits
     assert sum(found.event_waits.values()) < found.wall_us
-    tiny = load(folder / "a100_tiny_event_sync_cuda_sync_cat__hta.json.gz")
+    tiny = load(FOLDER / "a100_tiny_event_sync_cuda_sync_cat__hta.json.gz")
     assert tiny.waits == {1536: (7, 1533), 1542: (7, 1539)} or len(tiny.waits) == 2
 
 

@@ -1,23 +1,20 @@
-"""Traces that others recorded, where the folder PERFKIT_TRACES holds some."""
+"""Traces that others recorded, where they are."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from real_traces import FILES, each_trace, needs_traces
 
 from perfkit.trace import breakdown, find_steps, load, operators, syncs
 from perfkit.trace.idle import idle_causes
 from perfkit.trace.waits import waits_under
 
-_FOLDER = os.environ.get("PERFKIT_TRACES")
-_FILES = sorted(Path(_FOLDER).glob("*.json*")) if _FOLDER else []
-
-pytestmark = pytest.mark.skipif(not _FILES, reason="PERFKIT_TRACES names no folder with traces")
+pytestmark = needs_traces
 
 
-@pytest.mark.parametrize("path", _FILES, ids=lambda p: p.name)
+@each_trace
 def test_every_step_of_every_trace_adds_up(path: Path) -> None:
     trace = load(path)
     split = breakdown(trace)
@@ -32,7 +29,7 @@ def test_every_step_of_every_trace_adds_up(path: Path) -> None:
     assert all(s.count > 0 and s.cost_us >= 0 for s in syncs(trace, steps))
 
 
-@pytest.mark.parametrize("path", _FILES, ids=lambda p: p.name)
+@each_trace
 def test_waits_are_the_same_under_whatever_labels(path: Path) -> None:
     trace = load(path)
     fine = waits_under(trace, lambda name: name.startswith("aten::"))
@@ -47,7 +44,7 @@ def test_waits_are_the_same_under_whatever_labels(path: Path) -> None:
 def test_resnet_with_and_without_loader_workers(
     workers: int, wait_ms: float, idle_ms: float
 ) -> None:
-    paths = [p for p in _FILES if f"resnet50_workers{workers}" in p.name]
+    paths = [p for p in FILES if f"resnet50_workers{workers}" in p.name]
     if not paths:
         pytest.skip("the ResNet-50 traces are not in the folder")
     split = breakdown(load(paths[0]))
