@@ -155,7 +155,7 @@ class TorchprofMagics(Magics):
             if recorder.gave_way or recorder.saw_other_threads:
                 nothing = "No torch operators were recorded: nothing to profile."
             doubts = recorder.recording.warnings
-            _say(args, "\n".join([nothing, *(f"Note: {doubt}" for doubt in doubts)]))
+            _say(args, "\n".join([nothing, *([f"Note: {'; '.join(doubts)}"] if doubts else [])]))
         elif not args.quiet:
             _arguments.show(show.mime_bundle(profile, "profile", verbose=args.verbose))
         if args.text is not None:

@@ -29,6 +29,13 @@ def one_sentence(notes: Sequence[str]) -> str:
     return "; ".join(note.rstrip(". ") for note in notes) + "." * bool(notes)
 
 
+def notes(warnings: Sequence[str], *, indent: str = "", hang: str = "  ") -> list[str]:
+    """The one paragraph that says what is doubtful, as a list of one; empty without warnings."""
+    if not warnings:
+        return []
+    return [wrap(f"Note: {one_sentence(warnings)}", indent=indent, hang=hang)]
+
+
 def wrap(value: str, *, width: int = WIDTH, indent: str = "", hang: str | None = None) -> str:
     """A paragraph broken at ``width`` columns; ``hang`` indents the lines after the first."""
     return textwrap.fill(

@@ -45,7 +45,7 @@ def text(ledger: Ledger) -> str:
         said = "; ".join(part for part in (view.figure, view.where, *view.notes) if part)
         if said:
             lines.append(_text.wrap(said, indent=" " * 12))
-    lines += ["", *(_text.wrap(f"Note: {one}", hang="  ") for one in ledger.refused)]
+    lines += ["", *_text.notes(ledger.refused)]
     lines.append(_foot(ledger))
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfkit.memory.crossings import Crossing, Crossings
-from perfkit.show._text import clip, table, wrap
+from perfkit.show._text import clip, notes, table, wrap
 from perfkit.show._view import TableView
 from perfkit.words import fmt_bytes, fmt_count
 
@@ -24,7 +24,7 @@ def text(obj: Crossing | Crossings) -> str:
         lines += ["", table(_HEADER, [_row(x) for x in obj.lines], align=_ALIGN)]
     if obj.stand_in:
         lines += ["", _STAND_IN]
-    lines += [wrap(f"Note: {warning}", hang="      ") for warning in obj.warnings]
+    lines += notes(obj.warnings)
     return "\n".join(lines)
 
 

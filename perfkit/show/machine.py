@@ -28,7 +28,7 @@ def text(obj: Machine | Provenance) -> str:
         if remedy:
             lines.append(_labelled("", f"→ {remedy}"))
     lines.append("")
-    lines += [_text.wrap(f"Note: {warning}", hang="  ") for warning in obj.warnings]
+    lines += _text.notes(obj.warnings)
     lines.append(_text.wrap(obj.provenance.sentence(), hang="  "))
     return "\n".join(lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfkit.advice.synclint.find import Sync, Syncs
 from perfkit.advice.synclint.reality import SyncCheck
-from perfkit.show._text import WIDTH, clip, wrap
+from perfkit.show._text import WIDTH, clip, notes, wrap
 from perfkit.words import fmt_ms
 
 __all__ = ["html", "text"]
@@ -21,7 +21,7 @@ def text(obj: Sync | Syncs | SyncCheck) -> str:
         return "\n".join(_lines(obj))
     lines = [wrap(sentence(obj))]
     lines += [wrap(seen(obj))] if seen(obj) else []
-    lines += [wrap(f"Note: {warning}", hang="      ") for warning in obj.warnings]
+    lines += notes(obj.warnings)
     for sync in obj.happened if isinstance(obj, SyncCheck) else obj:
         lines += ["", *_lines(sync)]
     if isinstance(obj, SyncCheck):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.show._bar import Segment, bar, text_bar
-from perfkit.show._text import clip, table, wrap
+from perfkit.show._text import clip, notes, table, wrap
 from perfkit.show._view import LaneView, TableView
 from perfkit.trace.communication import Communication
 from perfkit.trace.copies import Copies
@@ -70,7 +70,7 @@ def text(obj: Any) -> str:
     view = _view(obj)
     if view is None:
         return repr(obj)
-    head = [wrap(view.sentence), *(wrap(f"Note: {w}", hang="  ") for w in view.warnings)]
+    head = [wrap(view.sentence), *notes(view.warnings)]
     blocks = ["\n".join(head)]
     blocks += [f"{lane.title}\n{text_bar('class', lane.segments)}" for lane in view.lanes]
     for t in view.tables:
