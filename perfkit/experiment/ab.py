@@ -28,6 +28,7 @@ import numpy.typing as npt
 
 from perfkit._display import Shown, _report
 from perfkit._printable import printable
+from perfkit.base.budget import scaled
 from perfkit.errors import StoreError, UsageError
 from perfkit.experiment._arm import Limits
 from perfkit.experiment._blocks import Block, Blocks
@@ -188,7 +189,7 @@ def ab(
     """
     known = declared(settings, a, b)
     values = [check_values(known, arm, facts()) for arm in (a, b)]
-    budget = _check_numbers(budget_s, min_blocks, max_blocks)
+    budget = scaled(_check_numbers(budget_s, min_blocks, max_blocks))
     called = _names(names, values[0], values[1])
     blocks = Blocks(
         workload,

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from perfkit.base.budget import scaled
 from perfkit.errors import UsageError
 from perfkit.experiment import _process, portable
 from perfkit.experiment._run import Plan, Run
@@ -83,7 +84,7 @@ class Session:
         draws: bool = True,
     ) -> None:
         self.settings: tuple[Setting, ...] = resolve(settings)
-        self._seconds = positive("seconds", seconds)
+        self._seconds = scaled(positive("seconds", seconds))
         self._step_timeout_s = positive("step_timeout_s", step_timeout_s)
         self._start_timeout_s = positive("start_timeout_s", start_timeout_s)
         self._warmup = count("warmup", warmup)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from perfkit._display import Shown, _report
+from perfkit.base.budget import scaled
 from perfkit.errors import StoreError, UsageError
 from perfkit.experiment._declared import words
 from perfkit.experiment._grid import Grid, Skipped, grid_of, key
@@ -310,13 +311,14 @@ def sweep(
             opened. (One that cannot be written later ends the sweep; what was measured is
             returned, with a warning.)
     """
-    budget = positive("budget_s", budget_s)
+    asked_s = positive("budget_s", budget_s)
     if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
         raise UsageError(f"rounds={rounds!r:.80} is not valid: it takes a whole number")
     if rounds is not None and rounds < 1:
         raise UsageError(f"rounds={rounds} is not valid: it takes 1 or more")
     points = grid_of(grid, settings, dict(base or {}), facts())
-    length_s = _run_s(budget, len(points.points)) if seconds is None else seconds
+    # the session scales it
+    length_s = _run_s(asked_s, len(points.points)) if seconds is None else seconds
     progress = Progress(say)
     with Session(
         workload,
@@ -330,7 +332,7 @@ def sweep(
         opened = None if store is None else Store(store, identity(workload))
         try:
             with prepared_process(_PREPARED_WITHIN_S):
-                going = _Sweeping(session, points, opened, budget, rounds, seed, progress)
+                going = _Sweeping(session, points, opened, scaled(asked_s), rounds, seed, progress)
                 stopped = going.until_clear()
                 return going.result(stopped)
         finally:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from perfkit.base.budget import scaled
 from perfkit.errors import UsageError
 from perfkit.machine import stamp
 from perfkit.show._text import table, wrap
@@ -202,6 +203,7 @@ def profiler_cost(
     """
     if steps < 1 or not budget_s > 0:
         raise UsageError("steps and budget_s must be positive")
+    budget_s = scaled(budget_s)
     import torch
 
     began = time.monotonic()

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from perfkit._display import Shown, _report
 from perfkit._printable import printable
+from perfkit.base.budget import scaled
 from perfkit.errors import UsageError
 from perfkit.machine import Provenance, facts, stamp
 from perfkit.machine.busy import BusyMark, this_thread
@@ -184,6 +185,7 @@ def compare(
     """
     names = _own_names(slow, fast) if names is None else _checked_names(names)
     _check_numbers(budget_s, min_blocks, max_blocks, warmup, seed)
+    budget_s = scaled(budget_s)
     for name, function in zip(names, (slow, fast), strict=True):
         _check_callable(name, function)
     wall = time.monotonic_ns if clock is None else clock.now

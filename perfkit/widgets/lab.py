@@ -23,6 +23,7 @@ import traitlets
 from markupsafe import escape
 
 from perfkit._files import write_atomically
+from perfkit.base.budget import scaled
 from perfkit.errors import PerfkitError, UsageError
 from perfkit.experiment.events import (
     FINAL_STATES,
@@ -184,11 +185,11 @@ class Lab(anywidget.AnyWidget):
         self._execution = execution(sys._getframe(1).f_code.co_filename)
         self._flushed = 0.0
         self._label = ""
-        self._seconds = seconds
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._painter: threading.Thread | None = None
         self._session = Session(workload, settings, seconds=seconds, on_event=on_event)
+        self._seconds = scaled(float(seconds))
         # also when the interpreter ends: no process stays behind
         self._close_session = weakref.finalize(self, self._session.close)
         self._closed = False
@@ -416,7 +417,7 @@ class Lab(anywidget.AnyWidget):
                 say=self._confirming,
                 ended=self._confirmed,
             )
-        self._confirming(f"about {confirmation.budget_s:.0f} s")
+        self._confirming(f"about {scaled(confirmation.budget_s):.0f} s")
         confirmation.start()
         return confirmation
 

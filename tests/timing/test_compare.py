@@ -361,3 +361,14 @@ def test_default_clock_is_the_hosts() -> None:
     c = compare(lambda: time.sleep(0.002), lambda: time.sleep(0.001), budget_s=0.3)
     assert c.slow.median >= 2
     assert time.monotonic() - began < 5
+
+
+def test_the_variable_scales_the_budget(clock, monkeypatch) -> None:
+    monkeypatch.setenv("PERFKIT_BUDGET_SCALE", "0.25")
+    random = np.random.default_rng(0)  # so wide that the interval is never tight
+    c = compare(
+        lambda: clock.advance_ms(random.uniform(20, 180)), lambda: clock.advance_ms(100),
+        clock=clock, budget_s=40,
+    )  # fmt: skip
+    assert c.stopped == "time budget"
+    assert 8 < c.duration_s <= 10
