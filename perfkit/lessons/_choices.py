@@ -17,7 +17,7 @@ from perfkit.errors import UsageError
 __all__ = ["Choices", "checked_answers", "checked_letter"]
 
 _FRONT = Path(__file__).parent / "front"
-_STYLE = Path(__file__).parent.parent / "report" / "templates" / "report.css"
+_STYLE = Path(__file__).parent.parent / "show" / "templates" / "report.css"
 _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
