@@ -60,6 +60,26 @@ def test_what_did_not_slow_it_down_is_no_excuse(change: dict[str, float]):
     assert not replace(QUIET, **change).is_busy
 
 
+@pytest.mark.parametrize(
+    ("change", "lost", "spoils"),
+    [
+        ({"stolen_s": 0.216}, 0.108, False),  # 5.4 % of two cores, all of it may be ours
+        ({"waited_s": 0.3, "others_s": 2.2}, 0.15, False),
+        ({"throttled_s": 0.5}, 0.25, True),
+        ({"waited_s": 1.5, "others_s": 3.4}, 0.75, True),
+        ({"waited_s": None, "others_s": 2.0}, 0.5, True),
+        ({}, 0.0, False),
+    ],
+)
+def test_how_much_was_lost_decides_how_far_the_times_count(
+    change: dict[str, float], lost: float, spoils: bool
+):
+    seen = replace(QUIET, **change)
+    assert seen.lost == pytest.approx(lost)
+    assert seen.spoils is spoils
+    assert ("up to" in seen.sentence()) == (lost > 0 and not spoils)
+
+
 def test_a_mark_compares_two_readings(monkeypatch: pytest.MonkeyPatch):
     readings = iter(
         [

@@ -116,7 +116,8 @@ def diagnose(
     """Name the bound and run every rule.
 
     On a busy machine times are not the code's own: then the verdict is only what the figures
-    say, and nothing is advised that rests on them.
+    say, and nothing is advised that rests on them. Where little was lost to others, the verdict
+    and the advice stay, and by how much times may be too long is said first.
 
     Args:
         case: what is known.
@@ -137,10 +138,10 @@ def diagnose(
     said = f"{_sentence(bound, case)} ({_step_words(step)}, {provenance})"
     what = f"{said}{_path(bound, case)}{uneven}."
     first = []
-    is_busy = busy is not None and busy.is_busy
+    is_busy = busy is not None and busy.spoils
     is_tentative = is_busy or bool(not_steps)
     is_outside = elsewhere is not None and elsewhere.is_most
-    if busy is not None and is_busy:
+    if busy is not None and busy.is_busy:
         first.append(busy.sentence())
     if not_steps:
         first.append(not_steps)

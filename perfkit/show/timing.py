@@ -25,7 +25,7 @@ from perfkit.words import (
     plural,
 )
 
-__all__ = ["html", "left", "text"]
+__all__ = ["counted", "html", "left", "text"]
 
 _IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -189,7 +189,13 @@ def _run(run: RunSummary) -> _View:
 def _extent(run: RunSummary) -> str:
     epochs = f" in {run.n_epochs} epochs" if run.n_epochs > 1 else ""
     wall = fmt_ms(1e3 * run.wall_s)
-    return f"{run.name}: {fmt_count(run.n_steps)} steps{epochs}, {wall}, {run.ended}{left(run)}"
+    return f"{run.name}: {counted(run)}{epochs}, {wall}, {run.ended}{left(run)}"
+
+
+def counted(run: RunSummary) -> str:
+    """How many steps there were, in words, and of how many batches where of several."""
+    of = f" of {run.group} batches" if run.group > 1 else ""
+    return f"{plural(run.n_steps, 'step')}{of}"
 
 
 def left(run: RunSummary) -> str:

@@ -29,6 +29,7 @@ from perfkit.timing.groups import group_ends, group_size
 from perfkit.timing.lookout import Lookout
 from perfkit.timing.meter import StepMeter
 from perfkit.timing.verdict import RunFacts, RunSummary, summarize_run
+from perfkit.words import fmt_count
 
 __all__ = ["Observer", "RunSummary", "Update", "WatchedRun"]
 
@@ -54,6 +55,9 @@ _MARK_FROM_NS = 2_000_000_000
 # One update in eleven days: slower ones would be none, and tiny rates overflow.
 _LEAST_HZ = 1e-6
 _LONGEST_NAME = 80
+# How a loop ends that asks for no further batch: a break, a count of steps that is reached, an
+# exception in its body. The iterator cannot tell them apart.
+_LEFT = "left"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +70,8 @@ class Update:
         step_ms, wait_ms: duration and data wait at these; means where steps were put together.
         memory: the reading taken now.
         epoch: from 1.
-        done: steps of this epoch that are over.
+        done: steps of this epoch that are over; of several batches where these are fetched
+            together.
         total: steps of an epoch, where it is known.
         elapsed_s: since this epoch began.
         steps_per_s, samples_per_s: since the last update; None where not known.
@@ -156,6 +161,8 @@ class WatchedRun:
         self._starts: list[tuple[int, int, int]] = []  # (step number, its ns, its wait ns)
         self._memory: list[tuple[int, Footprint]] = []
         self._epochs = 0
+        self._peeks = 0  # loops that took one batch and asked for no second one
+        self._ended_before = "not started"
         self._unfinished = 0
         self._instrument = Instrument("perfkit.watch")
         self._lookout = Lookout(now)
@@ -258,7 +265,7 @@ class WatchedRun:
         # Only the loader's own exceptions reach the loop: what fails in here switches itself off.
         guard = self._instrument
         came, asked = guard.hook(self._came), guard.hook(self._asked)
-        ended = "stopped early"
+        ended = _LEFT
         try:
             guard.hook(self._open)(loop)
             self._consumer = sys._getframe(1).f_code
@@ -301,7 +308,7 @@ class WatchedRun:
         self._working = False
         self._size = None
         self._summary = None
-        self._ended = "running"
+        self._ended_before, self._ended = self._ended, "running"
         self._tell(lambda observer: observer.begin(self))
         self._began_ns = self._now()
         self._due_ns = self._began_ns + min(_EARLY_PERIOD_NS, self._period_ns)
@@ -349,6 +356,26 @@ class WatchedRun:
         """Whether the loop has had every batch. Trainers that count batches do not ask again."""
         return self._expected is not None and self._handed >= self._expected > 0
 
+    @property
+    def _is_a_peek(self) -> bool:
+        """Whether this loop took one batch and asked for no second: ``next(iter(watched))``."""
+        took_one = self._handed == 1 and self._working and self._meter.n == self._epoch_from
+        return took_one and not self._all_handed_out
+
+    def _forget_peek(self) -> None:
+        """A look at one batch is no epoch: it has no step that could be timed."""
+        self._working = False
+        self._epochs -= 1
+        self._peeks += 1
+        self._ended = self._ended_before
+        summary = self._summary = self._summarise()
+        self._tell(lambda observer: observer.end(summary))
+
+    def _left_words(self) -> str:
+        of = f" of {fmt_count(self._expected)}" if self._expected else ""
+        epoch = f" of epoch {self._epochs}" if self._epochs > 1 else ""
+        return f"ended after {fmt_count(self._handed)}{of} batches{epoch}"
+
     def settle(self) -> None:
         """End a loop that has had every batch and never asked for one more.
 
@@ -362,8 +389,13 @@ class WatchedRun:
     def _close(self, ended: str) -> None:
         self._loop = None
         self._lookout.stop()
+        if self._is_a_peek:
+            self._forget_peek()
+            return
         if self._working:
             self._unfinished += 1
+        if ended == _LEFT:
+            ended = self._left_words()
         now = self._now()
         if self._working and self._all_handed_out:
             ended = "finished"
@@ -371,7 +403,7 @@ class WatchedRun:
         self._working = False
         if self._mark is not None:
             busy, self._mark = self._mark.until_now(), None
-            if self._busy is None or busy.is_busy:
+            if self._busy is None or busy.lost > self._busy.lost:
                 self._busy = busy
         self._looped_ns += max(now - self._began_ns, 0)
         self._ended = ended
@@ -401,17 +433,19 @@ class WatchedRun:
         per_s = 1e9 / spent_ns if spent_ns > 0 else None
         self._seen = (meter.n, self._samples, meter.total_ns, meter.wait_total_ns)
         if self._observer is not None:
-            numbers, step_ms, wait_ms = self._points(steps)
+            group = self._group()
+            numbers, step_ms, wait_ms = self._points(steps, group)
+            total = self.total
             update = Update(
                 numbers=numbers,
                 step_ms=step_ms,
                 wait_ms=wait_ms,
                 memory=memory,
                 epoch=self._epochs,
-                done=meter.n - self._epoch_from,
-                total=self.total,
+                done=(meter.n - self._epoch_from) // group,
+                total=None if total is None else -(-total // group),
                 elapsed_s=max(now_ns - self._began_ns, 0) / 1e9,
-                steps_per_s=(meter.n - steps) * per_s if per_s else None,
+                steps_per_s=(meter.n - steps) / group * per_s if per_s else None,
                 samples_per_s=(
                     (self._samples - samples) * per_s
                     if per_s and self._counted and self._samples > samples
@@ -444,19 +478,24 @@ class WatchedRun:
         if self._mark is None and self._now() - self._began_ns >= _MARK_FROM_NS:
             self._mark = self._make_mark()
 
+    def _group(self) -> int:
+        """How many batches make a step; see :mod:`perfkit.timing.groups`."""
+        meter = self._meter
+        return group_size(meter.step_ms, meter.wait_ms) if meter.stride == 1 else 1
+
     def _points(
-        self, since: int
+        self, since: int, group: int
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         meter = self._meter
         numbers, step_ms, wait_ms = meter.since(since)
         columns: list[npt.NDArray[np.float64]] = [numbers.astype(np.float64) + 1, step_ms, wait_ms]
-        if meter.stride == 1 and group_size(meter.step_ms, meter.wait_ms) > 1 and len(step_ms):
+        if group > 1 and len(step_ms):
             ends = group_ends(step_ms, wait_ms)
             if len(ends):
                 begins = np.concatenate([[0], ends[:-1] + 1])
                 upto = ends[-1] + 1
                 columns = [
-                    columns[0][ends],
+                    np.floor(numbers[ends] / group) + 1,
                     *(np.asarray(np.add.reduceat(c[:upto], begins)) for c in columns[1:]),
                 ]
                 numbers = numbers[ends]
@@ -501,7 +540,7 @@ class WatchedRun:
             RunFacts(
                 name=self.name,
                 ended=ended,
-                n_steps=meter.n,
+                n_batches=meter.n,
                 n_epochs=self._epochs,
                 n_unfinished=self._unfinished + bool(over),
                 numbers=meter.numbers,
@@ -515,6 +554,7 @@ class WatchedRun:
                 wall_s=looped_ns / 1e9,
                 update_s=self._update_ns / 1e9,
                 one_shot=_is_iterator(self._loader),
+                n_peeks=self._peeks,
                 problems=(*self._problems, *_failures(self._instrument, self._lookout.instrument)),
                 busy=self._busy,
                 during=self._lookout.during,

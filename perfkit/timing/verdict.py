@@ -19,7 +19,7 @@ from perfkit.timing.footprint import Footprint
 from perfkit.timing.groups import group_ends, group_size
 from perfkit.timing.summary import Summary, drift_of, summarize
 from perfkit.timing.trend import Trend, trend
-from perfkit.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share
+from perfkit.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 
 __all__ = ["MemoryUse", "RunCurve", "RunFacts", "RunSummary", "summarize_run"]
 
@@ -39,12 +39,15 @@ _LONG_FROM = 2.0
 # They come "every 10th" where so many of the distances between them are the same.
 _REGULAR = 0.8
 _LISTED = 3
+# Long steps of which none is longer than another by more than this have one length in words.
+_ALIKE = 1.25
 # The sentence mentions starting the loader when it takes a tenth of the run.
 _STARTS_FROM = 0.1
 # Memory counts as creeping when it grows clearly, and by more than the counter's own grain over
 # the run: an allocator's counter is exact, resident size moves by what malloc keeps (a few MiB).
 _CREEP_FROM_BYTES = {"allocated": 256 * 1024, "resident": 8 * 2**20}
 _CREEP_FROM_SHARE = {"allocated": 0.0, "resident": 0.01}
+_GROWING = {"allocated": "allocated memory", "resident": "memory in use (malloc)"}
 _SHARE_BINS = 20
 _CURVE_POINTS = 2000
 _CONFIDENCE = 0.95
@@ -58,7 +61,7 @@ class RunFacts:
 
     name: str
     ended: str
-    n_steps: int
+    n_batches: int
     n_epochs: int
     n_unfinished: int
     numbers: npt.NDArray[np.int64]
@@ -73,6 +76,7 @@ class RunFacts:
     update_s: float
     one_shot: bool
     problems: tuple[str, ...]
+    n_peeks: int = 0
     busy: Busy | None = None
     during: Callable[[set[int]], str] = lambda _steps: ""
 
@@ -87,7 +91,9 @@ class MemoryUse:
         first_bytes, last_bytes, highest_bytes: of the readings; the true peak within a step may
             be higher.
         n_readings: how many.
-        creep: bytes per step, where memory clearly grows over the whole run; else None.
+        creep: bytes per step, where memory clearly grows in every third of the run; else None.
+            On a CPU what counts is memory in use, not the resident size (see
+            :class:`~perfkit.timing.footprint.Footprint`).
     """
 
     kind: str
@@ -134,9 +140,10 @@ class RunSummary(Shown):
     Attributes:
         name: of the run.
         sentence: the verdict.
-        ended: ``"finished"``, ``"stopped early"``, ``"interrupted"`` or what the loader raised.
-        n_steps: steps that were completed.
-        n_epochs: loops over the loader.
+        ended: ``"finished"``, ``"ended after 80 of 100 batches"`` (by a break, a trainer's limit
+            of steps, an exception), ``"interrupted"`` or what the loader raised.
+        n_steps: steps that were completed, of ``group`` batches each.
+        n_epochs: loops over the loader; a look at a single batch is none.
         wall_s: from the beginning to the end of these loops.
         step: duration of a step in ms, without warm-up and first steps of epochs; None where no
             step was completed.
@@ -156,6 +163,7 @@ class RunSummary(Shown):
             batch: it was left, or whoever drives it counts batches. Counted nowhere else.
         group: batches that make one step: more than 1 where they are fetched several at a time,
             as for gradient accumulation.
+        n_batches: batches of the completed steps and of the one that was left.
         busy: what else the machine did meanwhile; None for very short runs.
     """
 
@@ -182,6 +190,7 @@ class RunSummary(Shown):
     provenance: Provenance
     n_unfinished: int = 0
     group: int = 1
+    n_batches: int = 0
     busy: Busy | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -191,6 +200,7 @@ class RunSummary(Shown):
             "sentence": self.sentence,
             "ended": self.ended,
             "n_steps": self.n_steps,
+            "n_batches": self.n_batches,
             "n_epochs": self.n_epochs,
             "n_unfinished": self.n_unfinished,
             "group": self.group,
@@ -218,15 +228,20 @@ class RunSummary(Shown):
 
 def summarize_run(facts: RunFacts) -> RunSummary:
     """Figures and verdict of a run from what was counted."""
-    group = _group(facts)
-    numbers, step_ms, wait_ms, notes = _steady(facts, group)
+    steps, notes = _steady(facts)
+    step_ms, wait_ms, group = steps.step_ms, steps.wait_ms, steps.group
     step = summarize(step_ms, unit="ms") if len(step_ms) else None
     share, low, high = _wait_share(step_ms, wait_ms)
     drift = drift_of(step_ms) if len(step_ms) else None
-    memory = _memory_use(facts.memory)
+    readings = tuple((batch / group, reading) for batch, reading in facts.memory)
+    memory = _memory_use(readings)
     per_s = 1e3 / facts.total_ms if facts.total_ms > 0 else None
     on_cuda = cuda_in_use()
     warnings = [*notes]
+    if facts.n_peeks and facts.n_epochs:
+        warnings.append(
+            f"{plural(facts.n_peeks, 'loop')} took one batch and no second: counted as no epoch"
+        )
     if on_cuda and step is not None:
         warnings.append(
             "times are the host's, between batches: the GPU runs behind, so single steps blur "
@@ -238,11 +253,9 @@ def summarize_run(facts: RunFacts) -> RunSummary:
     warnings += facts.problems
     return RunSummary(
         name=facts.name,
-        sentence=_sentence(
-            facts, step, _Steps(numbers, step_ms, wait_ms, group), share, low, high, drift, memory
-        ),
+        sentence=_sentence(facts, step, steps, share, low, high, drift, memory),
         ended=facts.ended,
-        n_steps=facts.n_steps,
+        n_steps=steps.n_all,
         n_epochs=facts.n_epochs,
         wall_s=facts.wall_s,
         step=step,
@@ -252,12 +265,12 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         wait_high=high,
         batch_size=facts.batch_size,
         samples_per_s=facts.samples * per_s if facts.samples and per_s else None,
-        steps_per_s=facts.n_steps * per_s if facts.n_steps and per_s else None,
+        steps_per_s=facts.n_batches / group * per_s if facts.n_batches and per_s else None,
         starts_ms=tuple(wait for _, _, wait in facts.starts),
         drift=drift,
         memory=memory,
         update_share=facts.update_s / facts.wall_s if facts.wall_s > 0 else 0.0,
-        curve=_curve(numbers, step_ms, wait_ms, facts.memory),
+        curve=_curve(steps, readings),
         warnings=tuple(warnings),
         provenance=stamp(
             "measured here",
@@ -266,18 +279,24 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         ),
         n_unfinished=facts.n_unfinished,
         group=group,
+        n_batches=facts.n_batches,
         busy=facts.busy,
     )
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps that stand for the run, each of ``group`` batches."""
+    """The steps that stand for the run, each of ``group`` batches; ``n_all`` of them there were.
+
+    ``numbers`` are the steps' own, from 0; ``batches`` says which batch each ends with.
+    """
 
     numbers: npt.NDArray[np.int64]
+    batches: npt.NDArray[np.int64]
     step_ms: _Array
     wait_ms: _Array
     group: int
+    n_all: int
 
 
 def _group(facts: RunFacts) -> int:
@@ -285,28 +304,31 @@ def _group(facts: RunFacts) -> int:
     return 1 if thinned else group_size(facts.step_ms, facts.wait_ms)
 
 
-def _steady(facts: RunFacts, group: int) -> tuple[npt.NDArray[np.int64], _Array, _Array, list[str]]:
+def _steady(facts: RunFacts) -> tuple[_Steps, list[str]]:
     """The steps that stand for the run: no first step of an epoch, no warm-up."""
-    numbers, step_ms, wait_ms = facts.numbers, facts.step_ms, facts.wait_ms
-    first = np.isin(numbers, [number for number, _, _ in facts.starts])
+    group = _group(facts)
+    numbers = batches = facts.numbers
+    step_ms, wait_ms, n_all = facts.step_ms, facts.wait_ms, facts.n_batches
+    first = np.isin(batches, [number for number, _, _ in facts.starts])
     notes = []
     if group > 1:
         ends = group_ends(step_ms, wait_ms)
         begins, upto = np.concatenate([[0], ends[:-1] + 1]), int(ends[-1]) + 1
         step_ms, wait_ms = (np.add.reduceat(c[:upto], begins) for c in (step_ms, wait_ms))
         first = np.add.reduceat(first[:upto].astype(int), begins) > 0
-        numbers = numbers[ends]
+        numbers, batches, n_all = np.arange(len(ends)), batches[ends], len(ends)
         notes.append(
             f"{group} batches are fetched before there is work, as with gradient accumulation: "
             f"a step is {group} batches"
         )
     keep = ~first
-    if facts.n_steps >= _WARM_UP_AWAY_FROM * group:
+    if n_all >= _WARM_UP_AWAY_FROM:
         keep &= numbers > _WARM_UP_STEPS
-    if facts.n_steps and not keep.any():
+    if facts.n_batches and not keep.any():
         keep = np.ones_like(keep)
         notes.append("every step is the first of its epoch: starting the loader is part of each")
-    return numbers[keep], step_ms[keep], wait_ms[keep], notes
+    kept = _Steps(numbers[keep], batches[keep], step_ms[keep], wait_ms[keep], group, n_all)
+    return kept, notes
 
 
 def _wait_share(
@@ -332,36 +354,55 @@ def _wait_share(
     return share, max(share - half, 0.0), min(share + half, 1.0)
 
 
-def _memory_use(readings: Sequence[tuple[int, Footprint]]) -> MemoryUse | None:
+def _memory_use(readings: Sequence[tuple[float, Footprint]]) -> MemoryUse | None:
     if not readings:
         return None
-    steps = np.array([step for step, _ in readings], dtype=np.float64)
     held = np.array([reading.n_bytes for _, reading in readings], dtype=np.float64)
-    kind = readings[0][1].kind
-    # the first tenth is where caches fill
-    settled = slice(len(held) // 10, None)
-    creep = trend(held[settled], steps[settled])
-    least = max(_CREEP_FROM_BYTES[kind], _CREEP_FROM_SHARE[kind] * float(np.median(held)))
-    if creep is not None and not (creep.clear and creep.change >= least and creep.slope > 0):
-        creep = None
     return MemoryUse(
-        kind=kind,
+        kind=readings[0][1].kind,
         label=readings[0][1].label,
         first_bytes=int(held[0]),
         last_bytes=int(held[-1]),
         highest_bytes=int(held.max()),
         n_readings=len(held),
-        creep=creep,
+        creep=_creep(readings),
     )
 
 
-def _curve(
-    numbers: npt.NDArray[np.int64],
-    step_ms: _Array,
-    wait_ms: _Array,
-    readings: Sequence[tuple[int, Footprint]],
-) -> RunCurve:
-    columns: list[_Array] = [numbers.astype(np.float64) + 1, step_ms, wait_ms]
+def _creep(readings: Sequence[tuple[float, Footprint]]) -> Trend | None:
+    """Memory in use that grows clearly, by more than its counter's grain, in every third of the
+    run.
+
+    A resident size is no witness: it rises when malloc takes pages that it hands out again later.
+    """
+    kind = readings[0][1].kind
+    counts = [r.n_bytes if kind == "allocated" else r.in_use_bytes for _, r in readings]
+    if None in counts:
+        return None
+    # the first tenth is where caches fill
+    settled = slice(len(counts) // 10, None)
+    steps = np.array([step for step, _ in readings], dtype=np.float64)[settled]
+    used = np.array(counts, dtype=np.float64)[settled]
+    creep = trend(used, steps)
+    least = max(_CREEP_FROM_BYTES[kind], _CREEP_FROM_SHARE[kind] * float(np.median(used)))
+    if creep is None or not creep.clear or creep.slope <= 0 or creep.change < least:
+        return None
+    return creep if _grows_in_each(used, steps, creep.slope / 4) else None
+
+
+def _grows_in_each(used: _Array, steps: _Array, slope: float, thirds: int = 3) -> bool:
+    """Whether each third of the run grows, between its medians at both ends, at least so fast."""
+    for at in np.array_split(np.arange(len(used)), thirds):
+        ends = np.array_split(at, 2)
+        rise, run = (np.median(c[ends[1]]) - np.median(c[ends[0]]) for c in (used, steps))
+        if rise < slope * run:
+            return False
+    return True
+
+
+def _curve(steps: _Steps, readings: Sequence[tuple[float, Footprint]]) -> RunCurve:
+    numbers = steps.numbers
+    columns: list[_Array] = [numbers.astype(np.float64) + 1, steps.step_ms, steps.wait_ms]
     if len(numbers) > _CURVE_POINTS:
         edges = np.linspace(0, len(numbers), _CURVE_POINTS + 1).astype(int)[:-1]
         sizes = np.diff(edges, append=len(numbers))
@@ -395,13 +436,16 @@ def _sentence(
         else "Not data-bound"
     )
     between = "" if low is None or high is None else f" [{fmt_share(low)}, {fmt_share(high)}]"
-    if facts.busy is not None and facts.busy.is_busy:
+    first = ""
+    if facts.busy is not None and facts.busy.spoils:
         return (
             f"{facts.busy.sentence()} So these times say little about your loop: watch it again "
             f"on a quiet machine. (Median step {fmt_ms(step.median)}, from "
             f"{fmt_ms(step.minimum)} to {fmt_ms(step.maximum)}; "
             f"{fmt_share(share)} of the time waited for the loader.)"
         )
+    if facts.busy is not None and facts.busy.is_busy:
+        first = f"{facts.busy.sentence()} "
     of = "" if steps.group == 1 else f" of {steps.group} batches"
     parts = [
         f"{verdict}: {fmt_share(share)}{between} of each step{of} waits for the loader "
@@ -424,10 +468,10 @@ def _sentence(
         )
     if memory is not None and memory.creep is not None:
         parts.append(
-            f"{memory.kind} memory grows by {fmt_bytes(memory.creep.slope)} a step "
+            f"{_GROWING[memory.kind]} grows by {fmt_bytes(memory.creep.slope)} a step "
             f"[{fmt_bytes(memory.creep.low)}, {fmt_bytes(memory.creep.high)}]"
         )
-    return "; ".join(parts) + "."
+    return f"{first}{'; '.join(parts)}."
 
 
 def _uneven(steps: _Steps, median: float, during: Callable[[set[int]], str]) -> str:
@@ -441,21 +485,35 @@ def _uneven(steps: _Steps, median: float, during: Callable[[set[int]], str]) -> 
     usual = int(np.median(gaps)) if len(gaps) else 0
     listed = ", ".join(fmt_count(int(n)) for n in numbers[:_LISTED])
     listed += " …" if len(numbers) > _LISTED else ""
+    take = "takes"
     if len(gaps) >= _LISTED and float(np.mean(gaps == usual)) >= _REGULAR:
         which = f"every {_ordinal(usual)} ({listed})"
     elif len(numbers) == 1:
         which = f"number {listed}"
     else:
         which = f"{fmt_count(len(numbers))} of {fmt_count(len(steps.step_ms))} ({listed})"
-    said = f"steps are uneven: {which} takes {fmt_ms(float(np.median(took)))}"
-    if len(numbers) > 1:
-        said += f" (median), and together they are {fmt_share(share)} of the time"
+        take = "take"
+    shortest, longest = fmt_ms(float(took.min())), fmt_ms(float(took.max()))
+    if len(numbers) == 1:
+        said = f"steps are uneven: {which} takes {longest}, {fmt_share(share)} of the time"
     else:
-        said += f", {fmt_share(share)} of the time"
-    if float((waited).sum()) > float(took.sum()) / 2:
+        times = (
+            f"{shortest} to {longest}"
+            if float(took.max()) > _ALIKE * float(took.min())
+            else f"{fmt_ms(float(np.median(took)))} (median)"
+        )
+        said = (
+            f"steps are uneven: {which} {take} {times}, and together they are "
+            f"{fmt_share(share)} of the time"
+        )
+    if float(waited.sum()) > float(took.sum()) / 2:
         return f"{said}; in these the loop waits for the loader"
-    line = during(set((numbers - 1).tolist()))
+    line = during(_batches_of(steps.batches[long], steps.group))
     return f"{said}; in these it runs {line}" if line else said
+
+
+def _batches_of(ends: npt.NDArray[np.int64], group: int) -> set[int]:
+    return {int(end) - back for end in ends for back in range(group)}
 
 
 def _ordinal(n: int) -> str:
@@ -464,12 +522,17 @@ def _ordinal(n: int) -> str:
 
 
 def _no_step(facts: RunFacts) -> str:
+    if facts.n_epochs == 0 and facts.n_peeks:
+        return (
+            "Nothing watched: the loop took one batch and asked for no second, so no step was "
+            "timed."
+        )
     if facts.n_epochs == 0:
         return "Nothing watched yet: the loop has not begun."
     if facts.ended == "running":
         return "No step is over yet."
-    if facts.n_steps:
-        return f"{facts.n_steps} steps took no time that the clock could show."
+    if facts.n_batches:
+        return f"{facts.n_batches} steps took no time that the clock could show."
     if facts.ended != "finished":
         return f"No step was completed ({facts.ended})."
     hint = ": it is an iterator, which can be looped over only once" if facts.one_shot else ""

@@ -19,7 +19,7 @@ import numpy as np
 from perfkit.errors import MissingError, UsageError
 from perfkit.machine import _host
 from perfkit.show._text import clip
-from perfkit.show.timing import left
+from perfkit.show.timing import counted, left
 from perfkit.timing.run import DEFAULT_HZ, Observer, Update, WatchedRun, check_hz
 from perfkit.timing.verdict import RunSummary
 from perfkit.widgets._frontend import has_front_end
@@ -244,6 +244,7 @@ class _Line:
         self._told_s = 0.0
         self._width = 0
         self._name = ""
+        self._ended_at = 0, 0  # epochs and steps that the last line has told
 
     def begin(self, run: WatchedRun) -> None:
         self._name = run.name
@@ -264,11 +265,15 @@ class _Line:
         self._width = len(line)
 
     def end(self, summary: RunSummary) -> None:
+        so_far = summary.n_epochs, summary.n_steps
+        if so_far == self._ended_at:
+            return  # somebody looked at a batch: nothing has ended
+        self._ended_at = so_far
         back = "\r" + " " * self._width + "\r" if self._width else ""
         self._width = 0
         epoch = f" {summary.n_epochs} epochs," if summary.n_epochs > 1 else ""
         _write(
-            f"{back}{self._name}:{epoch} {fmt_count(summary.n_steps)} steps, "
+            f"{back}{self._name}:{epoch} {counted(summary)}, "
             f"{fmt_ms(1e3 * summary.wall_s)}, {summary.ended}{left(summary)}. {summary.sentence}\n"
         )
 

@@ -340,6 +340,23 @@ def test_a_busy_machine_is_said_first_and_nothing_is_advised() -> None:
     assert "Measure again" in told[1].headline
 
 
+def test_a_little_steal_weakens_the_verdict_and_hides_no_finding() -> None:
+    """A hypervisor that took 5.4 % of the cores' time hid every finding."""
+    trace = load(cpu_training(6, wait=900, loader=SINGLE).json())
+    split = breakdown(trace, find_steps(trace))
+    stolen = Busy(2.0, 2, 2.0, waited_s=0.02, others_s=0.1, stolen_s=0.216)
+    told = diagnose(
+        Case(trace, find_steps(trace), split), summarize(split.wall_ms), "simulated", busy=stolen
+    )
+    assert told.findings
+    assert not told.is_tentative
+    assert told.headline.startswith(
+        "The machine was a little busy: the hypervisor took 5.4 % of the cores' time away, so "
+        "times are up to 12 % too long. Your steps: data-bound"
+    )
+    assert "Measure again" not in told.headline
+
+
 def test_python_that_a_busy_device_hides_is_no_finding() -> None:
     sim = Simulated()
     for i in range(4):

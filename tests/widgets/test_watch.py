@@ -252,7 +252,7 @@ def test_a_trainer_that_keeps_the_iterator_gets_its_summary_when_the_cell_ends(
     said = " ".join(last["data"]["text/plain"].split())
     assert "58 steps in 2 epochs" in said
     assert "finished (2 last ones not timed" in said
-    assert "stopped early" not in said
+    assert "ended after" not in said
 
 
 @pytest.mark.parametrize("how", ["break", "1/0", "raise KeyboardInterrupt"])
@@ -271,7 +271,7 @@ def test_ways_out_of_the_loop_leave_nothing_behind(kernel: Kernel, how: str) -> 
         "len([f for f in get_ipython().events.callbacks['post_run_cell'] "
         "if 'perfkit' in f.__module__]))"
     )
-    assert printed(after) == "False stopped early None [] 0\n"
+    assert printed(after) == "False ended after 31 of 100 batches None [] 0\n"
 
 
 def test_an_interrupt_from_outside_ends_it_cleanly(kernel: Kernel) -> None:

@@ -1,0 +1,45 @@
+"""What malloc has handed out: exact where the resident set is not."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+__all__ = ["heap_bytes"]
+
+
+class _MallInfo2(ctypes.Structure):
+    """``struct mallinfo2`` of glibc (since 2.33); see mallinfo(3)."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+            "fordblks", "keepcost",
+        )
+    )  # fmt: skip
+
+
+@functools.cache
+def _mallinfo2() -> Any:
+    try:
+        function = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError, TypeError):
+        return None
+    function.restype = _MallInfo2
+    return function
+
+
+def heap_bytes() -> int | None:
+    """What glibc's malloc has handed out and not got back, in bytes; None elsewhere.
+
+    Exact where the resident set is not: an object that takes the place of a freed one makes no
+    page resident. CPU tensors and nodes of autograd graphs are in it, Python's small objects and
+    what another allocator hands out are not.
+    """
+    function = _mallinfo2()
+    if function is None:
+        return None
+    info = function()
+    return int(info.uordblks + info.hblkhd)
