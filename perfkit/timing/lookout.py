@@ -8,16 +8,14 @@ look costs some 10 µs, so watching costs less than 0.1 % of the run (``tests/be
 from __future__ import annotations
 
 import linecache
-import os
 import sys
-import sysconfig
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 
 from perfkit._instrument import Instrument
-from perfkit._user_code import cell_names, is_user_code, where
+from perfkit._user_code import cell_names, is_user_code, tells_something, where
 
 __all__ = ["Lookout"]
 
@@ -25,7 +23,6 @@ _LOOK_EVERY_S = 0.05
 # More steps than this need no explanation each; the first ones are kept.
 _MOST_STEPS = 500
 _LONGEST_SOURCE = 60
-_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 
 _Place = tuple[str, int, str]  # file, line, function
 
@@ -112,7 +109,7 @@ def _telling(frame: FrameType | None, loop: CodeType | None) -> _Place | None:
         place = code.co_filename, frame.f_lineno, code.co_name
         if is_user_code(code.co_filename):
             return place
-        if library is None and _says_something(code.co_filename):
+        if library is None and tells_something(code.co_filename):
             library = place
         if code is loop:
             return library or place
@@ -120,26 +117,11 @@ def _telling(frame: FrameType | None, loop: CodeType | None) -> _Place | None:
     return library
 
 
-def _says_something(file: str) -> bool:
-    """Whether a library's file: not torch, the standard library, perfkit, or generated code."""
-    parts = file.replace(os.sep, "/").split("/")
-    if file.startswith("<") or {"torch", "perfkit", "ipykernel", "IPython"} & set(parts):
-        return False
-    return "site-packages" in parts or not file.startswith(_STDLIB)
-
-
 def _told(place: _Place, cells: Mapping[str, object]) -> str:
     file, line, function = place
     if not is_user_code(file):
-        return f"{function} ({_below_packages(file)}:{line})"
+        return f"{function} ({where(file, line, cells)})"
     source = linecache.getline(file, line).strip()
     if len(source) > _LONGEST_SOURCE:
         source = source[: _LONGEST_SOURCE - 1] + "…"
     return f"{source or function} ({where(file, line, cells)})"
-
-
-def _below_packages(file: str) -> str:
-    parts = file.replace(os.sep, "/").split("/")
-    if "site-packages" in parts:
-        parts = parts[len(parts) - parts[::-1].index("site-packages") :]
-    return "/".join(parts[-3:])

@@ -33,7 +33,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from perfkit._instrument import Failure, Instrument
-from perfkit._user_code import cell_names, is_user_code, where
+from perfkit._user_code import cell_names, is_user_code, package_path, where
 
 SAMPLES_PER_S = 100.0
 BACKGROUND_PER_S = 20.0
@@ -458,7 +458,7 @@ def common_frame(
     if deepest in callers:
         caller, at = callers[deepest]
         place = (
-            f"{_in_package(code.co_filename)}:{number} in {_function(code)} (called from "
+            f"{package_path(code.co_filename)}:{number} in {_function(code)} (called from "
             f"{where(caller.co_filename, at, cells)})"
         )
     else:
@@ -510,19 +510,13 @@ def _line(key: _Key, count: int, n: int, cells: object, is_framework: bool) -> L
         in_data_wait=key.in_data_wait,
         library=key.called.partition(".")[0],
         library_function=key.called,
-        inner="" if inner is None else f"{_in_package(inner.co_filename)}:{key.inner_line}",
+        inner="" if inner is None else f"{package_path(inner.co_filename)}:{key.inner_line}",
         inner_function="" if inner is None else _function(inner),
         inner_text=(
             "" if inner is None else linecache.getline(inner.co_filename, key.inner_line).strip()
         ),
         is_framework=is_framework,
     )
-
-
-def _in_package(file: str) -> str:
-    """The path of an installed package's file from the package on."""
-    parts = re.split(r"[/\\](?:site|dist)-packages[/\\]", file)
-    return parts[-1].replace(os.sep, "/")
 
 
 def _look(leaf: FrameType) -> _Key | None:

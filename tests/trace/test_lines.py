@@ -11,33 +11,7 @@ import pytest
 import torch
 
 from perfkit.trace import Recorder
-from perfkit.trace.lines import NO_LINES, Line, LineSamples, Sampler, _look, is_user_code
-
-
-@pytest.mark.parametrize(
-    ("filename", "users"),
-    [
-        (__file__, True),
-        ("/home/me/train.py", True),
-        ("/tmp/ipykernel_1234/567.py", True),
-        ("<ipython-input-3-abcdef>", True),
-        ("<stdin>", True),
-        (torch.__file__, False),
-        (threading.__file__, False),
-        (pytest.__file__, False),
-        ("<frozen importlib._bootstrap>", False),
-        ("<string>", False),
-        ("<eval_with_key>.4", False),
-    ],
-)
-def test_whose_code_it_is(filename: str, users: bool) -> None:
-    assert is_user_code(filename) is users
-
-
-def test_perfkit_is_not_the_user() -> None:
-    import perfkit.trace.record
-
-    assert not is_user_code(perfkit.trace.record.__file__)
+from perfkit.trace.lines import NO_LINES, Line, LineSamples, Sampler, _look
 
 
 def _busy(seconds: float) -> None:

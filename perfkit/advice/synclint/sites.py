@@ -1,8 +1,8 @@
 """From a stack to the line that is to blame.
 
-A line is the user's if its file is neither torch's, nor an installed package's, nor the
-standard library's, nor perfkit's. The innermost such frame is the one to blame, unless code of
-another package runs below it: below ``trainer.fit()`` the line of the trainer says more.
+The innermost frame of the user's (:func:`perfkit._user_code.is_user_code`) is the one to blame,
+unless code of a package that says something runs below it: below ``trainer.fit()`` the line of the
+trainer says more.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ import ast
 import functools
 import linecache
 import sys
-import sysconfig
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
+
+from perfkit._user_code import cell_names, is_user_code, tells_something, where
 
 __all__ = [
     "Library",
     "Site",
     "called",
     "is_literal_cpu",
-    "is_user_file",
     "library_between",
     "module_around",
-    "package_of",
     "place",
     "run_by_autograd",
     "site_of",
@@ -32,7 +31,6 @@ __all__ = [
     "spelled",
 ]
 
-_GENERATED = ("<frozen ", "<eval_with_key", "<attrs generated", "<__array_function__")
 # torch's own Python between a user's line and the operator: says nothing about the cause
 _PLUMBING = (
     "_compile.py",
@@ -49,15 +47,6 @@ _PLUMBING = (
     "utils/_contextlib.py",
     "utils/_python_dispatch.py",
 )
-
-
-# packages that pass on what they are asked for: the line that called them says more
-_SILENT = frozenset(
-    {
-        "IPython", "ipykernel", "matplotlib", "numpy", "pandas", "pluggy", "_pytest", "pytest",
-        "rich", "scipy", "tqdm", "triton",
-    }
-)  # fmt: skip
 
 
 class Site(NamedTuple):
@@ -87,24 +76,6 @@ def _torch_root() -> str:
 
 
 @functools.cache
-def _library_roots() -> tuple[str, ...]:
-    paths = sysconfig.get_paths()
-    roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    roots.add(str(Path(__file__).resolve().parents[2]))  # perfkit itself
-    return tuple(f"{root}/" for root in sorted(roots))
-
-
-@functools.cache
-def is_user_file(filename: str) -> bool:
-    """Whether the file of a frame is the user's (notebook cells and ``-c`` programs are)."""
-    if filename.startswith("<"):
-        return not filename.startswith(_GENERATED)
-    if filename.startswith((_torch_root(), *_library_roots())):
-        return False
-    return "/site-packages/" not in filename and "/dist-packages/" not in filename
-
-
-@functools.cache
 def _is_plumbing(filename: str) -> bool:
     if filename.startswith(_torch_root()):
         return filename.removeprefix(_torch_root()).startswith(_PLUMBING)
@@ -116,29 +87,15 @@ def site_of(frame: FrameType | None) -> Site | None:
     library: FrameType | None = None
     while frame is not None:
         code = frame.f_code
-        if is_user_file(code.co_filename):
+        if is_user_code(code.co_filename):
             if library is None:
                 return Site(code, frame.f_lasti, frame.f_lineno)
             below = code.co_filename, frame.f_lineno
             return Site(library.f_code, library.f_lasti, library.f_lineno, below)
-        if library is None and package_of(code.co_filename):
+        if library is None and tells_something(code.co_filename):
             library = frame
         frame = frame.f_back
     return None
-
-
-@functools.cache
-def package_of(filename: str) -> str:
-    """The path of a file from its package on, if another package than torch says something."""
-    if is_user_file(filename) or filename.startswith(("<", _torch_root())):
-        return ""
-    path = filename.replace("\\", "/")
-    for folder in ("/site-packages/", "/dist-packages/"):
-        if folder in path:
-            inner = path.rpartition(folder)[2]
-            name = inner.partition("/")[0].removesuffix(".py")
-            return "" if name in _SILENT or name == "perfkit" else inner
-    return ""
 
 
 def module_around(frame: FrameType | None) -> str:
@@ -180,7 +137,7 @@ def library_between(frame: FrameType | None) -> Library | None:
 
     torch's own Python that only leads to an operator does not count.
     """
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
         code = frame.f_code
         if not _is_plumbing(code.co_filename):
             return Library(code.co_filename, frame.f_lineno, code.co_name)
@@ -190,7 +147,7 @@ def library_between(frame: FrameType | None) -> Library | None:
 
 def run_by_autograd(frame: FrameType | None) -> bool:
     """Whether the autograd engine itself is at work, not user code that it has called."""
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
         if frame.f_code.co_name == "_engine_run_backward":
             return True
         frame = frame.f_back
@@ -204,26 +161,7 @@ def source_line(filename: str, line: int) -> str:
 
 def place(filename: str, line: int) -> str:
     """The line as a person names it: ``train.py:12``, ``cell [3], line 5``, ``peft/a.py:7``."""
-    package = package_of(filename)
-    if package:
-        return f"{package}:{line}"
-    number = _cell_number(filename)
-    if number is not None:
-        return f"cell [{number}], line {line}"
-    if filename.startswith("<"):
-        return f"{filename}, line {line}"
-    return f"{Path(filename).name}:{line}"
-
-
-def _cell_number(filename: str) -> Any:
-    """The execution count of the notebook cell that was compiled under this name.
-
-    Asked of a shell that already runs: where none does, nothing is imported.
-    """
-    interactive = sys.modules.get("IPython")
-    shell = interactive.get_ipython() if interactive is not None else None
-    known = getattr(getattr(shell, "compile", None), "_filename_map", {})
-    return known.get(filename)
+    return where(filename, line, cell_names())
 
 
 @functools.lru_cache(maxsize=4096)
@@ -290,6 +228,6 @@ def is_literal_cpu(frame: FrameType, device: Any) -> bool:
     """
     if str(device) != "cpu":
         return False
-    if is_user_file(frame.f_code.co_filename):
+    if is_user_code(frame.f_code.co_filename):
         return _literal_cpu(frame.f_code, frame.f_lasti)
     return isinstance(device, str)  # libraries pass devices as objects, and write "cpu" as text
