@@ -1,4 +1,4 @@
-"""``perfkit claims``: the command's arguments and output."""
+"""``perfkit claims``: arguments and output of the command."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from perfkit._printable import printable
 from perfkit.errors import UsageError
 
 _EPILOG = """\
-A status comes from records only (`perfkit record`); none holds without one. "here" means that a
-record was made on a processor or GPU of this machine's name.
+A status comes only from records (`perfkit record`); no claim holds without one. "here" means that
+the record was made on a processor or GPU with the same name as this machine's.
 
 --json prints one object (schema perfkit.claims/1; keys are only ever added):
   schema, perfkit     "perfkit.claims/1", version that wrote it
@@ -21,22 +21,23 @@ record was made on a processor or GPU of this machine's name.
   counts              status -> number of claims
   claims[]            id, technique, source_figure (the source's own, or ""), measured
     where             "cpu", "gpu", "multi" -> which part of the claim, "" for all of it
-    tested            by part, as in where: what is tested instead; {} where nothing differs
+    tested            by part, as in where: what is tested instead; {} if nothing differs
     today             what changed since the source was written, or ""
-    lessons[]         where the course treats it; the first one settles it
-    taught_in[]       lessons whose notebook lists it; null where no notebooks are at hand
+    lessons[]         the lessons that cover it; the first one settles it
+    taught_in[]       lessons whose notebook lists it; null if no notebooks are available
     status            "holds" or "does not hold", with " here" for this machine's own record;
-                      then ", as tested" where the record tests something else than the source
-                      means (as_tested says what), or ", simulated" or ", predicted" where its
-                      figure is one; or not recorded, needs a GPU, needs several GPUs,
+                      then ", as tested" if the record tests something other than the source
+                      means (as_tested says what), or ", simulated" or ", predicted" if its
+                      figure is; or not recorded, needs a GPU, needs several GPUs,
                       not yet taught
-    as_tested         what the record tests where that is not what the source means, or ""
+    as_tested         what the record tests if that is not what the source means, or ""
     figure            value, unit, low, high (95 %, or null), kind (exact, measured, predicted or
                       simulated); null without a record
     records[]         device, device_type, gpus, here, lesson, when_utc, holds, headline (name),
                       figures, sentence, provenance, warnings; those behind the status first
     not_recorded[]    keys of where that no record covers
-  refused[]           records that were not read, and why (changed by hand, torn, another schema)
+  refused[]           records that were not read, and why (edited by hand, incomplete, another
+  schema)
 """
 
 
@@ -44,7 +45,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of ``perfkit``."""
     claims = commands.add_parser(
         "claims",
-        help="list the course's claims, and what the records say of each",
+        help="list the course's claims and what the records say about each",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -66,7 +67,7 @@ def _claims(arguments: argparse.Namespace) -> int:
     else:
         folders = [Path(arguments.records)]
         if not folders[0].is_dir():
-            raise UsageError(f"no folder {arguments.records!r}: --records names one of records")
+            raise UsageError(f"no folder {arguments.records!r}: --records takes a folder")
     found = ledger(read_records(folders), taught_claims())
     if arguments.html is not None:
         from perfkit.show.page import save

@@ -1,4 +1,4 @@
-"""``perfkit compare-runs A.jsonl B.jsonl``: has anything become slower? For CI."""
+"""``perfkit compare-runs A.jsonl B.jsonl``: did anything get slower? For CI."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _EPILOG = """\
 A and B are stores of runs: what perfkit.sweep(…, store="A.jsonl") and perfkit.ab(…, store=…)
 write, one JSON object per line. Configurations are matched by the values of their settings.
 
-A regression is a configuration whose time per step in B exceeds that in A by more than the
-margin with the whole interval, or that ran in A and fails in B.
+A regression is a configuration that ran in A and fails in B, or whose time per step in B exceeds
+that in A by more than the margin, with the whole interval above it.
 
 --json prints one object (schema perfkit.compare-runs/1; keys are only ever added; times in ms):
   schema, names, margin     "perfkit.compare-runs/1", the two files, a share (0.05)
-  regression, sentence      true where there is one; in words
+  regression, sentence      true if there is one; the result in words
   matched[]                 values {setting: value}, before_ms, after_ms, ratio (after / before),
                             low, high, n_before, n_after (runs), per ("step" or "sample"),
                             verdict ("slower", "faster", "within the margin", "unclear",
                             "fails now", "runs again"), message
-  only_before[], only_after[]   values of configurations that the other file lacks
+  only_before[], only_after[]   values of configurations missing from the other file
   confidence, warnings[], provenance[]
 
 Exit code: 0 no regression, 1 a regression, 2 bad input (one line on stderr).
@@ -35,16 +35,16 @@ def add(commands: Any) -> None:
     """Add the command to ``perfkit``'s parser."""
     parser = commands.add_parser(
         "compare-runs",
-        help="compare two stores of runs; exit code 1 where something became slower",
+        help="compare two stores of runs; exit code 1 if something got slower",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("before", metavar="A", help="the store of the runs before a change")
-    parser.add_argument("after", metavar="B", help="the store of the runs after it")
+    parser.add_argument("before", metavar="A", help="the store of runs from before a change")
+    parser.add_argument("after", metavar="B", help="the store of runs from after it")
     parser.add_argument(
         "--margin",
         default="5%",
-        help="how much slower does not count as a regression: 5%% or 0.05 (default 5%%)",
+        help="how much slower is not yet a regression: 5%% or 0.05 (default: 5%%)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare; 0, 1 where there is a regression, 2 where the input is bad."""
+    """Compare; return 0, or 1 for a regression, or 2 for bad input."""
     from perfkit.experiment.compare_runs import compare_runs
 
     try:
@@ -77,7 +77,7 @@ def share(text: str) -> float:
     """``5%``, ``5 %`` or ``0.05`` as a share.
 
     Raises:
-        UsageError: it is none; a number from 1 on without ``%`` is most likely a slip.
+        UsageError: it is not a share. A number of 1 or more without ``%`` is most likely a slip.
     """
     number = text.strip()
     percent = number.endswith("%")

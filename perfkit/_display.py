@@ -1,10 +1,10 @@
-"""How a result object shows itself, without its room knowing how.
+"""How a result displays itself without its package knowing how.
 
-Results live low in the import order (``timing``, ``trace``, ``memory`` …), renderers live
-above them in ``report``. A result inherits :class:`Shown`; when it is printed or displayed,
-the renderer that ``report`` registered for its type is looked up. The look-up is dynamic on
-purpose: it is the one place where a lower room reaches an upper one, and it happens only
-when somebody asks to see the result.
+Results are low in the import order (``timing``, ``trace``, ``memory`` …); renderers are above them
+in ``report``. A result inherits :class:`Shown`, which looks up the renderer that ``report``
+registered for its type when the result is printed or displayed. The look-up is dynamic on purpose:
+it is the one place where a lower package reaches an upper one, and it happens only when someone
+asks to see the result.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def _export() -> Any:
 
 
 class Shown:
-    """Mixin: ``str()`` gives the whole plain text; a notebook or a prompt shows its first screen,
-    and HTML where it can.
+    """Mixin: ``str()`` gives the full plain text; a notebook or prompt shows the first screen,
+    as HTML if possible.
     """
 
     __slots__ = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # IPython takes the first class that has a __repr__ or a _repr_pretty_ of its own, and
-        # every dataclass has a generated __repr__: without this it would be the plain text.
+        # IPython uses the first class that defines __repr__ or _repr_pretty_, and every dataclass
+        # has a generated __repr__: without this line you would see that.
         cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
 
     def __str__(self) -> str:
@@ -50,9 +50,9 @@ class Shown:
         return str(_export().markdown(self, scrub=scrub))
 
     def save(self, path: str | Path, *, scrub: bool = True) -> Any:
-        """Write it to ``.md``, ``.json``, ``.png`` or ``.svg``, by the ending; returns the path.
+        """Write it to a ``.md``, ``.json``, ``.png`` or ``.svg`` file and return the path.
 
-        Pictures carry their text alternative.
+        The ending chooses the format. Pictures carry a text alternative.
 
         Args:
             scrub: take out secrets and names of users and hosts, see :mod:`perfkit.scrub`.

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and pipes that need not be waited for."""
+"""Atomic file writes, and pipe reads that cannot hang."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from perfkit.errors import UsageError
 
 __all__ = ["read_pipe", "write_atomically"]
 
-# A pipe that is silent for so long has nobody at its other end.
+# A pipe that is silent this long has no writer.
 SILENT_PIPE_S = 10.0
 _PIECE_BYTES = 1 << 20
 
 
 def read_pipe(path: Path, *, at_most: int | None = None) -> bytes | None:
-    """What comes through a pipe, until it is closed; None where ``path`` is no pipe.
+    """Read a pipe until it is closed; None if ``path`` is not a pipe.
 
     Args:
-        path: a named pipe, ``/dev/stdin``, or what a shell makes of ``<(…)``.
-        at_most: more bytes than this are refused.
+        path: a named pipe, ``/dev/stdin``, or what a shell makes from ``<(…)``.
+        at_most: refuse more bytes than this.
 
     Raises:
-        OSError: it does not exist, it is a device or a socket, it brings too much, or it has been
-            silent for 10 s.
+        OSError: it does not exist, is a device or a socket, holds more than ``at_most`` bytes, or
+            was silent for 10 s.
     """
     mode = path.stat().st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
@@ -47,21 +47,21 @@ def read_pipe(path: Path, *, at_most: int | None = None) -> bytes | None:
                 return bytes(data)
             data += piece
             if at_most is not None and len(data) > at_most:
-                raise OSError(errno.EFBIG, f"the pipe brings more than {at_most:,} bytes")
+                raise OSError(errno.EFBIG, f"the pipe holds more than {at_most:,} bytes")
     finally:
         os.close(pipe)
     raise OSError(errno.ETIMEDOUT, f"nothing came through this pipe for {SILENT_PIPE_S:g} s")
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a file beside ``path``, then put it in its place in one go.
+    """Let ``write`` fill a file beside ``path``, then move it into place in one operation.
 
-    Whoever reads ``path`` sees the old file or the whole new one. The temporary file keeps
-    the ending of the name, because writers choose their format by it.
+    Readers of ``path`` see either the old file or the whole new one. The temporary file keeps the
+    file name's ending, because writers choose their format by it.
 
     Raises:
-        UsageError: the file cannot be written (disk full, permissions), or ``path`` is there
-            and no ordinary file: to replace a device or a folder would destroy it.
+        UsageError: the file cannot be written (disk full, permissions), or ``path`` exists and is
+            not a regular file: replacing a device or a folder would destroy it.
     """
     try:
         blocked = path.exists() and not path.is_file()

@@ -1,11 +1,11 @@
-"""What perfkit hangs into running code must never raise into it.
+"""Keeps perfkit's hooks, samplers and callbacks from raising into the user's code.
 
-Hooks, samplers and callbacks run in the middle of somebody's training step. An
-:class:`Instrument` wraps them: if one fails, it is switched off, the failure is kept so that the
-result can say so, and the step goes on as if perfkit were not there.
+They run in the middle of a training step. An :class:`Instrument` wraps them: if one fails, it is
+switched off, the failure is kept so that the result can report it, and the step continues as if
+perfkit were not there.
 
-Only the instrument's own faults are caught. ``KeyboardInterrupt`` and ``SystemExit`` pass, and
-code of the user's is never called inside a guard: wrap what you do before and after it, or use
+Only the instrument's own errors are caught. ``KeyboardInterrupt`` and ``SystemExit`` propagate.
+Never call user code inside a guard: guard what you do before and after it, or use
 :meth:`Instrument.around`.
 """
 
@@ -31,7 +31,7 @@ class Failure:
     """Why an instrument was switched off.
 
     Attributes:
-        instrument: what it is called: ``the line sampler``.
+        instrument: its name, such as ``the line sampler``.
         during: the function that failed.
         error: the exception in one line.
         where: file and line that raised it.
@@ -43,7 +43,7 @@ class Failure:
     where: str
 
     def sentence(self) -> str:
-        """The same in words, for the result."""
+        """The failure in words, for the result."""
         return (
             f"{self.instrument} failed and was switched off ({self.error}, in {self.during} at "
             f"{self.where}): your code ran on without it, and what it saw until then is shown; "
@@ -55,8 +55,8 @@ class Instrument:
     """One instrument and its guard.
 
     Args:
-        name: what it is called in a sentence, with its article: ``the line sampler``.
-        switch_off: called once, at the first failure; may fail itself.
+        name: its name in a sentence, with the article: ``the line sampler``.
+        switch_off: called once, at the first failure; it may fail too.
         let_pass: exceptions that are meant for the user, such as a refusal.
     """
 
@@ -80,11 +80,11 @@ class Instrument:
     def hook(
         self, function: Callable[_P, _T], *, instead: _T | None = None
     ) -> Callable[_P, _T | None]:
-        """``function``, unable to raise; once the instrument is off it is not called any more.
+        """Wrap ``function`` so that it cannot raise, and is not called once the instrument is off.
 
         Args:
-            function: the hook, callback or thread's body.
-            instead: what to return in place of its result when it fails or is off.
+            function: the hook, callback or thread body.
+            instead: what to return if it fails or is off.
         """
 
         @functools.wraps(function)
@@ -101,10 +101,10 @@ class Instrument:
 
     @contextmanager
     def guard(self, during: str) -> Iterator[None]:
-        """Catch what this block raises. It runs after a failure too: for cleaning up.
+        """Catch what this block raises. The block also runs after a failure, for cleanup.
 
         Args:
-            during: what the block does, for the sentence.
+            during: what the block does, for the failure's sentence.
         """
         try:
             yield
@@ -113,7 +113,7 @@ class Instrument:
 
     @contextmanager
     def around(self, ours: AbstractContextManager[Any]) -> Iterator[None]:
-        """Enter and leave ``ours`` around code of the user's, whose exceptions pass."""
+        """Enter and leave ``ours`` around user code, whose exceptions propagate."""
         entered = False
         with self.guard("entering"):
             if self.failure is None:
@@ -127,7 +127,7 @@ class Instrument:
                     ours.__exit__(*sys.exc_info())
 
     def fail(self, error: BaseException, during: str) -> None:
-        """Switch off because of ``error``; the first failure is the one that is kept."""
+        """Switch off because of ``error``; only the first failure is kept."""
         if self.failure is not None:
             return
         last = traceback.extract_tb(error.__traceback__)[-1:]
@@ -140,7 +140,7 @@ class Instrument:
             where,
         )
         if self._switch_off is not None:
-            with suppress(Exception):  # the failure that is kept says enough
+            with suppress(Exception):  # the first failure says enough
                 self._switch_off()
 
     def _caught(self, error: Exception, during: str) -> None:
@@ -150,7 +150,7 @@ class Instrument:
 
 
 def _short(path: str) -> str:
-    """The path from perfkit's own folder on; of other files the name."""
+    """The path from perfkit's folder down; for other files only the name."""
     parts = path.replace(os.sep, "/").split("/")
     if "perfkit" in parts:
         return "/".join(parts[len(parts) - 1 - parts[::-1].index("perfkit") :])

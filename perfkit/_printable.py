@@ -1,12 +1,12 @@
-"""Text from traces and user code, fit to stand anywhere: on a canvas, in XML, in a terminal."""
+"""Make text from traces and user code safe to show: on a canvas, in XML, in a terminal."""
 
 from __future__ import annotations
 
 import re
 
-# What XML forbids, what a terminal would obey, and what would reorder or hide the text around
-# it: C0 and C1 controls, lone surrogates, non-characters, and the invisible marks that change
-# the direction of writing.
+# Characters that XML forbids, that control a terminal, or that reorder or hide the text around
+# them: C0 and C1 controls, lone surrogates, non-characters, and invisible marks that change the
+# writing direction.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufffe\uffff"
     "\ud800-\udfff]"
@@ -14,12 +14,12 @@ _UNPRINTABLE = re.compile(
 
 
 def printable(text: str, longest: int | None = None, *, lines: bool = False) -> str:
-    """``text`` with ``�`` for every character that cannot be printed.
+    """Replace every unprintable character of ``text`` with ``�``.
 
     Args:
         text: any text.
-        longest: cut to this many characters, the last one an ellipsis.
-        lines: leave ends of lines and tabs as they are.
+        longest: cut to this many characters, the last an ellipsis.
+        lines: keep line ends and tabs.
     """
     clean = _UNPRINTABLE.sub(_replace_but_lines if lines else "\N{REPLACEMENT CHARACTER}", text)
     if longest is not None and len(clean) > longest:

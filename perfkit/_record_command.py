@@ -1,4 +1,4 @@
-"""``perfkit record [LESSON…]``: the command's arguments, progress and output."""
+"""``perfkit record [LESSON…]``: arguments, progress and output of the command."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from perfkit.experiment.recording import Experiment
 
 _EPILOG = """\
-Each experiment runs in a process of its own, with a time limit. One that needs a package or a
-device that is not here is skipped, with the reason; the exit code is 1 if one failed. torch and
-numpy suffice; no notebook is needed.
+Each experiment runs in its own process, with a time limit. One that needs a missing package or
+device is skipped, with the reason; the exit code is 1 if one failed. You need only torch and
+numpy, and no notebook.
 
-Claims about a GPU are recorded on the GPU where there is one, all others on the CPU. The folder is
-data/recorded of a clone, else the user's data folder. Let the machine be quiet: a busy one is
-noted in the record. `perfkit claims` shows what the records say.
+Claims about a GPU are recorded on the GPU if there is one, all others on the CPU. The folder is
+data/recorded in a clone, else your data folder. Keep the machine quiet: if it is busy, the record
+says so. `perfkit claims` shows what the records say.
 """
 
 
@@ -39,10 +39,10 @@ def add(commands: Any) -> None:
     )
     record.add_argument("--out", type=_folder, metavar="DIR", help="default: see below")
     record.add_argument(
-        "--budget", type=_seconds, default=12.0, metavar="S", help="seconds each (default: 12)"
+        "--budget", type=_seconds, default=12.0, metavar="S", help="seconds for each (default: 12)"
     )
     record.add_argument(
-        "--device", choices=("cpu", "cuda"), help="default: what the claim is about"
+        "--device", choices=("cpu", "cuda"), help="default: the one the claim is about"
     )
     record.add_argument("--seed", type=int, default=0, help="default: 0")
     record.set_defaults(run=_record)
@@ -84,7 +84,7 @@ def _record(arguments: argparse.Namespace) -> int:
     if not found:
         known = sorted({one.number for one in registered()})
         raise UsageError(
-            "there is no such experiment; lessons with experiments: " + (", ".join(known) or "none")
+            "no such experiment; lessons with experiments: " + (", ".join(known) or "none")
         )
     folder = arguments.out or recorded_folder()
     done = record(
@@ -110,7 +110,7 @@ def _checked_claims(asked: list[str] | None) -> list[str] | None:
     """The ids as the ledger writes them.
 
     Raises:
-        UsageError: one is none of the ledger's.
+        UsageError: an id is not in the ledger.
     """
     from perfkit.experiment.claims import claims
 

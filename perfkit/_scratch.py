@@ -1,7 +1,7 @@
-"""Scratch folders that are gone when their process is, also after ``kill -9``.
+"""Scratch folders that do not outlive their process, even after ``kill -9``.
 
-A folder's name says which process owns it. Whoever makes the next one in the same place removes
-those whose process has ended.
+A folder's name says which process owns it. Creating the next one in the same place removes those
+whose process has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STEM = "perfkit"
 
 @contextlib.contextmanager
 def scratch_folder(where: str | None = None) -> Iterator[Path]:
-    """A new folder in ``where`` (by default the system's temporary folder), removed at the end."""
+    """A new folder in ``where`` (default: the system's temporary folder), removed at the end."""
     folder = new_folder(where)
     try:
         yield folder
@@ -29,14 +29,14 @@ def scratch_folder(where: str | None = None) -> Iterator[Path]:
 
 
 def new_folder(where: str | None = None) -> Path:
-    """A new folder, which its maker removes; those of processes that have ended go first."""
+    """A new folder, which the caller removes; folders of ended processes are removed first."""
     parent = where or tempfile.gettempdir()
     sweep(parent)
     return Path(tempfile.mkdtemp(prefix=f"{_STEM}-{_namespace()}-{os.getpid()}-", dir=parent))
 
 
 def sweep(where: str | None = None) -> None:
-    """Remove the folders in ``where`` whose process has ended; what cannot be removed stays."""
+    """Remove the folders in ``where`` whose process has ended; skip what cannot be removed."""
     ours = f"{_STEM}-{_namespace()}-"
     with contextlib.suppress(OSError):
         for folder in Path(where or tempfile.gettempdir()).glob(f"{ours}*"):
@@ -46,7 +46,7 @@ def sweep(where: str | None = None) -> None:
 
 
 def _namespace() -> str:
-    """Process numbers mean something only within it: containers may share /dev/shm."""
+    """The PID namespace: process ids are unique only within it, and containers share /dev/shm."""
     try:
         return str(Path("/proc/self/ns/pid").stat().st_ino)
     except OSError:
@@ -57,7 +57,7 @@ def _lives(pid: int) -> bool:
     if os.name == "nt":
         import psutil
 
-        return bool(psutil.pid_exists(pid))  # os.kill would end it there
+        return bool(psutil.pid_exists(pid))  # there os.kill would end the process
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

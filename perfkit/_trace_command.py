@@ -1,4 +1,4 @@
-"""``perfkit trace FILE…``: the command's arguments, progress and output."""
+"""``perfkit trace FILE…``: arguments, progress and output of the command."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any, Self
 from perfkit._printable import printable
 from perfkit.errors import MissingError, TraceError, UsageError
 
-# Most files are read before this; only those that are not need to say what is going on.
+# Most files are read faster than this; only slower ones need to show progress.
 _SILENT_S = 2.0
 
 _EPILOG = """\
-Several FILEs are the ranks of one run. Reads .json, .json.gz and .zst traces of torch.profiler
-(Kineto) from 2021 to today, of CUDA, ROCm and CPU runs.
+Several FILEs are the ranks of one run. Reads .json, .json.gz and .zst traces from torch.profiler
+(Kineto), 2021 to today, of CUDA, ROCm and CPU runs.
 
 --json prints one object (schema perfkit.trace/1; keys are only ever added; times in us):
   schema, perfkit           "perfkit.trace/1", version that wrote it
   file, rank, n_events      the trace; its rank or null; timed events in it
   bound_by, sentence        data, host, launch, sync, copy, gaps, driver, compute or communication;
                             in words
-  no_cure                   said where no finding is about what bounds the step
+  no_cure                   set if no finding is about what bounds the step
   how_found, step_ms        how steps were found; their length (median, low, high, n)
   shares, device_shares     class -> share of all steps' time; they add up to 1
   steps[]                   name, wall_us, host_us {class: us} and, with a device, device_us
@@ -37,17 +37,17 @@ Several FILEs are the ranks of one run. Reads .json, .json.gz and .zst traces of
   syncs[]                   op, file, line (null without stacks), line_is (call, def or null),
                             count, cost_us, call, copy, is_transfer; all steps together
   operators[]               name, count, self_us, total_us, device_us, n_launches, share
-  provenance, warnings[]    where and when recorded; what is doubtful
-  ranks[]                   several FILEs only: the same keys for each; those above are then of
+  provenance, warnings[]    where and when it was recorded; what is doubtful
+  ranks[]                   several FILEs only: the same keys for each; those above are then for
                             the rank that the others wait for
   rank_comparison           several FILEs only: stragglers[], imbalance, n_collectives, waits[]
                             (rank, for_rank, ms_per_step)
-  diff                      --diff only: what came, went and grew from OTHER to FILE
+  diff                      --diff only: what is new, gone or longer in FILE, against OTHER
 
-Names of users and hosts, environment dumps and tokens are taken out of JSON and HTML;
---no-scrub leaves them in.
+User and host names, environment dumps and tokens are removed from JSON and HTML;
+--no-scrub keeps them.
 
-Exit code: 0 done, 2 a file that cannot be read or is no trace (one line on stderr).
+Exit code: 0 done, 2 a file that cannot be read or is not a trace (one line on stderr).
 """
 
 
@@ -55,7 +55,7 @@ def add(commands: Any) -> None:
     """Add the command to ``perfkit``'s parser."""
     parser = commands.add_parser(
         "trace",
-        help="explain traces that torch.profiler recorded, one file or one per rank",
+        help="explain traces recorded by torch.profiler, one file or one per rank",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -73,14 +73,14 @@ def add(commands: Any) -> None:
         "--scrub",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="take out what is private from JSON and HTML (default)",
+        help="remove private data from JSON and HTML (default)",
     )
     parser.add_argument(
         "--unpack-at-most",
         type=_gib,
         default=2.0,
         metavar="GIB",
-        help="refuse a packed trace that expands to more than this (default 2 GiB)",
+        help="refuse a compressed trace that expands to more than this (default: 2 GiB)",
     )
     parser.set_defaults(run=run)
 
@@ -96,7 +96,7 @@ def _gib(text: str) -> float:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explain the files; 0, or 2 where one cannot be read."""
+    """Explain the files; return 0, or 2 if one cannot be read."""
     from perfkit.advice.trace_report import trace_report
 
     try:
@@ -135,14 +135,14 @@ def _write(target: Path, report: Any, scrub: bool) -> None:
     from perfkit.show.trace_report import page
 
     if target.exists() and not target.is_file():
-        # putting a file in its place would remove a device
+        # replacing it with a file would remove a device
         raise UsageError(f"cannot write {target}: it exists already and is not a regular file")
     made = page(report, scrub=scrub)
     write_atomically(target, lambda part: part.write_text(made, encoding="utf-8"))
 
 
 class Progress:
-    """Says on stderr what is being done, once it takes over two seconds; a context manager."""
+    """Context manager that reports progress on stderr once the work takes over two seconds."""
 
     def __init__(self) -> None:
         self._what = ""

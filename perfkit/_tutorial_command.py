@@ -1,4 +1,4 @@
-"""``perfkit tutorial DIR``: the command's arguments and output."""
+"""``perfkit tutorial DIR``: arguments and output of the command."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 _DESCRIPTION = """\
-Copies lessons, solutions and data makers into DIR, from a wheel or from a clone; nothing is
-downloaded. Files that you changed there are not overwritten: the command names them and writes
-nothing. Files that are as an earlier copy left them are renewed.
+Copies lessons, solutions and data makers into DIR, from a wheel or a clone; nothing is
+downloaded. If you changed files there, the command names them and writes nothing. Files that you
+have not changed since an earlier copy are updated.
 """
 
 
@@ -19,18 +19,18 @@ def add(commands: Any) -> None:
     """Add the command to the parser of ``perfkit``."""
     tutorial = commands.add_parser(
         "tutorial",
-        help="copy the course into a folder of your own",
+        help="copy the course into a folder",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    tutorial.add_argument("folder", type=_folder, metavar="DIR", help="made where it is missing")
-    tutorial.add_argument("--force", action="store_true", help="overwrite changed files, too")
+    tutorial.add_argument("folder", type=_folder, metavar="DIR", help="created if missing")
+    tutorial.add_argument("--force", action="store_true", help="also overwrite changed files")
     tutorial.set_defaults(run=_tutorial)
 
 
 def _folder(text: str) -> Path:
     if not text or "\0" in text:
-        raise argparse.ArgumentTypeError("it is not a name; give the name of a folder")
+        raise argparse.ArgumentTypeError("not a valid name; give the name of a folder")
     return Path(text).expanduser()
 
 

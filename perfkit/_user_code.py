@@ -42,7 +42,7 @@ _SILENT = frozenset(
 
 @functools.cache
 def is_user_code(filename: str) -> bool:
-    """Whether code of this file name is the user's own.
+    """Whether code with this file name is the user's own.
 
     It is not if it belongs to torch, an installed package, the standard library or perfkit, or
     if a library generated it. A program given with ``python -c`` is the user's.

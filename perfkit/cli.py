@@ -1,4 +1,4 @@
-"""``perfkit doctor``, ``lab``, ``tour``, ``trace`` …: thin commands over the library."""
+"""The ``perfkit`` command: thin subcommands over the library."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ _DOCTOR_JSON = """\
   packages                  version by name
   capabilities              name, available, reason, remedy
   provenance, warnings
-The exit code is 0 whatever is found; 'available' says what works.
+The exit code is always 0; 'available' says what works.
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code (0 done, 1 failed, 2 wrong use, 130 Ctrl-C)."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
     _say_anything()
     arguments = _parser().parse_args(argv)
     try:
         code = int(arguments.run(arguments))
-        if sys.stdout is not None:  # the shell's >&- closes it
+        if sys.stdout is not None:  # closed by the shell's >&-
             sys.stdout.flush()
         return code
     except UsageError as error:
@@ -68,8 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PerfkitError as error:
         return _fail(error, 1)
     except BrokenPipeError:
-        # The reader of our output went away (``perfkit doctor | head``): that is no failure, and
-        # Python must not try to flush what is left at exit.
+        # The reader of our output is gone (``perfkit doctor | head``). That is not a failure, and
+        # Python must not try to flush the rest at exit.
         _drop_output()
         return 0
     except OSError as error:
@@ -83,14 +83,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say_anything() -> None:
-    """What the terminal's encoding lacks is shown as an escape, instead of ending the command."""
+    """Escape characters that the terminal's encoding lacks, instead of failing on them."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether one of our own lines raised it: they touch no file but standard output."""
+    """Whether one of our own lines raised it: the only file they touch is standard output."""
     frames = traceback.extract_tb(error.__traceback__)
     return frames[-1].filename in _OWN_FILES
 
@@ -106,7 +106,7 @@ def _fail(error: PerfkitError, code: int) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says back what was typed without obeying it."""
+    """Echoes what was typed without letting it control the terminal."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(printable(message, lines=True), file)
@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser(
         "doctor",
-        help="what this machine is, and what of perfkit works on it",
+        help="show what this machine has, and which parts of perfkit work on it",
         epilog=_DOCTOR_JSON,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -130,23 +130,23 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
 
     lab = commands.add_parser("lab", help="open JupyterLab on a lesson, the first by default")
-    lab.add_argument("--port", type=int, help="default: the first free one from 8888 on")
+    lab.add_argument("--port", type=int, help="default: the first free port from 8888 up")
     lab.add_argument(
         "--browser",
         action=argparse.BooleanOptionalAction,
-        help="open a browser; default: where there is a screen, and not over ssh",
+        help="open a browser (default: if there is a screen, and not over ssh)",
     )
     lab.add_argument(
         "--in-place",
         action="store_true",
-        help="open the clone's own notebooks, to change the course; default: your copy, my-course",
+        help="open the clone's own notebooks, to edit the course (default: your copy, my-course)",
     )
     lab.add_argument("lesson", nargs="?", default="00", help="e.g. 00 (the default)")
     lab.set_defaults(run=_lab)
 
     tour = commands.add_parser(
         "tour",
-        help="run lessons without a browser; print what they found and measured",
+        help="run lessons without a browser and print what they found and measured",
         epilog="Writes one site (index.html and a page for each lesson) and summary.json. A lesson "
         "that fails does not end the tour; the exit code is then 1.",
     )
@@ -167,12 +167,12 @@ def _parser() -> argparse.ArgumentParser:
 
     synclint = commands.add_parser(
         "synclint",
-        help="list the lines of a training script that would make a GPU wait; needs no GPU",
-        description="Runs the script for a few optimizer steps and stops it then.",
+        help="list the lines of a training script that would make it wait for a GPU; needs no GPU",
+        description="Runs the script for a few optimizer steps, then stops it.",
     )
     synclint.add_argument("--json", action="store_true", help="print JSON instead of text")
     synclint.add_argument("--steps", type=int, default=2, metavar="N", help="default: 2")
-    synclint.add_argument("--strict", action="store_true", help="exit with 1 if a line is found")
+    synclint.add_argument("--strict", action="store_true", help="exit with 1 if any line is found")
     synclint.add_argument("script", help="the script, as you would give it to python")
     synclint.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, after --")
     synclint.set_defaults(run=_synclint)
@@ -216,7 +216,7 @@ def _synclint(arguments: argparse.Namespace) -> int:
     from perfkit.advice.synclint.script import run_script
 
     argv = arguments.args[1:] if arguments.args[:1] == ["--"] else arguments.args
-    # with --json the script's own words go elsewhere: standard output is one JSON object
+    # with --json the script's own output goes to stderr: standard output is one JSON object
     with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
         result = run_script(arguments.script, argv, steps=arguments.steps)
     found = result.to_dict()

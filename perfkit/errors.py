@@ -3,26 +3,26 @@
 ::
 
     PerfkitError                 everything that perfkit raises on purpose
-    ├── UsageError               a flag, argument or value that cannot be (also a ValueError)
+    ├── UsageError               an invalid flag, argument or value (also a ValueError)
     │   └── SettingError         an unknown or impossible setting of a Lab or sweep
-    ├── MissingError             a package, program or device that is not here; says how to get it
-    ├── RecordError              a recorded result that cannot be read, or was changed by hand
-    ├── TraceError               a file or byte string that is no (complete enough) Kineto trace
-    ├── ProfilerBusyError        another profiler already runs in this process
-    ├── MeasurementError         a measurement that cannot be made or trusted at all
-    ├── StoreError               a file of runs: locked, of another workload, damaged, not writable
+    ├── MissingError             a missing package, program or device; says how to get it
+    ├── RecordError              a recorded result that cannot be read, or was edited by hand
+    ├── TraceError               a file or byte string that is not a (complete enough) Kineto trace
+    ├── ProfilerBusyError        another profiler is already running in this process
+    ├── MeasurementError         a measurement that cannot be made, or cannot be trusted at all
+    ├── StoreError               a store of runs: locked, damaged, read-only, or another workload's
     ├── SyncFoundError           code under ``no_syncs`` would make a GPU wait (an AssertionError)
     └── WorkloadError            the user's workload did not run
-        ├── WorkloadNotPortableError   it cannot travel to the child process; names the culprit
+        ├── WorkloadNotPortableError   it cannot be sent to the child process; names the culprit
         ├── WorkloadEmptyError         it yielded no step
-        ├── WorkloadFailedError        it raised; carries the child's traceback as text
+        ├── WorkloadFailedError        it raised an exception; carries the child's traceback as text
         ├── WorkloadMemoryError        it ran out of memory
         ├── WorkloadHungError          no step within the time limit
-        └── WorkloadKilledError        its process died by a signal
+        └── WorkloadKilledError        its process was killed by a signal
 
-Every message is one line that says what failed, with which input, and what to do. It is fit to
-print, whatever the input held: a file name with a newline or an escape sequence cannot forge a
-line or drive a terminal.
+Every message says what failed, with which input, and what to do, in one line (``SyncFoundError``
+takes several). Messages are safe to print whatever the input held: a file name with a newline or an
+escape sequence cannot forge a line or control the terminal.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ from perfkit._printable import printable
 
 
 class PerfkitError(Exception):
-    """Base of everything that perfkit raises on purpose."""
+    """Base class of every exception that perfkit raises on purpose; catch it to catch them all.
+
+    The message says what failed, with which input, and what to do. The subclasses are in
+    :mod:`perfkit.errors`.
+    """
 
     def __str__(self) -> str:
         return printable(super().__str__())
 
 
 class UsageError(PerfkitError, ValueError):
-    """A flag, argument or value that cannot be."""
+    """An invalid flag, argument or value."""
 
 
 class SettingError(UsageError):
@@ -46,36 +50,36 @@ class SettingError(UsageError):
 
 
 class MissingError(PerfkitError):
-    """A package, program or device that is not here; the message says how to get it."""
+    """A missing package, program or device; the message says how to get it."""
 
 
 class RecordError(PerfkitError):
-    """A recorded result that cannot be read, or was changed by hand."""
+    """A recorded result that cannot be read, or was edited by hand."""
 
 
 class TraceError(PerfkitError):
-    """A file or byte string that is no (complete enough) Kineto trace."""
+    """A file or byte string that is not a (complete enough) Kineto trace."""
 
 
 class ProfilerBusyError(PerfkitError):
-    """Another profiler already runs in this process."""
+    """Another profiler is already running in this process."""
 
 
 class MeasurementError(PerfkitError):
-    """A measurement that cannot be made or trusted at all."""
+    """A measurement that cannot be made, or cannot be trusted at all."""
 
 
 class StoreError(PerfkitError):
-    """A file of runs that is in use, damaged, of another workload or machine, or not writable."""
+    """A store of runs that is in use, damaged, read-only, or another workload's or machine's."""
 
 
 class SyncFoundError(PerfkitError, AssertionError):
     """Code under ``perfkit.no_syncs`` would make the host wait for a GPU.
 
-    Its message has a line for each place and one for the cure: a test's report shows it whole.
+    The message has a line for each place and one for the fix, so a test report shows it all.
 
     Attributes:
-        syncs: the list of :class:`perfkit.advice.synclint.find.Sync`.
+        syncs: the waits found, each a :class:`perfkit.advice.synclint.find.Sync`.
     """
 
     def __init__(self, message: str, syncs: object = ()) -> None:
@@ -90,7 +94,7 @@ class WorkloadError(PerfkitError):
     """The user's workload did not run.
 
     Attributes:
-        traceback_text: the child's traceback, as plain text; empty where there is none.
+        traceback_text: the child's traceback as plain text; empty if there is none.
     """
 
     def __init__(self, message: str, traceback_text: str = "") -> None:
@@ -99,19 +103,19 @@ class WorkloadError(PerfkitError):
 
 
 class WorkloadNotPortableError(WorkloadError):
-    """It cannot travel to the child process; the message names the culprit."""
+    """The workload cannot be sent to the child process; the message names the culprit."""
 
 
 class WorkloadEmptyError(WorkloadError):
-    """It yielded no step."""
+    """The workload yielded no step."""
 
 
 class WorkloadFailedError(WorkloadError):
-    """It raised."""
+    """The workload raised an exception."""
 
 
 class WorkloadMemoryError(WorkloadError):
-    """It ran out of memory."""
+    """The workload ran out of memory."""
 
 
 class WorkloadHungError(WorkloadError):
@@ -119,4 +123,4 @@ class WorkloadHungError(WorkloadError):
 
 
 class WorkloadKilledError(WorkloadError):
-    """Its process died by a signal."""
+    """The workload's process was killed by a signal."""

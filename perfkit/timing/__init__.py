@@ -1,1 +1,1 @@
-"""How long does it take? Clock, step meter, summaries, comparison, and the watched run."""
+"""How long does it take? Clock, step meter, summaries, comparison and watched runs."""

@@ -1,4 +1,4 @@
-"""Quantiles of Student's t, for intervals over few blocks (scipy is no dependency)."""
+"""Quantiles of Student's t, for intervals over few blocks (scipy is not a dependency)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import math
 from statistics import NormalDist
 
-# Beyond this many degrees of freedom t and normal quantiles differ by less than 0.6 %.
+# Above this many degrees of freedom, t and normal quantiles differ by less than 0.6 %.
 _NORMAL_FROM = 200
 
 
@@ -29,7 +29,7 @@ def central_share(t: float, freedom: int) -> float:
 
 @functools.cache
 def t_quantile(confidence: float, freedom: int) -> float:
-    """The t below whose absolute value ``confidence`` of the distribution lies (bisection)."""
+    """The t for which P(|T| < t) is ``confidence``, by bisection."""
     if freedom > _NORMAL_FROM:
         return NormalDist().inv_cdf((1 + confidence) / 2)
     low, high = 0.0, 1.0

@@ -1,4 +1,4 @@
-"""How many samples a batch holds: the first dimension of the first tensor or array in it."""
+"""How many samples a batch has: the first dimension of the first tensor or array in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["SampleCounter"]
 
-# How far a batch is looked into: a mapping of a million entries must cost no more than one of ten.
+# How deep to look into a batch: a mapping of a million entries must cost no more than one of ten.
 _DEEPEST = 4
 _WIDEST = 16
 _MOST_LOOKS = 64
@@ -21,13 +21,13 @@ _Step = tuple[Callable[[Any, Any], Any], Any]
 class SampleCounter:
     """Counts the samples of successive batches; remembers where the first tensor was found.
 
-    Only ``shape`` is read, which is host metadata: no device is touched. It looks into lists,
-    tuples, mappings, dataclasses and other objects, at the first 16 entries of each. A tuple of
-    equally long tuples is the idiom ``tuple(zip(*samples))`` of detection models: their length
-    counts. A batch of graphs (``num_graphs``, PyTorch Geometric) has as many samples as graphs.
+    It reads only ``shape``, which is host metadata: no device is touched. It looks into the first
+    16 entries of lists, tuples, mappings, dataclasses and other objects. A tuple of equally long
+    tuples is the ``tuple(zip(*samples))`` idiom of detection models: their length is the number of
+    samples. A batch of graphs (``num_graphs``, PyTorch Geometric) has one sample per graph.
 
-    Batches are the user's objects, and looking at one may run their code: whatever that raises,
-    the size is unknown then.
+    Batches are user objects, and looking at one may run user code: if that raises anything, the
+    size is unknown.
     """
 
     __slots__ = ("_path",)
@@ -36,7 +36,7 @@ class SampleCounter:
         self._path: tuple[_Step, ...] | None = None
 
     def __call__(self, batch: Any) -> int | None:
-        """Samples of this batch; None where nothing in it has a first dimension. Never raises."""
+        """Samples in this batch; None if nothing in it has a first dimension. Never raises."""
         try:
             return self._size(batch)
         except Exception:

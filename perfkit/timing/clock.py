@@ -1,13 +1,13 @@
-"""Clocks that know their device, and synchronise only where they must.
+"""Clocks that know their device and synchronise only when they must.
 
-Two ways to time, for two purposes:
+There are two ways to time:
 
-* ``settle()`` then ``now()``: host nanoseconds after the device has done all that it was asked.
-  Each costs a synchronisation on CUDA of every device that this process uses (none on the CPU);
-  right for A/B comparison, where the work of one arm must not run on into the other's time.
-* ``mark()`` … ``mark()``, then ``elapsed_ms(marks)``: on CUDA an event is recorded on the current
-  stream at each mark, the host runs on, and one wait for the last event resolves them all.
-  Right for many steps in a row, whose overlap of host and device must stay as it is.
+* ``settle()`` then ``now()``: host nanoseconds after the device has finished its work. On CUDA each
+  call synchronises every device that this process uses (on the CPU it costs nothing). Use it for
+  A/B comparison, where the work of one arm must not run into the other's time.
+* ``mark()`` … ``mark()``, then ``elapsed_ms(marks)``: on CUDA each mark records an event on the
+  current stream, the host runs on, and one wait for the last event resolves them all. Use it for
+  many steps in a row, whose overlap of host and device must not change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Clock", "CudaClock", "HostClock", "clock_in_use"]
 
 
 class Clock(Protocol):
-    """What compare and the meters need of a clock; tests bring a fake one."""
+    """What compare and the meters need from a clock; tests pass a fake one."""
 
     @property
     def device(self) -> str:
@@ -33,13 +33,13 @@ class Clock(Protocol):
 
     @property
     def resolution_ns(self) -> int:
-        """The smallest step that the clock can show, in nanoseconds."""
+        """The smallest difference that the clock can show, in nanoseconds."""
 
     def now(self) -> int:
         """Host time in nanoseconds; only differences mean anything."""
 
     def settle(self) -> None:
-        """Wait until the device has done all work that it was given so far."""
+        """Wait until the device has finished all work queued so far."""
 
     def mark(self) -> Any:
         """A point in the device's time; does not wait."""
@@ -49,7 +49,7 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """``time.perf_counter_ns``, for work that is done when the call returns."""
+    """``time.perf_counter_ns``, for work that has finished when the call returns."""
 
     device = "cpu"
 
@@ -58,7 +58,7 @@ class HostClock:
         self.resolution_ns = _seen_resolution_ns()
 
     def settle(self) -> None:
-        """Nothing to wait for: the CPU's work is done when the call returns."""
+        """Do nothing: the CPU's work is done when the call returns."""
 
     def mark(self) -> int:
         return time.perf_counter_ns()
@@ -70,18 +70,18 @@ class HostClock:
 class CudaClock:
     """CUDA events on the current stream; host time after a synchronisation.
 
-    Events measure the stream that is current at each ``mark()``; work on other streams counts
-    only as far as the current one waits for it.
+    Events measure the stream that is current at each ``mark()``; work on other streams counts only
+    if the current stream waits for it.
 
     Args:
-        index: of the device. By default the current one is marked, and all that this process uses
-            are waited for: the work may lie on another. Making this clock initialises CUDA.
+        index: the device. By default marks go to the current device, and ``settle`` waits for all
+            devices that this process uses. Creating this clock initialises CUDA.
 
     Raises:
         MissingError: torch sees no CUDA device.
     """
 
-    # Event times come in steps of about half a microsecond (CUDA runtime API, cudaEventElapsedTime)
+    # Event times have a resolution of about 0.5 µs (CUDA runtime API, cudaEventElapsedTime).
     resolution_ns = 500
 
     def __init__(self, index: int | None = None) -> None:
@@ -111,30 +111,30 @@ class CudaClock:
     def elapsed_ms(self, marks: Sequence[Any]) -> list[float]:
         if len(marks) < 2:
             return []
-        # On one stream every earlier event is complete when the last one is, and the others are
-        # waited for in no time; but the current stream may have changed between two marks.
+        # On one stream all earlier events are complete when the last one is, so waiting for them is
+        # free. But the current stream may have changed between two marks.
         for mark in reversed(marks):
             mark.synchronize()
         return [max(float(a.elapsed_time(b)), 0.0) for a, b in itertools.pairwise(marks)]
 
 
 def cuda_in_use() -> bool:
-    """Whether this process has imported torch and initialised CUDA; changes neither."""
+    """Whether this process has imported torch and initialised CUDA; does neither itself."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     return cuda is not None and bool(cuda.is_initialized())
 
 
 def clock_in_use() -> Clock:
-    """The clock for what this process does: CUDA's if CUDA is already initialised, else the host's.
+    """The clock for this process: CUDA's if CUDA is already initialised, else the host's.
 
-    It never imports torch and never initialises CUDA.
+    Never imports torch and never initialises CUDA.
     """
     return CudaClock() if cuda_in_use() else HostClock()
 
 
 def _seen_resolution_ns() -> int:
-    """The smallest step that perf_counter_ns really shows, by looking (about 20 µs)."""
+    """The smallest step that perf_counter_ns actually shows; measuring it takes about 20 µs."""
     times = [time.perf_counter_ns() for _ in range(200)]
     steps = [b - a for a, b in itertools.pairwise(times) if b > a]
     return max(min(steps, default=1), 1)

@@ -1,7 +1,7 @@
 """Is one version faster than the other, by how much, and how sure is that?
 
-Both run in turn in ABBA blocks, so that what changes slowly (temperature, other load) affects
-both alike. The answer is the ratio of their times within blocks, with its interval: see
+The two take turns in ABBA blocks, so that slow changes (temperature, other load) affect both alike.
+The answer is the ratio of their times within blocks, with its interval: see
 :mod:`perfkit.timing.paired`.
 """
 
@@ -36,29 +36,29 @@ from perfkit.words import fmt_chosen_share, fmt_interval, fmt_ratio, fmt_s, fmt_
 
 __all__ = ["Comparison", "Interval", "compare", "ratio_interval"]
 
-# One letter of ABBA lasts at least this long: long against a timer interrupt and the loop's own
-# cost (about 30 ns a call), short against what changes on the machine.
+# One letter of ABBA lasts at least this long: long compared with a timer interrupt and the loop's
+# own cost (about 30 ns per call), short compared with changes of the machine.
 _LETTER_NS = 5_000_000
-# … and at least this many steps of the clock, so that its rounding stays below 0.1 %.
+# … and at least this many ticks of the clock, so that rounding stays below 0.1 %.
 _LETTER_TICKS = 1000
 _MOST_REPEATS = 10_000_000
 _LONGEST_NAME = 60
-# A trial that seems long enough may only have been interrupted. Trials of a tenth of a letter fit
-# between interruptions, and the shortest of this many counts: fewer where calls are long, one
-# where a call is so long that no interruption explains it.
+# A trial that seems long enough may just have been interrupted. Trials of a tenth of a letter fit
+# between interruptions, and the shortest of this many counts. Long calls get fewer trials, and a
+# call too long for an interruption to explain gets one.
 _MOST_TRIALS = 8
 _TRIALS = 3
 _SURELY_LONG = 20
-# Two calls that both take twice a letter are not two interruptions.
+# If two calls both take twice a letter, it is not two interruptions.
 _LONG = 2.0
-# Arms whose calls take about as long get the same number of calls in a letter: what interrupts
-# them (a timer, the scheduler, a collection) then meets both alike.
+# Arms whose calls take about equally long get the same number of calls per letter, so that
+# interruptions (timer, scheduler, garbage collection) affect both alike.
 _ALIKE = 2.0
-# Measuring stops early when the interval is tight. It looks at few, geometrically spaced moments
-# and only at the width, because stopping when a difference is seen would see too many.
+# Measuring stops early when the interval is tight. It checks only the width, at a few geometrically
+# spaced moments: stopping when a difference appears would give too many false ones.
 _LOOK_GROWTH = 1.5
-# Warming up and finding the repeats take at most this share of the budget: blocks are what it
-# is for. One call of each is made in any case.
+# Warm-up and finding the repeats take at most these shares of the budget; the rest is for blocks.
+# One call of each is always made.
 _WARM_UP_SHARE = 0.25
 _REPEATS_SHARE = 0.35
 _OVERRUN = 1.2
@@ -70,27 +70,28 @@ _Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Comparison(Shown):
-    """Two callables, measured in turn.
+    """The result of :func:`compare`: two callables, measured in turn.
 
     Attributes:
         names: of the first (expected to be slow) and the second.
-        slow, fast: time per call of each, one value for each letter of the blocks.
+        slow, fast: time per call of each, one value per letter of the blocks.
         ratio: how many times longer the first takes, within blocks; 2 means that the second takes
-            half the time. (Close to ``slow.median / fast.median``, which drift does affect.)
-        low, high: interval of the ratio at ``confidence``; 0 and infinity where one or two
-            blocks were all that fit into the budget.
+            half the time. (Close to ``slow.median / fast.median``, which unlike this is affected by
+            drift.)
+        low, high: interval of the ratio at ``confidence``; 0 and infinity if only one or two blocks
+            fitted into the budget.
         confidence: of that interval.
-        n_blocks: ABBA blocks measured; where not even one fits, one call of each counts as one.
-        different: whether 1 lies outside the interval.
+        n_blocks: ABBA blocks measured. If not even one fits, one call of each counts as one.
+        different: whether the interval excludes 1.
         sentence: the answer in words.
-        warnings: what makes it doubtful.
+        warnings: reasons to doubt it.
         provenance: where and when it was measured.
-        repeats: calls of each in one letter (more than 1 for very short callables).
-        stopped: why it ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
-        duration_s: how long it all took, warm-up included.
-        detectable: the smallest difference that such a comparison reveals with 80 % probability,
-            as a share (0.03 is a ratio of 1.03), predicted from the spread of the blocks: see
-            :mod:`perfkit.timing.power`. None where the blocks are too few to tell.
+        repeats: calls of each per letter (more than 1 for very short callables).
+        stopped: why measuring ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
+        duration_s: how long it took in all, including warm-up.
+        detectable: the smallest difference that such a comparison detects with 80 % probability, as
+            a share (0.03 is a ratio of 1.03), predicted from the spread of the blocks: see
+            :mod:`perfkit.timing.power`. None if there are too few blocks.
     """
 
     names: tuple[str, str]
@@ -111,22 +112,22 @@ class Comparison(Shown):
     detectable: float | None = None
 
     def power(self, effect: float = 0.03) -> float | None:
-        """The probability with which such a comparison reveals a difference of this share.
+        """The probability that such a comparison detects a difference of this share.
 
-        Predicted, see :mod:`perfkit.timing.power`; None where the blocks are too few to tell.
+        Predicted, see :mod:`perfkit.timing.power`; None if there are too few blocks.
         """
         interval = Interval(self.ratio, self.low, self.high, self.confidence)
         return power(interval, self.n_blocks, effect)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """This result as plain JSON types."""
         return {
             "names": list(self.names),
             "slow": self.slow.to_dict(),
             "fast": self.fast.to_dict(),
             "ratio": self.ratio,
             "low": self.low,
-            # an infinite end has no JSON form
+            # JSON has no infinity
             "high": self.high if math.isfinite(self.high) else None,
             "confidence": self.confidence,
             "n_blocks": self.n_blocks,
@@ -157,31 +158,41 @@ def compare(
     seed: int = 0,
     clock: Clock | None = None,
 ) -> Comparison:
-    """Measure two callables in turn and tell the ratio of their times with its interval.
+    """Time two callables in turn and report the ratio of their times, with its interval.
 
-    Blocks of slow-fast-fast-slow and fast-slow-slow-fast follow one another in random order,
-    until the interval is tight, the time budget is spent, or ``max_blocks`` are done. On a CUDA
-    device each letter ends with a synchronisation, so the device's work is counted with the
-    call that asked for it. Exceptions of the callables and interrupts come through unchanged.
+    Blocks of slow-fast-fast-slow and fast-slow-slow-fast run in random order until the interval is
+    tight, the time budget is spent, or ``max_blocks`` are done. On a CUDA device each turn ends
+    with a synchronisation, so the device's work counts towards the call that launched it.
+    Exceptions of the callables and interrupts propagate unchanged.
 
     Args:
-        slow: what is expected to take longer; called without arguments, its result is dropped.
+        slow: the one you expect to take longer; called without arguments, its result is discarded.
         fast: the other one.
-        names: what the two are called in the report. By default their own names where both are
-            named functions, else ``"first"`` and ``"second"``.
-        budget_s: seconds to spend. It is kept: long calls give fewer blocks and a wider
-            interval, or none. Only two calls of each are made however long they take.
-        min_blocks: fewest blocks, at least 2, before it may end because the interval is tight.
+        names: what to call the two in the report. By default their own names if both are named
+            functions, else ``"first"`` and ``"second"``.
+        budget_s: seconds to spend in all. Long calls give fewer blocks and a wider interval, or
+            none. Only the first two calls of each may overrun it.
+        min_blocks: fewest blocks before a tight interval may end the measurement; at least 2.
         max_blocks: most blocks.
-        warmup: calls of each before measuring, while they take less than a quarter of the
-            budget; one call is made in any case.
-        seed: of the order within the blocks.
-        clock: by default CUDA's where the callables have initialised CUDA, else the host's.
+        warmup: calls of each before measuring. One is always made; the others only within the first
+            quarter of the budget.
+        seed: seed of the random order within blocks.
+        clock: the clock to use; by default CUDA's if the callables have initialised CUDA, else
+            the host's.
+
+    Returns:
+        A :class:`Comparison`: ``ratio`` with ``low`` and ``high``, ``different``, ``sentence``,
+        ``warnings``. Print it, or display it in a notebook.
 
     Raises:
-        UsageError: something cannot be called without arguments, or returns a generator or
-            coroutine (a call would then measure nothing), or a number or name makes no sense.
+        UsageError: an argument cannot be called without arguments or returns a generator or
+            coroutine (a call would then measure nothing), or a number or name is invalid.
         MeasurementError: the clock did not advance during the calls.
+
+    Example::
+
+        >>> large, small = torch.rand(512, 512), torch.rand(64, 64)
+        >>> print(perfkit.compare(lambda: large @ large, lambda: small @ small, budget_s=2))
     """
     names = _own_names(slow, fast) if names is None else _checked_names(names)
     _check_numbers(budget_s, min_blocks, max_blocks, warmup, seed)
@@ -219,12 +230,12 @@ def compare(
         outer = int(order.integers(2))
         pair = {which: letter(which) for which in (outer, 1 - outer)}
         calls_ms = pair[0], pair[1]
-        if spent(needed_ns=2e6 * sum(calls_ms)):  # no whole block fits: the pair is all there is
+        if spent(needed_ns=2e6 * sum(calls_ms)):  # no whole block fits: use the pair
             arms, stopped = ([[pair[0]]], [[pair[1]]]), "time budget"
     if not stopped:
         repeats = _repeats(slow, fast, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
-        # what building and warming up left behind is not collected inside a letter; where time is
-        # short, blocks are worth more
+        # collect the garbage of building and warm-up now, not inside a letter; if time is short,
+        # blocks are worth more
         if not spent(_WARM_UP_SHARE):
             gc.collect()
     first_block = wall()
@@ -261,7 +272,7 @@ def compare(
 
 
 def _time(function: Callable[[], object], count: int, clock: Clock) -> float:
-    """Milliseconds of ``count`` calls, the device's work included."""
+    """Milliseconds for ``count`` calls, including the device's work."""
     clock.settle()
     start = clock.now()
     for _ in range(count):
@@ -277,11 +288,11 @@ def _repeats(
     calls_ms: tuple[float, float],
     enough: Callable[[], bool],
 ) -> tuple[int, int]:
-    """How many calls of each make one letter long against clock and interruptions.
+    """How many calls of each make a letter long compared with clock ticks and interruptions.
 
     Args:
-        calls_ms: what one warm call of each took; 0 where there was none.
-        enough: whether finding this out has taken long enough.
+        calls_ms: what one warm call of each took; 0 if there was none.
+        enough: whether the time for finding this out is used up.
     """
     wanted_ms = max(_LETTER_NS, _LETTER_TICKS * clock.resolution_ns) / 1e6
     if min(calls_ms) >= _SURELY_LONG * wanted_ms:
@@ -302,7 +313,7 @@ def _repeats(
 def _per_call_ms(
     function: Callable[[], object], wanted_ms: float, clock: Clock, enough: Callable[[], bool]
 ) -> float:
-    """What one call takes when nothing interrupts it; 0 if the clock never shows it."""
+    """How long one uninterrupted call takes; 0 if the clock cannot resolve it."""
     short_ms = wanted_ms / 10
     count = 1
     while True:
@@ -317,7 +328,7 @@ def _per_call_ms(
             took_ms, total_ms, trials = min(took_ms, again_ms), total_ms + again_ms, trials + 1
         if took_ms >= short_ms or count >= _MOST_REPEATS:
             return took_ms / count
-        # aim 20 % beyond the goal, but trust a too short measurement for a factor of 10 only
+        # aim 20 % beyond the goal, but extrapolate a short measurement by at most a factor of 10
         growth = 1.2 * short_ms / took_ms if took_ms > 0 else 10.0
         count = min(math.ceil(count * min(max(growth, 1.2), 10.0)), _MOST_REPEATS)
 
@@ -336,15 +347,15 @@ def _first_call(name: str, function: Callable[[], object]) -> None:
     if kind:
         close = getattr(result, "close", None)
         if close is not None:
-            close()  # else Python warns that the coroutine was never awaited
+            close()  # otherwise Python warns that the coroutine was never awaited
         raise UsageError(
-            f"calling {name!r} only makes a {kind} and runs nothing: give compare() a function "
+            f"calling {name!r} only makes a {kind} and runs nothing: pass compare() a function "
             f"that runs it to its end"
         )
 
 
 def _own_names(first: object, second: object) -> tuple[str, str]:
-    """What the two are called where the user names neither."""
+    """What to call the two if the user names neither."""
     own = tuple(inspect.unwrap(f).__name__ if inspect.isroutine(f) else "" for f in (first, second))
     if own[0] == own[1] or "" in own or "<lambda>" in own:
         return "first", "second"
@@ -412,13 +423,13 @@ def _check_callable(name: str, function: object) -> None:
     ):
         if is_kind(inner):
             raise UsageError(
-                f"{name!r} is a {kind} function: calling it runs nothing; give compare() a "
+                f"{name!r} is a {kind} function: calling it runs nothing; pass compare() a "
                 f"function that runs it to its end"
             )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # some builtins have none; the call will tell
+        return  # some builtins have no signature; the call will show
     try:
         signature.bind()
     except TypeError as error:
@@ -482,7 +493,7 @@ def _unit(median_ms: float) -> tuple[str, float]:
 
 
 def sentence(names: tuple[str, str], interval: Interval) -> str:
-    """The answer in words; ``names`` of the first (slow) and the second."""
+    """The answer in words; ``names`` are those of the first (slow) and the second."""
     slow, fast = names
     ratio = fmt_ratio(interval.ratio)
     if not interval.known:
@@ -506,7 +517,7 @@ def sentence(names: tuple[str, str], interval: Interval) -> str:
             f"No difference seen between {slow!r} and {fast!r}: the ratio is {ratio} "
             f"({ends}).{would}"
         )
-    # one direction, here and in the table below: what is slower has a ratio below 1
+    # the same direction as in the table below: a ratio below 1 means slower
     slower = "slower: " if interval.ratio < 1 else ""
     return f"{fast!r} is {slower}{ratio} as fast as {slow!r} ({ends})."
 
@@ -526,12 +537,12 @@ def doubts(
     busy: str = "",
     over: str = "",
 ) -> tuple[str, ...]:
-    """What makes the interval of two arms doubtful, in one sentence; empty where nothing does.
+    """Reasons to doubt the interval of two arms, in one sentence; empty if there are none.
 
     Args:
-        before: the machine's state when measuring began, to name the cause of a drift.
-        busy: what else the machine did, see :meth:`perfkit.machine.busy.Busy.sentence`.
-        over: how the budget was overrun.
+        before: the machine's state when measuring began, to name the cause of drift.
+        busy: what else the machine was doing, see :meth:`perfkit.machine.busy.Busy.sentence`.
+        over: how far the budget was overrun.
     """
     found = [busy.rstrip(".")] if busy else []
     found += [over] if over else []
@@ -554,7 +565,7 @@ def doubts(
 
 
 def _spread(slow: _Array, fast: _Array) -> float:
-    """Of the blocks' own ratios: what is left after slow changes have cancelled."""
+    """Spread of the blocks' own ratios: what remains after slow changes have cancelled."""
     means = slow.mean(axis=1), fast.mean(axis=1)
     usable = (means[0] > 0) & (means[1] > 0)
     ratios = means[0][usable] / means[1][usable]

@@ -1,7 +1,7 @@
-"""Did the machine change while two arms were measured in turn: heat, other load, a jump?
+"""Did the machine change while two arms took turns: heat, other load, a jump?
 
-Taking turns keeps such a change out of the ratio, but not out of the times. The test looks at
-both arms together, because only what affects both is the machine's doing.
+Taking turns keeps such a change out of the ratio, but not out of the times. The test looks at both
+arms together, because the machine affects both.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from perfkit.words import fmt_number, fmt_share
 
 __all__ = ["Conditions", "conditions", "drift"]
 
-# Less than this changes nothing that is read off the times.
+# A smaller change does not alter any conclusion from the times.
 _SLOPE = 0.05
 _JUMP = 0.10
-# As for a trend: nobody asked, so it must hardly ever be a false one.
+# As for a trend: the user did not ask for it, so false alarms must be very rare.
 _CLEAR_P = 0.001
 _FEWEST = 10
-# A processor's clock moves by some per cent all the time.
+# A processor's clock varies by a few per cent all the time.
 _CLOCK_FELL = 0.05
 _CPUFREQ = Path("/sys/devices/system/cpu")
 
@@ -34,11 +34,11 @@ _Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Conditions:
-    """The machine at one moment; None for what the system does not say.
+    """The machine at one moment; None for what the system does not report.
 
     Attributes:
-        load: mean number of running threads over the last minute, everybody's.
-        clock_ghz: mean clock of the processors.
+        load: the load average over the last minute, of all processes.
+        clock_ghz: mean clock of the processors, in GHz.
     """
 
     load: float | None
@@ -46,7 +46,7 @@ class Conditions:
 
 
 def conditions(folder: Path = _CPUFREQ) -> Conditions:
-    """Load average and processor clock, now; takes well below a millisecond per processor."""
+    """Load average and processor clock now; takes well below 1 ms per processor."""
     try:
         load: float | None = os.getloadavg()[0]
     except (OSError, AttributeError):  # Windows has none
@@ -68,20 +68,20 @@ def drift(
     after: Conditions | None = None,
     cores: int | None = None,
 ) -> str:
-    """What the machine did to both arms, in words; empty where nothing is clear.
+    """How the machine's speed changed for both arms, in words; empty if nothing is clear.
 
-    It mentions a slope from 5 % over the whole measurement (:func:`perfkit.timing.trend.trend`)
-    and a jump from 10 %: Pettitt's test (1979) on the point where it is clearest, which takes at
+    Reports a slope of 5 % or more over the whole measurement (:func:`perfkit.timing.trend.trend`),
+    and a jump of 10 % or more: Pettitt's test (1979) at the point where it is clearest, with at
     least 11 blocks.
 
     Args:
-        slow, fast: blocks × letters, in order of time.
-        before, after: the machine's state, to name a cause where it shows one.
-        cores: that this process may use.
+        slow, fast: times in time order, shape blocks × letters.
+        before, after: the machine's state, to name a cause if it shows one.
+        cores: how many this process may use.
     """
     if slow.shape != fast.shape or not ((slow > 0).all() and (fast > 0).all()):
         return ""
-    # the first letters of both arms are one half of a block, the second ones the other half
+    # the first letters of both arms form one half of a block, the second letters the other
     level = np.sqrt(slow * fast).ravel()
     found = trend(level)
     cause = _cause(before, after, cores)
@@ -103,12 +103,12 @@ def drift(
 
 
 def _jump(level: _Array) -> tuple[float, float] | None:
-    """Where (share of the series) and by how much; None where no jump is clear."""
+    """Where (as a share of the series) and by how much; None if no jump is clear."""
     n = len(level)
     if n < _FEWEST:
         return None
     signs = np.sign(level[:, None] - level[None, :])
-    # U at t: how often a value up to t lies above one after t, minus the opposite
+    # U at t: how often a value up to t is above one after t, minus the opposite
     scores = np.array([signs[:t, t:].sum() for t in range(1, n)])
     at = int(np.argmax(np.abs(scores))) + 1
     chance = 2 * math.exp(-6 * float(scores[at - 1]) ** 2 / (n**3 + n**2))

@@ -1,4 +1,4 @@
-"""How much memory a run holds right now, from counters that disturb nothing."""
+"""How much memory a run holds right now, from counters that do not disturb it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Footprint:
     """One reading.
 
     Attributes:
-        n_bytes: what is held.
+        n_bytes: bytes held.
         kind: ``"allocated"``: tensors on all CUDA devices that this process uses;
             ``"resident"``: RAM pages of this process, which freed memory leaves late or never.
         in_use_bytes: beside a resident size, what malloc has handed out and not got back: exact
@@ -40,7 +40,7 @@ class Footprint:
 
     @property
     def label(self) -> str:
-        """The kind in words, for whoever reads the figure."""
+        """The kind in words."""
         return _LABELS[self.kind]
 
 

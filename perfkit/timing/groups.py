@@ -1,8 +1,7 @@
-"""Batches that are fetched several at a time, as trainers do that accumulate gradients.
+"""Batches fetched several at a time, as trainers do for gradient accumulation.
 
-Such a trainer asks for K batches in a row and then works on all of them. Between two fetches of
-a group it does nothing, so most "steps" would be a data wait alone, and their median says
-nothing. The group is the step then.
+Such a trainer asks for K batches in a row and then works on all of them. Most "steps" would then be
+nothing but a data wait, and their median would mean nothing, so the group is the step.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import numpy.typing as npt
 
 __all__ = ["group_ends", "group_size"]
 
-# Between two fetches of a group there is a line or two of the trainer's Python. A training step
-# of any size takes longer.
+# Between two fetches of a group the trainer runs a line or two of Python. Any training step takes
+# longer.
 _NOTHING_MS = 0.15
 _NOTHING_SHARE = 0.05
-# So many groups, and so much of the run, must follow the pattern.
+# At least this many groups, and this share of the run, must follow the pattern.
 _FEWEST_GROUPS = 4
 _MOST_OF_THEM = 0.8
 
@@ -24,7 +23,7 @@ _Array = npt.NDArray[np.float64]
 
 
 def group_size(step_ms: _Array, wait_ms: _Array) -> int:
-    """How many batches are fetched before there is work; 1 where each gets its own."""
+    """How many batches are fetched before any work is done; 1 if each is worked on at once."""
     gaps = np.diff(np.flatnonzero(_works(step_ms, wait_ms)))
     if len(gaps) < _FEWEST_GROUPS:
         return 1
@@ -33,7 +32,7 @@ def group_size(step_ms: _Array, wait_ms: _Array) -> int:
 
 
 def group_ends(step_ms: _Array, wait_ms: _Array) -> npt.NDArray[np.intp]:
-    """Where each group ends: its last batch is the one that is followed by work."""
+    """Where each group ends: its last batch is the one followed by work."""
     return np.flatnonzero(_works(step_ms, wait_ms))
 
 

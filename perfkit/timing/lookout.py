@@ -1,8 +1,8 @@
 """Which line runs while a step takes much longer than the others?
 
-A thread looks twenty times a second whether the step that runs is overdue, and if so, where the
-watched thread is. Nothing is hooked: steps that are not overdue cost one comparison a look. A
-look costs some 10 µs, so watching costs less than 0.1 % of the run (``tests/bench``).
+Twenty times a second a thread checks whether the current step is overdue and, if so, which line the
+watched thread is on. Nothing is hooked: while no step is overdue, a check is one comparison. A look
+takes some 10 µs, so watching costs less than 0.1 % of the run (``tests/bench``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perfkit._user_code import cell_names, is_user_code, tells_something, where
 __all__ = ["Lookout"]
 
 _LOOK_EVERY_S = 0.05
-# More steps than this need no explanation each; the first ones are kept.
+# Beyond this many, steps need no explanation of their own; the first ones are kept.
 _MOST_STEPS = 500
 _LONGEST_SOURCE = 60
 
@@ -28,10 +28,10 @@ _Place = tuple[str, int, str]  # file, line, function
 
 
 class Lookout:
-    """Looks where a thread is while its step is overdue.
+    """Records where a thread is while its step is overdue.
 
-    The loop says when a step :meth:`begins` and what :attr:`limit_ns` is; both are plain
-    assignments. 0 means that no step runs, or that none is overdue.
+    The loop calls :meth:`begins` for each step and sets :attr:`limit_ns`; both are plain
+    assignments. 0 means that no step is running, or that none counts as overdue.
 
     Args:
         now: the loop's clock, in nanoseconds.
@@ -42,7 +42,7 @@ class Lookout:
         self.limit_ns = 0
         self.seen: dict[int, Counter[_Place]] = {}
         self._now = now
-        self._step = (0, 0)  # its number and when it began: one assignment, so never torn
+        self._step = (0, 0)  # number and start: one assignment, so always consistent
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -51,11 +51,11 @@ class Lookout:
         self._step = number, now_ns
 
     def rests(self) -> None:
-        """No step runs."""
+        """No step is running."""
         self._step = 0, 0
 
     def start(self, loop: CodeType | None) -> None:
-        """Look at the calling thread; ``loop`` is the code that asks for batches."""
+        """Watch the calling thread; ``loop`` is the code that asks for batches."""
         if self._thread is not None or not self.instrument.is_on:
             return
         self._stop = threading.Event()
@@ -68,7 +68,7 @@ class Lookout:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no longer."""
+        """Stop watching."""
         thread, self._thread = self._thread, None
         self._stop.set()
         self.rests()
@@ -82,14 +82,14 @@ class Lookout:
                 continue
             frame = sys._current_frames().get(watched)
             place = None if frame is None else _telling(frame, loop)
-            del frame  # it would keep the user's variables alive
+            del frame  # it would keep user variables alive
             if place is None or self._step != (number, began_ns):
-                continue  # the step ended while we looked
+                continue  # the step ended during the look
             if number in self.seen or len(self.seen) < _MOST_STEPS:
                 self.seen.setdefault(number, Counter())[place] += 1
 
     def during(self, numbers: set[int]) -> str:
-        """The line that ran most often in these steps, in words; empty where nothing stood out."""
+        """The line seen most often in these steps, in words; empty if nothing stood out."""
         found: Counter[_Place] = Counter()
         for number in numbers & self.seen.keys():
             found.update(self.seen[number])
@@ -102,7 +102,7 @@ class Lookout:
 
 
 def _telling(frame: FrameType | None, loop: CodeType | None) -> _Place | None:
-    """The innermost frame of the user's within the loop, else of the library that trains."""
+    """The innermost user frame within the loop, else the innermost of the training library."""
     library: _Place | None = None
     while frame is not None:
         code = frame.f_code

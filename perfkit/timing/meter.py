@@ -1,10 +1,10 @@
 """Splits each training step into data wait and the rest.
 
-The meter reads no clock: whoever loops knows when a batch was asked for and when it came, and
-passes the times in. Three calls a step, 0.4–0.8 µs together (measured by
-tests/bench/watch_overhead.py). Memory is bounded: two preallocated columns; when they are full
-every second step is dropped and from then on every second one is kept, then every fourth, and so
-on. Sums stay exact.
+The meter reads no clock: the loop knows when a batch was requested and when it arrived, and passes
+the times in. Three calls per step take 0.4–0.8 µs together (measured by
+tests/bench/watch_overhead.py). Memory is bounded by two preallocated columns: when they are full,
+every second step is dropped and only every second one is kept from then on, then every fourth, and
+so on. Sums stay exact.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["StepMeter"]
 
 
 class StepMeter:
-    """Steps of one run, in the order in which they came.
+    """Steps of one run, in order.
 
-    ``begin(t)`` starts a step, ``wait(dt)`` adds to its data wait, ``leave_out(dt)`` takes time
-    out of it that is not the loop's, ``end(t)`` closes it and starts the next. All times in
-    nanoseconds of one clock. A clock that goes backwards gives steps of 0, never a negative one,
-    and a wait is never longer than its step.
+    ``begin(t)`` starts a step, ``wait(dt)`` adds to its data wait, ``leave_out(dt)`` subtracts time
+    that is not the loop's, ``end(t)`` closes it and starts the next. All times are nanoseconds of
+    one clock. If the clock goes backwards, the step is 0, never negative; a wait is never longer
+    than its step.
 
     Attributes:
         n: steps closed so far.
         total_ns, wait_total_ns: exact sums over all of them.
-        stride: every how many-th step is kept in the columns.
+        stride: the columns keep every ``stride``-th step.
     """
 
     __slots__ = (
@@ -61,22 +61,22 @@ class StepMeter:
         self.wait_total_ns = 0
 
     def begin(self, now_ns: int) -> None:
-        """A step begins here; what came since the last ``end`` belongs to no step."""
+        """Start a step here; time since the last ``end`` belongs to no step."""
         self._began = now_ns
         self._wait = 0
 
     def wait(self, duration_ns: int) -> None:
-        """The step that runs has waited this long for data."""
+        """Add this much data wait to the current step."""
         if duration_ns > 0:
             self._wait += duration_ns
 
     def leave_out(self, duration_ns: int) -> None:
-        """So much of the step that runs belongs to whoever measures."""
+        """Subtract this much from the current step: it is the measurement's own time."""
         if duration_ns > 0:
             self._began += duration_ns
 
     def end(self, now_ns: int) -> tuple[int, int]:
-        """Close the step and begin the next; its duration and its data wait, in nanoseconds."""
+        """Close the step and start the next; return its duration and data wait in nanoseconds."""
         step = now_ns - self._began
         if step < 0:
             step = 0
@@ -102,7 +102,7 @@ class StepMeter:
         return step, wait
 
     def _thin(self) -> None:
-        """Keep every second column entry. The next step to keep is already on the wider grid."""
+        """Keep every second entry. The next step to keep is already on the wider grid."""
         half = self._filled // 2
         self._steps[:half] = self._steps[::2]
         self._waits[:half] = self._waits[::2]
@@ -111,7 +111,7 @@ class StepMeter:
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
-        """Which step (from 0) each kept one is."""
+        """The number of each kept step, from 0."""
         return np.arange(self._filled, dtype=np.int64) * self.stride
 
     @property
@@ -127,7 +127,7 @@ class StepMeter:
     def since(
         self, number: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Numbers, durations and data waits (ms) of the kept steps from step ``number`` on."""
+        """Numbers, durations (ms) and data waits (ms) of the kept steps from ``number`` on."""
         first = min(-(-number // self.stride), self._filled)
         numbers = np.arange(first, self._filled, dtype=np.int64) * self.stride
         kept = slice(first, self._filled)

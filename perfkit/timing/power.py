@@ -1,15 +1,14 @@
-"""How small a difference would a comparison have found?
+"""How small a difference would a comparison have detected?
 
-"No difference seen" says something only together with the difference that would have been seen.
-The smallest effect that is seen with 80 % probability is the *minimum detectable effect*
+"No difference seen" means something only together with the difference that would have been seen.
+The smallest effect detected with 80 % probability is the *minimum detectable effect*
 (Bloom 1995, Minimum Detectable Effects, Evaluation Review 19(5))::
 
     effect = (t[α/2] + t[80 %]) · standard error        in logarithms, n - 1 degrees of freedom
 
-The standard error is read from the interval that the comparison gave, whose half width is
-t[α/2] times it: so the prediction is about this interval with all its widenings, not about an
-ideal one. It is predicted from the spread of the blocks, hence itself as uncertain as a standard
-deviation of n values (about ±1/√(2n)).
+The standard error comes from the interval of the comparison, whose half width is t[α/2] times it.
+So the prediction is about this interval with all its widenings, not about an ideal one. It rests on
+the spread of the blocks, and is as uncertain as a standard deviation of n values (about ±1/√(2n)).
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["POWER", "detectable", "power"]
 
-#: The probability with which the detectable effect is found.
+#: The probability of detecting the detectable effect.
 POWER = 0.8
 
 
 def detectable(interval: Interval, n_blocks: int) -> float | None:
-    """The smallest effect found with 80 % probability, as a share: 0.03 is a ratio of 1.03.
+    """The smallest effect detected with 80 % probability, as a share: 0.03 is a ratio of 1.03.
 
-    None where the interval has no end on one side (a single block).
+    None if the interval is unbounded on one side (a single block).
     """
     found = _error(interval, n_blocks)
     if found is None:
@@ -42,7 +41,7 @@ def detectable(interval: Interval, n_blocks: int) -> float | None:
 
 
 def power(interval: Interval, n_blocks: int, effect: float = 0.03) -> float | None:
-    """The probability with which a comparison like this one finds an effect of this share.
+    """The probability that a comparison like this one detects an effect of this share.
 
     None as in :func:`detectable`.
     """

@@ -1,8 +1,8 @@
-"""A training loop that is watched from its loader: ``for batch in WatchedRun(loader)``.
+"""A training loop watched from its loader: ``for batch in WatchedRun(loader)``.
 
-The loop is the user's own. Between two batches the run knows when one was asked for and when it
-came, so it splits each step into data wait and the rest without a hook or a thread. What it
-shows, and where, is an observer's business.
+The loop is the user's own. The run knows when each batch was requested and when it arrived, so it
+splits each step into data wait and the rest without a hook or a thread. An observer decides what to
+show, and where.
 """
 
 from __future__ import annotations
@@ -35,24 +35,23 @@ __all__ = ["Observer", "RunSummary", "Update", "WatchedRun"]
 
 DEFAULT_HZ = 2.0
 MOST_HZ = 10.0
-# The first updates come faster, so that the plot is alive at once and a short run has enough
-# memory readings to tell a trend.
+# The first updates come faster, so that the plot moves at once and a short run has enough memory
+# readings for a trend.
 _EARLY_UPDATES = 10
 _EARLY_PERIOD_NS = 100_000_000
-# However long an update takes, the next one waits this many times longer: updates cost at most
-# 0.5 % of the run, half of what watch may cost in all.
+# The next update waits this many times as long as the last one took: updates cost at most 0.5 % of
+# the run, half of what watch may cost in all.
 _REST_AFTER_UPDATE = 200
-# Points in one update; more steps than that are drawn as means of neighbours.
+# Points per update; more steps than that are drawn as means of neighbours.
 _MOST_POINTS = 200
-# Readings kept of the memory; when full, every second is dropped.
+# Memory readings kept; when full, every second one is dropped.
 _MOST_READINGS = 2048
-# A step is overdue when it has taken half as long again as the median of the last ones, and at
-# least 20 ms more.
+# A step is overdue when it takes 1.5 times the median of the last ones, and at least 20 ms more.
 _OVERDUE = 1.5
 _OVERDUE_NS = 20_000_000
 _RECENT = 200
 _MARK_FROM_NS = 2_000_000_000
-# One update in eleven days: slower ones would be none, and tiny rates overflow.
+# One update in eleven days: anything slower is no update at all, and tiny rates overflow.
 _LEAST_HZ = 1e-6
 _LONGEST_NAME = 80
 # How a loop ends that asks for no further batch: a break, a count of steps that is reached, an
@@ -92,13 +91,13 @@ class Update:
 
 
 class Observer(Protocol):
-    """Who shows a run. Its failures never reach the user's loop; they become a warning."""
+    """Shows a run. Its failures never reach the user's loop; they become a warning."""
 
     def begin(self, run: WatchedRun) -> None:
         """An epoch begins."""
 
     def update(self, update: Update) -> None:
-        """Called a few times a second between two steps."""
+        """Called a few times a second, between two steps."""
 
     def end(self, summary: RunSummary) -> None:
         """An epoch is over, however it ended."""
@@ -107,25 +106,24 @@ class Observer(Protocol):
 class WatchedRun:
     """An iterable around a loader that times the loop over it.
 
-    It can be looped over again (epochs): steps go on counting. When the same object is looped
-    over while a loop over it still runs, the newest loop is the one that is measured; the older
-    one goes on unmeasured.
+    It can be looped over again for more epochs; step numbers continue. If a second loop starts
+    while the first is still running, the newer one is measured and the older one continues
+    unmeasured.
 
-    No reference to a batch is kept, and the loader's iterator lives as long as it would in a
-    bare loop.
+    It keeps no reference to a batch, and the loader's iterator lives as long as in a bare loop.
 
     Args:
         loader: anything that can be looped over.
-        total: steps of an epoch; by default ``len(loader)`` where that exists.
-        name: what the run is called.
-        observer: who shows it.
+        total: steps per epoch; by default ``len(loader)`` if it has a length.
+        name: the run's name.
+        observer: shows the run.
         hz: updates per second.
-        now: clock in nanoseconds.
-        read_memory: called at updates only.
-        mark: begins to observe what else the machine does.
+        now: the clock, in nanoseconds.
+        read_memory: called only at updates.
+        mark: starts to observe what else the machine does.
 
     Raises:
-        UsageError: ``loader`` cannot be looped over, or a number makes no sense.
+        UsageError: ``loader`` cannot be looped over, or a number is invalid.
     """
 
     def __init__(
@@ -142,7 +140,7 @@ class WatchedRun:
     ) -> None:
         _check_iterable(loader)
         if total is not None and (isinstance(total, bool) or not isinstance(total, int)):
-            raise UsageError(f"total is a number of steps, got {total!r}")
+            raise UsageError(f"total must be a whole number of steps, got {total!r}")
         if total is not None and total < 0:
             raise UsageError(f"total cannot be negative, got {total}")
         check_hz("updates per second", hz)
@@ -169,9 +167,9 @@ class WatchedRun:
         self._make_mark = mark
         self._mark: BusyMark | None = None
         self._busy: Busy | None = None
-        self._loop: object | None = None  # token of the loop that is measured
+        self._loop: object | None = None  # token of the loop being measured
         self._consumer: CodeType | None = None
-        self._expected: int | None = None  # batches that this loop will be given
+        self._expected: int | None = None  # batches that this loop will get
         self._handed = 0
         self._working = False
         self._size: int | None = None
@@ -194,11 +192,11 @@ class WatchedRun:
     def __len__(self) -> int:
         return len(self._loader)
 
-    # A small set that training loops use, by name. Everything else is at `.loader`: a forwarding
+    # The few attributes that training loops use. Everything else is at `.loader`: a forwarding
     # __getattr__ would hide a misspelt name.
     @property
     def loader(self) -> Any:
-        """What was wrapped."""
+        """The wrapped loader."""
         return self._loader
 
     @property
@@ -228,17 +226,17 @@ class WatchedRun:
 
     @property
     def total(self) -> int | None:
-        """Steps of an epoch, where it is known."""
+        """Steps per epoch, if known."""
         if self._given_total is not None:
             return self._given_total
         try:
             return len(self._loader)
-        except Exception:  # no length, one that depends on the data, or one that is none
+        except Exception:  # no length, one that depends on the data, or an invalid one
             return None
 
     @property
     def running(self) -> bool:
-        """Whether a loop over it has begun and not ended."""
+        """Whether a loop over it is running."""
         return self._loop is not None
 
     @property
@@ -248,7 +246,7 @@ class WatchedRun:
 
     @property
     def summary(self) -> RunSummary:
-        """The whole run so far; complete when the loop has ended, however it ended."""
+        """The run so far; complete once the loop has ended, however it ended."""
         if self._summary is not None:
             return self._summary
         summary = self._summarise()
@@ -257,12 +255,12 @@ class WatchedRun:
         return summary
 
     def note_problem(self, problem: str) -> None:
-        """Something about showing this run that its summary must tell."""
+        """Add a problem with showing this run to the summary's warnings."""
         self._problems.append(problem)
 
     def __iter__(self) -> Iterator[Any]:
         loop = object()
-        # Only the loader's own exceptions reach the loop: what fails in here switches itself off.
+        # Only the loader's own exceptions reach the loop: a failure in here switches itself off.
         guard = self._instrument
         came, asked = guard.hook(self._came), guard.hook(self._asked)
         ended = _LEFT
@@ -270,8 +268,8 @@ class WatchedRun:
             guard.hook(self._open)(loop)
             self._consumer = sys._getframe(1).f_code
             source = iter(self._loader)
-            # Emptied before the batch is handed out: this frame must not keep it alive while
-            # the loop works on it or the next one is fetched.
+            # Emptied before the batch is handed out: this frame must not keep it alive while the
+            # loop uses it or the next one is fetched.
             box: list[Any] = []
             while True:
                 try:
@@ -316,12 +314,12 @@ class WatchedRun:
         self._meter.begin(self._asked_ns)
 
     def _came(self, batch: Any) -> None:
-        """A batch has come and is about to be handed out."""
+        """A batch has arrived and is about to be handed out."""
         now = self._now
         self._came_ns = came = now()
         self._meter.wait(came - self._asked_ns)
         self._size = None
-        if self._counted:  # one batch without a size, and nothing is known of the sum
+        if self._counted:  # after one batch without a size the sum is unknown
             self._size = self._count(batch)
             looked = now() - came
             self._meter.leave_out(looked)
@@ -346,14 +344,14 @@ class WatchedRun:
             self._starts.append((meter.n - 1, step_ns, wait_ns))
         if asked >= self._due_ns:
             self._update(asked)
-            # what the update took belongs to no step
+            # the update's time belongs to no step
             self._asked_ns = asked = self._now()
             meter.begin(asked)
         self._lookout.begins(meter.n, asked)
 
     @property
     def _all_handed_out(self) -> bool:
-        """Whether the loop has had every batch. Trainers that count batches do not ask again."""
+        """Whether the loop has had every batch. Trainers that count batches never ask again."""
         return self._expected is not None and self._handed >= self._expected > 0
 
     @property
@@ -377,10 +375,10 @@ class WatchedRun:
         return f"ended after {fmt_count(self._handed)}{of} batches{epoch}"
 
     def settle(self) -> None:
-        """End a loop that has had every batch and never asked for one more.
+        """End a loop that has had every batch and never asked for another.
 
-        Frameworks call ``next`` as often as ``len`` says and keep the iterator. Nobody knows when
-        the last step was over, so it is not timed.
+        Frameworks call ``next`` exactly ``len`` times and keep the iterator. The end of the last
+        step is unknown, so it is not timed.
         """
         if self._loop is not None and self._all_handed_out:
             with self._instrument.guard("closing"):
@@ -399,7 +397,7 @@ class WatchedRun:
         now = self._now()
         if self._working and self._all_handed_out:
             ended = "finished"
-            now = self._came_ns  # whatever came later is not known to be the loop's
+            now = self._came_ns  # later time may not be the loop's
         self._working = False
         if self._mark is not None:
             busy, self._mark = self._mark.until_now(), None
@@ -413,7 +411,7 @@ class WatchedRun:
         self._tell(lambda observer: observer.end(summary))
 
     def _update(self, now_ns: int) -> None:
-        """Read the memory and tell the observer; a failure of ours never ends the user's loop."""
+        """Read the memory and notify the observer; our failures never end the user's loop."""
         if self._updates_failed:
             return
         try:
@@ -466,7 +464,7 @@ class WatchedRun:
         self._update_ns += max(self._now() - after, 0)
 
     def _look_out(self) -> None:
-        """From the first update on: for steps that are overdue, and for a busy machine."""
+        """From the first update on, watch for overdue steps and for a busy machine."""
         if self._loop is None:
             return
         _, recent_ms, _ = self._meter.since(max(self._meter.n - _RECENT * self._meter.stride, 0))
@@ -474,7 +472,7 @@ class WatchedRun:
             usual_ns = 1e6 * float(np.sort(recent_ms)[len(recent_ms) // 2])
             self._lookout.limit_ns = int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS))
         self._lookout.start(self._consumer)
-        # a mark costs some 10 ms: short runs go without
+        # a mark costs some 10 ms, so short runs skip it
         if self._mark is None and self._now() - self._began_ns >= _MARK_FROM_NS:
             self._mark = self._make_mark()
 
@@ -511,13 +509,13 @@ class WatchedRun:
 
     def _note(self, step: int, memory: Footprint) -> None:
         if self._memory and self._memory[-1][1].kind != memory.kind:
-            self._memory.clear()  # CUDA came up meanwhile: another quantity begins
+            self._memory.clear()  # CUDA was initialised meanwhile: this is another quantity
         self._memory.append((step, memory))
         if len(self._memory) >= _MOST_READINGS:
             del self._memory[1::2]
 
     def _tell(self, say: Callable[[Observer], None]) -> None:
-        """Speak to the observer; one that fails is left out from then on, the loop goes on."""
+        """Call the observer; if it fails, it is dropped and the loop continues."""
         if self._observer is None:
             return
         try:
@@ -533,7 +531,7 @@ class WatchedRun:
         looped_ns = self._looped_ns
         if self._loop is not None:
             looped_ns += max(self._now() - self._began_ns, 0)
-        # a trainer that counts batches never asks for one too many: its loop ends unseen
+        # a trainer that counts batches never asks for one more, so its loop ends unseen
         over = self._loop is not None and self._working and self._all_handed_out and meter.n
         ended = "finished" if over else self._ended
         return summarize_run(
@@ -563,7 +561,7 @@ class WatchedRun:
 
 
 def check_hz(what: str, hz: object) -> None:
-    """Refuse a rate that is no number, too small to count in time, or above 10 a second."""
+    """Refuse a rate that is not a number, too small to matter, or above 10 per second."""
     real = isinstance(hz, numbers.Real) and not isinstance(hz, bool)
     if not real or not _LEAST_HZ <= hz <= MOST_HZ:  # type: ignore[operator]
         raise UsageError(
@@ -578,7 +576,7 @@ def _check_iterable(loader: Any) -> None:
         return
     hint = "pass a DataLoader, a list, a generator …"
     if isinstance(loader, type):
-        hint = f"that is the class, make one: {loader.__name__}(…)"
+        hint = f"that is a class, pass an instance: {loader.__name__}(…)"
     elif callable(loader):
         hint = "if that function makes batches, call it: watch(" + _name_of(loader) + "())"
     raise UsageError(f"watch() cannot loop over {_name_of(loader)} ({kind.__name__}): {hint}")

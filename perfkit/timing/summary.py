@@ -1,8 +1,8 @@
-"""Many measurements of one thing as n, median and interval, with their doubt.
+"""Many measurements of one thing as n, median and interval, with reasons to doubt them.
 
-A step time is a distribution with warm-up, drift and outliers, so its centre is the median, and
-the median's interval comes from order statistics: no shape of distribution is assumed. Values
-that follow one another in time are correlated; the interval is widened by how much.
+A step time is a distribution with warm-up, drift and outliers, so its centre is the median, and the
+median's interval comes from order statistics, which assume no shape. Successive values are
+correlated; the interval is widened accordingly.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from perfkit.words import fmt_chosen_share, fmt_ratio, fmt_share
 
 __all__ = ["Summary", "drift_of", "summarize"]
 
-# The middle half of the values is wider than a quarter of the median: what
-# torch.utils.benchmark (utils/common.py, _IQR_GROSS_WARN_THRESHOLD) calls a gross spread.
+# The middle half of the values spans more than a quarter of the median: torch.utils.benchmark
+# (utils/common.py, _IQR_GROSS_WARN_THRESHOLD) calls this a gross spread.
 _WIDE_SPREAD = 0.25
 # A change of less than 5 % over the series is lost in the usual noise of a step.
 DRIFT_FROM = 0.05
-# The first value stands out when it is this many times the median of the others.
+# The first value is an outlier if it is this many times the median of the others.
 _WARM_UP_FACTOR = 2.0
-# Below this the usual 95 % interval cannot be reached even by the whole range (1 - 2 * 0.5**5).
+# With fewer values not even the whole range is a 95 % interval (1 - 2 * 0.5**5).
 _FEW = 6
-# Exact binomial ranks up to here; beyond, the normal approximation is right to a rank.
+# Exact binomial ranks up to this n; above, the normal approximation is right to one rank.
 _EXACT_UP_TO = 500
-# Correlation in time cannot be judged from fewer values.
+# Fewer values cannot show correlation in time.
 _CORRELATION_FROM = 20
 
 
@@ -46,10 +46,10 @@ class Summary(Shown):
         n: how many values.
         median: their median, in ``unit``.
         low, high: interval of the median at ``confidence``, in ``unit``.
-        confidence: what the interval reaches; less than asked for where n is too small.
+        confidence: what the interval reaches; less than requested if n is too small.
         unit: of all figures, e.g. ``"ms"``.
         minimum, maximum: the extremes, in ``unit``.
-        warnings: what makes these figures doubtful, a sentence each.
+        warnings: reasons to doubt these figures, one sentence each.
     """
 
     n: int
@@ -63,7 +63,7 @@ class Summary(Shown):
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """This summary as plain JSON types."""
         return {
             "n": self.n,
             "median": self.median,
@@ -82,21 +82,21 @@ def summarize(
 ) -> Summary:
     """Summarise values in the order in which they were measured.
 
-    The interval runs between two order statistics (David and Nagaraja, Order Statistics, 7.1),
-    whose ranks are moved apart by the square root of the autocorrelation time of the signs
-    about the median: correlated values say less than as many independent ones.
+        The interval runs between two order statistics (David and Nagaraja, Order Statistics, 7.1),
+    whose ranks are moved apart by the square root of the autocorrelation time of the signs about
+    the median: n correlated values are worth less than n independent ones.
 
     Args:
-        values: measurements in time order; all finite, none negative.
-        unit: what they are counted in.
-        confidence: of the interval of the median, between 0 and 1.
+        values: measurements in time order, all finite and ≥ 0.
+        unit: their unit.
+        confidence: confidence level of the median's interval, between 0 and 1.
 
     Raises:
-        UsageError: there is no value, or one is negative or not finite, or ``confidence`` is
-            not between 0 and 1.
+        UsageError: there are no values, one is negative or not finite, or ``confidence`` is not
+            between 0 and 1.
     """
     if not 0 < confidence < 1:
-        raise UsageError(f"confidence must lie between 0 and 1, got {confidence!r}")
+        raise UsageError(f"confidence must be between 0 and 1, got {confidence!r}")
     data = _checked(values)
     n = len(data)
     ordered = np.sort(data)
@@ -118,7 +118,7 @@ def summarize(
 
 
 def drift_of(values: npt.ArrayLike) -> Trend | None:
-    """The trend of a series of times if it is clear and at least 5 %, else None."""
+    """The trend of a series of times, if it is clear and at least 5 %, else None."""
     found = trend(values)
     if found is None or not found.clear or abs(found.relative) < DRIFT_FROM:
         return None
@@ -142,12 +142,12 @@ def _checked(values: Iterable[float] | npt.ArrayLike) -> npt.NDArray[np.float64]
 
 
 def _lower_rank(n: int, confidence: float) -> tuple[int, float]:
-    """Rank (from 1) of the interval's lower end for independent values, and what it reaches."""
+    """Rank (from 1) of the interval's lower end for independent values, and its confidence."""
     tail = (1 - confidence) / 2
     if n > _EXACT_UP_TO:
         half = NormalDist().inv_cdf(1 - tail) * math.sqrt(n) / 2
         return max(1, math.floor((n + 1) / 2 - half)), confidence
-    below = 0.0  # P(fewer than `rank` values lie under the true median)
+    below = 0.0  # P(fewer than `rank` values are below the true median)
     rank = 0
     while below + math.comb(n, rank) * 0.5**n <= tail:
         below += math.comb(n, rank) * 0.5**n
@@ -170,7 +170,7 @@ def _correlation_time(data: npt.NDArray[np.float64]) -> float:
     power = float(signs @ signs)
     if power == 0:
         return 1.0
-    # autocorrelation at all lags at once, through the power spectrum (padded: no wrap-around)
+    # autocorrelation at all lags, from the power spectrum (padded, so it does not wrap around)
     spectrum = np.fft.rfft(signs, 2 * n)
     shares = np.fft.irfft(np.abs(spectrum) ** 2)[1 : n // 4] / power
     sums = 1 + 2 * np.cumsum(shares)

@@ -1,8 +1,8 @@
-"""Does a series rise or fall over the run, clearly?
+"""Does a series clearly rise or fall over the run?
 
-Step times are heavy-tailed and correlated, so a least-squares line is no witness. The slope is
-Theil and Sen's (the median of all pairwise slopes of bin medians), its doubt Kendall's, widened
-by the correlation that is left between neighbouring bins.
+Step times are heavy-tailed and correlated, so least squares cannot be trusted. The slope is Theil
+and Sen's (the median of all pairwise slopes of bin medians), its interval Kendall's, widened by the
+remaining correlation between neighbouring bins.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy.typing as npt
 
 __all__ = ["Trend", "trend"]
 
-# Medians of at most this many bins: outliers fall out, and all pairs stay cheap (780).
+# Medians of at most this many bins: outliers drop out, and all pairs stay cheap (780).
 _BINS = 40
-# Fewer points than this say nothing about a trend.
+# Fewer points cannot show a trend.
 _FEWEST = 10
-# Two-sided p < 0.001: nobody asked for the trend, so it must hardly ever be a false one.
+# Two-sided p < 0.001: the user did not ask for a trend, so false alarms must be very rare.
 _CLEAR_P = 0.001
 _CONFIDENCE = 0.95
-# A line this many standard deviations of its residual high: of 9600 simulated AR(1) series of
-# 20 to 2000 points with correlations up to 0.98 none came above 18.
+# A line that rises by this many standard deviations of its residual. None of 9600 simulated AR(1)
+# series of 20 to 2000 points with correlations up to 0.98 exceeded 18.
 _FAR_ABOVE = 20.0
 
 
@@ -38,8 +38,8 @@ class Trend:
         slope: change of the value per unit of x.
         low, high: 95 % interval of the slope (Sen 1968, widened for correlation).
         change: slope times the range of x, in the unit of the value.
-        level: the median of the value, for relative thresholds.
-        clear: Kendall's test says p < 0.001, and both halves of the series go the same way.
+        level: the median of the values, for relative thresholds.
+        clear: Kendall's test gives p < 0.001, and both halves of the series go the same way.
     """
 
     slope: float
@@ -67,7 +67,7 @@ class Trend:
 
 
 def trend(values: npt.ArrayLike, x: npt.ArrayLike | None = None) -> Trend | None:
-    """The robust trend of a series; None where it has fewer than 10 points or no range in x."""
+    """The robust trend of a series; None for fewer than 10 points or no range in x."""
     y_all = np.asarray(values, dtype=np.float64)
     x_all = np.arange(len(y_all), dtype=np.float64) if x is None else np.asarray(x, np.float64)
     if len(y_all) < _FEWEST or np.ptp(x_all) <= 0:
@@ -118,9 +118,9 @@ def _pairwise_slopes(x: _Array, y: _Array) -> _Array:
 def _correlation_widening(residual: _Array, change: float) -> float:
     """Variance inflation (1 + r) / (1 - r) from the lag-1 correlation of the residual ranks.
 
-    For AR(1) noise that is the inflation of a mean's variance; it serves Kendall's S in the
-    same way (Yue and Wang 2004). Where the line is far above what is left of it, however that
-    hangs together (a slight curve, say), it is not the noise that made the line.
+    For AR(1) noise that is the inflation of a mean's variance, and it applies to Kendall's S too
+    (Yue and Wang 2004). A line far larger than its residual was not made by noise, however
+    correlated the residual is (from a slight curve, say).
     """
     if change > _FAR_ABOVE * float(np.std(residual)):
         return 1.0
@@ -128,13 +128,13 @@ def _correlation_widening(residual: _Array, change: float) -> float:
     ranks -= ranks.mean()
     power = float(ranks @ ranks)
     r = float(ranks[1:] @ ranks[:-1]) / power if power > 0 else 0.0
-    # +2/n: the sample correlation of a short series is biased downwards by about that
+    # +2/n: the sample correlation of a short series is biased down by about that much
     r = min(max(r + 2 / len(ranks), 0.0), 0.9)
     return (1 + r) / (1 - r)
 
 
 def _halves_agree(x: _Array, y: _Array, slope: float) -> bool:
-    """Each half goes the same way, at least a quarter as fast: a single jump is no trend."""
+    """Each half goes the same way, at least a quarter as fast: one jump is not a trend."""
     middle = len(x) // 2
     halves = (slice(None, middle), slice(middle, None))
     return all(

@@ -1,4 +1,4 @@
-"""What a watched run says as a whole: one sentence, and the figures behind it."""
+"""The verdict on a watched run: one sentence, and the figures behind it."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from perfkit.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share, pl
 
 __all__ = ["MemoryUse", "RunCurve", "RunFacts", "RunSummary", "summarize_run"]
 
-# A loader that never waits divides the step by at most 1 / (1 - share): 2× at one half, 1.25× at
-# a fifth. Below a fifth other things are worth more work.
+# A loader without waits makes a step at most 1 / (1 - share) times as fast: 2× at one half, 1.25×
+# at a fifth. Below a fifth other things are better worth the work.
 DATA_BOUND_FROM = 0.5
 PARTLY_FROM = 0.2
-# Beyond this a gain is no prediction any more: something else would bound the step.
+# A larger gain is not a prediction: something else would bound the step first.
 _MOST_GAIN = 100
-# Steps after the first of the run that are left out too: caches, cuDNN's choice, compilation.
+# Further steps left out after the first: caches, cuDNN's choice of algorithm, compilation.
 _WARM_UP_STEPS = 2
 _WARM_UP_AWAY_FROM = 10
-# Mean far above median: long steps at intervals, such as workers that deliver in bursts. Those
-# of more than twice the median are the long ones.
+# A mean far above the median: long steps at intervals, such as from workers that deliver in bursts.
+# Steps of more than twice the median are the long ones.
 _UNEVEN_FROM = 1.5
 _LONG_FROM = 2.0
-# They come "every 10th" where so many of the distances between them are the same.
+# They come "every 10th" step if this share of the distances between them is the same.
 _REGULAR = 0.8
 _LISTED = 3
 # Long steps of which none is longer than another by more than this have one length in words.
 _ALIKE = 1.25
 # The sentence mentions starting the loader when it takes a tenth of the run.
 _STARTS_FROM = 0.1
-# Memory counts as creeping when it grows clearly, and by more than the counter's own grain over
-# the run: an allocator's counter is exact, resident size moves by what malloc keeps (a few MiB).
+# Memory creeps if it clearly grows, by more than the counter's own noise over the run: an
+# allocator's counter is exact, resident size varies by what malloc keeps (a few MiB).
 _CREEP_FROM_BYTES = {"allocated": 256 * 1024, "resident": 8 * 2**20}
 _CREEP_FROM_SHARE = {"allocated": 0.0, "resident": 0.01}
 _GROWING = {"allocated": "allocated memory", "resident": "memory in use (malloc)"}
@@ -57,7 +57,7 @@ _Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunFacts:
-    """What was counted; see :class:`~perfkit.timing.run.WatchedRun`, which fills it in."""
+    """What was counted; filled in by :class:`~perfkit.timing.run.WatchedRun`."""
 
     name: str
     ended: str
@@ -87,8 +87,8 @@ class MemoryUse:
 
     Attributes:
         kind: ``"allocated"`` (CUDA allocator) or ``"resident"`` (this process).
-        label: that in words.
-        first_bytes, last_bytes, highest_bytes: of the readings; the true peak within a step may
+        label: the kind in words.
+        first_bytes, last_bytes, highest_bytes: among the readings; the true peak within a step may
             be higher.
         n_readings: how many.
         creep: bytes per step, where memory clearly grows in every third of the run; else None.
@@ -118,12 +118,12 @@ class MemoryUse:
 
 @dataclass(frozen=True, eq=False)
 class RunCurve:
-    """The run to draw, at most 2000 points: means of neighbours where there were more steps.
+    """The run to draw, at most 2000 points; with more steps, means of neighbours.
 
     Attributes:
-        numbers: of the steps, from 1; first steps of an epoch are left out.
-        step_ms, wait_ms: at these.
-        memory_numbers, memory_bytes: the readings.
+        numbers: step numbers from 1; the first step of each epoch is left out.
+        step_ms, wait_ms: durations and data waits of these steps.
+        memory_numbers, memory_bytes: the memory readings and their step numbers.
     """
 
     numbers: _Array
@@ -135,7 +135,7 @@ class RunCurve:
 
 @dataclass(frozen=True, eq=False)
 class RunSummary(Shown):
-    """A whole watched run.
+    """The summary of a watched run.
 
     Attributes:
         name: of the run.
@@ -149,10 +149,10 @@ class RunSummary(Shown):
             step was completed.
         mean_step_ms: mean of the same steps.
         wait_share: data wait as a share of the time of these steps, between 0 and 1.
-        wait_low, wait_high: its 95 % interval over 20 stretches of the run; None for few steps.
-        batch_size: samples of the largest batch; None where batches tell no size.
-        samples_per_s, steps_per_s: over all steps, first steps included.
-        starts_ms: until the first batch of each epoch was there.
+        wait_low, wait_high: its 95 % interval, over 20 stretches of the run; None for few steps.
+        batch_size: samples in the largest batch; None if the size is unknown.
+        samples_per_s, steps_per_s: over all steps, including the first ones.
+        starts_ms: milliseconds until the first batch of each epoch arrived.
         drift: of the step time, if it is clear and at least 5 %.
         memory: readings and creep; None where none was taken.
         update_share: what live updates and looking at batches took of the run; in no step.
@@ -194,7 +194,7 @@ class RunSummary(Shown):
     busy: Busy | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types, without the curve."""
+        """This summary as plain JSON types, without the curve."""
         return {
             "name": self.name,
             "sentence": self.sentence,
@@ -248,7 +248,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
             "into one another while medians over many converge to the true step"
         )
     if step is not None:
-        # the sentence mentions drift, with a threshold of its own
+        # the sentence mentions drift, with its own threshold
         warnings += [w for w in step.warnings if not w.startswith("drift")]
     warnings += facts.problems
     return RunSummary(
@@ -336,8 +336,8 @@ def _wait_share(
 ) -> tuple[float | None, float | None, float | None]:
     """Data wait over step time, with the interval of a ratio estimator over stretches of the run.
 
-    Neighbouring steps depend on one another (workers deliver in bursts), stretches hardly do:
-    Cochran, Sampling Techniques, 6.4.
+    Neighbouring steps are dependent (workers deliver in bursts); stretches hardly are. Cochran,
+    Sampling Techniques, 6.4.
     """
     total = float(step_ms.sum())
     if total <= 0:
@@ -475,7 +475,7 @@ def _sentence(
 
 
 def _uneven(steps: _Steps, median: float, during: Callable[[set[int]], str]) -> str:
-    """Which steps are the long ones, how long they are, and what ran in them."""
+    """Which steps are long, how long, and what ran in them."""
     long = steps.step_ms > _LONG_FROM * median
     if not long.any():
         return f"steps are uneven, their mean is {fmt_ms(float(steps.step_ms.mean()))}"
