@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-#: The cores that the process had before it was pinned; loader workers get theirs from them.
+#: The cores that the process had before it was pinned; loader workers get a share of them.
 _before: tuple[int, ...] | None = None
 
 
 def allowed() -> tuple[int, ...]:
-    """The cores of this process, as they were before :func:`pin`."""
+    """The cores of this process before :func:`pin`."""
     if _before is not None:
         return _before
     return tuple(sorted(os.sched_getaffinity(0)))
@@ -20,8 +20,8 @@ def allowed() -> tuple[int, ...]:
 def split(values: Mapping[str, Any], cores: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """The cores of the training process and those of its workers.
 
-    ``"one"``: both on the first core. ``"apart"``: each worker a core from the end, the training
-    process the rest, at least one. Otherwise all for both.
+    ``"one"``: both share the first core. ``"apart"``: each worker gets a core from the end, the
+    training process the rest, at least one. Otherwise both get all.
     """
     affinity = values.get("affinity", "any")
     if affinity == "one":
@@ -34,7 +34,7 @@ def split(values: Mapping[str, Any], cores: tuple[int, ...]) -> tuple[tuple[int,
 
 
 def pin(values: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """Put this process on its cores; None where they are left as they are."""
+    """Pin this process to its cores and return them; None if they are left unchanged."""
     global _before
     if values.get("affinity", "any") == "any":
         return None
@@ -45,11 +45,11 @@ def pin(values: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 class PinWorker:
-    """``worker_init_fn`` of a DataLoader: puts a worker on the cores of the workers."""
+    """``worker_init_fn`` for a DataLoader: pins each worker to the workers' cores."""
 
     def __init__(self, cores: tuple[int, ...]) -> None:
         self.cores = cores
 
     def __call__(self, worker_id: int) -> None:
-        """Called in the worker as it begins."""
+        """Called in the worker at its start."""
         os.sched_setaffinity(0, self.cores)

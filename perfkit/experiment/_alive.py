@@ -1,6 +1,6 @@
-"""What was alive in a run's process when its memory ran out, and what would help.
+"""What was alive in a run's process when it ran out of memory, and what would help.
 
-Asked only after the failure itself was told, so that nothing here can hide it.
+Collected only after the failure itself has been reported, so nothing here can hide it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ __all__ = ["Alive", "alive"]
 _TENSORS = 8
 _LONGEST_NAME = 60
 _LONGEST_TEXT = 6000
-#: Share of the tensors' memory from which those without a category get a line.
+#: Tensors without a category get a line if they hold at least this share of the tensors' memory.
 _WORTH = 0.15
 
 
 class Alive(NamedTuple):
-    """For the one line of a result, and for the text below its traceback."""
+    """One sentence for the result, and text to show below its traceback."""
 
     sentence: str
     text: str
 
 
 def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
-    """Take stock while the error's traceback still holds the workload's variables.
+    """List what is alive while the error's traceback still holds the workload's variables.
 
     Args:
-        error: what the workload raised; one that says that memory ran out.
-        cuda: the CUDA runtime to ask; the process's own unless a test gives another.
+        error: the out-of-memory error that the workload raised.
+        cuda: the CUDA runtime to query; by default the process's own.
     """
     from perfkit.memory.live import now
     from perfkit.memory.out_of_memory import remedies, requested_bytes
@@ -52,7 +52,7 @@ def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
     allocator = next((a for a in state.allocators if f"cuda:{a.device}" == device), None)
     asked = requested_bytes(error)
     biggest = [t for t in state.biggest if t.device == device]
-    # what was there when the step began is not known: nothing is said about it
+    # what existed when the step began is unknown, so say nothing about it
     found = list(remedies(parts, dict.fromkeys(parts, 0), allocator) if parts else ())
     if parts and parts["other"] >= max(_WORTH * total, 1):
         found.append(_let_go(parts["other"], biggest))
@@ -70,9 +70,9 @@ def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
             for a in state.allocators
         ),
         f"  resident set of the process: {fmt_bytes(state.resident_bytes)}",
-        *([f"  asked for and refused: {fmt_bytes(asked)}"] if asked is not None else []),
+        *([f"  requested and refused: {fmt_bytes(asked)}"] if asked is not None else []),
         *_where(error.__traceback__),
-        *(["The biggest tensors:"] if biggest else []),
+        *(["The largest tensors:"] if biggest else []),
         *(f"  {_row(tensor)}{_made(tensor, frames)}" for tensor in biggest),
         *(["What would help:"] if found else []),
         *(f"  - {words}" for words in found),
@@ -85,7 +85,7 @@ def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
 
 
 def _variables(tb: TracebackType | None) -> dict[str, Any]:
-    """The user's variables by name, those of inner functions before those of outer ones."""
+    """The user's variables by name, inner functions before outer ones."""
     names: dict[str, Any] = {}
     inner: dict[str, Any] = {}
     for frame in reversed(_frames(tb)):
@@ -95,13 +95,13 @@ def _variables(tb: TracebackType | None) -> dict[str, Any]:
 
 
 def _frames(tb: TracebackType | None) -> list[FrameType]:
-    """Those of the user's functions, the innermost first."""
+    """Frames of user functions, innermost first."""
     frames = [frame for frame, _ in traceback.walk_tb(tb)]
     return [f for f in reversed(frames) if not is_library(f.f_code.co_filename)]
 
 
 def _device(error: BaseException, state: MemoryNow) -> str:
-    """Where it ran out: the GPU that torch names, else the one that holds the most, else the CPU.
+    """The device that ran out: the GPU that torch names, else the fullest one, else the CPU.
 
     torch says "GPU 1 has a total capacity of …", and with cudaMallocAsync "Allocation on device
     1 would exceed allowed memory".
@@ -138,7 +138,7 @@ def _row(tensor: LiveTensor) -> str:
 
 
 def _made(tensor: LiveTensor, frames: list[FrameType]) -> str:
-    """The line that made it, where a variable of a running function leads to it."""
+    """The line that created it, if a variable of a running function leads to it."""
     from perfkit.memory.made_at import lines_of
 
     found = lines_of(tensor.name, frames) if tensor.name else None
@@ -161,13 +161,13 @@ def _let_go(nbytes: int, biggest: list[LiveTensor]) -> str:
     names = [_name(t) for t in biggest if t.category == "other" and t.name]
     which = f" ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})" if names else ""
     return (
-        f"free what the step does not need: {fmt_bytes(nbytes)} are neither the model's nor a "
-        f"graph's{which}; inputs are among them; perfkit.find_leaks finds who holds what grows"
+        f"free what the step does not need: {fmt_bytes(nbytes)} belong to neither the model nor a "
+        f"graph{which}; inputs are among them; perfkit.find_leaks shows what grows and who holds it"
     )
 
 
 def _capacity(error: BaseException, device: str) -> int | None:
-    """What the device has in all; None where neither torch nor the system says."""
+    """The device's total memory in bytes; None if neither torch nor the system reports it."""
     if device == "cpu":
         return memory_bytes()
     said = re.search(r"total capacity of ([\d.]+) GiB", str(error))
@@ -175,7 +175,7 @@ def _capacity(error: BaseException, device: str) -> int | None:
 
 
 def _ask_for_less(asked: int, held: int, capacity: int | None) -> str:
-    """One request that is larger than everything alive: what is alive is not the problem."""
+    """Advice for a request larger than everything alive: what is alive is not the problem."""
     if capacity is not None and asked > capacity:
         return (
             f"ask for less at once: this line asks for {fmt_bytes(asked)} and there are "

@@ -1,6 +1,6 @@
-"""Settings that perfkit puts into effect by itself, in the process of the run.
+"""Settings that perfkit itself applies in the run's process.
 
-The rest is up to the workload, with the helpers of
+The workload applies the rest, with the helpers of
 :class:`~perfkit.experiment.settings.Settings`.
 """
 
@@ -12,19 +12,19 @@ from typing import Any
 
 from perfkit.experiment import _affinity
 
-# cuBLAS gives the same sums each time only with a fixed workspace; it reads this when it starts.
+# cuBLAS is deterministic only with a fixed workspace; it reads this when it starts.
 _CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 
 
 def apply(values: Mapping[str, Any], threads: int | None) -> None:
-    """Put the declared ones into effect; the others stay as torch has them.
+    """Apply the declared settings; all others keep torch's defaults.
 
     Args:
-        threads: of the kernel's torch, for a workload that does not declare them.
+        threads: torch's thread count in the kernel, for a workload that does not declare it.
     """
     import torch
 
-    # before torch starts its threads, which inherit the cores
+    # before torch starts its threads, because they inherit the cores
     cores = _affinity.pin(values)
     wanted = values.get("threads", threads)
     if cores is not None and "threads" not in values:
@@ -33,7 +33,7 @@ def apply(values: Mapping[str, Any], threads: int | None) -> None:
         torch.set_num_threads(wanted)
     if "precision" in values and torch.cuda.is_available():
         tf32 = values["precision"] != "fp32"
-        # fp32 means fp32: cuDNN's convolutions would use TF32 unless told not to
+        # fp32 means fp32: by default cuDNN's convolutions would use TF32
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = tf32
     if "cudnn_benchmark" in values:

@@ -1,7 +1,7 @@
-"""One side of a comparison: a run that works for a letter at a time and pauses in between.
+"""One arm of a comparison: a run that works for one letter at a time and pauses in between.
 
-Two of them are alive at once and take turns (A B B A), so that what changes slowly meets both
-alike, at the price of one start each. They pause between two steps
+Both arms are alive at once and take turns (A B B A), so that slow changes affect both alike, at the
+cost of one start each. They pause between two steps
 (:meth:`~perfkit.experiment.session.Session.park`), with their loader workers and threads.
 """
 
@@ -22,23 +22,23 @@ from perfkit.experiment.result import RunResult
 from perfkit.experiment.session import HIGHEST_SEED, Session, count, positive
 from perfkit.experiment.settings import Setting, Settings
 
-# A letter goes on until it has this many steps, however long they are.
+# A letter has at least this many steps, however long they take.
 _FEWEST_STEPS = 3
-# The first step after a pause finds cold caches: it is left out where other steps remain.
+# The first step after a pause finds cold caches: it is left out if other steps remain.
 _LEAVES_FIRST_OUT = 5
-# How soon to look for the warm-up's end, which only a pause shows.
+# How soon to check for the end of the warm-up, which only a pause shows.
 _WARM_UP_LOOK_S = 0.05
-# The run itself has no end: whoever holds the arm ends it.
+# The run itself is endless: the arm's owner ends it.
 _NO_END_S = 86_400.0
 _LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may take; see :class:`~perfkit.experiment.session.Session`.
+    """Limits of a run; see :class:`~perfkit.experiment.session.Session`.
 
     Raises:
-        UsageError: a number that cannot be.
+        UsageError: a number is invalid.
     """
 
     step_timeout_s: float = 60.0
@@ -47,7 +47,7 @@ class Limits:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what no run could take, before anything is prepared."""
+        """Refuse invalid numbers before anything is prepared."""
         positive("step_timeout_s", self.step_timeout_s)
         positive("start_timeout_s", self.start_timeout_s)
         count("warmup", self.warmup)
@@ -55,7 +55,7 @@ class Limits:
 
 
 class Arm:
-    """One live run; :meth:`begin` it, take letters, and :meth:`end` it.
+    """One live run: :meth:`begin`, any number of letters, :meth:`end`.
 
     Raises:
         SettingError, WorkloadNotPortableError: see :class:`Session`.
@@ -89,11 +89,11 @@ class Arm:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over: the workload ended by itself, or failed."""
+        """Whether the run is over: the workload finished or failed."""
         return self._state in FINAL_STATES
 
     def begin(self) -> None:
-        """Start, warm up, and pause. A run that has ended meanwhile is no error here."""
+        """Start, warm up and pause. It is not an error here if the run has ended meanwhile."""
         began_s = time.monotonic()
         self._session.start(**self._values)
         self._wait(lambda: self._n_steps > 0)
@@ -104,11 +104,11 @@ class Arm:
                 break
             self._go()
         self.start_s = time.monotonic() - began_s
-        # how long a step takes, roughly: the shortest of the warm-up, whose first ones are long
+        # rough step time: the shortest of the warm-up, because the first ones are long
         self.step_s = min((float(part.min()) for part in self._part if len(part)), default=0) / 1e3
 
     def letter(self, seconds: float) -> NDArray[np.float64]:
-        """Durations in ms of the steps of about ``seconds``; empty where it ended before."""
+        """Run for about ``seconds`` and return the step durations in ms; empty if it has ended."""
         self._part = []
         began = self._n_steps
         while not self.ended:
@@ -121,7 +121,7 @@ class Arm:
         return steps[1:] if len(steps) >= _LEAVES_FIRST_OUT else steps
 
     def end(self) -> RunResult:
-        """The run's result; its processes are gone."""
+        """End the processes and return the run's result."""
         self._session.stop()
         try:
             return self._session.wait()
@@ -129,7 +129,7 @@ class Arm:
             self._session.close()
 
     def close(self) -> None:
-        """Let go of it, whatever state it is in."""
+        """Release everything, whatever the state."""
         self._session.close()
 
     # --- within -----------------------------------------------------------------------------
@@ -152,10 +152,10 @@ class Arm:
             self._changed.notify_all()
 
     def _wait(self, ready: Callable[[], bool], seconds: float | None = None) -> None:
-        """Until it is ready, has ended, or the time is over; a hang ends by the run's limits.
+        """Wait until it is ready, has ended, or time is up; the run's limits end a hang.
 
         Raises:
-            Cancelled: the experiment was asked to end.
+            Cancelled: the experiment was cancelled.
         """
         until_s = float("inf") if seconds is None else time.monotonic() + seconds
         with self._changed:

@@ -1,4 +1,4 @@
-"""Blocks of a comparison, a fresh process of each arm in turn: :mod:`perfkit.experiment.ab`."""
+"""Blocks of a comparison, with a fresh process for each arm: :mod:`perfkit.experiment.ab`."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ from perfkit.experiment.result import RunResult
 from perfkit.experiment.settings import Setting, Settings
 from perfkit.words import fmt_s
 
-# A letter is long compared with what interrupts a step, and holds some steps of the slower arm.
+# A letter is long compared with interruptions, and contains a few steps of the slower arm.
 _LETTER_S = 0.25
 _LETTER_STEPS = 6
-# Where starting the processes takes long, measuring gets at least half as much of a block: all
-# four letters together.
+# If the processes start slowly, the four letters together get at least half the starting time.
 _LETTER_OF_START = 1 / 8
-# The fewest fresh blocks may need this much more than the budget; beyond that processes stay.
+# If the fewest fresh blocks would need more than this multiple of the budget, processes are kept.
 _OVER_BUDGET = 1.5
-# How often a block is measured again whose run something outside cut off.
+# How often to repeat a block whose run was cut off from outside.
 _MORE_TRIES = 2
 
 
 @dataclass(frozen=True)
 class Block:
-    """What one block says.
+    """The result of one block.
 
     Attributes:
-        a_ms, b_ms: time per step of each arm.
-        order: ``"ABBA"`` or ``"BAAB"``; ``"AB"`` or ``"BA"`` where one ran after the other.
-        fresh: whether its processes were started for it.
+        a_ms, b_ms: time per step of each arm, in ms.
+        order: ``"ABBA"`` or ``"BAAB"``; ``"AB"`` or ``"BA"`` if one ran after the other.
+        fresh: whether its processes were started for this block.
     """
 
     a_ms: float
@@ -44,17 +43,17 @@ class Block:
 
 
 class Blocks:
-    """Measures one block after the other; :meth:`close` it when done.
+    """Measures block after block; call :meth:`close` when done.
 
     Args:
-        values: of every setting, for each arm.
-        limits: what a run may take.
-        budget_s: seconds that ``min_blocks`` should take.
-        names: of the arms, for messages.
+        values: the value of every setting, for each arm.
+        limits: limits of each run.
+        budget_s: seconds available for ``min_blocks``.
+        names: the arms' names, for messages.
 
     Raises:
-        UsageError: the workload takes something else than settings.
-        WorkloadNotPortableError: it cannot travel to another process.
+        UsageError: the workload does not take settings as its argument.
+        WorkloadNotPortableError: it cannot be sent to another process.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Blocks:
         names: tuple[str, str],
     ) -> None:
         portable.check_workload(workload)
-        portable.pack(workload)  # it cannot travel? before anything is prepared
+        portable.pack(workload)  # fail before anything is prepared if it cannot be sent
         self._workload, self._settings, self._values = workload, settings, values
         self._limits, self._names = limits, names
         self._block_budget_s = budget_s / min_blocks
@@ -82,14 +81,14 @@ class Blocks:
         self.warnings: list[str] = []
 
     def skip(self) -> None:
-        """A block was measured before: draw what it has drawn."""
+        """Skip a block that was measured before, with the random draws that it made."""
         self._rng.integers(2)
 
     def next(self) -> tuple[Block, tuple[RunResult, ...]]:
-        """One more block, and the runs that ended with it: none where its processes live on.
+        """Measure one more block; return it and the runs that ended (none if processes are kept).
 
         Raises:
-            WorkloadError: an arm failed, or was cut off from outside again and again.
+            WorkloadError: an arm failed, or was repeatedly cut off from outside.
             MeasurementError: an arm has no step after its warm-up.
         """
         while True:
@@ -101,11 +100,11 @@ class Blocks:
                 self._bear(cut)
 
     def end(self) -> tuple[RunResult, ...]:
-        """The runs that still live, ended; nothing where each block ended its own."""
+        """End the runs that are still alive and return them; none if each block ended its own."""
         return self._ended() if self._arms else ()
 
     def close(self) -> None:
-        """Let go of whatever runs."""
+        """End everything that is still running."""
         arms, self._arms = self._arms, {}
         for arm in arms.values():
             arm.close()
@@ -113,7 +112,7 @@ class Blocks:
     # --- within -----------------------------------------------------------------------------
 
     def _bear(self, cut: _Cut) -> None:
-        """Go on after a run that was cut off, or raise how it failed."""
+        """Continue after a run that was cut off, or raise its failure."""
         run, name = cut.run, self._names[cut.which]
         if run.state == "out of memory" and cut.together and not self._apart:
             self._apart = True
@@ -157,7 +156,7 @@ class Blocks:
         by_itself = [which for which in (0, 1) if self._arms[which].ended]
         runs = self._ended()
         for which in by_itself:
-            # few steps: all after the warm-up count, also those in no letter
+            # few steps: use all after the warm-up, also those outside letters
             times[which] = runs[which].counted_ms().tolist()
         return self._block(times, "BAAB" if outer else "ABBA", fresh), runs
 
@@ -181,14 +180,14 @@ class Blocks:
         return min(wanted_s, max(_LETTER_S, self._block_budget_s / 4))
 
     def _must_stay(self) -> bool:
-        """Whether starting takes so long that the fewest fresh blocks break the budget."""
+        """Whether starts are so slow that the fewest fresh blocks would break the budget."""
         start_s = sum(arm.start_s for arm in self._arms.values())
         if start_s <= _OVER_BUDGET * self._block_budget_s:
             return False
         self.warnings.append(
             f"starting both takes {fmt_s(start_s)}, so one process of each served all blocks: "
-            "the interval leaves out what differs from process to process; raise budget_s to "
-            "start fresh ones for each block"
+            "the interval leaves out differences between processes; raise budget_s to start "
+            "fresh ones for each block"
         )
         return True
 
@@ -218,7 +217,7 @@ class Blocks:
         return Block(means[0], means[1], order, fresh)
 
 
-class _Cut(Exception):  # noqa: N818 - told as the kind of error that fits, or borne
+class _Cut(Exception):  # noqa: N818 - raised as the matching error, or tolerated
     """A run of this block failed."""
 
     def __init__(self, which: int, run: RunResult, together: bool) -> None:

@@ -1,4 +1,4 @@
-"""Ending an experiment from another thread: within a second, and with all its processes gone."""
+"""Cancel an experiment from another thread, within a second and with all its processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["Cancelled", "cancellable", "raise_if_cancelled"]
 _asked: ContextVar[threading.Event | None] = ContextVar("perfkit_cancel", default=None)
 
 
-class Cancelled(Exception):  # noqa: N818 - no error: somebody pressed Stop
-    """The experiment was asked to end."""
+class Cancelled(Exception):  # noqa: N818 - not an error: the user pressed Stop
+    """The experiment was cancelled."""
 
 
 @contextlib.contextmanager
 def cancellable(asked: threading.Event) -> Iterator[None]:
-    """What runs inside, in this thread, raises :class:`Cancelled` soon after ``asked`` is set."""
+    """Code inside, in this thread, raises :class:`Cancelled` soon after ``asked`` is set."""
     token = _asked.set(asked)
     try:
         yield
@@ -27,10 +27,10 @@ def cancellable(asked: threading.Event) -> Iterator[None]:
 
 
 def raise_if_cancelled() -> None:
-    """End here if somebody asked for it.
+    """End here if the experiment was cancelled.
 
     Raises:
-        Cancelled: somebody did.
+        Cancelled: it was.
     """
     asked = _asked.get()
     if asked is not None and asked.is_set():

@@ -1,7 +1,7 @@
-"""Settings that do not go together: those that are refused, and those without effect.
+"""Settings that do not work together: refused combinations, and settings without effect.
 
-Refused is what would make a run meaningless, wrong, or fail at its first step. What only does
-nothing is told.
+A combination is refused if it would make a run meaningless or wrong, or fail at its first step. If
+a setting merely has no effect, there is a note.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Values = Mapping[str, Any]
 _VARYING = ("pad", "bucket")
 _GRAPHED_MODES = ("reduce-overhead", "max-autotune")
 
-# Each: does it apply, and why. A setting that is not declared is not among the values.
+# Each entry: whether it applies, and why. Undeclared settings are not among the values.
 _REFUSED: tuple[tuple[Callable[[Values], bool], str], ...] = (
     (
         lambda v: on(v, "deterministic") and on(v, "cudnn_benchmark"),
@@ -66,12 +66,12 @@ def on(values: Values, name: str) -> bool:
 
 
 def refused(values: Values) -> str | None:
-    """Why these values cannot go together; None where they can."""
+    """Why these values cannot be combined; None if they can."""
     return next((words for applies, words in _REFUSED if applies(values)), None)
 
 
 def without_effect(values: Values, defaults: Values) -> tuple[str, ...]:
-    """Settings that do nothing beside these others, each in a sentence."""
+    """Settings that have no effect beside the others, one sentence each."""
     told = [
         f"{name} has no effect without workers (num_workers=0)"
         for name in ("persistent_workers", "prefetch_factor", "in_order")

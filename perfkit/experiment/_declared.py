@@ -1,4 +1,4 @@
-"""Which settings an experiment has, from what was declared and from the values it is given."""
+"""The settings of an experiment, from declarations and from the values given."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from perfkit.experiment.settings import CATALOGUE, Setting, resolve, setting
 
 
 def declared(settings: Sequence[str | Setting], *arms: Mapping[str, Any]) -> tuple[Setting, ...]:
-    """The settings given, those of the catalogue that an arm names, and the user's own.
+    """The given settings, catalogue settings named by an arm, and the user's own.
 
-    A name that nobody declared and the catalogue lacks is the user's own, with the values that
-    the arms give it; every arm must then say which it takes.
+    An undeclared name that is not in the catalogue becomes a setting of the user's own, with the
+    values that the arms give it; every arm must then give one.
 
     Raises:
-        SettingError: an arm is no mapping of values, or leaves out a setting without a default.
+        SettingError: an arm is not a mapping of values, or omits a setting without a default.
     """
     known = {one.name: one for one in resolve(settings)}
     for arm in arms:
         if not isinstance(arm, Mapping) or not all(isinstance(name, str) for name in arm):
             raise SettingError(
-                f"an arm is a mapping of values by setting, not {arm!r:.80}: "
-                "take {'num_workers': 2}"
+                f"an arm is a mapping from settings to values, not {arm!r:.80}: "
+                "try {'num_workers': 2}"
             )
     for name in dict.fromkeys(name for arm in arms for name in arm):
         if name in known:
@@ -33,7 +33,7 @@ def declared(settings: Sequence[str | Setting], *arms: Mapping[str, Any]) -> tup
             continue
         if any(name not in arm for arm in arms):
             raise SettingError(
-                f"{name!r} is in one arm only, and nothing says its default: give it in both, or "
+                f"{name!r} is in one arm only and has no default: give it in both, or "
                 f"declare it: settings=[setting({name!r}, [values])]"
             )
         known[name] = setting(name, _distinct([arm[name] for arm in arms]))

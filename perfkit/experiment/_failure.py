@@ -1,4 +1,4 @@
-"""How a run failed, in one line: from the exception in the child, or from how it ended."""
+"""How a run failed, in one line: from the child's exception, or from how it ended."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _MEMORY_WORDS = (
     "not enough memory: you tried to allocate",
     "out of memory",
     "cannot allocate memory",
-    # cuBLAS and cuDNN, which could not make a handle or a workspace
+    # cuBLAS and cuDNN, when they cannot create a handle or a workspace
     "status_alloc_failed",
 )
 # torch/csrc/DataLoader.cpp and torch/utils/data/dataloader.py
 _WORKER_DIED = re.compile(r"DataLoader worker.*(exited unexpectedly|is killed by signal).*")
-# A process that held this much of the machine's memory when last seen was probably killed for it.
+# A process last seen holding this share of the machine's memory was probably killed for it.
 _LARGE_SHARE = 0.5
 _LONGEST = 300
 _STDLIB = str(Path(os.__file__).parent) + os.sep
@@ -53,13 +53,13 @@ class Failure:
     traceback_text: str = ""
 
     def with_more(self, sentence: str, text: str) -> Failure:
-        """The same with a sentence after its message and a text after its traceback."""
+        """This failure with a sentence added to its message and a text to its traceback."""
         below = f"{self.traceback_text.rstrip()}\n\n{text}\n"
         return Failure(self.state, f"{self.message}; {sentence}", below)
 
 
 def of_exception(error: BaseException, own_files: frozenset[str]) -> Failure:
-    """What the workload raised; frames of ``own_files`` are left out of its traceback."""
+    """The failure for an exception of the workload; frames of ``own_files`` are left out."""
     tb = _from_user(error.__traceback__, own_files)
     text = "".join(traceback.format_exception(type(error), error, tb))
     if shared_memory_is_full(text):
@@ -71,18 +71,18 @@ def of_exception(error: BaseException, own_files: frozenset[str]) -> Failure:
 
 
 def of_exit(code: int, *, output: str, last_bytes: int, ram_bytes: int, oom_kills: int) -> Failure:
-    """A child that ended without a word.
+    """The failure of a child that ended without reporting anything.
 
     Args:
-        code: its exit code; minus the signal's number where one ended it.
-        output: the end of what it printed, a crash's dump included.
-        last_bytes: its resident set when it was last told.
-        ram_bytes: what this process may use of the machine's memory.
-        oom_kills: how many processes the out-of-memory killer has ended here meanwhile.
+        code: its exit code, or minus the number of the signal that ended it.
+        output: the end of what it printed, including a crash dump.
+        last_bytes: its last reported resident set.
+        ram_bytes: how much of the machine's memory this process may use.
+        oom_kills: how many processes the out-of-memory killer has killed here meanwhile.
     """
     if code >= 0:
         line = _last_line(output)
-        # the loader raises it from a signal handler: perhaps where nobody could catch it any more
+        # the loader raises it from a signal handler, possibly where nothing can catch it
         died = _WORKER_DIED.search(line)
         if died is not None:
             if shared_memory_is_full(line):
@@ -109,7 +109,7 @@ def of_exit(code: int, *, output: str, last_bytes: int, ram_bytes: int, oom_kill
 
 
 def shared_memory_is_full(text: str) -> bool:
-    """Whether an error's words say so, and for the vague ones, whether it is."""
+    """Whether an error's text says so; if the text is vague, whether it really is full."""
     lower = text.lower()
     if any(words in lower for words in _SHM_WORDS[:3]):
         return True
@@ -127,7 +127,7 @@ def _shm_free_share() -> float:
 
 
 def shared_memory_message() -> str:
-    """Names the place, its size, and what to do."""
+    """Message with the place, its size, and what to do."""
     try:
         usage = shutil.disk_usage(_SHM)
         size = f" ({fmt_bytes(usage.free)} free of {fmt_bytes(usage.total)})"
@@ -141,18 +141,18 @@ def shared_memory_message() -> str:
 
 
 def oom_kill_count() -> int:
-    """How many processes of this control group the out-of-memory killer has ended so far."""
+    """How many processes of this control group the out-of-memory killer has killed so far."""
     try:
         group = Path("/proc/self/cgroup").read_text().strip().splitlines()[-1].split(":")[-1]
         text = Path(f"/sys/fs/cgroup/{group.lstrip('/')}/memory.events").read_text()
-    except (OSError, IndexError):  # no control groups of version 2
+    except (OSError, IndexError):  # no cgroup v2
         return 0
     found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def innermost(dump: str) -> str:
-    """Where a faulthandler dump says the main thread is: the user's own line if there is one."""
+    """Where the main thread is, from a faulthandler dump: the user's own line if there is one."""
     # each thread is listed innermost frame first, the main thread last
     blocks = re.split(r"(?m)^(?:Current thread|Thread) .*\(most recent call first\):\n", dump)
     if len(blocks) < 2:
@@ -171,14 +171,14 @@ def _headline(error: BaseException, tb: TracebackType | None) -> str:
     """``ValueError: bad value (line 12 in workload)``; what a loader worker raised, unwrapped."""
     text = _words(error)
     if isinstance(error, KeyError) and "\\n" in text:
-        text = str(error.args[0]).strip()  # its str() is the repr of what it was given
+        text = str(error.args[0]).strip()  # its str() is the repr of its argument
     name = type(error).__name__
     if "in DataLoader worker process" in text:
         line = f"{text.splitlines()[-1]} (in a DataLoader worker)"
     elif _WORKER_DIED.search(text):
         line = f"a DataLoader worker died: {text.splitlines()[0]}"
     elif isinstance(error, ConnectionError | EOFError) and _in_loader(tb):
-        # it died while it handed over a batch
+        # it died while handing over a batch
         line = f"a DataLoader worker died: {name}: {text}"
     else:
         first = text.splitlines()[0] if text else ""
@@ -190,7 +190,7 @@ def _headline(error: BaseException, tb: TracebackType | None) -> str:
 
 
 def _words(error: BaseException | None) -> str:
-    """The exception's own words, also where its ``__str__`` is the user's and raises itself."""
+    """The exception's message, even if its ``__str__`` is user code that raises."""
     try:
         return str(error).strip()
     except Exception as another:
@@ -198,7 +198,7 @@ def _words(error: BaseException | None) -> str:
 
 
 def sayable(text: str) -> str:
-    """Text that goes into a message: half of a surrogate pair has no UTF-8 form."""
+    """Text made safe for a message: half a surrogate pair has no UTF-8 form."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
@@ -218,14 +218,14 @@ def _is_memory(error: BaseException | None) -> bool:
 
 
 def _from_user(tb: TracebackType | None, own_files: frozenset[str]) -> TracebackType | None:
-    """The traceback from the first frame that is the user's on."""
+    """The traceback from the first user frame on."""
     while tb is not None and tb.tb_frame.f_code.co_filename in own_files:
         tb = tb.tb_next
     return tb
 
 
 def is_library(filename: str) -> bool:
-    """Whether it is Python's, an installed package's or perfkit's own code."""
+    """Whether this is code of Python, an installed package or perfkit."""
     return (
         filename.startswith(("<frozen", _STDLIB, _PERFKIT))
         or "site-packages" in filename
@@ -234,7 +234,7 @@ def is_library(filename: str) -> bool:
 
 
 def short_name(filename: str) -> str:
-    """``notebook`` for a cell, otherwise the file's name without its folder."""
+    """``notebook`` for a cell, otherwise the file name without its folder."""
     if "ipykernel_" in filename or filename.startswith("<"):
         return "notebook"
     return Path(filename).name

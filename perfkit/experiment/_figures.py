@@ -1,4 +1,4 @@
-"""From the steps of a run to its figures: which steps count, and what is doubtful."""
+"""From the steps of a run to its figures: which steps count, and reasons to doubt them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from perfkit.timing.summary import Summary, summarize
 from perfkit.words import fmt_ms
 
-# Fewer quiet steps than the median's 95 % interval needs at least (1 - 2 * 0.5**6 = 97 %).
+# The fewest quiet steps for a 95 % interval of the median (1 - 2 * 0.5**6 = 97 %).
 _FEW_QUIET = 6
-# With fewer steps than this after the warm-up there is nothing to take a median of.
+# With fewer steps after the warm-up there is no useful median.
 _KEEP_AT_LEAST = 2
-# A mean this far from the median says that the steps are of several kinds.
+# A mean this far from the median means that there are several kinds of steps.
 _UNEVEN = 0.25
-# After a pause workers that went on a moment longer have batches ready.
+# After a pause, workers that ran a moment longer have batches ready.
 _AFTER_PAUSE_S = 0.1
 
 _COLUMNS: dict[str, type[np.generic]] = {
@@ -33,7 +33,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
 
 @dataclass
 class Pauses:
-    """When the run stood still, on ``time.perf_counter`` (one clock for all processes)."""
+    """When the run was paused, on ``time.perf_counter`` (one clock for all processes)."""
 
     spans_s: list[tuple[float, float]] = field(default_factory=list)
     since_s: float | None = None
@@ -41,12 +41,12 @@ class Pauses:
     _between: bool = False
 
     def begin(self, now_s: float, *, between_steps: bool = False) -> None:
-        """It stands still from now on; no step was going on where it stopped between two."""
+        """The run is paused from now on; with ``between_steps``, no step was in progress."""
         self.since_s = now_s
         self._between = between_steps
 
     def end(self, now_s: float) -> None:
-        """It goes on."""
+        """The run continues."""
         if self.since_s is not None:
             span = (self.since_s, now_s)
             self.spans_s.append(span)
@@ -55,12 +55,12 @@ class Pauses:
             self.since_s = None
 
     def total_s(self, now_s: float) -> float:
-        """How long it has stood still so far."""
+        """Seconds paused so far."""
         open_s = 0.0 if self.since_s is None else now_s - self.since_s
         return sum(end - begin for begin, end in self.spans_s) + open_s
 
     def touch(self, begin_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Which of these stretches of time a pause falls into."""
+        """Which of these intervals overlap a pause."""
         touched = np.zeros(len(begin_s), np.bool_)
         is_open = self.since_s is not None and not self._between
         open_span = [(self.since_s, np.inf)] if is_open and self.since_s is not None else []
@@ -70,7 +70,7 @@ class Pauses:
 
 
 class Curve:
-    """The steps of one run as they come."""
+    """The steps of one run as they arrive."""
 
     def __init__(self) -> None:
         self._parts: list[dict[str, NDArray[Any]]] = []
@@ -78,10 +78,10 @@ class Curve:
         self.last_bytes = 0
 
     def take(self, message: dict[str, Any], pauses: Pauses) -> dict[str, NDArray[Any]]:
-        """Columns of a message, with the steps left out into which a pause fell."""
+        """Columns of a message, without the steps that overlap a pause."""
         part = {name: np.frombuffer(message[name], kind) for name, kind in _COLUMNS.items()}
         part["index"] = message["first"] + np.arange(len(part["end_s"]), dtype=np.int64)
-        # the first step may have begun before the loader was asked: its own length is the most
+        # the first step may have begun before the loader was asked; take at most its own length
         begin_s = part["end_s"] - part["step_ms"] / 1e3
         kept = ~pauses.touch(begin_s, part["end_s"])
         part = {name: values[kept] for name, values in part.items()}
@@ -98,7 +98,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run's steps say."""
+    """Figures of a run's steps."""
 
     step: Summary | None
     wait_share: float | None
@@ -109,10 +109,10 @@ class Figures:
 
 
 def figures(curve: Curve, warmup: int, *, watched: bool = True) -> Figures:
-    """Summarise the quiet steps after the warm-up, or all after it where those are too few.
+    """Summarise the quiet steps after the warm-up, or all after it if those are too few.
 
-    A run that nobody watches (``watched=False``) is disturbed by no plot: all its steps after the
-    warm-up count. What is sent goes out between steps.
+    In a run without a plot (``watched=False``) all steps after the warm-up count, because messages
+    are sent between steps.
     """
     n = curve.n
     if n == 0:

@@ -1,14 +1,14 @@
-"""Gradients of the first steps, as a few numbers per parameter: the norm and random projections.
+"""Gradients of the first steps, as a few numbers per parameter: norm and random projections.
 
-:class:`Watch` catches them just before each optimizer step, through torch's global pre-step
-hook, for the first steps only; after that neither hook nor wrapper is left. What it costs then
-is nothing, what it costs before are a few passes over the gradients.
+:class:`Watch` records them just before each optimizer step, through torch's global pre-step hook,
+for the first steps only. It costs a few passes over the gradients; afterwards hook and wrapper are
+removed and it costs nothing.
 
-A projection is the sum of the elements with random signs. The difference of two gradients'
-projections has the mean square of the squared norm of their difference, so a handful of them
-tells how far two gradients are apart without sending either (Alon, Matias and Szegedy 1996).
-The signs are products of a row's and a column's sign: pairwise independent, which is all that
-this needs, and cheap to make for any size.
+A projection is the sum of the elements with random signs. The mean square of the difference of two
+gradients' projections is the squared norm of their difference, so a few projections show how far
+apart two gradients are without sending either (Alon, Matias and Szegedy 1996). Each sign is the
+product of a row's and a column's sign: pairwise independent, which is enough, and cheap for any
+size.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Fingerprint", "Sketch", "StepGradients", "Watch", "lowest"]
 
-#: Steps whose gradients are caught.
+#: Steps whose gradients are recorded.
 STEPS = 3
 _PROJECTIONS = 3
-# Optimizer steps that are caught at most: one function may make thousands in one call.
+# Most optimizer steps to record: one function may make thousands in one call.
 _MOST_CALLS = 12
-# Elements that are turned into double precision at a time: 2 MiB.
+# Elements converted to double precision at a time: 2 MiB.
 _AT_ONCE = 2**18
 _LONGEST_NAME = 120
 # Wrappers (torch.compile, DataParallel) put these in front of a parameter's name.
@@ -51,8 +51,8 @@ FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16")
 class Sketch(NamedTuple):
     """One tensor in a few numbers.
 
-    ``norm`` is the Euclidean norm; ``projections`` are empty for a sparse gradient, whose
-    elements stand in no fixed order.
+    ``norm`` is the Euclidean norm; ``projections`` is empty for a sparse gradient, whose elements
+    have no fixed order.
     """
 
     norm: float
@@ -61,13 +61,13 @@ class Sketch(NamedTuple):
 
 @dataclass(frozen=True)
 class StepGradients:
-    """The gradients that one optimizer step used.
+    """The gradients used by one optimizer step.
 
     Attributes:
-        step: number of the workload's step (its ``yield``), from 0.
-        call: number of the optimizer step within it, from 0.
-        optimizer: its class.
-        gradients: number of the parameter → sketch; None where the parameter had no gradient.
+        step: index of the workload's step (its ``yield``), from 0.
+        call: index of the optimizer step within it, from 0.
+        optimizer: name of its class.
+        gradients: parameter index → sketch; None if the parameter had no gradient.
     """
 
     step: int
@@ -81,13 +81,13 @@ class Fingerprint:
     """Gradients and starting weights of the first steps of one run.
 
     Attributes:
-        names: of the parameters; ``"parameter 3"`` where no module knows it.
+        names: of the parameters; ``"parameter 3"`` if it belongs to no module.
         shapes: of the parameters.
         weights: a sketch of each parameter before its first update.
         steps: in order.
-        precision: the coarsest number format that was seen: ``"fp64"``, ``"fp32"``, ``"tf32"``,
+        precision: the coarsest number format seen: ``"fp64"``, ``"fp32"``, ``"tf32"``,
             ``"fp16"`` or ``"bf16"``.
-        trouble: why something is missing; empty where nothing is.
+        trouble: why something is missing; empty if nothing is.
     """
 
     names: tuple[str, ...]
@@ -98,7 +98,7 @@ class Fingerprint:
     trouble: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types; :meth:`from_dict` takes it back."""
+        """This fingerprint as plain JSON types; :meth:`from_dict` reads it back."""
         return {
             "names": list(self.names),
             "shapes": [list(shape) for shape in self.shapes],
@@ -122,7 +122,7 @@ class Fingerprint:
         """Read what :meth:`to_dict` wrote.
 
         Raises:
-            UsageError: it is something else.
+            UsageError: ``data`` is not a fingerprint.
         """
         try:
             names = tuple(str(name) for name in data["names"])
@@ -155,16 +155,16 @@ class Fingerprint:
 
 
 class Watch:
-    """Catches the gradients of the first steps; a context manager.
+    """Records the gradients of the first steps; a context manager.
 
-    Call :meth:`after_step` at each step's end. It says when the last step that is watched has
-    ended; hook and wrapper are gone then. What goes wrong in here never reaches the training:
-    it is told in the fingerprint.
+    Call :meth:`after_step` at the end of each step. It returns whether that was the last watched
+    step; hook and wrapper are then removed. Errors in here never reach the training: the
+    fingerprint reports them.
 
     Args:
-        steps: how many steps are watched; 0 watches nothing.
-        names_at_once: look for the parameters' names at the first step, because the model may
-            be gone when :meth:`found` is asked; else that looks, between two steps.
+        steps: number of steps to watch; 0 watches nothing.
+        names_at_once: look up the parameters' names at the first step, because the model may be
+            gone when :meth:`found` is called; otherwise :meth:`found` looks them up.
     """
 
     def __init__(self, steps: int = STEPS, *, names_at_once: bool = False) -> None:
@@ -174,7 +174,7 @@ class Watch:
         self._step = 0
         self._call = 0
         self._undo: list[Callable[[], None]] = []
-        self._parameters: list[Tensor] = []  # alive, so that no other takes its id
+        self._parameters: list[Tensor] = []  # kept alive, so that ids are not reused
         self._number: dict[int, int] = {}
         self._weights: list[Sketch] = []
         self._steps: list[StepGradients] = []
@@ -183,7 +183,7 @@ class Watch:
 
     @property
     def formats(self) -> frozenset[str]:
-        """Number formats that autocast was entered with."""
+        """Number formats with which autocast was entered."""
         return frozenset(self._formats)
 
     def __enter__(self) -> Watch:
@@ -203,7 +203,7 @@ class Watch:
         self._stop()
 
     def after_step(self) -> bool:
-        """A step has ended; whether it was the last one that is watched."""
+        """Note the end of a step; return whether it was the last watched one."""
         self._step += 1
         self._call = 0
         if not self._undo or self._step < self._left:
@@ -212,7 +212,7 @@ class Watch:
         return True
 
     def found(self) -> Fingerprint | None:
-        """What was caught; None where no optimizer stepped. Lets go of the parameters."""
+        """What was recorded; None if no optimizer stepped. Releases the parameters."""
         if not self._steps and not self._trouble:
             return None
         parameters, self._parameters = self._parameters, []
@@ -227,7 +227,7 @@ class Watch:
         )
 
     def read(self, parameters: Sequence[Tensor]) -> None:
-        """Take the gradients as they are now: of a step without an optimizer."""
+        """Record the current gradients, for a step without an optimizer."""
         self._take(parameters, "none", 1.0)
 
     def _stop(self) -> None:
@@ -238,10 +238,10 @@ class Watch:
         import torch
 
         if torch.compiler.is_compiling() or _torch_compat.cuda_is_capturing():
-            return  # the optimizer's own step is being compiled or captured: nothing to read here
+            return  # the optimizer's step is being compiled or captured: nothing to read
         try:
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
-            # a fused optimizer divides by the scaler's factor itself
+            # a fused optimizer divides by the scaler's factor by itself
             scale = getattr(optimizer, "grad_scale", None)
             factor = 1.0 if scale is None else 1.0 / float(scale)
             self._take(parameters, type(optimizer).__name__, factor)
@@ -270,10 +270,10 @@ class Watch:
 
 
 def sketch(tensor: Tensor, factor: float = 1.0) -> Sketch:
-    """Norm and projections of a tensor of any dtype and layout, times ``factor``.
+    """Norm and projections of a tensor of any shape, dtype and layout, times ``factor``.
 
-    Summed in double precision (float32 where the device has none), in pieces, so that it takes
-    a few MiB whatever the tensor's size.
+    Sums in double precision (float32 if the device has none), in pieces, so that it needs only a
+    few MiB for any size.
     """
     import torch
 
@@ -301,7 +301,7 @@ def sketch(tensor: Tensor, factor: float = 1.0) -> Sketch:
         signs = row_signs[row : row + whole]
         sums[1:] += (signs * (body @ column_signs)).sum(0)
         rest = part[whole * columns :]
-        if rest.numel():  # the last row is not full
+        if rest.numel():  # the last row is incomplete
             sums[1:] += row_signs[row + whole] * (rest @ column_signs[: rest.numel()])
     squares, *projections = sums.tolist()
     return Sketch(
@@ -310,15 +310,15 @@ def sketch(tensor: Tensor, factor: float = 1.0) -> Sketch:
 
 
 def lowest(formats: Iterable[str]) -> str:
-    """The coarsest of these number formats; fp32 where there is none."""
+    """The coarsest of these number formats; fp32 if there are none."""
     return max(formats, key=FORMATS.index, default="fp32")
 
 
 def _signs(kind: int, n: int) -> npt.NDArray[np.float64]:
-    """``n`` × projections of +1 and -1, the same on every machine and with every numpy.
+    """Signs +1 and -1, shape n × projections, the same on every machine and with every numpy.
 
-    Bits of a hash of their position (the finaliser of SplitMix64): no random generator is
-    touched, the workload's least of all.
+    They are bits of a hash of the position (the finaliser of SplitMix64), so that no random
+    generator is touched, least of all the workload's.
     """
     x = np.arange(1, n * _PROJECTIONS + 1, dtype=np.uint64) + np.uint64(kind << 40)
     with np.errstate(over="ignore"):
@@ -330,12 +330,12 @@ def _signs(kind: int, n: int) -> npt.NDArray[np.float64]:
 
 
 def _rounded(x: float) -> float:
-    """Nine digits: beyond float32, and short to send."""
+    """Nine digits: more than float32 has, and short to send."""
     return float(f"{x:.9g}")
 
 
 def _flat(sketch: Sketch | None) -> list[float | None] | None:
-    """Norm first. JSON has no NaN and no infinity: both become None."""
+    """Norm first. JSON has neither NaN nor infinity: both become None."""
     if sketch is None:
         return None
     return [x if math.isfinite(x) else None for x in (sketch.norm, *sketch.projections)]
@@ -349,7 +349,7 @@ def _sketch(numbers: Any) -> Sketch | None:
 
 
 def _names(parameters: Sequence[Tensor]) -> list[str]:
-    """What the outermost module calls each parameter; torch's optimizers do not know names."""
+    """The outermost module's name of each parameter; torch's optimizers do not know names."""
     from torch.nn import Module
 
     wanted = {id(p): number for number, p in enumerate(parameters)}
@@ -365,7 +365,7 @@ def _names(parameters: Sequence[Tensor]) -> list[str]:
             number = wanted.get(id(parameter))
             for prefix in _WRAPPERS:
                 name = name.replace(prefix, "")
-            # the longest name is that of the outermost module; equal ones need an order
+            # the longest name is the outermost module's; sort equally long ones for a fixed order
             if number is not None and (len(name), name) > (len(names[number]), names[number]):
                 names[number] = name
     return [
@@ -375,11 +375,11 @@ def _names(parameters: Sequence[Tensor]) -> list[str]:
 
 
 def _format_of(parameter: Tensor) -> str:
-    """The number format in which a layer with this weight computes, without autocast."""
+    """The number format in which a layer with this weight computes without autocast."""
     known = _formats_by_dtype()
     found = known.get(parameter.dtype, "fp32")
     if found == "fp32" and parameter.is_cuda and parameter.dim() >= 2:
-        # convolutions may use TF32 by default, matrix products where they were allowed to
+        # convolutions may use TF32 by default, matrix products only if allowed
         products, convolutions = _torch_compat.tf32_allowed()
         if products or (parameter.dim() >= 3 and convolutions):
             return "tf32"
@@ -400,9 +400,9 @@ def _formats_by_dtype() -> dict[torch.dtype, str]:
 
 
 def _watch_autocast(seen: Callable[[str], None]) -> Callable[[], None]:
-    """Tell ``seen`` the format of each ``torch.autocast`` that is entered; returns how to stop.
+    """Call ``seen`` with the format of each ``torch.autocast`` entered; return how to stop.
 
-    Neither the loss nor a gradient shows that autocast was on: both are float32 again.
+    Neither loss nor gradients show that autocast was on: both are float32 again.
     """
     import torch
 
@@ -410,7 +410,7 @@ def _watch_autocast(seen: Callable[[str], None]) -> Callable[[], None]:
     original = autocast.__enter__
     formats = _formats_by_dtype()
 
-    def __enter__(self: Any) -> Any:  # noqa: N807 - takes the place of the method
+    def __enter__(self: Any) -> Any:  # noqa: N807 - replaces the method
         entered = original(self)
         device = getattr(self, "device", "cpu")
         if torch.is_autocast_enabled(device):

@@ -1,4 +1,4 @@
-"""Messages on a byte stream: a mark and eight bytes of length, then msgpack."""
+"""Messages on a byte stream: a marker, the length in eight bytes, then msgpack."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 import msgspec
 
 _HEAD = struct.Struct("<4sQ")
-# What somebody else writes into the pipe does not begin like this.
+# Nothing that others write into the pipe begins like this.
 _MARK = b"\xf7pk\n"
 
 
 class NotAMessageError(ValueError):
-    """What came is no stream of messages: something else has written to it."""
+    """The stream holds something other than messages: someone else has written to it."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
-    """One message, ready to be written."""
+    """Encode one message."""
     body = msgspec.msgpack.encode(message)
     return _HEAD.pack(_MARK, len(body)) + body
 
 
 class Frames:
-    """Collects bytes as they come and gives back whole messages; a torn last one stays inside."""
+    """Collects bytes and returns whole messages; an incomplete last one waits for the rest."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
-        """Take more bytes; return the messages that are complete now.
+        """Add bytes and return the messages that are now complete.
 
         Raises:
             NotAMessageError: something else was written to the stream.

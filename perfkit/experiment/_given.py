@@ -1,4 +1,4 @@
-"""What a workload is called with: the values of its settings, and helpers that apply them."""
+"""The argument of a workload: the values of its settings, and helpers that apply them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class _UnknownSettingError(SettingError, KeyError, AttributeError):
-    """Unknown name: also what ``in``, ``.get()`` and ``hasattr`` expect."""
+    """Unknown name: also a type that ``in``, ``.get()`` and ``hasattr`` expect."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class Settings(Mapping[str, Any]):
-    """What a workload is called with: the value of each declared setting.
+    """The argument of a workload: the value of each declared setting.
 
-    ``settings["num_workers"]`` and ``settings.num_workers`` give a value; the helpers turn
-    values into arguments. A helper covers the declared settings only, so that whatever else
-    the workload passes itself does not collide. A whole workload::
+    ``settings["num_workers"]`` and ``settings.num_workers`` return a value; the helpers turn values
+    into arguments. A helper covers only declared settings, so it does not collide with arguments
+    that the workload passes itself. A whole workload::
 
         def workload(s):
             model = s.prepare(Net())
@@ -80,7 +80,7 @@ class Settings(Mapping[str, Any]):
 
     @property
     def device(self) -> torch.device:
-        """``cuda`` where torch has one, else ``cpu``."""
+        """``cuda`` if torch has a CUDA device, else ``cpu``."""
         import torch
 
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -95,9 +95,10 @@ class Settings(Mapping[str, Any]):
     # --- data -------------------------------------------------------------------------------
 
     def loader_kwargs(self) -> dict[str, Any]:
-        """Arguments for ``torch.utils.data.DataLoader``: those of its settings that are declared.
+        """Arguments for ``torch.utils.data.DataLoader``, from the declared settings.
 
-        What would have no effect without workers is left out, because torch refuses it. With
+        Arguments without effect when there are no workers are left out, because torch refuses
+        them. With
         ``cuda_graphs`` on, ``drop_last`` keeps the batch's size fixed; with ``affinity="apart"``,
         ``worker_init_fn`` puts the workers on their own cores.
         """
@@ -113,17 +114,17 @@ class Settings(Mapping[str, Any]):
         return found
 
     def as_sent(self, image: torch.Tensor) -> torch.Tensor:
-        """For a dataset's uint8 image, any shape: as it is, or as float32 where ``uint8`` is off.
+        """A dataset's uint8 image of any shape: unchanged, or as float32 if ``uint8`` is off.
 
-        :meth:`to_float` makes float32 of the rest, on the device. Both divide by 255.
+        :meth:`to_float` converts the rest to float32 on the device. Both divide by 255.
         """
         return image if self.get("uint8") else _as_float(image)
 
     def to_device(self, value: Any) -> Any:
-        """The same with all its tensors on the device; tuples, lists and mappings are gone through.
+        """``value`` with all its tensors on the device, also those in tuples, lists and mappings.
 
-        4-D tensors come in the memory format. A copy from pinned memory is not waited for where
-        ``non_blocking`` is on.
+        4-D tensors get the memory format. With ``non_blocking`` on, the host does not wait for
+        copies from pinned memory.
         """
         import torch
 
@@ -143,21 +144,21 @@ class Settings(Mapping[str, Any]):
         return value
 
     def to_float(self, images: torch.Tensor) -> torch.Tensor:
-        """uint8 images as float32 from 0 to 1; anything else as it is."""
+        """uint8 images as float32 from 0 to 1; anything else unchanged."""
         return _as_float(images)
 
     # --- model and optimizer ----------------------------------------------------------------
 
     def prepare(self, model: torch.nn.Module, *, blocks: Any = None) -> torch.nn.Module:
-        """The model on the device, and in channels-last format, checkpointed, compiled where on.
+        """The model on the device: channels-last, checkpointed, compiled as the settings say.
 
-        Make the optimizer from what this returns, or after it: the parameters have moved.
+        Create the optimizer afterwards: the parameters have moved.
 
         Args:
-            blocks: the modules that are computed a second time in the backward pass where
-                ``checkpointing`` is on. By default about √n runs of an ``nn.Sequential`` of n
-                modules, else the model's direct children that have parameters; ``()`` for a model
-                that calls :meth:`checkpointed` itself.
+            blocks: the modules to recompute in the backward pass if ``checkpointing`` is on. By
+                default about √n segments of an ``nn.Sequential`` of n modules, else the model's
+                direct children that have parameters; ``()`` for a model that calls
+                :meth:`checkpointed` itself.
         """
         import torch
 
@@ -175,7 +176,7 @@ class Settings(Mapping[str, Any]):
         return model
 
     def checkpointed(self, function: Callable[..., Any], *args: Any) -> Any:
-        """``function(*args)``, whose activations are not kept where ``checkpointing`` is on."""
+        """``function(*args)``, without keeping its activations if ``checkpointing`` is on."""
         if not self.get("checkpointing"):
             return function(*args)
         from torch.utils.checkpoint import checkpoint
@@ -183,10 +184,10 @@ class Settings(Mapping[str, Any]):
         return checkpoint(function, *args, use_reentrant=False)
 
     def optimizer_kwargs(self) -> dict[str, Any]:
-        """Arguments for an optimizer: ``fused=True`` or ``foreach=…`` where declared, else nothing.
+        """Arguments for an optimizer: ``fused=True`` or ``foreach=…`` if declared, else nothing.
 
-        Nothing rather than ``fused=False``, which would also switch off torch's own choice of
-        the foreach implementation, and which some optimizers do not know.
+        It never passes ``fused=False``: that would also switch off torch's own choice of the
+        foreach implementation, and some optimizers do not accept it.
         """
         if self.get("fused"):
             return {"fused": True}
@@ -204,7 +205,7 @@ class Settings(Mapping[str, Any]):
     # --- the step ---------------------------------------------------------------------------
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """For around forward and loss: autocast to bf16 or fp16, or nothing for fp32 and tf32."""
+        """Context for forward and loss: autocast to bf16 or fp16, or nothing for fp32 and tf32."""
         import torch
 
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.get("precision", "fp32"))
@@ -213,7 +214,7 @@ class Settings(Mapping[str, Any]):
         return torch.autocast(self.device.type, dtype=dtype)
 
     def grad_scaler(self) -> torch.amp.GradScaler:
-        """A gradient scaler that is active for fp16 and passes everything through otherwise."""
+        """A gradient scaler that is active for fp16 and does nothing otherwise."""
         import torch
 
         return torch.amp.GradScaler(self.device.type, enabled=self.get("precision") == "fp16")
@@ -224,7 +225,7 @@ class Settings(Mapping[str, Any]):
         optimizer: torch.optim.Optimizer,
         loss: Callable[[Any, Any], torch.Tensor],
     ) -> TrainingStep:
-        """A function ``step(inputs, targets)`` that trains on one batch as the settings say.
+        """A function ``step(inputs, targets)`` that trains on one batch according to the settings.
 
         See :class:`~perfkit.experiment._step.TrainingStep`; it returns the loss, detached.
         """
@@ -234,7 +235,7 @@ class Settings(Mapping[str, Any]):
 
 
 def near(name: str, known: Any) -> str:
-    """``; did you mean 'fused'?``, or what there is."""
+    """``; did you mean 'fused'?``, or a list of the names."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     if close:
         return f"; did you mean {close[0]!r}?"
@@ -257,7 +258,7 @@ def _as_float(images: torch.Tensor) -> torch.Tensor:
 
 
 def _checkpoint(model: torch.nn.Module, blocks: Any) -> None:
-    """Have the blocks recomputed in the backward pass: their activations are not kept."""
+    """Recompute the blocks in the backward pass instead of keeping their activations."""
     from torch import nn
 
     if blocks is None and isinstance(model, nn.Sequential):
@@ -272,7 +273,7 @@ def _checkpoint(model: torch.nn.Module, blocks: Any) -> None:
 def _in_segments(model: torch.nn.Sequential) -> None:
     from torch.utils.checkpoint import checkpoint_sequential
 
-    # √n segments keep the sum of their ends and of one segment's inside smallest
+    # √n segments minimise the kept ends plus the inside of one segment
     segments = max(1, math.isqrt(len(model)))
 
     def forward(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The points of a grid: which there are, and which are skipped, with the reason."""
+"""The points of a grid, and those that are skipped, with the reason."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from perfkit.experiment._declared import declared, words
 from perfkit.experiment.settings import CATALOGUE, Setting, check_values, conflicts, setting
 from perfkit.machine import Machine
 
-# Beyond this nobody waits for one run of each.
+# Nobody waits for one run each of more points than this.
 _MOST_POINTS = 2000
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A point that is not run.
+    """A point that does not run.
 
     Attributes:
-        values: of the grid's settings.
-        reason: why.
+        values: values of the grid's settings.
+        reason: why it does not run.
     """
 
     values: Mapping[str, Any]
@@ -33,11 +33,11 @@ class Skipped:
 
 @dataclass(frozen=True)
 class Grid:
-    """What a sweep runs.
+    """The points that a sweep runs.
 
     Attributes:
-        settings: all that the workload is called with.
-        names: of the settings that the grid varies, in its order.
+        settings: all settings that the workload gets.
+        names: of the varied settings, in the grid's order.
         points: the value of every setting, for each point, in the grid's order.
         skipped: the other points of the grid.
     """
@@ -48,7 +48,7 @@ class Grid:
     skipped: tuple[Skipped, ...]
 
     def varied(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Of these values those that the grid varies."""
+        """The part of these values that the grid varies."""
         return {name: values[name] for name in self.names}
 
 
@@ -58,16 +58,16 @@ def grid_of(
     base: Mapping[str, Any],
     machine: Machine,
 ) -> Grid:
-    """All combinations of the values; ``base`` are those of settings that the grid leaves alone.
+    """All combinations of the values; ``base`` has the values of settings that do not vary.
 
     Raises:
-        SettingError: no mapping of lists, a value that cannot be, a setting in ``base`` and in
-            the grid, or more points than anybody waits for.
+        SettingError: the grid is not a mapping of lists, a value is invalid, a setting is in both
+            ``base`` and the grid, or there are too many points.
     """
     if not isinstance(values, Mapping) or not values:
         raise SettingError(
-            f"a grid is a mapping of lists by setting, not {values!r:.80}: "
-            "take {'num_workers': [0, 1, 2]}"
+            f"a grid is a mapping from settings to lists, not {values!r:.80}: "
+            "try {'num_workers': [0, 1, 2]}"
         )
     varied = [setting(name, offered) for name, offered in values.items()]
     names = tuple(one.name for one in varied)
@@ -106,12 +106,12 @@ def grid_of(
 
 
 def key(values: Mapping[str, Any]) -> str:
-    """A text that is the same for the same values, also after a way through JSON."""
+    """A text that is equal for equal values, also after a round trip through JSON."""
     return json.dumps(dict(values), sort_keys=True)
 
 
 def _without_effect(notes: Sequence[str], names: Sequence[str]) -> dict[str, str]:
-    """Settings that do nothing beside the others, and the note that says so."""
+    """Settings without effect beside the others, each with the note that says so."""
     found = {}
     for note in notes:
         matched = re.match(r"(\w+)\b.* has no effect", note)

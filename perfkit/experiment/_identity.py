@@ -1,8 +1,8 @@
-"""Is it the same workload? A name and a digest that are the same in another process, too.
+"""Is it the same workload? A name and a digest that are stable across processes.
 
-Pickled bytes would not do: they hold line numbers, the names of a notebook's temporary files and
-sets in no order. The digest is made of the source of every function and class that travels with
-the workload, and of the plain values (numbers, strings, …) that these refer to.
+Pickled bytes would not do: they hold line numbers, names of a notebook's temporary files, and sets
+in arbitrary order. The digest covers the source of every function and class sent with the workload,
+and the plain values (numbers, strings, …) that these refer to.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), PurePath)
 
 @dataclass(frozen=True)
 class Identity:
-    """What a store's runs are of: one workload, on one machine with one torch.
+    """What the runs of a store belong to: one workload, on one machine, with one torch.
 
     Attributes:
         name: of the workload.
-        digest: of its code and the plain values in it.
+        digest: of its code and plain values.
         machine, gpu, torch: where it runs; ``gpu`` is ``"none"`` without one.
     """
 
@@ -43,7 +43,7 @@ class Identity:
     torch: str
 
     def to_dict(self) -> dict[str, str]:
-        """As in a line of a store."""
+        """The identity as in a line of a store."""
         return {
             "workload": self.name,
             "digest": self.digest,
@@ -53,7 +53,7 @@ class Identity:
         }
 
     def difference(self, line: Mapping[str, Any]) -> str:
-        """Why the run of this line is not of the same; empty where it is."""
+        """Why the run of this line belongs to something else; empty if it does not."""
         mine = self.to_dict()
         if line.get("workload") != mine["workload"]:
             return f"it holds runs of the workload {line.get('workload')!r}, not of {self.name!r}"
@@ -69,7 +69,7 @@ class Identity:
 
 
 def identity(workload: Any, options: Mapping[str, Any] | None = None) -> Identity:
-    """Of this workload here; ``options`` are plain values that belong to it (its seed …)."""
+    """The identity of this workload here; ``options`` are plain values such as its seed."""
     from perfkit.machine import machine_sentence
 
     digest = hashlib.sha256()
@@ -88,10 +88,10 @@ def identity(workload: Any, options: Mapping[str, Any] | None = None) -> Identit
 
 
 def _pieces(workload: Any) -> Iterator[str]:
-    """Texts that make the workload what it is, in an order that does not depend on the process."""
+    """Texts that define the workload, in an order that does not depend on the process."""
     stack: list[tuple[str, Any]] = [("workload", workload)]
     seen: set[int] = set()
-    kept: list[Any] = []  # what the search made itself must not give its number to another
+    kept: list[Any] = []  # made during the search; keeps their ids from being reused
     while stack and len(seen) < _MOST_PARTS:
         label, value = stack.pop()
         if isinstance(value, _PLAIN):
@@ -132,11 +132,11 @@ def _within(value: types.FunctionType | type) -> Iterator[tuple[str, Any]]:
 
 
 def _of_library(value: Any) -> bool:
-    """Whether its code is installed: the versions of packages tell of that, not the digest."""
+    """Whether its code is an installed package: versions identify that, not the digest."""
     if isinstance(value, types.FunctionType):
         return is_library(value.__code__.co_filename)
     module = getattr(value, "__module__", None) or ""
-    if module in ("builtins", "__main__"):  # a notebook's __main__ has the launcher's file
+    if module in ("builtins", "__main__"):  # in a notebook, __main__ has the launcher's file
         return module == "builtins"
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is not None and is_library(str(file))

@@ -1,4 +1,4 @@
-"""Two runs side by side: every loss and gradient that both have, against what is allowed."""
+"""Compares two runs: every loss and gradient that both have, against the tolerance."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from perfkit.experiment._trials import Trial
 
 __all__ = ["Checked", "Compared", "Judge"]
 
-# A parameter with less than this share of the whole gradient is measured against the share:
-# the gradient of a bias before batch norm is nothing but rounding.
+# A parameter with less than this share of the whole gradient is measured against the share: the
+# gradient of a bias before batch norm is pure rounding.
 _SHARE = 0.1
 _TINY = 1e-300
 
 
 @dataclass(frozen=True)
 class Checked:
-    """One thing that was compared.
+    """One comparison.
 
     Attributes:
         what: ``"loss"``, ``"gradient"``, ``"norm of the gradient"``, ``"starting weights"``, or
             one of these ``of`` a parameter.
         step: from 0.
-        difference: relative.
-        tolerance: what the precision allows.
+        difference: relative difference.
+        tolerance: the relative difference that the precision allows.
     """
 
     what: str
@@ -38,7 +38,7 @@ class Checked:
 
     @property
     def agrees(self) -> bool:
-        """Whether rounding may explain it."""
+        """Whether rounding can explain the difference."""
         return self.difference <= self.tolerance
 
     @property
@@ -47,7 +47,7 @@ class Checked:
         return self.difference / self.tolerance if self.tolerance else math.inf
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types; an infinite difference has no JSON form and is None."""
+        """This comparison as plain JSON types; an infinite difference becomes None."""
         return {
             "what": self.what,
             "step": self.step,
@@ -67,7 +67,7 @@ class Compared:
 
 
 class Judge:
-    """Compares trials to what a precision allows."""
+    """Compares trials within the tolerance of a precision."""
 
     def __init__(self, precision: str, shapes: Sequence[Sequence[int]] | None) -> None:
         self.precision = precision
@@ -82,7 +82,7 @@ class Judge:
     def own_noise(
         self, arm: Sequence[Trial], steps: int
     ) -> tuple[int, float | None, Checked | None]:
-        """Steps up to which the arm agrees with itself, its largest excess, what differs first."""
+        """How many steps the arm agrees with itself, its largest excess, and what differs first."""
         noise: float | None = None
         differs: Checked | None = None
         for other in arm[1:]:
@@ -119,7 +119,7 @@ class Judge:
     def _match(
         a: Fingerprint | None, b: Fingerprint | None, warnings: list[str]
     ) -> dict[int, int] | None:
-        """Which parameter of b is which of a: by name, or in order where the shapes agree."""
+        """Map the parameters of b to those of a: by name, or by order if the shapes agree."""
         if a is None or b is None:
             missing = " and ".join(n for n, prints in (("a", a), ("b", b)) if prints is None)
             warnings.append(f"no gradients of {missing}: the losses alone were compared")
@@ -164,7 +164,7 @@ class Judge:
             x = math.nan if one is None else one
             y = math.nan if other is None else other
             if not math.isfinite(x) and not math.isfinite(y):
-                # two runs that have both left the numbers say nothing of each other
+                # two runs that are both non-finite cannot be compared
                 gone = f"at step {step + 1} neither loss is a finite number"
                 if one is not None and other is not None and not told:
                     warnings.append(f"{gone}: such steps were not compared")
@@ -191,7 +191,7 @@ class Judge:
     ) -> dict[int, list[Checked]]:
         ours = {(s.step, s.call): s for s in a.steps}
         theirs = {(s.step, s.call): s for s in b.steps}
-        # a scaler that skips a step, accumulation: from there on other updates were made
+        # from here the updates differ: a scaler skipped a step, or gradients accumulate
         common: list[tuple[int, int]] = []
         for key in sorted(ours | theirs):
             if key not in ours or key not in theirs:
@@ -247,7 +247,7 @@ class Judge:
                 )
         singles.sort(key=lambda c: c.excess, reverse=True)
         wrong = {c.what.rpartition(" of ")[2] for c in singles if not c.agrees}
-        # where most are off, the whole is the news; else the parameter is
+        # if most parameters differ, report the whole gradient, else the parameter
         few = 0 < len(wrong) <= len(pairs) / 2
         return [*singles[:1], *everything] if few else [*everything, *singles[:1]]
 
@@ -256,10 +256,10 @@ _NOTHING = Sketch(0.0, ())
 
 
 def _apart(one: Sketch, other: Sketch, scale: float) -> float | None:
-    """Estimated norm of the difference over ``scale``; None where it cannot be had.
+    """Estimated norm of the difference over ``scale``; None if it cannot be estimated.
 
-    The mean square of the projections' differences estimates its square; the norms' difference
-    is a lower bound.
+    The mean square of the projections' differences estimates its square; the difference of the
+    norms is a lower bound.
     """
     if not one.projections and not other.projections and (one.norm or other.norm):
         return None  # both sparse

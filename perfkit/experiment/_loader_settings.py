@@ -1,12 +1,12 @@
-"""The catalogue's settings of data: how it is stored, loaded and sent."""
+"""The catalogue's data settings: how data is stored, loaded and sent."""
 
 from __future__ import annotations
 
 from perfkit.experiment import _rules
 from perfkit.experiment._setting import Setting
 
-# Sizes beyond these are slips of the keyboard, not experiments: torch would try to start 10,000
-# processes, or allocate until the machine swaps.
+# Larger sizes are typing errors, not experiments: torch would try to start 10,000 processes, or
+# allocate until the machine swaps.
 _MOST_WORKERS = 256
 _MOST_PREFETCH = 64
 

@@ -1,4 +1,4 @@
-"""How long the training thread waits for its DataLoaders, and how many samples they give."""
+"""How long the training thread waits for its DataLoaders, and how many samples it gets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from perfkit.timing.batch import SampleCounter
 
 
 class LoaderWait:
-    """Adds up data wait and samples of the step that runs; use as a context manager.
+    """Context manager that adds up data wait and samples of the current step.
 
-    The start of an iterator counts too: without persistent workers each epoch begins with it.
-    Only the thread that made this object is watched: what a prefetching thread waits for is no
-    wait of the step.
+    Starting an iterator counts too: without persistent workers each epoch begins with that. Only
+    the thread that created this object is watched: a prefetching thread's wait is not a wait of the
+    step.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -46,7 +46,7 @@ class LoaderWait:
 
     def _around(self, fetch: Callable[[], Any], is_batch: bool) -> Any:
         if threading.get_ident() != self._thread or self._depth:
-            return fetch()  # another thread, or a loader inside a data set: counted outside
+            return fetch()  # another thread, or a loader inside a data set: already counted
         self._depth += 1
         began_s = self._clock()
         if self.first_asked_s is None:

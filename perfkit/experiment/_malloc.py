@@ -1,7 +1,7 @@
-"""jemalloc and tcmalloc: found on this machine, tried, and put in front of a fresh program.
+"""jemalloc and tcmalloc: find them on this machine, try them, preload them.
 
-The loader of Linux takes a library in ``LD_PRELOAD`` before all others, so that its ``malloc``
-serves torch's CPU tensors, numpy and Python alike.
+The Linux loader loads libraries in ``LD_PRELOAD`` before all others, so their ``malloc`` serves
+torch's CPU tensors, numpy and Python alike.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Where distributions and conda put libraries; LD_LIBRARY_PATH comes before them.
+# Where distributions and conda put libraries; LD_LIBRARY_PATH is searched first.
 _FOLDERS = (
     "/usr/lib/*-linux-gnu*",
     "/lib/*-linux-gnu*",
@@ -35,29 +35,29 @@ _FILES = {
     ),
 }
 _PACKAGES = {"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4"}
-# A function that only this library has: a file of the right name proves nothing.
+# A function that only this library has: the file name proves nothing.
 _OWN_SYMBOL = {"jemalloc": "mallctl", "tcmalloc": "tc_malloc"}
-# Starting a bare Python takes 20 ms; a busy machine may need much longer.
+# Starting a bare Python takes 20 ms; on a busy machine much longer.
 _TRY_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library that was looked for: its path where it works, else the reason why not."""
+    """The result of looking for a library: its path if it works, else the reason why not."""
 
     path: str | None
     reason: str | None
 
 
 def find(name: str) -> Library:
-    """``"jemalloc"`` or ``"tcmalloc"`` on this machine; looked for and tried once."""
+    """Find ``"jemalloc"`` or ``"tcmalloc"`` on this machine; searched and tried only once."""
     return _found(name, os.environ.get("LD_LIBRARY_PATH", ""), sys.prefix)
 
 
 def environment(name: str) -> Mapping[str, str]:
-    """What a fresh program needs for this malloc; nothing where it is this program's own.
+    """Environment for a new program with this malloc; empty if this program already uses it.
 
-    Other libraries in ``LD_PRELOAD`` stay; another malloc is taken out.
+    Other libraries in ``LD_PRELOAD`` stay; another malloc is removed.
     """
     before = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
     others = [one for one in before if not _is_malloc(one)]
@@ -92,13 +92,13 @@ def _candidates(name: str, library_path: str, prefix: str) -> list[Path]:
     found = [
         path for folder in folders for pattern in _FILES[name] for path in folder.glob(pattern)
     ]
-    # separated by colons and spaces, LD_PRELOAD cannot name a path that has one
+    # LD_PRELOAD separates by colons and spaces, so a path must not contain one
     usable = [path for path in found if path.is_file() and not set(" :") & set(str(path))]
     return list(dict.fromkeys(usable))
 
 
 def _tried(path: Path, symbol: str) -> str | None:
-    """What goes wrong when a program starts with it; None where it serves."""
+    """What goes wrong when a program starts with it; None if it works."""
     code = f"import ctypes; ctypes.CDLL(None).{symbol}; print(open('/proc/self/maps').read())"
     try:
         done = subprocess.run(
@@ -111,7 +111,7 @@ def _tried(path: Path, symbol: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"cannot be tried: {error}"
-    # the loader only warns of a library that it cannot take, and goes on without
+    # the loader only warns about a library that it cannot load, and continues without it
     if str(path.resolve()) in done.stdout:
         return None
     lines = done.stderr.strip().splitlines()

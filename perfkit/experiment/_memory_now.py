@@ -1,4 +1,4 @@
-"""The memory that a run takes, read cheaply and labelled for what it is."""
+"""The memory of a run, read cheaply and labelled with what it is."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import psutil
 
 from perfkit import _torch_compat
 
-# Between two readings the last one is repeated: one costs some 10 µs, a step may take less.
+# Between two readings the last one is repeated: a reading costs some 10 µs, a step may be shorter.
 _READ_EVERY_S = 0.05
-# Reading a worker's own pages takes 1 to 5 ms; beyond this many the sum is extrapolated.
+# Reading a worker's own pages takes 1 to 5 ms; for more workers than this the sum is extrapolated.
 _MOST_WORKERS_READ = 8
 
 
 class Memory(Protocol):
-    """What the training process holds."""
+    """The memory that the training process holds."""
 
     now_kind: str
     peak_kind: str
@@ -32,7 +32,7 @@ class Memory(Protocol):
 
 
 class ResidentMemory:
-    """Of a process without a GPU: its resident set, torch itself and shared pages included."""
+    """For a process without a GPU: its resident set, including torch itself and shared pages."""
 
     now_kind = "resident set of the training process"
     peak_kind = "peak resident set of the training process"
@@ -57,12 +57,12 @@ class ResidentMemory:
                 if line.startswith("VmHWM:"):
                     return int(line.split()[1]) * 1024
         info = self._process.memory_info()
-        # Windows tells the peak; elsewhere the highest reading has to do
+        # Windows reports the peak; elsewhere use the highest reading
         return max(int(getattr(info, "peak_wset", 0)), self._highest, int(info.rss))
 
 
 class AllocatorMemory:
-    """Of a process that uses CUDA: what the caching allocator of one device has handed out."""
+    """For a process that uses CUDA: memory allocated by the caching allocator on one device."""
 
     now_kind = "CUDA memory allocated"
     peak_kind = "peak CUDA memory allocated"
@@ -81,7 +81,7 @@ class AllocatorMemory:
 
 
 def busiest_gpu() -> int:
-    """The device with the highest peak: a workload may use another than torch's current one."""
+    """The device with the highest peak: a workload need not use torch's current device."""
     import torch
 
     current = torch.cuda.current_device()
@@ -90,7 +90,7 @@ def busiest_gpu() -> int:
 
 
 class SampledMemory:
-    """Reads a memory at most every 50 ms and repeats its last figure in between."""
+    """Reads memory at most every 50 ms and repeats the last figure in between."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
@@ -106,10 +106,10 @@ class SampledMemory:
 
 
 def workers_bytes() -> int | None:
-    """What the DataLoader workers hold for themselves alone (unique set size); None without any.
+    """Unique set size of all DataLoader workers in bytes; None without workers.
 
-    Pages that they share with the training process or each other are not in it: adding up
-    resident sets would count torch once per worker.
+    It leaves out pages shared with the training process or each other: adding up resident sets
+    would count torch once per worker.
     """
     workers = multiprocessing.active_children()
     if not workers:
@@ -118,6 +118,6 @@ def workers_bytes() -> int | None:
     for worker in workers[:_MOST_WORKERS_READ]:
         try:
             sizes.append(psutil.Process(worker.pid).memory_full_info().uss)
-        except psutil.Error:  # ended meanwhile, or not ours to read
+        except psutil.Error:  # ended meanwhile, or not readable
             continue
     return round(sum(sizes) / len(sizes) * len(workers)) if sizes else None

@@ -1,4 +1,4 @@
-"""The catalogue's settings of the step: batch, precision, model, optimizer, memory."""
+"""The catalogue's step settings: batch, precision, model, optimizer, memory."""
 
 from __future__ import annotations
 

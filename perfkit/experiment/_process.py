@@ -1,8 +1,8 @@
-"""The kernel's side of a child process: start it, talk with it, end it.
+"""The kernel's side of a child process: start it, talk to it, end it.
 
-On Linux a child is forked by a prepared server (:mod:`perfkit.experiment._server`), which all
-sessions of this process share, or by a server of its own where it needs another environment.
-Elsewhere it is a fresh program (:mod:`perfkit.experiment._spawned`).
+On Linux a child is forked from a prepared server (:mod:`perfkit.experiment._server`), shared by all
+sessions of this process, or from its own server if it needs another environment. Elsewhere it is a
+new program (:mod:`perfkit.experiment._spawned`).
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ import psutil
 from perfkit.errors import MissingError
 from perfkit.experiment import _frames, _server
 
-#: What comes from a child: a message, printed bytes, its exit code, or junk.
+#: What a child sends: a message, printed bytes, its exit code, or junk.
 News = tuple[str, Any]
 
-# In this order: after the first a run can begin, after the second it begins at once (building
-# an optimizer imports torch._dynamo, which takes a second).
+# In this order: after the first, a run can begin; after the second, it begins at once (creating an
+# optimizer imports torch._dynamo, which takes a second).
 _NEEDED = ("torch.utils.data", "cloudpickle", "perfkit.experiment.worker")
 _PRELOAD = (_NEEDED, ("torch._dynamo",))
-# Slow to import and harmless before a fork; loaded ahead where the kernel uses them already.
+# Slow to import and harmless before a fork; preloaded if the kernel already uses them.
 _PRELOAD_IF_USED = ("torchvision", "PIL.Image")
 _READ_BYTES = 1 << 20
-# Only to ask CUDA's runtime how many GPUs there are makes a process unfit for forks that use them,
-# and an import may ask; torch then asks the driver's library instead. Runs get the kernel's own
-# environment.
+# Merely asking the CUDA runtime for the number of GPUs makes a process unfit to fork children that
+# use them, and an import may ask. With this, torch asks the driver library instead. Runs get the
+# kernel's own environment.
 _FORKABLE = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 class Child(Protocol):
-    """One run's process with everything below it."""
+    """The process of one run, with all its children."""
 
     pid: int | None
 
@@ -56,7 +56,7 @@ class Child(Protocol):
     def news(self, timeout_s: float) -> list[News]:
         """``("message", dict)``, ``("output", bytes)``, ``("exit", code)``; [] at time-out.
 
-        ``("junk", words)`` where something else than the worker wrote into its pipe.
+        ``("junk", words)`` if anything but the worker wrote into its pipe.
         """
 
     def kill(self) -> None:
@@ -69,7 +69,7 @@ class Child(Protocol):
         """Let them go on."""
 
     def ask_where(self) -> None:
-        """Have it print where it is, where that is possible."""
+        """Make it print where it is, if possible."""
 
     def wake(self) -> None:
         """Let :meth:`news` return early."""
@@ -79,7 +79,7 @@ class Child(Protocol):
 
 
 class ForkedChild:
-    """A child behind a guard (Linux)."""
+    """A child with a guard process (Linux)."""
 
     def __init__(self, server: Server, *, own_server: bool) -> None:
         self._own_server = server if own_server else None
@@ -112,7 +112,7 @@ class ForkedChild:
             self._selector.register(fd, selectors.EVENT_READ)
 
     def send(self, message: dict[str, Any]) -> None:
-        """Say something to the child; what its pipe does not take yet goes out in :meth:`news`."""
+        """Send a message; :meth:`news` writes what does not fit into the pipe yet."""
         self._outbox += _frames.encode(message)
         self._write()
 
@@ -122,7 +122,7 @@ class ForkedChild:
                 del self._outbox[: os.write(self._commands, self._outbox[:_READ_BYTES])]
         except BlockingIOError:
             pass
-        except OSError:  # it is gone: its exit says so
+        except OSError:  # it is gone, as its exit will show
             self._outbox.clear()
         if bool(self._outbox) != self._waits_to_write:
             self._waits_to_write = bool(self._outbox)
@@ -143,7 +143,7 @@ class ForkedChild:
                 found += self._control_news()
             else:
                 found += self._pipe_news(key.fd)
-        # the exit comes last, after all that the child had said
+        # the exit comes last, after all the child's messages
         exits = [n for n in found if n[0] == "exit"]
         if exits:
             for fd in (self._events, self._output):
@@ -169,8 +169,8 @@ class ForkedChild:
         return messages or [("part", None)]  # part of a large message
 
     def _ignore(self, fd: int) -> None:
-        """Wait for it no more; what is left in it is still read when the child has ended."""
-        with contextlib.suppress(KeyError):  # its end may be met twice
+        """Stop waiting for this pipe; the rest of it is read when the child has ended."""
+        with contextlib.suppress(KeyError):  # its end may be seen twice
             self._selector.unregister(fd)
 
     def _control_news(self) -> list[News]:
@@ -191,7 +191,7 @@ class ForkedChild:
                 found.append(("exit", int(line[1:])))
         if not data:
             self._selector.unregister(self._control.fileno())
-            if not self._ended:  # server or guard were killed; the child dies with its guard
+            if not self._ended:  # server or guard was killed; the child dies with its guard
                 self._ended = True
                 if self.pid is not None:
                     with contextlib.suppress(OSError):
@@ -217,7 +217,7 @@ class ForkedChild:
         self._command(_server.CONTINUE)
 
     def ask_where(self) -> None:
-        """Have it print where it is."""
+        """Make it print where it is."""
         self._command(_server.WHERE)
 
     def wake(self) -> None:
@@ -227,7 +227,7 @@ class ForkedChild:
                 os.write(self._wake_write, b"w")
 
     def close(self) -> None:
-        """Let go of everything; a guard that still runs kills what it guards."""
+        """Release everything; a guard that is still running kills its child."""
         with self._close_lock:
             if self._closed:
                 return
@@ -244,7 +244,7 @@ class ForkedChild:
 
 
 class Server:
-    """The prepared process, seen from the kernel. Starting it returns at once."""
+    """The kernel's view of the prepared process. Starting it returns at once."""
 
     def __init__(
         self,
@@ -268,22 +268,22 @@ class Server:
                 stderr=self._errors,
                 env={**os.environ, **_FORKABLE, **(environment or {})},
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # the kernel's Ctrl-C is not meant for it
+                start_new_session=True,  # Ctrl-C in the kernel must not reach it
             )
         finally:
             theirs.close()
 
     @property
     def pid(self) -> int:
-        """Its process number."""
+        """Its process id."""
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether it is running."""
         return self._process.poll() is None
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Whether it has loaded everything within this time."""
+        """Wait until it has loaded everything; return whether it did so within this time."""
         readable = selectors.DefaultSelector()
         with readable:
             readable.register(self._connection, selectors.EVENT_READ)
@@ -292,7 +292,7 @@ class Server:
         return self._connection.recv(1, socket.MSG_PEEK) == b"R"
 
     def fork(self, fds: list[int]) -> None:
-        """Ask for a child with these descriptors.
+        """Ask for a child with these file descriptors.
 
         Raises:
             OSError: the server is gone.
@@ -301,12 +301,12 @@ class Server:
             socket.send_fds(self._connection, [b"F"], fds)
 
     def last_words(self) -> str:
-        """What it wrote to standard error."""
+        """What it printed to standard error."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip()
 
     def close(self) -> None:
-        """End it; children that it forked have guards of their own."""
+        """End it; the children that it forked have their own guards."""
         with self._lock:
             self._connection.close()
             self._process.kill()
@@ -315,7 +315,7 @@ class Server:
 
 
 class _Shared:
-    """The server that all sessions of this process share; ends with the last of them."""
+    """The server shared by all sessions of this process; it ends with the last of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -324,20 +324,20 @@ class _Shared:
         self._users = 0
 
     def acquire(self) -> None:
-        """A session begins to use it: start it, in the background."""
+        """Register a session; start the server in the background."""
         with self._lock:
             self._users += 1
             self._started()
 
     def release(self) -> None:
-        """A session has ended."""
+        """Unregister a session."""
         with self._lock:
             self._users = max(self._users - 1, 0)
             if self._users == 0:
                 self._end()
 
     def child(self) -> ForkedChild:
-        """A new child, from a new server where the old one is gone."""
+        """A new child, from a new server if the old one is gone."""
         with self._lock:
             try:
                 return ForkedChild(self._started(), own_server=False)
@@ -346,7 +346,7 @@ class _Shared:
                 return ForkedChild(self._started(), own_server=False)
 
     def server(self) -> Server | None:
-        """The server, where one is running."""
+        """The server, if one is running."""
         return self._server
 
     def _started(self) -> Server:
@@ -361,12 +361,12 @@ class _Shared:
 
     def _end(self) -> None:
         server, self._server = self._server, None
-        # a fork of the kernel must not end the kernel's server
+        # a fork of the kernel must not end the server
         if server is not None and self._owner_pid == os.getpid():
             server.close()
 
     def end_at_exit(self) -> None:
-        """The interpreter ends."""
+        """End the server when the interpreter exits."""
         with self._lock:
             self._end()
 
@@ -376,7 +376,7 @@ atexit.register(shared.end_at_exit)
 
 
 class SpawnedChild:
-    """A child that is a fresh program, with threads that read its pipes (macOS, Windows)."""
+    """A child that is a new program, with threads that read its pipes (macOS, Windows)."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
@@ -433,7 +433,7 @@ class SpawnedChild:
             return []
 
     def _kill_rest(self) -> None:
-        # its group outlives it, and holds its loader workers
+        # its process group outlives it, and contains its loader workers
         if hasattr(os, "killpg"):
             with contextlib.suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -475,7 +475,7 @@ class SpawnedChild:
                 process.resume()
 
     def ask_where(self) -> None:
-        """Have it print where it is, where there is a signal for that."""
+        """Make it print where it is, if the system has a signal for that."""
         if _server.WHERE_SIGNAL is not None:
             with contextlib.suppress(OSError):
                 self._process.send_signal(_server.WHERE_SIGNAL)
@@ -496,12 +496,12 @@ class SpawnedChild:
 
 
 def can_prepare() -> bool:
-    """Whether children are forked from a prepared process here."""
+    """Whether children on this system are forked from a prepared process."""
     return sys.platform == "linux"
 
 
 def new_child(environment: Mapping[str, str]) -> Child:
-    """A child for one run; ``environment`` is what it needs that this process has not.
+    """A child for one run; ``environment`` is added to this process's environment.
 
     Raises:
         MissingError: no process can be started.
@@ -519,7 +519,7 @@ def new_child(environment: Mapping[str, str]) -> Child:
 
 
 def why_no_child() -> str:
-    """What to say of a child that never came to be."""
+    """The message for a child that could not be started."""
     server = shared.server()
     words = "" if server is None else server.last_words()
     said = f": {words.splitlines()[-1]}" if words else ""
@@ -527,7 +527,7 @@ def why_no_child() -> str:
 
 
 def await_ready(timeout_s: float) -> bool:
-    """Whether the prepared process is ready within this time (at once where there is none)."""
+    """Whether the prepared process is ready within this time; True at once if there is none."""
     deadline = time.monotonic() + timeout_s
     server = shared.server()
     if server is None:
@@ -537,10 +537,10 @@ def await_ready(timeout_s: float) -> bool:
 
 @contextlib.contextmanager
 def prepared_process(timeout_s: float) -> Iterator[None]:
-    """Keep the prepared process for all sessions within, and wait first until it is ready.
+    """Wait until the prepared process is ready, and keep it for all sessions within.
 
-    Until then it would import beside the first runs, and a run would import for itself what the
-    later ones find loaded.
+    Otherwise its imports would disturb the first runs, and those would import modules that later
+    runs find loaded.
     """
     if not can_prepare():
         yield
@@ -554,9 +554,9 @@ def prepared_process(timeout_s: float) -> Iterator[None]:
 
 
 def _program(module: str, *arguments: str) -> list[str]:
-    """A fresh program with this very perfkit, and everything else where this process finds it.
+    """Command of a new program with this perfkit and this process's import path.
 
-    -P and the missing working directory: a file torch.py beside the notebook must not be imported.
+    It has -P and no working directory, so that a file torch.py beside the notebook is not imported.
     """
     package = Path(__file__).resolve().parent.parent
     here = ["", "."]

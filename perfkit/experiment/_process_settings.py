@@ -1,4 +1,4 @@
-"""The catalogue's settings of the process: cores, threads, allocators, kernels, ranks."""
+"""The catalogue's process settings: cores, threads, allocators, kernels, ranks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _cores() -> int:
 
 
 def _thread_counts() -> tuple[int, ...]:
-    """1, 2, 4 … up to the cores, and the cores themselves."""
+    """1, 2, 4 … up to the number of cores, and that number itself."""
     cores = _cores()
     return tuple(sorted({2**i for i in range(cores.bit_length()) if 2**i <= cores} | {cores}))
 
 
 def _conf_environment(value: Any) -> Mapping[str, str]:
-    """The variable that torch's allocator reads."""
+    """The environment variable that torch's allocator reads."""
     return {} if value == "default" else {"PYTORCH_ALLOC_CONF": value}
 
 

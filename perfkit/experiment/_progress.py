@@ -1,4 +1,4 @@
-"""One line that says how far an experiment is, and about how long it still takes."""
+"""One progress line: how far an experiment is, and about how long it still takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from perfkit._printable import printable
 
-# Where lines cannot be written over (a log file), one every so often is enough.
+# If lines cannot be overwritten (a log file), one every so often is enough.
 _LINE_EVERY_S = 10.0
 _WIDTH = 100
 
@@ -16,10 +16,10 @@ Say = Callable[[str], None]
 
 
 class Progress:
-    """Tells each line to ``say``, or writes it over the last one on standard error.
+    """Passes each line to ``say``, or overwrites the last one on standard error.
 
     Args:
-        say: takes each line; ``None`` for standard error, ``False`` for silence.
+        say: called with each line; ``None`` for standard error, ``False`` for no output.
     """
 
     def __init__(self, say: Say | bool | None = None) -> None:
@@ -28,7 +28,7 @@ class Progress:
         self._last_s = float("-inf")
 
     def line(self, text: str) -> None:
-        """Say where it is now."""
+        """Show the current state."""
         if callable(self._say):
             self._say(text)
         elif self._say is None:
@@ -44,7 +44,7 @@ class Progress:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """Leave the line as it is; what is written next begins a new one."""
+        """Keep the line; further output begins a new one."""
         if self._wrote:
             sys.stderr.write("\n")
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The process in which one experiment runs: a request on standard input, the answer in a file."""
+"""The process of one experiment: a request on standard input, the answer in a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(request: dict[str, Any]) -> None:
-    """Import the module, run the experiment, write what came of it."""
+    """Import the module, run the experiment, write its result."""
     _die_with(request["parent"])
     answer = _answer(request)
     target = Path(request["answer"])
@@ -65,12 +65,12 @@ def _headline(error: Exception) -> str:
 
 
 def _die_with(parent: int) -> None:
-    """End when the recorder is killed (Linux; elsewhere its time limit must do)."""
+    """End when the recorder is killed (Linux; elsewhere the time limit has to do)."""
     if not sys.platform.startswith("linux"):
         return
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was gone before we asked
+    if os.getppid() != parent:  # it had already ended
         os._exit(1)

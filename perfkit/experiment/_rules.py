@@ -1,9 +1,8 @@
-"""What a setting accepts, and what it needs of the machine: small rules, each told in words.
+"""What a setting accepts and what it needs from the machine: small rules with messages.
 
-An acceptor takes any value and gives it back in its plain Python form, or raises
-``ValueError`` with words that say what would be accepted. A need takes an accepted value and
-the machine, and gives the reason why it cannot be had, or None. A hint does the same for
-values that work but may not do what one hopes.
+An acceptor takes any value and returns it in plain Python form, or raises ``ValueError`` whose text
+says what it accepts. A need takes an accepted value and the machine, and returns the reason why the
+value is not available, or None. A hint does the same for values that work but may not help.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ _LONGEST_CONF = 1000
 
 
 def is_flag(value: Any) -> bool:
-    """Whether it is ``True`` or ``False``, numpy's included."""
+    """Whether it is ``True`` or ``False``, including numpy's."""
     return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
 
 
 def is_true(found: Any) -> bool:
-    """Whether a comparison gave one plain yes."""
+    """Whether a comparison returned a single true value."""
     return bool(found) if isinstance(found, bool) or is_flag(found) else False
 
 
 def flag(value: Any) -> bool:
-    """``True`` or ``False``; 0 and 1 are refused, they are usually a slip."""
+    """Accept ``True`` and ``False``; refuse 0 and 1, which are usually a slip."""
     if not is_flag(value):
         raise ValueError("True or False")
     return bool(value)
 
 
 def whole_number(low: int, high: int) -> Acceptor:
-    """An acceptor of whole numbers from ``low`` to ``high``."""
+    """An acceptor for whole numbers from ``low`` to ``high``."""
 
     def accept(value: Any) -> int:
         words = f"a whole number from {low} to {high:,}"
@@ -63,11 +62,11 @@ def whole_number(low: int, high: int) -> Acceptor:
 
 
 def one_of(values: tuple[Any, ...]) -> Acceptor:
-    """An acceptor of exactly these values; ``1`` is not ``True``."""
+    """An acceptor for exactly these values; ``1`` is not ``True``."""
 
     def accept(value: Any) -> Any:
         for known in values:
-            # an array compares by element, and has no truth
+            # arrays compare by element and have no truth value
             if is_flag(known) == is_flag(value) and is_true(value == known):
                 return known
         raise ValueError(f"one of {', '.join(map(repr, values))}")
@@ -81,7 +80,7 @@ def nothing(value: Any, machine: Machine) -> str | None:
 
 
 def cuda_when_on(what: str) -> Need:
-    """It needs a CUDA device, unless it is off."""
+    """A need: a CUDA device, unless the setting is off."""
 
     def need(value: Any, machine: Machine) -> str | None:
         if not value or machine.gpus:
@@ -92,7 +91,7 @@ def cuda_when_on(what: str) -> Need:
 
 
 def precision_here(value: Any, machine: Machine) -> str | None:
-    """tf32 and fp16 need a GPU; bf16 runs on any CPU; on a GPU its own capability decides."""
+    """tf32 and fp16 need a GPU; bf16 runs on any CPU, and on GPUs that support it."""
     if value == "fp32" or (value == "bf16" and not machine.gpus):
         return None
     if not machine.gpus:
@@ -106,7 +105,7 @@ def precision_here(value: Any, machine: Machine) -> str | None:
 
 
 def bf16_speed(value: Any, machine: Machine) -> str | None:
-    """bf16 on a CPU without the instructions is emulated."""
+    """On a CPU without bf16 instructions, bf16 is emulated."""
     if value != "bf16" or machine.gpus or machine.capability("bf16").available:
         return None
     return machine.capability("bf16").reason
@@ -123,7 +122,7 @@ def compile_here(value: Any, machine: Machine) -> str | None:
 
 
 def more_than_cores(what: str) -> Need:
-    """More of them than cores works: those that compute take turns, those that wait do not."""
+    """More of them than cores works, but those that compute take turns."""
 
     def hint(value: Any, machine: Machine) -> str | None:
         if value <= machine.cores:
@@ -135,7 +134,7 @@ def more_than_cores(what: str) -> Need:
 
 
 def flag_or(*words: str) -> Acceptor:
-    """An acceptor of ``True``, ``False`` and these words."""
+    """An acceptor for ``True``, ``False`` and these words."""
     return one_of((False, True, *words))
 
 
@@ -147,7 +146,7 @@ def compile_mode_here(value: Any, machine: Machine) -> str | None:
 
 
 def several_cores_for(unwanted: str, what: str) -> Need:
-    """Every value but ``unwanted`` needs the means to pin, ``what`` at least two cores."""
+    """Every value but ``unwanted`` needs pinning; ``what`` needs at least two cores."""
 
     def need(value: Any, machine: Machine) -> str | None:
         if value == unwanted:
@@ -162,7 +161,7 @@ def several_cores_for(unwanted: str, what: str) -> Need:
 
 
 def malloc_here(value: Any, machine: Machine) -> str | None:
-    """A library that was found here and seen to answer."""
+    """The library must exist here and work."""
     return None if value == "system" else _malloc.find(value).reason
 
 
@@ -177,19 +176,19 @@ def alloc_conf(value: Any) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    # what an environment variable can hold everywhere
+    # what an environment variable can hold on every system
     return text.isascii() and text.isprintable()
 
 
 def caching_allocator_here(value: Any, machine: Machine) -> str | None:
-    """The options are those of the allocator of GPU memory."""
+    """The options need a GPU: they belong to its memory allocator."""
     if value == "default" or machine.gpus:
         return None
     return f"these options are for GPU memory: {machine.capability('gpu').reason}"
 
 
 def processes_here(value: Any, machine: Machine) -> str | None:
-    """Several processes need torch.distributed, and where there are GPUs, one for each."""
+    """Several processes need torch.distributed and, on a machine with GPUs, one GPU each."""
     if value == 1:
         return None
     if machine.gpus:
@@ -207,5 +206,5 @@ def processes_here(value: Any, machine: Machine) -> str | None:
 
 
 def processes_share_cores(value: Any, machine: Machine) -> str | None:
-    """On a CPU each process wants a core of its own."""
+    """On a CPU each process should have its own core."""
     return None if machine.gpus else more_than_cores("processes")(value, machine)

@@ -1,8 +1,8 @@
-"""One run from its start to its result, in a thread of its own.
+"""One run from start to result, in its own thread.
 
-The thread reads what the child says, passes it on as events, and holds the limits: the run's
-length, the longest step, the time a stop may take. Requests (stop, pause, resume) are carried
-out by it, too, so that events come in order from one place.
+The thread reads the child's messages, passes them on as events, and enforces the limits: the run's
+length, the longest step, the time for a stop. It also carries out requests (stop, pause, resume),
+so that events come in order from one place.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from perfkit.machine import facts, stamp
 
 Request = Literal["stop", "pause", "park", "resume"]
 
-# A stop is asked for at the next step's end; a step that lasts longer than this is cut off, so
+# A stop waits for the end of the current step; a step that lasts longer than this is cut off, so
 # that a stop takes less than a second.
 _STOP_WITHIN_S = 0.5
-# What a workload may take to clean up after its last step.
+# Time for a workload to clean up after its last step.
 _CLEAN_UP_WITHIN_S = 3.0
-# Time for a hanging child to write where it is.
+# Time for a hanging child to report where it is.
 _WHERE_WITHIN_S = 0.5
-# A run whose steps are longer than the run still gets this many.
+# A run whose steps are longer than the run itself still gets this many.
 _FEWEST_STEPS = 3
 _OUTPUT_BYTES = 64 * 1024
-# While nothing happens, the thread looks at its limits this often.
+# How often the thread checks its limits while nothing happens.
 _LOOK_EVERY_S = 0.5
 
 _JUNK = (
@@ -49,20 +49,21 @@ _JUNK = (
     "file descriptors that you opened, and not to one that was closed meanwhile"
 )
 
-# Runs of this process that are going on now: they disturb each other.
+# Runs of this process that are in progress: they disturb each other.
 _going_on: set[Run] = set()
 _going_on_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run.
+    """What to run.
 
     Attributes:
-        workload: by cloudpickle.
-        sources: of notebook cells, by file name.
-        environment: what a fresh program needs for these values; empty where none is needed.
-        watched: whether somebody listens to the events, and may draw what they tell.
+        workload: pickled by cloudpickle.
+        sources: source of notebook cells, by file name.
+        environment: environment variables that a new program needs for these values; empty if no
+            new program is needed.
+        watched: whether there is a listener for the events, which may draw them.
     """
 
     run_id: int
@@ -83,8 +84,8 @@ class Run:
     """One run; :meth:`start` it once.
 
     Args:
-        emit: takes the events; must not raise.
-        ended: takes the result, before the event that tells of it.
+        emit: called with each event; must not raise.
+        ended: called with the result, before the event that announces it.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Run:
     # --- from other threads -------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Begin the run; returns at once."""
         self._thread.start()
 
     def in_own_thread(self) -> bool:
@@ -130,27 +131,27 @@ class Run:
         return threading.current_thread() is self._thread
 
     def ask(self, request: Request) -> None:
-        """Have the run stop, pause or go on; returns at once."""
+        """Ask the run to stop, pause or resume; returns at once."""
         self._requests.put(request)
         child = self._child
         if child is not None:
             child.wake()
 
     def stop(self) -> None:
-        """Stop, and wait until nothing is left of it (below 1 s)."""
+        """Stop, and wait until all its processes have ended (below 1 s)."""
         self.ask("stop")
         if self.in_own_thread():
             return
         if not self.finished.wait(_STOP_WITHIN_S + 1.0):
             child = self._child
-            if child is not None:  # the thread is held up, by a callback maybe
+            if child is not None:  # the thread is stuck, perhaps in a callback
                 child.kill()
             self.finished.wait(5.0)
 
     # --- the thread -----------------------------------------------------------------------
 
     def _meet_others(self) -> None:
-        """Runs that go on at once disturb each other; one that stands still disturbs nobody."""
+        """Note which runs are active at once: they disturb each other, paused ones do not."""
         with _going_on_lock:
             for other in _going_on - {self}:
                 if other._pauses.since_s is None:
@@ -173,7 +174,7 @@ class Run:
         except PerfkitError as error:
             self._failure = Failure("failed", str(error))
         except BaseException as error:
-            # whatever it is: the run must end with a result that says so
+            # whatever happens, the run must end with a result that says so
             text = "".join(traceback.format_exception(error))
             self._failure = Failure("failed", f"perfkit itself failed: {error!r}", text)
         finally:
@@ -189,7 +190,7 @@ class Run:
             self.finished.set()
 
     def _follow(self, scratch: str) -> int:
-        """Read and act until the child has ended; returns its exit code."""
+        """Read and act until the child has ended; return its exit code."""
         child = self._child = _process.new_child(self.plan.environment)
         child.send({"k": "job", "job": pickle.dumps(self._job(scratch))})
         self._sign_s = time.perf_counter()
@@ -220,8 +221,8 @@ class Run:
             sources=dict(self.plan.sources),
             threads=_threads_here(),
             scratch=scratch,
-            # no step that counts is disturbed; the last of the warm-up is left out because a
-            # compiled optimizer step may be compiled again when the hook is gone
+            # the hook disturbs no step that counts; the last warm-up step is left out because a
+            # compiled optimizer step may be recompiled when the hook is removed
             watched_steps=min(max(self.plan.warmup - 1, 1), self.plan.warmup, STEPS),
         )
 
@@ -276,7 +277,7 @@ class Run:
         if child is None or self._failure is not None or self._done:
             return
         self._pauses.begin(time.perf_counter(), between_steps=between_steps)
-        child.pause()  # its loader workers and threads, too
+        child.pause()  # including its loader workers and threads
         self._enter("paused")
 
     def _answer_requests(self, child: _process.Child) -> None:
@@ -318,7 +319,7 @@ class Run:
             return
         self._failure = Failure("stopped", "")
         if self._parks and self._pauses.since_s is not None:
-            # between two steps it can end as after its last one, and clean up
+            # between two steps it can end as after the last one, and clean up
             child.resume()
             self._pauses.end(now_s)
             child.send({"k": "finish"})
@@ -341,7 +342,7 @@ class Run:
         if now_s - self._sign_s > limit_s:
             self._hangs(child, limit_s)
         elif self._time_is_up(now_s):
-            # counted here and not in the child, which does not know of pauses
+            # counted here, because the child does not know about pauses
             child.send({"k": "finish"})
             self._finish_asked = True
 
@@ -370,12 +371,12 @@ class Run:
     def _kill(self, child: _process.Child) -> None:
         self._kill_at_s = float("inf")
         if child.pid is None and not self._begun:
-            # the prepared process is still loading: its guard will see that nobody waits
+            # the prepared process is still loading; its guard will notice that nobody waits
             raise _NotStarted
         child.kill()
 
     def _patience_s(self) -> float:
-        """How long to wait for news until one of the limits has to be looked at."""
+        """How long to wait for news before a limit has to be checked."""
         now_s = time.perf_counter()
         waits = [_LOOK_EVERY_S]
         if self._kill_at_s is not None:
@@ -418,14 +419,14 @@ class Run:
         return _failure.of_exit(
             code,
             output=output,
-            # what a GPU holds is no reason for the system to kill a process
+            # the system does not kill a process for its GPU memory
             last_bytes=0 if self._on_gpu() else int(self._last.get("peak_bytes") or 0),
             ram_bytes=facts().ram_bytes,
             oom_kills=_failure.oom_kill_count() - self._oom_kills,
         )
 
     def _cleaned_up(self, code: int, output: str) -> Failure:
-        """All steps are measured: what went wrong afterwards is reported, and fails nothing."""
+        """All steps are measured: report what went wrong afterwards, but do not fail the run."""
         after = self._after_end
         if after is not None:
             words = f"its steps are measured; cleaning up then failed: {after.message}"
@@ -485,10 +486,10 @@ class Run:
 
 
 def _threads_here() -> int | None:
-    """What ``torch.set_num_threads`` said in this process; None where torch is not loaded."""
+    """The thread count of torch in this process; None if torch is not loaded."""
     ask = getattr(sys.modules.get("torch"), "get_num_threads", None)
     return None if ask is None else int(ask())
 
 
-class _NotStarted(Exception):  # noqa: N818 - no error: a stop before there was a process
-    """The run was stopped before its process existed."""
+class _NotStarted(Exception):  # noqa: N818 - not an error: a stop before the process started
+    """The run was stopped before its process started."""

@@ -15,7 +15,7 @@ from perfkit.experiment.result import RunResult
 from perfkit.machine import Provenance
 from perfkit.timing.summary import Summary
 
-# A run of a million steps would be a line of 100 MB: beyond this neighbours are averaged.
+# A run of a million steps would take a line of 100 MB; above this, neighbours are averaged.
 _MOST_POINTS = 2000
 _LONGEST_OUTPUT = 2000
 _FLOATS = ("step_ms", "wait_ms", "loss")
@@ -29,7 +29,7 @@ _SUMMARY = ("n", "median", "low", "high", "confidence", "minimum", "maximum")
 
 
 def saved(run: RunResult) -> dict[str, Any]:
-    """Everything of a run that serves later; a long curve is thinned, its figures are not."""
+    """Everything of a run that is needed later; a long curve is thinned, the figures are exact."""
     found = run.to_dict()
     found["summary"] = None if run.step is None else run.step.to_dict()
     found["output"] = run.output[-_LONGEST_OUTPUT:]
@@ -39,10 +39,10 @@ def saved(run: RunResult) -> dict[str, Any]:
 
 
 def run_of(found: Mapping[str, Any]) -> RunResult:
-    """The run that :func:`saved` wrote.
+    """Read a run that :func:`saved` wrote.
 
     Raises:
-        KeyError, TypeError, ValueError, OverflowError: it is none.
+        KeyError, TypeError, ValueError, OverflowError: it is not a run.
     """
     curve, summary = found["curve"], found["summary"]
     _check(found)
@@ -66,15 +66,15 @@ def run_of(found: Mapping[str, Any]) -> RunResult:
         gradients=Fingerprint.from_dict(found["gradients"]) if found.get("gradients") else None,
         traceback_text=found["traceback"],
         warnings=tuple(found["warnings"]),
-        **columns,  # a loss that JSON cannot hold is None there, and NaN here
+        **columns,  # a loss that JSON cannot hold is None in the file and NaN here
     )
 
 
 def _check(found: Mapping[str, Any]) -> None:
-    """See that a run's parts are what is reckoned with later, and not only where they are used.
+    """Check a run's parts now, rather than where they are used.
 
     Raises:
-        KeyError, TypeError, ValueError, OverflowError: one is not.
+        KeyError, TypeError, ValueError, OverflowError: a part is invalid.
     """
     for name in _TEXTS:
         _must(isinstance(found[name], str), name, found[name])
@@ -137,7 +137,7 @@ def _thinned(run: RunResult) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
+    """None for NaN and infinity, which JSON lacks."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

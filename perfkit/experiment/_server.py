@@ -1,4 +1,4 @@
-"""The prepared process (Linux): it has torch loaded, and forks a fresh child for every run.
+"""The prepared process (Linux): it has torch loaded and forks a new child for every run.
 
 ::
 
@@ -7,16 +7,15 @@
                                            └─ forks ──> the child that runs the workload
                                                           └─ its DataLoader workers, …
 
-The guard is the child's parent and collects its orphans (``PR_SET_CHILD_SUBREAPER``). It
-watches the kernel and the child through pid file descriptors; when either is gone, also by
-``kill -9``, it kills whatever is left below it, in the child's process group and out of it.
-The child has ``PR_SET_PDEATHSIG`` as a second belt, for the case that the guard is killed; the
-server then collects what the guard would have. The server itself ends with the kernel.
-``PR_SET_PDEATHSIG`` would not do for the server: it fires when the *thread* that started the
-process ends.
+The guard is the child's parent and adopts its orphans (``PR_SET_CHILD_SUBREAPER``). It watches the
+kernel and the child through pid file descriptors; when either ends, even by ``kill -9``, it kills
+all its descendants, inside and outside the child's process group. As a safeguard against the guard
+being killed, the child has ``PR_SET_PDEATHSIG``, and the server adopts what the guard would have.
+The server itself ends with the kernel. It cannot use ``PR_SET_PDEATHSIG``, which fires when the
+*thread* that started the process ends.
 
-Signals to a run go through the guard: as the parent it knows whether the child's number still
-means the child.
+Signals to a run go through the guard: as the parent it knows whether the child's pid is still the
+child's.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ from pathlib import Path
 
 #: Kernel → guard, one byte each.
 KILL, STOP, CONTINUE, WHERE = b"K", b"S", b"C", b"W"
-#: The signal that makes the child write where it is (faulthandler), for the message of a hang.
+#: The signal that makes the child print where it is (faulthandler), for the message about a hang.
 WHERE_SIGNAL = signal.SIGRTMAX - 3 if sys.platform == "linux" else None
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _N_FDS = 4
-# How often to look where a pid file descriptor cannot be had (kernel < 5.3, seccomp).
+# Polling interval if there are no pid file descriptors (kernel < 5.3, seccomp).
 _LOOK_EVERY_S = 0.2
-# A setting changed in a running Lab stops its run and starts the next within this time.
+# Changing a setting in a running Lab stops its run and starts the next within this time.
 _IDLE_S = 1.0
-# Killing takes milliseconds; a process that sits in the kernel's own code may take longer.
+# Killing takes milliseconds; a process inside a system call may take longer.
 _REAP_WITHIN_S = 4.0
 
 
 class Alive:
-    """Tells when a process, child or not, is gone."""
+    """Tells when a process has ended, whether it is a child or not."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -68,7 +67,7 @@ class Alive:
             self.fd = None
 
     def gone(self) -> bool:
-        """Whether it has ended (a zombie has, where pid file descriptors work)."""
+        """Whether it has ended (with pid file descriptors, a zombie has)."""
         if self._gone or self.fd is not None:
             return self._gone or bool(_wait([self.fd], 0))
         try:
@@ -87,7 +86,7 @@ class Alive:
 
 
 def main() -> None:
-    """Serve until the kernel is gone or closes the connection; arguments come as JSON."""
+    """Serve until the kernel ends or closes the connection; arguments are JSON."""
     options = json.loads(sys.argv[1])
     connection = socket.socket(fileno=options["fd"])
     connection.set_inheritable(False)
@@ -97,13 +96,12 @@ def main() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     guards: dict[int, Alive] = {}
     loading: list[list[str]] = options["preload"]
-    _load(loading.pop(0), kernel)  # no run can do without
+    _load(loading.pop(0), kernel)  # every run needs these
     if not loading:
         connection.sendall(b"R")
     served = False
     while True:
-        # a run that could not wait is not disturbed by imports beside it, and neither is the next
-        # one that follows it closely
+        # do not disturb a run that could not wait, or one that follows closely, with imports
         patience_s = _IDLE_S if served else 0.0
         if loading and not guards and not _wait([connection.fileno(), kernel.fd], patience_s):
             _load(loading.pop(0), kernel)
@@ -132,7 +130,7 @@ def main() -> None:
 
 
 def _sweep(guards: dict[int, Alive]) -> None:
-    """Forget the guards that have ended; kill what one that was killed has left."""
+    """Forget the guards that have ended; kill what a killed guard left behind."""
     ended = [pid for pid in guards if _ended(pid)]
     for pid in ended:
         guards.pop(pid).close()
@@ -160,16 +158,16 @@ def _kill_all(orphans: list[int]) -> None:
 def _load(names: list[str], kernel: Alive) -> None:
     with _ends_with(kernel):
         for name in names:
-            # the run that needs what is missing will say so
+            # a run that needs the missing module will report it
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # children share these pages as long as nobody writes to them
+    gc.freeze()  # children share these pages until someone writes to them
 
 
 @contextlib.contextmanager
 def _ends_with(kernel: Alive) -> Iterator[None]:
-    """While the imports run: end at once when the kernel does. No thread is left for the forks."""
+    """During the imports, end as soon as the kernel does. Leaves no thread for the forks."""
     awake, wake = os.pipe()
 
     def look() -> None:
@@ -189,7 +187,7 @@ def _ends_with(kernel: Alive) -> Iterator[None]:
 
 
 def _wait(fds: list[int | None], limit_s: float | None = None) -> list[int]:
-    """The descriptors that are readable; looks again soon where one of them is missing."""
+    """The readable descriptors; returns soon if one is missing, so that the caller polls."""
     present = [fd for fd in fds if fd is not None]
     if limit_s is None and len(present) < len(fds):
         limit_s = _LOOK_EVERY_S
@@ -197,14 +195,14 @@ def _wait(fds: list[int | None], limit_s: float | None = None) -> list[int]:
 
 
 def _guard(kernel_pid: int, commands: int, events: int, output: int, control_fd: int) -> None:
-    """Own one child from its fork until nothing is left of it; never returns."""
+    """Own one child from its fork until all its processes are gone; never returns."""
     try:
         os.setsid()
         _prctl(_PR_SET_NAME, b"perfkit-guard")
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         control = socket.socket(fileno=control_fd)
         kernel = Alive(kernel_pid)
-        # a stop may have come while the server was still importing
+        # a stop may have arrived while the server was importing
         if kernel.gone() or select.select([control], [], [], 0)[0]:
             os._exit(0)
         guard_pid = os.getpid()
@@ -213,7 +211,7 @@ def _guard(kernel_pid: int, commands: int, events: int, output: int, control_fd:
             control.close()
             kernel.close()
             _child(guard_pid, commands, events, output)
-        with contextlib.suppress(OSError):  # the child does the same; whoever is first
+        with contextlib.suppress(OSError):  # the child does it too; either may be first
             os.setpgid(pid, pid)
         for fd in (commands, events, output):
             os.close(fd)
@@ -226,7 +224,7 @@ def _guard(kernel_pid: int, commands: int, events: int, output: int, control_fd:
 
 
 def _watch(control: socket.socket, kernel: Alive, pid: int) -> None:
-    """Return when the child has ended, or has to."""
+    """Return when the child has ended or must end."""
     child = Alive(pid)
     while not kernel.gone() and not _ended(pid):
         if control.fileno() not in _wait([control.fileno(), kernel.fd, child.fd]):
@@ -246,12 +244,12 @@ def _watch(control: socket.socket, kernel: Alive, pid: int) -> None:
                     os.killpg(pid, signal.SIGCONT)
                 elif command == WHERE and WHERE_SIGNAL is not None:
                     os.kill(pid, WHERE_SIGNAL)
-        if not received:  # the kernel let go of this run
+        if not received:  # the kernel dropped this run
             return
 
 
 def _ended(pid: int) -> bool:
-    """Whether the child has ended; it stays a zombie, so that its number stays its own."""
+    """Whether the child has ended; it stays a zombie, so that its pid is not reused."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
@@ -278,7 +276,7 @@ def _end(pid: int) -> int:
 
 
 def _children() -> list[int]:
-    """Numbers of this process's children, orphans that it inherited included."""
+    """Pids of this process's children, including adopted orphans."""
     me = os.getpid()
     try:
         return [int(p) for p in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
@@ -289,12 +287,12 @@ def _children() -> list[int]:
 
 
 def _child(guard_pid: int, commands: int, events: int, output: int) -> None:
-    """Become the child: own group, own standard streams, then the worker; never returns."""
+    """Become the child: own group, own standard streams, then the worker. Never returns."""
     code = 1
     try:
         os.setpgid(0, 0)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guard_pid:  # it died before the line above
+        if os.getppid() != guard_pid:  # it had died before the line above
             os._exit(1)
         _prctl(_PR_SET_NAME, b"perfkit-run")
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -319,11 +317,11 @@ def _child(guard_pid: int, commands: int, events: int, output: int) -> None:
 
 
 def _tell(control: socket.socket, message: str) -> None:
-    with contextlib.suppress(OSError):  # the kernel is gone: nobody to tell
+    with contextlib.suppress(OSError):  # the kernel has ended
         control.sendall(message.encode())
 
 
 def _prctl(option: int, value: int | bytes) -> None:
-    # failure is no error: each of these is a second belt or a name for ps
+    # a failure is not an error: these are safeguards, or a name for ps
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""One setting: what it can be, when it takes effect, what it needs, and what it does to results."""
+"""One setting: its values, when it takes effect, what it needs, what it does to results."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ class Setting:
     """One setting.
 
     Attributes:
-        name: how the workload asks for it, e.g. ``"num_workers"``.
+        name: how the workload reads it, e.g. ``"num_workers"``.
         label: its name in words.
-        values: what the control offers. A catalogue setting also takes other values that its
-            rule accepts; one of the user's own takes exactly these.
-        default: what a run uses when nothing is said.
+        values: what the control offers. A catalogue setting also takes other values that its rule
+            accepts; a user's setting takes exactly these.
+        default: the value that a run uses if none is given.
         control: ``"checkbox"``, ``"menu"`` or ``"slider"`` (over ``values``).
-        takes_effect: ``"step"``: the next step; ``"rebuild"``: model and loader are built anew;
-            ``"process"``: a fresh program, which costs a cold start of seconds.
+        takes_effect: ``"step"``: at the next step; ``"rebuild"``: when model and loader are
+            rebuilt; ``"process"``: in a new program, with a cold start of seconds.
         help: one sentence.
         lesson: the lesson that teaches it, or None.
-        environment: variables that a fresh program needs for a value (``"process"`` only);
-            nothing for a value that any program has.
-        numerics: what it does to the result: ``"none"``: the same numbers; ``"rounding"``: the
-            same up to rounding; ``"changes what is learnt"``: another training. None where it
-            is not known, as for settings of the user's own.
-        numerics_note: the same in one sentence.
-        needs: what the machine needs for it, in words; empty where it works everywhere.
-        applied_by: who puts it into effect: ``"perfkit"`` (the run's process, by itself), the
-            name of a :class:`~perfkit.experiment.settings.Settings` helper, or ``"workload"``.
-        claims: rows of the claims ledger that it belongs to.
+        environment: variables that a new program needs for a value (``"process"`` only); empty for
+            a value that needs none.
+        numerics: its effect on the result: ``"none"``: the same numbers; ``"rounding"``: the same
+            up to rounding; ``"changes what is learnt"``: a different training. None if unknown, as
+            for a user's setting.
+        numerics_note: that effect in one sentence.
+        needs: what the machine needs for it, in words; empty if it works everywhere.
+        applied_by: who applies it: ``"perfkit"`` (in the run's process), the name of a
+            :class:`~perfkit.experiment.settings.Settings` helper, or ``"workload"``.
+        claims: ids of its claims in the ledger.
     """
 
     name: str
@@ -68,13 +68,13 @@ class Setting:
         """The value in its plain Python form.
 
         Raises:
-            SettingError: it cannot be; the message says what can.
+            SettingError: the value is invalid; the message says what is valid.
         """
         accept = self._accept or _rules.one_of(self.values)
         try:
             return accept(value)
         except ValueError as error:
-            # what only the workload reads may take whatever the workload understands
+            # a setting that only the workload reads may take any value that it understands
             own = f"; for others: perfkit.setting({self.name!r}, [...])"
             raise SettingError(
                 f"{self.name}={brief(value)} is not valid: it takes {error}"
@@ -82,15 +82,15 @@ class Setting:
             ) from None
 
     def unavailable(self, value: Any, machine: Machine) -> str | None:
-        """Why this machine cannot take the value; None where it can."""
+        """Why the value is not available on this machine; None if it is."""
         return self._need(self.check(value), machine)
 
     def note(self, value: Any, machine: Machine) -> str | None:
-        """What to know of a value that works here but may not help; None where there is nothing."""
+        """A hint about a value that works here but may not help; None if there is none."""
         return self._hint(self.check(value), machine)
 
     def about(self) -> str:
-        """What a reader should know before changing it, in a few sentences."""
+        """What to know before changing it, in a few sentences."""
         parts = [self.help]
         if self.numerics not in (None, "none"):
             parts.append(f"Results: {self.numerics_note}")
@@ -102,5 +102,5 @@ class Setting:
 
 
 def brief(value: Any) -> str:
-    """A value on one line, however it shows itself."""
+    """A value's repr, on one line."""
     return " ".join(f"{value!r:.200}".split())[:80]

@@ -1,7 +1,7 @@
-"""The child where nothing is prepared (macOS, Windows): a fresh program for every run.
+"""The child on systems without a prepared process (macOS, Windows): a new program per run.
 
-It has no guard. A thread reads the kernel's commands from standard input; when that ends, the
-kernel is gone, and the child kills its process group, itself included.
+It has no guard. A thread reads the kernel's commands from standard input; when that closes, the
+kernel is gone, and the child kills its process group, including itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfkit.experiment import _by_value, _frames, worker
 
 
 class _ThreadCommands:
-    """Commands from standard input, read by a thread that also watches for its end."""
+    """Commands from standard input, read by a thread that also notices when it closes."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -44,28 +44,28 @@ class _ThreadCommands:
         end_all()
 
     def job(self) -> worker.Job:
-        """The job; waits for it."""
+        """Wait for the job and return it."""
         return self._jobs.get()
 
     def finish_asked(self) -> bool:
-        """Whether the run shall end after this step."""
+        """Whether to end the run after this step."""
         return self._finish.is_set()
 
     def park_asked(self) -> bool:
-        """Whether it shall stand still after this step."""
+        """Whether to pause after this step."""
         return not self._may_go.is_set() and not self._finish.is_set()
 
     def wait_for_go(self) -> None:
-        """Stand still until it may go on, or shall end."""
+        """Wait until the run may continue or must end."""
         self._may_go.wait()
 
 
 def end_all() -> None:
-    """Kill this process and everything below it, at once."""
+    """Kill this process and all its descendants at once."""
     for child in psutil.Process().children(recursive=True):
         try:
             child.kill()
-        except psutil.Error:  # it was quicker
+        except psutil.Error:  # it had already ended
             continue
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
         os.killpg(0, signal.SIGKILL)
@@ -73,7 +73,7 @@ def end_all() -> None:
 
 
 def main() -> None:
-    """Standard input brings commands, standard output takes events, the rest is captured."""
+    """Read commands from standard input, write events to standard output, capture the rest."""
     commands, events = os.dup(0), os.dup(1)
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)

@@ -1,4 +1,4 @@
-"""One training step that does what the settings say."""
+"""One training step that follows the settings."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
     from perfkit.experiment._given import Settings
 
-# Before a capture: cuBLAS, cuDNN and the allocator make what they need in the first steps.
+# Steps before a capture: in these cuBLAS, cuDNN and the allocator create what they need.
 _STEPS_BEFORE_CAPTURE = 3
 
 
 class TrainingStep:
     """``step(inputs, targets)``: to the device, forward, loss, backward, update.
 
-    With ``accumulate=k`` a call is one part of a batch of k parts: its loss counts 1/k, and
-    every k-th call updates the model; until then a DistributedDataParallel model does not
-    exchange gradients. With ``cuda_graphs`` the fourth call captures all that the GPU does in
-    a step, and the calls from then on replay it.
+    With ``accumulate=k`` a call handles one of k parts of a batch: its loss is weighted 1/k, and
+    every k-th call updates the model; until then a DistributedDataParallel model does not exchange
+    gradients. With ``cuda_graphs`` the fourth call captures the GPU's work in a step, and later
+    calls replay it.
 
     Args:
-        settings: precision, accumulate, set_to_none, uint8, non_blocking, channels_last and
-            cuda_graphs are looked at.
-        model: as :meth:`~perfkit.experiment.settings.Settings.prepare` gave it.
+        settings: it uses precision, accumulate, set_to_none, uint8, non_blocking, channels_last and
+            cuda_graphs.
+        model: as returned by :meth:`~perfkit.experiment.settings.Settings.prepare`.
         loss: ``loss(outputs, targets)``, a mean over the batch.
     """
 
@@ -50,7 +50,7 @@ class TrainingStep:
         self._graph = _Graphed(self) if settings.get("cuda_graphs") else None
 
     def __call__(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """The loss of this batch, detached, on the device: reading it waits for the device."""
+        """Train on one batch; return its loss, detached, on the device (reading it waits)."""
         inputs, targets = self._settings.to_device((inputs, targets))
         if self._graph is not None:
             return self._graph.step(inputs, targets)
@@ -92,11 +92,11 @@ class _Graphed:
         self._targets: Any = None
         self._captured_loss: Any = None
         for group in step._optimizer.param_groups:
-            if "capturable" in group:  # Adam's step counter then lives on the GPU
+            if "capturable" in group:  # Adam's step counter is then on the GPU
                 group["capturable"] = True
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """One step; the loss is a copy, the graph's own is written over."""
+        """One step; returns a copy of the loss, because the graph overwrites its own."""
         import torch
 
         if self._graph is None and self._n_before < _STEPS_BEFORE_CAPTURE:
@@ -117,10 +117,10 @@ class _Graphed:
         import torch
 
         self._inputs, self._targets = inputs.clone(), targets.clone()
-        # gradients made inside the graph lie in its own memory
+        # gradients created inside the graph are in its own memory pool
         self._step._optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
-        # a loader's thread that pins memory meanwhile must not spoil the capture, nor fail by it
+        # a loader thread that pins memory meanwhile must neither break the capture nor fail
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._captured_loss = self._whole(self._inputs, self._targets)
         self._graph = graph

@@ -1,9 +1,9 @@
-"""How long steps take: by the host's clock, or by the GPU's where CUDA is in use.
+"""How long steps take: by the host's clock, or by the GPU's if CUDA is in use.
 
-On a GPU the host only hands out work and runs ahead of it. A synchronisation per step would
-change what is measured, so each step's end is marked with an event on the current stream, and
-the host waits once per window, when points are sent. The time from one event to the next is
-the step's: of the GPU where that is the slower of the two, else of the host.
+With a GPU the host only launches work and runs ahead. Synchronising every step would change what is
+measured, so an event on the current stream marks the end of each step, and the host waits once per
+window, when points are sent. The time between two events is the step time: the GPU's if it is the
+slower of the two, else the host's.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class Stopwatch(Protocol):
         """A step begins."""
 
     def end(self) -> None:
-        """It has ended."""
+        """End a step."""
 
     def take(self) -> list[float]:
-        """Durations in ms of the steps since the last call; waits for the device if need be."""
+        """Durations in ms of the steps since the last call; waits for the device if necessary."""
 
 
 class HostStopwatch:
@@ -38,7 +38,7 @@ class HostStopwatch:
         self._began_s = self._clock()
 
     def end(self) -> None:
-        # a clock that goes backwards gives a step of 0, never a negative one
+        # if the clock goes backwards, the step is 0, never negative
         self._steps_ms.append(max(self._clock() - self._began_s, 0.0) * 1e3)
 
     def take(self) -> list[float]:
@@ -50,9 +50,9 @@ class EventStopwatch:
     """Events on the device's current stream.
 
     Args:
-        make_event: gives a new event with ``record(stream)``, ``synchronize()`` and
+        make_event: returns a new event with ``record(stream)``, ``synchronize()`` and
             ``elapsed_time(later)`` in ms.
-        stream: gives the stream to record on.
+        stream: returns the stream to record on.
     """
 
     def __init__(self, make_event: Callable[[], Any], stream: Callable[[], Any]) -> None:
@@ -67,7 +67,7 @@ class EventStopwatch:
         self._events.append(event)
 
     def begin(self) -> None:
-        # within a window one step's end is the next one's beginning
+        # within a window, the end of one step is the start of the next
         if not self._events:
             self._mark()
 
@@ -86,7 +86,7 @@ class EventStopwatch:
 
 
 def cuda_stopwatch(device: int) -> EventStopwatch:
-    """For a child that uses this CUDA device."""
+    """The stopwatch for a child that uses this CUDA device."""
     import torch
 
     return EventStopwatch(

@@ -1,4 +1,4 @@
-"""How far apart rounding may bring two programs that compute the same."""
+"""How far rounding can separate two programs that compute the same thing."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ UNIT_ROUNDOFF = {
     "fp16": 2.0**-11,
     "bf16": 2.0**-8,
 }
-# Where no gradient tells how deep the network is: that of a ResNet-101.
+# Assumed depth if no gradients show it: that of a ResNet-101.
 _LAYERS, _FAN_IN = 100, 100_000
-# What one optimizer step makes of a difference of gradients: measured on ResNets with batch
+# How much one optimizer step amplifies a difference of gradients: measured on ResNets with batch
 # norm (25 to 70 times at a learning rate of 0.1); transformers and MLPs stay near 1 to 3.
 _GROWTH = 30.0
-# Two gradients that have nothing in common differ by the square root of 2 of their norm.
+# Two unrelated gradients differ by √2 times their norm.
 _NO_MORE = 1.0
-# Of a parameter against all: the worst of many parameters differs up to 4 times as much.
+# One parameter against all: the worst of many parameters differs up to 4 times as much.
 _ONE_OF_MANY = 3.0
 _MOST_OF_ONE_NORM = 0.7
-# Norms differ much less than directions: 1 to 10 % of that was measured, rarely 30 %.
+# Norms differ much less than directions: measured 1 to 10 % of that, rarely 30 %.
 _NORM_SHARE = 0.25
 _SAFETY = 2.0
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What rounding alone may make of two runs, at one step; relative figures.
+    """The difference that rounding alone may cause between two runs at one step; relative.
 
     Attributes:
-        loss: before what the updates add (``loss_moved`` times how far the loss has moved).
+        loss: of the loss, before the updates' part (``loss_moved`` times how far the loss has
+            moved).
         loss_moved: share of the losses' own movement since the first step.
         norm: of the whole gradient's norm, as a logarithm.
-        direction: norm of the difference of the whole gradients; None where a step multiplies
-            rounding beyond everything, so that nothing can be said.
+        direction: norm of the difference of the whole gradients; None if a step amplifies rounding
+            so much that nothing can be said.
         one_norm, one_direction: the same for a single parameter.
         weights: of a parameter before its first update.
     """
@@ -55,28 +56,28 @@ class Tolerance:
 
 
 def tolerances(precision: str, shapes: Sequence[Sequence[int]] | None, step: int) -> Tolerance:
-    """What rounding in this number format may make of the first steps of this network.
+    """What difference rounding in this number format may cause in a network's first steps.
 
     With n independent roundings to a format of unit roundoff u, a result is off by a few times
-    √n · u (Higham and Mary 2019, A New Approach to Probabilistic Rounding Error Analysis). The
-    formats of 16 and 19 bits are rounded to once at each layer, forward and backward: n = 2 ·
-    layers, plus float32's share, whose n is the length of all sums, 2 · Σ fan-in. Call that δ.
+    √n · u (Higham and Mary 2019, A New Approach to Probabilistic Rounding Error Analysis). Formats
+    of 16 and 19 bits round once per layer, forward and backward: n = 2 · layers, plus float32's
+    share, whose n is the length of all sums, 2 · Σ fan-in. Call that δ.
 
-    * **loss**: 2 δ; and after updates, the gradients' difference times how far the loss moved.
+    * **loss**: 2 δ; after updates also the gradients' difference times how far the loss moved.
     * **direction** of the gradient: √(layers · δ), because δ is also the share of a layer's
-      activations that may cross the kink of a ReLU, each of which switches terms of the gradient
-      off or on; then 30 times more with each update (measured on ResNets with batch norm), and
-      None where that passes 1, at which point gradients have nothing in common any more.
-    * **norm** of the gradient: 2 δ and a quarter of that, which is what tells a wrong scale or a
-      forgotten ``zero_grad`` in 16 bits, too. Measured: 1 to 10 %, rarely 30 % of it.
+      activations that may cross the kink of a ReLU, each of which switches terms of the gradient on
+      or off; then 30 times more with each update (measured on ResNets with batch norm), and None
+      above 1, where gradients have nothing in common.
+    * **norm** of the gradient: 2 δ and a quarter of the direction's, which reveals a wrong scale or
+      a forgotten ``zero_grad`` even in 16 bits. Measured: 1 to 10 %, rarely 30 % of it.
 
     The factors 2, 30 and ¼ were chosen on small ResNets, transformers and MLPs with SGD and
     AdamW, where correct pairs stayed below all of them (``tests/experiment/test_same.py``).
 
     Args:
         precision: ``"fp64"``, ``"fp32"``, ``"tf32"``, ``"fp16"`` or ``"bf16"``.
-        shapes: of the parameters; None where they are not known (a deep network is assumed).
-        step: from 0: how many updates came before.
+        shapes: of the parameters; None if unknown (a deep network is then assumed).
+        step: number of updates before it, from 0.
     """
     weights = [shape for shape in shapes or () if len(shape) >= 2]
     layers = layers_of(shapes) or _LAYERS
@@ -106,5 +107,5 @@ def _delta(precision: str, layers: int, fan_in: int) -> float:
 
 
 def layers_of(shapes: Sequence[Sequence[int]] | None) -> int:
-    """How many parameters multiply something: matrices and filters; 0 where none is known."""
+    """Number of parameters that multiply: matrices and filters; 0 if unknown."""
     return sum(len(shape) >= 2 for shape in shapes or ())

@@ -1,4 +1,4 @@
-"""The runs that are compared: a function that is called, or a run of a session."""
+"""The runs to compare: calls of a function, or runs of a session."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Trial:
 
 
 class Trials:
-    """The runs of one arm; functions are called when another is needed."""
+    """The runs of one arm; a function is called when another run is needed."""
 
     def __init__(self, arm: Any, name: str, seed: int) -> None:
         self._arm = arm
@@ -69,7 +69,7 @@ class Trials:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """The same random numbers for each call, and the caller's own afterwards."""
+    """Use the same random numbers for each call, and restore the caller's afterwards."""
     import numpy as np
     import torch
 
@@ -89,7 +89,7 @@ def _seeded(seed: int) -> Iterator[None]:
 def _called(
     function: Callable[[], Any], watch: Watch, name: str
 ) -> tuple[list[float | None], list[Any]]:
-    """The losses of one call and the parameters that it returned."""
+    """The losses and parameters that one call returned."""
     from perfkit.experiment.worker import as_float, told
 
     result = function()
@@ -141,7 +141,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _parameters(value: Any) -> list[Tensor] | None:
-    """Of a module, or the tensors of a list or generator of them; None for anything else."""
+    """Parameters of a module, or the tensors of a list or generator; None for anything else."""
     from torch import Tensor
     from torch.nn import Module
 
@@ -159,7 +159,7 @@ def _parameters(value: Any) -> list[Tensor] | None:
 def _of_run(run: RunResult) -> Trial:
     losses = [None if math.isnan(x) else float(x) for x in run.loss[:STEPS]]
     if len(run.index) > 1 and run.index[1] != 1:
-        losses = []  # a long run out of a store: its curve holds averages of neighbours
+        losses = []  # a long run from a store: its curve holds averages of neighbours
     prints = run.gradients
     formats = {prints.precision} if prints else set()
     set_to = run.values.get("precision")

@@ -236,7 +236,7 @@ def test_progress_is_told_to_who_asks():
     ("options", "error", "words"),
     [
         ({"a": {"nun_workers": 1}}, SettingError, "'nun_workers' is in one arm only"),
-        ({"a": ["num_workers"]}, SettingError, "a mapping of values by setting"),
+        ({"a": ["num_workers"]}, SettingError, "a mapping from settings to values"),
         ({"a": {"num_workers": -1}}, SettingError, "num_workers=-1 is not valid"),
         ({"budget_s": 0}, UsageError, "budget_s=0 is not valid"),
         ({"min_blocks": 1}, UsageError, "min_blocks=1 is not valid"),

@@ -159,8 +159,8 @@ def test_a_point_that_is_another_one_again_is_skipped(prefetch):
 @pytest.mark.parametrize(
     ("grid", "options", "error", "words"),
     [
-        ({}, {}, SettingError, "a mapping of lists"),
-        ([1], {}, SettingError, "a mapping of lists"),
+        ({}, {}, SettingError, "a mapping from settings to lists"),
+        ([1], {}, SettingError, "a mapping from settings to lists"),
         ({"x": 3}, {}, SettingError, "must be a list"),
         ({"num_workers": [-1]}, {}, SettingError, "num_workers=-1 is not valid"),
         ({"x": [1], "y": range(900), "z": range(3)}, {}, SettingError, "the grid has 2,700 points"),

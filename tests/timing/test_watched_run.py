@@ -415,7 +415,7 @@ def one_batch():
     [
         (3, r"cannot loop over 3 \(int\)"),
         (None, "cannot loop over None"),
-        (DataLoader, "that is the class, make one: DataLoader"),
+        (DataLoader, "that is a class, pass an instance: DataLoader"),
         (one_batch, r"call it: watch\(one_batch\(\)\)"),
     ],
 )
