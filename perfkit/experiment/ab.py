@@ -1,17 +1,16 @@
-"""Two settings of one workload against each other: which is faster, by how much, how sure?
+"""Two configurations of one workload compared: which is faster, by how much, how sure?
 
 ::
 
     print(perfkit.ab(workload, {"num_workers": 0}, {"num_workers": 2}))
 
-A **block** is one fresh process of each arm. Both are alive at once and take turns, A B B A or
-B A A B at random, a fraction of a second each, while the other one pauses between two steps.
-Turns cancel what drifts within a block. Fresh processes in every block bring the luck of
-a process (where its memory lies, which core it gets) into the spread of the blocks, and so into
-the interval; a single pair of processes that lives throughout would give an interval that is
-sure of the luck of this pair: with 2 % of luck and 12 blocks it would see a difference in 78 of
-100 comparisons of a workload with itself, fresh processes in at most 5 (simulated, in
-``tests/experiment/test_ab_blocks.py``). The interval over the blocks is that of
+A **block** is one fresh process of each arm. Both are alive at once and take turns of a fraction of
+a second, A B B A or B A A B at random, while the other pauses between two steps. Taking turns
+cancels drift within a block. Fresh processes for every block bring the luck of a process (its addresses,
+its core) into the spread of the blocks, and so into the interval. With one pair of processes
+throughout, the interval would leave out that pair's luck: with 2 % of luck and 12 blocks it would
+report a difference in 78 of 100 comparisons of a workload with itself, fresh processes in at most 5
+(simulated, in ``tests/experiment/test_ab_blocks.py``). The interval over the blocks is that of
 :func:`perfkit.timing.paired.ratio_interval`.
 """
 
@@ -53,12 +52,12 @@ __all__ = ["ABResult", "Block", "ab"]
 
 _MOST_BLOCKS = 200
 _LOOK_GROWTH = 1.5
-# Batches differ by more than this: they are compared by the time per sample.
+# If batches differ by more than this, compare the time per sample.
 _OTHER_WORK = 0.2
 _PREPARED_WITHIN_S = 15.0
 _LONGEST_NAME = 60
 _NO_BLOCK = -1
-# Two runs of each arm tell what the workload's own noise is; a third one makes that surer.
+# Two runs of each arm show the workload's own noise; a third makes that surer.
 _SAME_RUNS = 3
 
 _Array = npt.NDArray[np.float64]
@@ -66,22 +65,22 @@ _Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ABResult(Shown):
-    """Two arms, measured in turn.
+    """The result of :func:`ab`: two arms, measured in turn.
 
     Attributes:
         names: of the two arms.
-        a, b: the values of every setting of each.
-        ratio: time of ``a`` ÷ time of ``b``, per step or per sample: the median over the blocks,
-            with its interval at ``confidence``; 2 means that ``b`` takes half the time. Drift is
-            in the interval.
-        blocks: what the ratio rests on, oldest first.
+        a, b: the value of every setting, for each arm.
+        ratio: time of ``a`` ÷ time of ``b``, per step or per sample, over the blocks, with its
+            interval at ``confidence``; 2 means that ``b`` takes half the time. The interval
+            includes drift.
+        blocks: the blocks behind the ratio, oldest first.
         runs: every run, oldest first; those of arm ``a`` have ``a``'s values.
-        same: whether both gave the same result; None where that was not compared.
+        same: whether both gave the same result; None if that was not compared.
         sentence: the answer in words.
-        warnings: what makes it doubtful.
-        stopped: why it ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
-        detectable: the smallest difference that such a comparison reveals with 80 % probability,
-            as a share: see :mod:`perfkit.timing.power`. None where the blocks are too few.
+        warnings: reasons to doubt it.
+        stopped: why measuring ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
+        detectable: the smallest difference that such a comparison detects with 80 % probability, as
+            a share: see :mod:`perfkit.timing.power`. None if there are too few blocks.
     """
 
     names: tuple[str, str]
@@ -101,11 +100,11 @@ class ABResult(Shown):
 
     @property
     def different(self) -> bool:
-        """Whether 1 lies outside the interval."""
+        """Whether the interval excludes 1."""
         return self.ratio.different
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types; the runs without their curves."""
+        """This result as plain JSON types; the runs without their curves."""
         return {
             "names": list(self.names),
             "a": dict(self.a),
@@ -159,33 +158,51 @@ def ab(
     seed: int = 0,
     say: Say | bool | None = None,
 ) -> ABResult:
-    """How many times faster ``b`` is than ``a``, with an interval that holds drift.
+    """Measure how many times faster a workload runs with values ``b`` than with values ``a``.
 
-    It ends when the interval is tight (2 % wide, or a tenth of the gain), when the budget is
-    spent, or after ``max_blocks``. Ctrl-C comes through; nothing of the runs stays.
+    Each arm runs in child processes that take turns, so the interval includes drift. It ends when
+    the interval is tight (2 % wide, or a tenth of the gain), when the budget is spent, or after
+    ``max_blocks``. Ctrl-C propagates, and leaves no process behind.
 
     Args:
-        workload: see :class:`~perfkit.experiment.session.Session`.
-        a, b: the values of each arm, by setting; a setting that one of them leaves out has its
-            default there.
-        settings: further settings that the workload reads, and declarations of your own. What
-            ``a`` and ``b`` name is declared by itself.
-        budget_s: seconds to spend. It is kept, but for the first block: slow starts give fewer
+        workload: a generator function that takes the settings and yields once per step; see
+            :class:`~perfkit.experiment.session.Session`.
+        a, b: the settings' values for each arm; a setting that one of them omits has its default
+            there.
+        settings: further settings that the workload reads, and declarations of your own. Settings
+            named in ``a`` and ``b`` need no declaration.
+        budget_s: seconds to spend; only the first block may overrun it. Slow starts give fewer
             blocks and a wider interval, or none.
-        store: a JSONL file that takes each run as it comes (and whose blocks of these two arms
-            count); see :mod:`perfkit.experiment.store`.
-        names: what the arms are called; by default what differs between them.
-        min_blocks: fewest blocks, at least 2, before it may end because the interval is tight;
-            the budget is shared out for this many.
-        step_timeout_s, start_timeout_s, warmup, seed: see ``Session``; the seed also draws the
-            order within the blocks.
-        say: takes the lines of progress; None for standard error, False for silence.
+        store: a JSONL file that receives each run; blocks of these two arms that it already holds
+            count. See :mod:`perfkit.experiment.store`.
+        names: the arms' names; by default the values that differ.
+        min_blocks: fewest blocks before a tight interval may end the measurement, at least 2; the
+            budget is planned for this many.
+        max_blocks: most blocks.
+        step_timeout_s, start_timeout_s, warmup, seed: see
+            :class:`~perfkit.experiment.session.Session`; the seed also sets the order within the
+            blocks.
+        say: called with each progress line; None for standard error, False for no output.
+
+    Returns:
+        An :class:`ABResult`: ``ratio`` with its interval, ``same``, ``sentence``, ``warnings``.
 
     Raises:
-        SettingError: a setting or value that cannot be or is not available here.
-        UsageError: a number or name that makes no sense, or a store that is not this one's.
-        WorkloadError: an arm failed; the kind of it that says how, with the child's traceback.
+        SettingError: a setting or value is invalid or not available here.
+        UsageError: a number or name is invalid.
+        StoreError: see :func:`perfkit.sweep`.
+        WorkloadError: an arm failed; the subclass says how, with the child's traceback.
         MeasurementError: there was no time to compare.
+
+    Example::
+
+        >>> def workload(settings):
+        ...     model = torch.nn.Linear(512, 512)
+        ...     data = torch.utils.data.TensorDataset(torch.rand(4096, 512))
+        ...     for (x,) in torch.utils.data.DataLoader(data, **settings.loader_kwargs()):
+        ...         model(x).sum().backward()
+        ...         yield len(x)
+        >>> print(perfkit.ab(workload, {"batch_size": 32}, {"batch_size": 256}, budget_s=20))
     """
     known = declared(settings, a, b)
     values = [check_values(known, arm, facts()) for arm in (a, b)]
@@ -206,7 +223,7 @@ def ab(
         progress.line(f"{called[0]} | {called[1]}: {line}")
 
     kept = None if store is None else _Kept(Store(store, identity(workload)), values, seed)
-    # kept for all blocks; what it still imports would disturb the first one
+    # kept for all blocks; its remaining imports would disturb the first one
     try:
         with prepared_process(_PREPARED_WITHIN_S):
             measuring = _Measuring(blocks, budget, kept)
@@ -245,9 +262,9 @@ def ab(
 
 
 def _same(runs: Sequence[RunResult]) -> tuple[SameResult | None, list[str]]:
-    """Whether both arms learn the same, from the runs that the times come from; or why not told.
+    """Whether both arms learn the same, from the timed runs, or why that is unknown.
 
-    What was measured took minutes: nothing that goes wrong in here may lose it.
+    The measurement took minutes: nothing that fails in here may lose it.
     """
     try:
         found = same_result(list(runs[0::2][:_SAME_RUNS]), list(runs[1::2][:_SAME_RUNS]))
@@ -255,12 +272,12 @@ def _same(runs: Sequence[RunResult]) -> tuple[SameResult | None, list[str]]:
         return None, []
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        return None, [f"whether both learn the same could not be worked out ({what})"]
+        return None, [f"could not check whether both learn the same ({what})"]
     return found, []
 
 
 def _of_runs(runs: Sequence[RunResult]) -> list[str]:
-    """What the runs' settings are warned of, and steps too few; the blocks tell the spread."""
+    """Warnings about the runs' settings and too few steps; the blocks show the spread."""
     told = ("no effect", "take turns", "a warm-up of")
     return [w for run in runs[:2] for w in run.warnings if any(words in w for words in told)]
 
@@ -277,7 +294,7 @@ class _Kept:
                 self._found[line.part["block"], line.part["which"]] = (line.part, line.run)
 
     def block(self, number: int) -> tuple[Block, tuple[RunResult, ...], float] | None:
-        """A block that was measured before; None where a run of it is missing."""
+        """A block that was measured before; None if one of its runs is missing."""
         first, second = (self._found.get((number, which)) for which in (0, 1))
         if first is None or second is None:
             return None
@@ -286,7 +303,7 @@ class _Kept:
         return block, (first[1], second[1]), float(part["took_s"])
 
     def add(self, number: int, block: Block, runs: Sequence[RunResult], took_s: float) -> None:
-        """Its runs, where they have ended: those that serve all blocks come last, as no block."""
+        """Store a block's ended runs; runs that served all blocks come last, as no block."""
         for which, run in enumerate(runs):
             part = {
                 "block": number,
@@ -299,12 +316,12 @@ class _Kept:
             self.store.append(run, self._part | part)
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the store for other writers."""
         self.store.close()
 
 
 class _Measuring:
-    """Block after block, until it is clear."""
+    """Measures block after block until the answer is clear."""
 
     def __init__(self, blocks: Blocks, budget_s: float, kept: _Kept | None) -> None:
         self._source, self._budget_s, self._kept = blocks, budget_s, kept
@@ -317,7 +334,7 @@ class _Measuring:
     def until_clear(
         self, min_blocks: int, max_blocks: int, tell: Callable[[str], None]
     ) -> tuple[str, Interval]:
-        """Measure; says why it ended, and the ratio."""
+        """Measure; return why it ended, and the ratio."""
         next_look = min_blocks
         first_s = time.monotonic()
         while True:
@@ -343,7 +360,7 @@ class _Measuring:
                 return stopped, self._ended()
 
     def _ended(self) -> Interval:
-        """The ratio, with the processes that served all blocks ended, and their runs kept."""
+        """End the processes that served all blocks, keep their runs, and return the ratio."""
         runs = self._source.end()
         self.runs += runs
         if self._kept is not None and runs:
@@ -354,7 +371,7 @@ class _Measuring:
         return self.interval()
 
     def _next(self) -> bool:
-        """One more block; whether the store, where there is one, has taken it."""
+        """Measure one more block; return whether the store, if any, could be written."""
         number = len(self.blocks)
         before = None if self._kept is None else self._kept.block(number)
         if before is not None:
@@ -376,24 +393,24 @@ class _Measuring:
 
     @property
     def duration_s(self) -> float:
-        """Since it began."""
+        """Seconds since it began."""
         return time.monotonic() - self._began_s
 
     def times(self) -> tuple[_Array, _Array]:
-        """Blocks × 1, of each arm: ms per step."""
+        """Time per step of each arm in ms, shape blocks × 1."""
         a = np.array([[block.a_ms] for block in self.blocks])
         b = np.array([[block.b_ms] for block in self.blocks])
         return a, b
 
     def work(self) -> float | None:
-        """Samples in a step of ``b`` ÷ those of ``a`` where batches differ; None where not."""
+        """Samples per step of ``b`` ÷ those of ``a`` if batches differ, else None."""
         a, b = (_samples(self.runs[which::2]) for which in (0, 1))
         if not a or not b or abs(b / a - 1) < _OTHER_WORK:
             return None
         return b / a
 
     def interval(self) -> Interval:
-        """Of the ratio so far, per step or per sample."""
+        """The ratio so far, per step or per sample."""
         a, b = self.times()
         each = b / (self.work() or 1.0)
         return ratio_interval(a, each)
@@ -417,7 +434,7 @@ def _check_numbers(budget_s: Any, min_blocks: Any, max_blocks: Any) -> float:
 
 
 def _names(names: Any, a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, str]:
-    """What the arms are called: what differs between them, where nobody said."""
+    """The arms' names; by default the values that differ."""
     if names is None:
         differ = [name for name in a if a[name] != b[name] or type(a[name]) is not type(b[name])]
         if not differ:
@@ -431,5 +448,5 @@ def _names(names: Any, a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str,
         or not all(isinstance(name, str) and name for name in names)
         or names[0] == names[1]
     ):
-        raise UsageError(f"names={names!r:.80} is not valid: they are two different strings")
+        raise UsageError(f"names={names!r:.80} is not valid: it takes two different strings")
     return printable(names[0], _LONGEST_NAME), printable(names[1], _LONGEST_NAME)

@@ -1,11 +1,10 @@
-"""Does a change leave the result as it was? Losses and gradients of the first steps, compared.
+"""Does a change preserve the result? Compares losses and gradients of the first steps.
 
-An optimisation that changes what is learned is no optimisation. But two correct programs do not
-agree to the last bit either: another order of summing, another number format, and training
-multiplies small differences. So three questions come before the answer: does the first program
-agree with itself when it runs twice; what difference does the coarser number format excuse; and
-up to which step can anything be said. :func:`tolerances` has the rule and its
-sources.
+An optimisation that changes what is learned is not an optimisation. But even correct programs do
+not agree to the last bit: the order of summation or the number format differs, and training
+amplifies small differences. So three questions come first: does the first program agree with itself
+when run twice, what difference does the coarser number format explain, and up to which step can
+anything be said? :func:`tolerances` has the rule and its sources.
 """
 
 from __future__ import annotations
@@ -31,21 +30,22 @@ _OTHER_BATCH = 0.01
 
 @dataclass(frozen=True)
 class SameResult(Shown):
-    """Whether two programs compute the same, as far as the first steps tell.
+    """The result of :func:`same_result`: do the first steps of two programs agree?
 
     Attributes:
-        same: None where it cannot be known; ``sentence`` has the reason.
+        same: True or False; None if it cannot be known, and ``sentence`` says why.
         sentence: the answer in words.
         precision: the coarser number format of the two.
-        tolerance: relative, of the first loss; those of the rest follow from it.
-        rule: where the tolerances come from.
-        first: what differs first, in the order in which a step computes; None where nothing.
-        losses: the comparison of each step's loss.
-        gradients: of each step: all gradients together, and the parameter that differs most.
-        own_noise: the largest difference of the first's two runs, over what is allowed; None
-            where nothing ran twice.
-        n_steps: how many steps could be compared.
-        warnings: what makes the answer doubtful.
+        tolerance: relative tolerance of the first loss; the others follow from it.
+        rule: how the tolerances are derived.
+        first: what differs first, in the order in which a step computes; None if nothing differs.
+        losses: the comparison of the loss of each step.
+        gradients: for each step, the comparison of all gradients together and of the parameter that
+            differs most.
+        own_noise: the largest difference between two runs of the first program, over its tolerance;
+            None if nothing ran twice.
+        n_steps: number of steps that could be compared.
+        warnings: reasons to doubt the answer.
     """
 
     same: bool | None
@@ -61,7 +61,7 @@ class SameResult(Shown):
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """This result as plain JSON types."""
         own = self.own_noise
         return {
             "same": self.same,
@@ -87,26 +87,43 @@ def same_result(
 ) -> SameResult:
     """Compare losses and gradients of the first steps of two programs.
 
-    A program is a function without arguments that trains a step or a few, or the run or runs of
-    a workload in a session. The function returns the loss; or the losses, one a step; or
-    ``(loss, model)`` with the gradients in the model (or a list of parameters); or it is a
-    generator that yields a loss a step. Where it uses an optimizer, the gradients are caught at
-    each of its steps. It must begin anew each time, so build the model in it: it is called
-    two or three times with the same seed. Random numbers are put back afterwards, and the
-    gradients of a model that it returns are cleared.
+    A program is a function without arguments that trains one or a few steps, or one or more runs of
+    a workload in a session. The function returns the loss, or a list of losses (one per step), or
+    ``(loss, model)`` with the gradients in the model (or in a list of parameters), or it is a
+    generator that yields one loss per step. If it uses an optimizer, the gradients are recorded at
+    each optimizer step. Build the model inside the function: it is called two or three times with
+    the same seed and must start fresh each time. Afterwards the random state is restored, and the
+    gradients of a returned model are cleared.
 
-    Runs need a loss that is yielded, or an optimizer's step while they warm up. Give two runs
-    of each, or the answer to a difference is "cannot tell": it may be the workload's own.
+    Runs must yield a loss, or step an optimizer during their warm-up. Pass two runs of each:
+    with one, a difference may be the workload's own randomness, and the answer is "unknown".
 
     Args:
-        a, b: the program before the change, and after it.
-        precision: the number format that decides what is allowed (``"fp64"``, ``"fp32"``,
-            ``"tf32"``, ``"fp16"``, ``"bf16"`` or a ``torch.dtype``); by default the coarser of
-            the two programs', seen in their parameters, autocast and settings.
-        seed: of torch's, numpy's and Python's random numbers for functions.
+        a, b: the program before and after the change.
+        precision: the number format that sets the tolerance (``"fp64"``, ``"fp32"``,
+            ``"tf32"``, ``"fp16"``, ``"bf16"`` or a ``torch.dtype``); by default the coarser one of
+            the two programs, from their parameters, autocast and settings.
+        seed: seed of torch's, numpy's and Python's random numbers, for functions.
+
+    Returns:
+        A :class:`SameResult`: ``same`` (True, False or None for unknown), ``sentence``, ``first``,
+        ``losses``, ``gradients``.
 
     Raises:
-        UsageError: one of the two is neither, or returned something else than losses.
+        UsageError: an argument is neither a function nor runs, or did not return losses.
+
+    Example::
+
+        >>> def train(foreach):
+        ...     model = torch.nn.Linear(8, 1)
+        ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=foreach)
+        ...     for _ in range(3):
+        ...         optimizer.zero_grad()
+        ...         loss = model(torch.rand(16, 8)).square().mean()
+        ...         loss.backward()
+        ...         optimizer.step()
+        ...         yield loss.item()
+        >>> print(perfkit.same_result(lambda: train(False), lambda: train(True)))
     """
     wanted = None if precision is None else _format(precision)
     trials = Trials(a, "a", seed), Trials(b, "b", seed)
@@ -161,7 +178,7 @@ def _format(precision: Any) -> str:
 
 
 def _not_comparable(first: Sequence[Trial], second: Sequence[Trial]) -> str:
-    """Why two arms cannot be compared at all; empty where they can."""
+    """Why two arms cannot be compared at all; empty if they can."""
     for trial in (*first, *second):
         if trial.trouble:
             return f"{trial.trouble}, so there is nothing to compare"
@@ -182,7 +199,7 @@ def _not_comparable(first: Sequence[Trial], second: Sequence[Trial]) -> str:
 
 
 def _unknown(judge: Judge, reason: str, own_noise: float | None = None) -> SameResult:
-    """The answer where there is none."""
+    """The result if there is no answer."""
     return SameResult(
         same=None,
         sentence=f"Whether the result is the same is unknown: {reason}.",
@@ -264,7 +281,7 @@ def _percent(share: float) -> str:
 
 
 def _cause(c: Checked) -> str:
-    """What such a first difference may come from."""
+    """A possible cause of such a first difference."""
     if c.what.startswith("starting weights"):
         return ": another seed, or another order of building"
     if c.step == 0 and c.what == "loss":

@@ -1,7 +1,7 @@
-"""The toggles: what can be set, to which values, when it takes effect, and what it needs.
+"""The settings: their values, when they take effect, and what they need.
 
-:data:`CATALOGUE` holds the settings that perfkit knows, :func:`setting` declares one of the
-user's own in one line, and :class:`Settings` is what the workload is called with.
+:data:`CATALOGUE` holds the settings that perfkit knows, :func:`setting` declares your own, and
+:class:`Settings` is the argument of a workload.
 """
 
 from __future__ import annotations
@@ -40,17 +40,28 @@ def setting(
     label: str | None = None,
     help: str = "",  # noqa: A002 - the name of the attribute that it becomes
 ) -> Setting:
-    """A setting of the user's own, in one line: ``setting("augment", [False, True])``.
+    """Declare a setting of your own: ``setting("augment", [False, True])``.
 
-    The workload reads it as ``settings.augment``. With the name of a catalogue setting, that
-    one is taken with these values: ``setting("batch_size", [32, 96])``.
+    The workload reads it as ``settings.augment``. The name of a catalogue setting gives that
+    setting with these values: ``setting("batch_size", [32, 96])``.
 
     Args:
-        values: what it can be: strings, numbers, flags or None; at least one, none twice.
-        default: what the first run uses; the first of ``values`` when None.
+        name: its name in the workload, a valid variable name.
+        values: its values, without duplicates: strings, numbers, flags or None.
+        default: the value for the first run; by default the first of ``values``.
+        label: its name in the Lab; by default ``name`` with spaces for underscores.
+        help: one sentence about it.
+
+    Returns:
+        A :class:`~perfkit.experiment._setting.Setting` for ``ab``, ``sweep``, ``tune`` or ``Lab``.
 
     Raises:
-        SettingError: a name that cannot be an attribute, no values, or values of another kind.
+        SettingError: the name cannot be an attribute, or there are no values, duplicates, or
+            values of another type.
+
+    Example::
+
+        >>> perfkit.setting("augment", [False, True], label="augment images")
     """
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise SettingError(
@@ -109,7 +120,7 @@ def _offered(name: str, values: Any) -> tuple[Any, ...]:
 
 
 def _off_first(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A checkbox that is ticked stands for the second value, whatever the default is."""
+    """Values with "off" first: a ticked checkbox means the second value, whatever the default."""
     return (False, True) if _control(values) == "checkbox" else values
 
 
@@ -125,7 +136,8 @@ def resolve(settings: Sequence[str | Setting]) -> tuple[Setting, ...]:
     """Names and settings → settings.
 
     Raises:
-        SettingError: a name that the catalogue lacks (with the nearest one), or one given twice.
+        SettingError: a name is not in the catalogue (the message has the nearest one), or is given
+            twice.
     """
     if isinstance(settings, str | Setting):
         raise SettingError(f"settings must be a list: [{settings!r}]")
@@ -153,11 +165,11 @@ def resolve(settings: Sequence[str | Setting]) -> tuple[Setting, ...]:
 def check_values(
     settings: Sequence[Setting], values: Mapping[str, Any], machine: Machine
 ) -> dict[str, Any]:
-    """The value of every setting for one run: those given, checked, and defaults for the rest.
+    """The value of every setting for one run: the given ones, checked, and defaults for the rest.
 
     Raises:
-        SettingError: an unknown name, a value that cannot be, one that this machine lacks, or
-            two that do not go together.
+        SettingError: a name is unknown, a value is invalid or not available on this machine, or two
+            values cannot be combined.
     """
     known = {s.name: s for s in settings}
     for name in values:
@@ -181,14 +193,14 @@ def check_values(
 
 
 def clash(settings: Sequence[Setting], values: Mapping[str, Any]) -> str | None:
-    """Why these values are refused together; None where they are not."""
+    """Why these values cannot be combined; None if they can."""
     return _clashes.refused(_of_catalogue(settings, values))
 
 
 def conflicts(
     settings: Sequence[Setting], values: Mapping[str, Any], machine: Machine
 ) -> tuple[str, ...]:
-    """What to know of these values together: settings without effect, and each one's note."""
+    """Notes on these values: settings without effect, and each value's own note."""
     defaults = {name: one.default for name, one in CATALOGUE.items()}
     told = _clashes.without_effect(_of_catalogue(settings, values), defaults)
     notes = (one.note(values[one.name], machine) for one in settings if one.name in values)

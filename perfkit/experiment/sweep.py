@@ -6,11 +6,11 @@
     print(found)
     found.knee("num_workers")
 
-A **round** runs every point once, each in a fresh process, in random order: what drifts over
-minutes affects all points alike, and two points are compared by their ratio in each round. A
-grid of many points is halved: after each round the slower half is left out, until few are left.
-A run that fails is a result. With a store every run is on the disk before the next begins, and a
-second call goes on where the first was cut off.
+A **round** runs every point once, each in a fresh process, in random order: drift over minutes
+affects all points alike, and two points are compared by their ratio within each round. A large grid
+is halved: after each round the slower half is dropped, until few points are left. A failed run is a
+result. With a store, every run is on disk before the next begins, and a second call resumes where
+the first was cut off.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Point", "Sweep", "sweep"]
 
-# Grids up to here run whole in each round; larger ones are halved until this many are left.
+# Grids up to this size run whole in each round; larger ones are halved down to this size.
 _FULL_UP_TO = 12
 _HALVED_TO = 4
-# Fewer rounds give no interval, more are not needed to tell a few per cent.
+# Fewer rounds give no interval; more are not needed to resolve a few per cent.
 _FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 20
-# Looking for a clear answer after every round would find too many.
+# Checking after every round would give too many false clear answers.
 _FIRST_LOOK = 4
 _LOOK_GROWTH = 1.5
-# A point is out of the race when its interval lies beyond this as a whole.
+# A point is clearly slower when its whole interval is beyond this.
 _WORSE = 1.02
 _ALPHA = 0.05
-# One run: long enough for some steps, short enough for about this many rounds.
+# Length of one run: long enough for some steps, short enough for about this many rounds.
 _ROUNDS_AIMED_AT = 6
 _SHORTEST_RUN_S, _LONGEST_RUN_S = 0.3, 10.0
 _START_GUESS_S = 0.3
-# Batches differ by more than this: points are compared by the time per sample.
+# If batches differ by more than this, compare the time per sample.
 _OTHER_WORK = 1.2
 _MARGIN = 0.05
 _PREPARED_WITHIN_S = 15.0
@@ -72,9 +72,9 @@ class Point:
     """One combination of values.
 
     Attributes:
-        values: of the settings that the grid varies.
-        runs: by round; a run that failed is its last.
-        dropped: why it was left out of later rounds; empty where it was not.
+        values: values of the settings that the grid varies.
+        runs: its runs by round; a failed run is its last.
+        dropped: why it was left out of later rounds; empty if it was not.
     """
 
     values: Mapping[str, Any]
@@ -83,7 +83,7 @@ class Point:
 
     @property
     def state(self) -> str:
-        """``"measured"``, ``"not reached"``, or how its run failed: ``"out of memory"`` …"""
+        """``"measured"``, ``"not reached"``, or how its run failed, such as ``"out of memory"``."""
         if not self.runs:
             return "not reached"
         bad = [run for run in self.runs.values() if not run.ok]
@@ -91,11 +91,11 @@ class Point:
 
     @property
     def message(self) -> str:
-        """What went wrong, in one line; empty where nothing did."""
+        """What went wrong, in one line; empty if nothing did."""
         return next((run.message for run in self.runs.values() if not run.ok), "")
 
     def times(self, per: Literal["step", "sample"]) -> dict[int, float]:
-        """By round: ms per step or per sample."""
+        """Round → ms per step or per sample."""
         found = {}
         for number, run in self.runs.items():
             each = 1.0 if per == "step" else run.samples_per_step
@@ -106,18 +106,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep(Shown):
-    """What came of a sweep.
+    """The result of :func:`sweep`.
 
     Attributes:
         grid: the values of each setting that was varied.
         points: in the grid's order.
-        skipped: points that cannot run here, or are another one again, with the reason.
-        per: whether times are per ``"step"`` or, where batches differ, per ``"sample"``.
-        confidence: of each interval; 0.95 for all of them together (Bonferroni).
-        n_resumed: runs that the store held already.
+        skipped: points that cannot run here or duplicate another one, with the reason.
+        per: whether times are per ``"step"`` or, if batches differ, per ``"sample"``.
+        confidence: of each interval, chosen so that all together have 0.95 (Bonferroni).
+        n_resumed: runs that the store already held.
         stopped: why it ended: ``"clear"``, ``"time budget"``, ``"most rounds"``, ``"every round
             asked for"``, ``"nothing left to run"`` or ``"the store cannot be written"``.
-        warnings: what makes the answer doubtful, what was repaired.
+        warnings: reasons to doubt the answer, and repairs of the store.
     """
 
     grid: Mapping[str, tuple[Any, ...]]
@@ -139,7 +139,7 @@ class Sweep(Shown):
 
     @property
     def best(self) -> Point | None:
-        """The fastest of those that ran in most rounds; None where none was measured."""
+        """The fastest of the points that ran in most rounds; None if none was measured."""
         return _best(self.points, self.per)
 
     @property
@@ -173,20 +173,20 @@ class Sweep(Shown):
         return found is not None and found.low <= 1
 
     def ratio(self, point: Point, to: Point | None = None) -> Interval | None:
-        """Time of a point ÷ time of another (the best), over the rounds that both ran in.
+        """Time of a point ÷ time of another (default: the best), over the rounds that both ran in.
 
-        None where one of them was not measured.
+        None if one of them was not measured.
         """
         other = self.best if to is None else to
         return None if other is None else _ratio(point, other, self.per, self.confidence)
 
     def knee(self, name: str, *, margin: float = _MARGIN) -> Knee:
-        """From which value of a setting on more brings nothing; see :class:`Knee`.
+        """The value of a setting above which more does not help; see :class:`Knee`.
 
         The other settings stay as they are in the best point.
 
         Raises:
-            UsageError: the grid does not vary it, its values have no order, or none of them was
+            UsageError: the grid does not vary it, its values are not numbers, or none of them was
                 measured.
         """
         if not isinstance(name, str) or name not in self.grid:
@@ -246,7 +246,7 @@ class Sweep(Shown):
         return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types; the store has the runs with their curves."""
+        """This result as plain JSON types; the store has the runs with their curves."""
         best = self.best
         return {
             "grid": {name: list(values) for name, values in self.grid.items()},
@@ -283,33 +283,44 @@ def sweep(
     seed: int = 0,
     say: Say | bool | None = None,
 ) -> Sweep:
-    """Run every combination of the grid's values, in rounds, and tell which is fastest.
+    """Run every combination of the grid's values, in rounds, and report the fastest.
 
-    It ends when the answer is clear (every other point is distinguishably slower, or known to
-    be alike within 2 %), when the budget is spent, or after 20 rounds. Two rounds of a small
-    grid are run even if that takes longer. Ctrl-C comes through; what is in the store stays.
+    It ends when the answer is clear (every other point is distinguishably slower, or equal within
+    2 %), when the budget is spent, or after 20 rounds. A small grid gets two rounds even if that
+    takes longer. Ctrl-C propagates; the store keeps what was measured.
 
     Args:
-        workload: see :class:`~perfkit.experiment.session.Session`.
-        grid: the values of each setting. Points that cannot run here are skipped, with the
+        workload: a generator function that takes the settings and yields once per step; see
+            :class:`~perfkit.experiment.session.Session`.
+        grid: the values of each setting to vary. Points that cannot run here are skipped, with the
             reason.
         settings: further settings that the workload reads.
-        base: their values, where not the default.
-        budget_s: seconds to spend; runs that the store holds count with the time they took.
-        store: a JSONL file that takes each run as it comes; a second call with the same
-            workload and grid makes only the runs that it lacks.
-        seconds: how long one run lasts; by default as the budget allows.
-        rounds: exactly this many, instead of as many as it takes.
-        step_timeout_s, start_timeout_s, warmup, seed: see ``Session``; the seed also draws the
-            order within the rounds.
-        say: takes the lines of progress; None for standard error, False for silence.
+        base: values of those settings, if not their defaults.
+        budget_s: seconds to spend; runs already in the store count with the time they took.
+        store: a JSONL file that receives each run; a second call with the same workload and grid
+            makes only the missing runs.
+        seconds: length of one run; by default derived from the budget.
+        rounds: run exactly this many rounds.
+        step_timeout_s, start_timeout_s, warmup, seed: see
+            :class:`~perfkit.experiment.session.Session`; the seed also sets the order within the
+            rounds.
+        say: called with each progress line; None for standard error, False for no output.
+
+    Returns:
+        A :class:`Sweep`: ``best``, ``points``, ``ratio``, ``knee``, ``table``, ``sentence``.
 
     Raises:
-        SettingError: a value that cannot be, or a grid of which nothing can run here.
-        UsageError: a number that makes no sense.
-        StoreError: the store is in use, of another workload or machine, damaged, or cannot be
-            opened. (One that cannot be written later ends the sweep; what was measured is
-            returned, with a warning.)
+        SettingError: a value is invalid, or no point of the grid can run here.
+        UsageError: a number is invalid.
+        StoreError: the store is in use, damaged, cannot be opened, or belongs to another workload
+            or machine. (If it cannot be written later, the sweep ends and returns what was
+            measured, with a warning.)
+
+    Example, with the workload of :func:`perfkit.ab`::
+
+        >>> found = perfkit.sweep(workload, {"batch_size": [32, 128, 512]}, budget_s=30)
+        >>> print(found)
+        >>> found.best.values
     """
     asked_s = positive("budget_s", budget_s)
     if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
@@ -342,7 +353,7 @@ def sweep(
 
 
 class _Sweeping:
-    """Round after round, until it is clear."""
+    """Runs round after round until the answer is clear."""
 
     def __init__(
         self,
@@ -368,7 +379,7 @@ class _Sweeping:
         self._grid_values = {
             one.name: one.values for one in grid.settings if one.name in grid.names
         }
-        # runs of another grid were not interleaved with these
+        # runs of another grid were not interleaved with this one's
         self._part = {
             "kind": "sweep",
             "seed": seed,
@@ -388,7 +399,7 @@ class _Sweeping:
     # --- the loop ---------------------------------------------------------------------------
 
     def until_clear(self) -> str:
-        """Measure; says why it ended."""
+        """Measure; return why it ended."""
         number, next_look = 0, _FIRST_LOOK
         while True:
             alive = self._alive()
@@ -423,7 +434,7 @@ class _Sweeping:
         ]
 
     def _run(self, which: int, number: int) -> bool:
-        """Run a point, or take its run from the store; False where the budget is spent."""
+        """Run a point, or take its run from the store; return False if the budget is spent."""
         values = self._grid.points[which]
         known = self._known.get((key(values), number))
         if known is not None:
@@ -454,7 +465,7 @@ class _Sweeping:
         return self._spent_before_s + time.monotonic() - self._began_s
 
     def _over(self, number: int) -> bool:
-        """Whether the next run does not fit into the budget, and need not be made all the same."""
+        """Whether the next run exceeds the budget and is not required anyway."""
         if self._rounds is not None or not self._took_s:
             return False
         if number < _FEWEST_ROUNDS and len(self._grid.points) <= _FULL_UP_TO:
@@ -476,7 +487,8 @@ class _Sweeping:
             f"round {number + 1}, run {there + 1} of {alive}: {said}; {left(rest_s)}"
         )
 
-    # --- who stays, and whether it is clear ---------------------------------------------------
+    # --- which points stay, and whether it is clear
+    # ---------------------------------------------------
 
     def _halve(self, number: int) -> None:
         if len(self._grid.points) <= _FULL_UP_TO:
@@ -523,7 +535,7 @@ class _Sweeping:
         return 1 - _ALPHA / max(len(self._grid.points) - 1, 1)
 
     def result(self, stopped: str) -> Sweep:
-        """All of it."""
+        """The whole result."""
         failed = [p for p in self._points() if p.state not in ("measured", "not reached")]
         warnings = [*self._warnings]
         warnings += [f"{words(p.values)}: {p.state}: {p.message}" for p in failed]
@@ -556,7 +568,7 @@ def _run_s(budget_s: float, n_points: int) -> float:
 
 
 def _best(points: Sequence[Point], per: Literal["step", "sample"]) -> Point | None:
-    """The one with the least median time, of those that no round has left out."""
+    """The point with the smallest median time, among those that no round dropped."""
     measured = [p for p in points if p.state == "measured" and p.times(per)]
     stayed = [p for p in measured if not p.dropped] or measured
     return min(stayed, key=lambda p: float(np.median(list(p.times(per).values()))), default=None)

@@ -1,12 +1,12 @@
-"""Find a faster combination of settings, and then see whether it really is.
+"""Find a faster combination of settings, then verify that it is faster.
 
 ::
 
     print(perfkit.tune(workload, ["num_workers", "channels_last", "compile"]))
 
-A search picks the luckiest of many, so its result needs a check: the proposal runs against the
-start once more (:func:`perfkit.ab`). perfkit recommends only what is distinguishably faster there
-and gives the same result within the tolerance of its precision.
+A search picks the luckiest of many candidates, so its result is checked: the proposal runs against
+the start once more (:func:`perfkit.ab`). It is recommended only if it is distinguishably faster
+there and gives the same result within the tolerance of its precision.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Tuning", "tune"]
 
-# Up to here all combinations are swept together; beyond, one setting after the other.
+# Up to this many, all combinations are swept together; above, one setting after the other.
 _TOGETHER_UP_TO = 12
-# Of the budget for the search; the rest verifies what it found.
+# Share of the budget for the search; the rest verifies its result.
 _SEARCH_SHARE = 0.6
 
 
 @dataclass(frozen=True)
 class Tuning(Shown):
-    """What a search proposes, and what its verification says.
+    """The result of :func:`tune`: what the search proposes, and what the verification says.
 
     Attributes:
-        start: the values it began with.
-        proposed: the fastest found; the start where nothing was distinguishably faster.
-        verified: start (``a``) against proposal (``b``); None where they are the same or one of
-            them could not run.
-        recommended: whether the proposal is distinguishably faster and no result was seen to
-            change.
-        sweeps: of the search.
-        sentence: all this in words.
-        warnings: what makes it doubtful.
+        start: the values at the start.
+        proposed: the fastest values found; the start if nothing was distinguishably faster.
+        verified: start (``a``) against proposal (``b``); None if they are equal or one of them
+            could not run.
+        recommended: whether the proposal is distinguishably faster and no change of the result was
+            seen.
+        sweeps: the sweeps of the search.
+        sentence: the answer in words.
+        warnings: reasons to doubt it.
     """
 
     start: Mapping[str, Any]
@@ -65,7 +65,7 @@ class Tuning(Shown):
     duration_s: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """This result as plain JSON types."""
         return {
             "start": dict(self.start),
             "proposed": dict(self.proposed),
@@ -95,24 +95,33 @@ def tune(
     seed: int = 0,
     say: Say | bool | None = None,
 ) -> Tuning:
-    """Propose the fastest combination of the settings' values, and verify it against the start.
+    """Search for the fastest combination of the settings' values and verify it against the start.
 
-    Up to 12 combinations are swept together. With more, one setting after the other is: its
-    fastest value is kept where it is distinguishably faster than the one before.
+    Up to 12 combinations are swept together. With more, the settings are tried one after the other,
+    and a new value is kept if it is distinguishably faster than the previous one.
 
     Args:
-        workload: see :class:`~perfkit.experiment.session.Session`.
-        settings: those to vary, over the values that they offer; values that cannot be had here
-            are skipped.
-        start: values to begin with, where not the defaults.
+        workload: a generator function that takes the settings and yields once per step; see
+            :class:`~perfkit.experiment.session.Session`.
+        settings: the settings to vary, over the values that they offer; values that are not
+            available here are skipped.
+        start: values to start from, if not the defaults.
         budget_s: seconds for search (60 %) and verification.
-        store: a JSONL file; a second call goes on where the first was cut off.
+        store: a JSONL file; a second call resumes where the first was cut off.
         seconds, step_timeout_s, start_timeout_s, warmup, seed, say: see
             :func:`perfkit.sweep`.
 
+    Returns:
+        A :class:`Tuning`: ``proposed``, ``verified``, ``recommended``, ``sentence``.
+
     Raises:
-        SettingError: no setting, or a value that cannot be or is not available.
+        SettingError: there is no setting, or a value is invalid or not available.
         StoreError: see :func:`perfkit.sweep`.
+
+    Example, with the workload of :func:`perfkit.ab`::
+
+        >>> sizes = perfkit.setting("batch_size", [32, 128, 512])
+        >>> print(perfkit.tune(workload, [sizes], budget_s=60))
     """
     budget = positive("budget_s", budget_s)
     known = resolve(settings)
@@ -178,7 +187,7 @@ def tune(
 
 
 def _offered(one: Setting, begin: Any) -> list[Any]:
-    """The values it offers and can have here, and that of the start."""
+    """The values that it offers and that are available here, plus that of the start."""
     machine = facts()
     here = [v for v in one.values if one.unavailable(v, machine) is None]
     if not any(v == begin and type(v) is type(begin) for v in here):
@@ -187,14 +196,14 @@ def _offered(one: Setting, begin: Any) -> list[Any]:
 
 
 def _faster(found: Sweep, current: Mapping[str, Any]) -> dict[str, Any]:
-    """The best point's values, where it is distinguishably faster than the current one."""
+    """The best point's values if it is distinguishably faster than the current one."""
     best = found.best
     if best is None:
         return {}
     now = _point(found, current)
     ratio = None if now is None else found.ratio(now)
     if ratio is None:
-        # the current one failed, or was left out as the same as another: its twin is in the race
+        # the current one failed, or was skipped as a duplicate, whose twin took part
         return dict(best.values) if now is not None and now.state != "measured" else {}
     return dict(best.values) if ratio.low > 1 else {}
 
@@ -208,7 +217,7 @@ def _point(found: Sweep, values: Mapping[str, Any]) -> Point | None:
 def _judged(
     begin: Mapping[str, Any], proposed: Mapping[str, Any], verified: ABResult | None, failed: str
 ) -> tuple[bool, str]:
-    """Whether it is recommended, and why."""
+    """Whether the proposal is recommended, and why."""
     if proposed == begin:
         return False, (
             f"Keep the start ({words(begin)}): nothing that was tried is distinguishably faster."
