@@ -6,12 +6,12 @@
 
 A **block** is one fresh process of each arm. Both are alive at once and take turns of a fraction of
 a second, A B B A or B A A B at random, while the other pauses between two steps. Taking turns
-cancels drift within a block. Fresh processes for every block bring the luck of a process (its addresses,
-its core) into the spread of the blocks, and so into the interval. With one pair of processes
-throughout, the interval would leave out that pair's luck: with 2 % of luck and 12 blocks it would
-report a difference in 78 of 100 comparisons of a workload with itself, fresh processes in at most 5
-(simulated, in ``tests/experiment/test_ab_blocks.py``). The interval over the blocks is that of
-:func:`perfkit.timing.paired.ratio_interval`.
+cancels drift within a block. Fresh processes for every block bring the luck of a process (its
+addresses, its core) into the spread of the blocks, and so into the interval. With one pair of
+processes throughout, the interval would leave out that pair's luck: with 2 % of luck and 12 blocks
+it would report a difference in 78 of 100 comparisons of a workload with itself, fresh processes in
+at most 5 (simulated, in ``tests/experiment/test_ab_blocks.py``). The interval over the blocks is
+that of :func:`perfkit.timing.paired.ratio_interval`.
 """
 
 from __future__ import annotations

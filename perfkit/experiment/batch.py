@@ -1,4 +1,4 @@
-"""The largest batch that fits: doubled until it does not, then halved in between."""
+"""Find the largest batch that fits: double it until it does not, then bisect."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _NO_MEMORY = ("out of memory",)
 
 @dataclass(frozen=True)
 class LargestBatch(Shown):
-    """The largest batch that was seen to fit.
+    """The result of :func:`largest_batch`.
 
     Attributes:
-        batch: its size; None where the smallest one tried did not fit.
-        too_large: the smallest that did not fit; None where all did, up to ``most``.
-        runs: all tried, in this order.
-        limit_bytes: the simulated limit; None where memory itself was the limit.
+        batch: the largest size that fitted; None if not even the smallest one tried did.
+        too_large: the smallest size that did not fit; None if all up to ``most`` did.
+        runs: all runs, in order.
+        limit_bytes: the simulated limit; None if memory itself was the limit.
     """
 
     batch: int | None
@@ -57,7 +57,7 @@ class LargestBatch(Shown):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """This result as plain JSON types."""
         return {
             "batch": self.batch,
             "too_large": self.too_large,
@@ -94,24 +94,24 @@ def largest_batch(
 ) -> LargestBatch:
     """Find the largest batch with which the workload runs a few steps.
 
-    Each size runs in a process of its own, so what did not fit leaves nothing behind. That it
-    fits for a few steps is what is shown: memory that grows later is another matter.
+    Each size runs in its own process, so a size that did not fit leaves nothing behind. It shows
+    only that a size fits for a few steps: memory may grow later.
 
     Args:
         workload: see :class:`~perfkit.experiment.session.Session`.
         setting: the name of the batch size.
-        settings, base: further settings, and their values where not the default.
+        settings, base: further settings, and their values if not the defaults.
         start: the first size.
-        most: sizes beyond this are not tried.
-        within: how near to the limit, as a share of the batch; 0 for the exact number.
-        limit_bytes: take a run whose peak is above this for one that does not fit: a simulated
-            limit, for a machine with more memory than the one that is meant.
-        seconds, step_timeout_s, start_timeout_s, seed: of each run.
+        most: the largest size to try.
+        within: how close to the limit, as a share of the batch; 0 for the exact number.
+        limit_bytes: treat a run whose peak is above this many bytes as one that does not fit: a
+            simulated limit, for a target with less memory than this machine.
+        seconds, step_timeout_s, start_timeout_s, seed: for each run, see ``Session``.
 
     Raises:
-        UsageError: a number that makes no sense.
-        WorkloadError: a run failed otherwise than for lack of memory.
-        MeasurementError: there is a limit, and a run's memory could not be read.
+        UsageError: a number is invalid.
+        WorkloadError: a run failed for another reason than lack of memory.
+        MeasurementError: ``limit_bytes`` is given, and a run's memory could not be read.
     """
     for name, number, least in (("start", start, 1), ("most", most, 1)):
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
@@ -124,7 +124,7 @@ def largest_batch(
         raise UsageError(f"within={within!r:.80} is not valid: it takes a share from 0 to below 1")
     fixed = dict(base or {})
     known = declared(settings, {setting: start, **fixed})
-    # of a setting of the user's own only the first size was declared
+    # for a user's setting only the first size was declared
     own = [replace(one, _accept=_any_size) for one in known if one.name == setting]
     known = tuple(own[0] if one.name == setting and _is_own(one) else one for one in known)
     progress = Progress(say)
@@ -158,7 +158,7 @@ def largest_batch(
 def _search(
     fits: Callable[[int], bool], start: int, most: int, within: float
 ) -> tuple[int | None, int | None]:
-    """The largest that fits and the smallest that does not, as near as asked for."""
+    """The largest that fits and the smallest that does not, as close together as requested."""
     good: int | None = None
     bad: int | None = None
     size = start
@@ -171,7 +171,7 @@ def _search(
         else:
             bad = size
     if good is None:
-        low = 0  # not even the first: look below it
+        low = 0  # not even the first fits: search below it
         while bad - low > 1 and good is None:
             middle = (low + bad) // 2
             if fits(middle):
@@ -191,7 +191,7 @@ def _search(
 
 def _limited(run: RunResult, limit_bytes: int) -> RunResult:
     if run.peak_bytes is None:
-        raise MeasurementError("the run's memory could not be read: a limit cannot be held to it")
+        raise MeasurementError("the run's memory could not be read, so a limit cannot be applied")
     if run.peak_bytes <= limit_bytes:
         return run
     state: State = "out of memory"

@@ -1,8 +1,8 @@
 """The settings that perfkit knows: one object each, in the order of a training step.
 
-To add one: a :class:`~perfkit.experiment.settings.Setting` in the file of its kind, what it
-does in ``_given.py`` (a helper) or ``_apply.py`` (perfkit by itself), and what it does not go
-together with in ``_clashes.py``. ``tests/experiment/`` then asks for its effect.
+To add one: put a :class:`~perfkit.experiment.settings.Setting` in the file of its kind, its effect
+in ``_given.py`` (a helper) or ``_apply.py`` (applied by perfkit), and its conflicts in
+``_clashes.py``. ``tests/experiment/`` then requires a test of its effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The claims that the course puts to the test, one row each (``claims.json`` beside this file)."""
+"""The claims that the course tests, one row each (``claims.json`` beside this file)."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any
 
 __all__ = ["PARTS", "Claim", "claims", "first_lesson"]
 
-#: On what a claim, or a part of it, can be measured.
+#: Hardware on which a claim, or a part of it, can be measured.
 PARTS = ("cpu", "gpu", "multi")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One row: something that people advise, and what of it is measured here.
+    """One row: a piece of advice, and what is measured about it here.
 
     Attributes:
         id: a letter for the source and a number, e.g. ``"A9"``.
         technique: the advice.
-        source_figure: the figure that the source gives for it; empty where it gives none.
+        source_figure: the figure that the source gives; empty if none.
         measured: what the course measures.
         where: parts by ``"cpu"``, ``"gpu"`` or ``"multi"`` (several GPUs); the value says which
-            part of the claim, and is empty where it is all of it.
-        tested: what is tested where it is not what the source means: by the part on which it is
-            tested, as in ``where``; nothing for a part that is tested as the source means it.
-        today: what changed since the source was written; empty where nothing did.
-        lessons: two digits each, the first one is where it is settled.
+            part of the claim, and is empty for all of it.
+        tested: what is tested instead, by part as in ``where``; no entry for a part that is tested
+            as the source means it.
+        today: what has changed since the source was written; empty if nothing has.
+        lessons: two digits each; the first lesson settles it.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Claim:
     lessons: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """This claim as plain JSON types."""
         return {
             "id": self.id,
             "technique": self.technique,
@@ -58,7 +58,7 @@ class Claim:
 
 @functools.cache
 def claims() -> Mapping[str, Claim]:
-    """Every claim by its id, in the order of the sources."""
+    """All claims by id, in the order of the sources."""
     text = (resources.files("perfkit.experiment") / "claims.json").read_text(encoding="utf-8")
     found = {}
     for row in json.loads(text)["claims"]:
@@ -70,6 +70,6 @@ def claims() -> Mapping[str, Claim]:
 
 
 def first_lesson(claim: str) -> str:
-    """The lesson that settles a claim, in two digits; empty for an id that is none."""
+    """The lesson that settles a claim, in two digits; empty for an unknown id."""
     known = claims().get(claim)
     return known.lessons[0] if known is not None else ""

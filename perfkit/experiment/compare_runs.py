@@ -1,8 +1,8 @@
-"""Two stores of runs against each other: what has become slower, beyond a margin?
+"""Compare two stores of runs: what became slower by more than a margin?
 
-For continuous integration: the same sweep or comparison is stored before and after a change, and
-each configuration that both hold is compared. A regression is told when the whole interval lies
-beyond the margin, so that noise alone rarely fails a build; how rarely, the interval says.
+For continuous integration: store the same sweep or comparison before and after a change, and each
+configuration in both is compared. A regression is reported only if the whole interval is beyond the
+margin, so that noise alone rarely fails a build.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from perfkit.words import fmt_chosen_share, fmt_interval, fmt_ratio
 
 __all__ = ["MARGIN", "Matched", "RunsComparison", "compare_runs"]
 
-#: Share by which a configuration may be slower without being a regression.
+#: Share by which a configuration may be slower without counting as a regression.
 MARGIN = 0.05
 _CONFIDENCE = 0.95
 _OTHER_WORK = 0.2
@@ -39,20 +39,19 @@ Verdict = Literal["slower", "faster", "unclear", "within the margin", "fails now
 
 @dataclass(frozen=True)
 class Matched:
-    """One configuration that both stores hold.
+    """One configuration that is in both stores.
 
     Attributes:
-        values: of its settings.
-        before_ms, after_ms: mean time of a step, or of a sample where ``per`` says so; None where
-            it did not run.
-        ratio: time after ÷ time before: 1.1 is 10 % slower. None where one did not run.
+        values: values of its settings.
+        before_ms, after_ms: mean time per step or sample (see ``per``); None if it did not run.
+        ratio: time after ÷ time before: 1.1 is 10 % slower. None if one did not run.
         low, high: its interval.
-        n_before, n_after: runs that were measured.
-        per: ``"step"``, or ``"sample"`` where batches differ.
-        verdict: ``"slower"`` and ``"faster"`` are beyond the margin with the whole interval,
-            ``"within the margin"`` lies within it so, ``"unclear"`` is neither; ``"fails now"``
-            ran before, ``"runs again"`` did not.
-        message: what went wrong; empty where nothing did.
+        n_before, n_after: measured runs.
+        per: ``"step"``, or ``"sample"`` if batches differ.
+        verdict: ``"slower"`` or ``"faster"`` if the whole interval is beyond the margin, ``"within
+            the margin"`` if the whole interval is within it, else ``"unclear"``; ``"fails now"`` if
+            it ran before, ``"runs again"`` if it did not.
+        message: what went wrong; empty if nothing did.
     """
 
     values: Mapping[str, Any]
@@ -69,11 +68,11 @@ class Matched:
 
     @property
     def is_regression(self) -> bool:
-        """Slower beyond the margin, or not running any more."""
+        """Whether it is slower beyond the margin, or no longer runs."""
         return self.verdict in ("slower", "fails now")
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types; an infinite end is None."""
+        """This configuration as plain JSON types; an infinite end becomes None."""
         return {
             "values": dict(self.values),
             "before_ms": self.before_ms,
@@ -91,16 +90,16 @@ class Matched:
 
 @dataclass(frozen=True)
 class RunsComparison(Shown):
-    """What came of comparing two stores.
+    """The result of :func:`compare_runs`.
 
     Attributes:
-        names: of the two files.
+        names: names of the two files.
         margin: share by which a configuration may be slower.
-        matched: the configurations that both hold, regressions first, then the slowest first.
-        only_before, only_after: configurations that one of them lacks.
-        confidence: with which all intervals together hold (Bonferroni).
-        warnings: what makes the comparison doubtful.
-        provenance: where the runs of either were made.
+        matched: configurations in both files: regressions first, then slowest first.
+        only_before, only_after: configurations in only one of them.
+        confidence: of all intervals together (Bonferroni).
+        warnings: reasons to doubt the comparison.
+        provenance: where the runs of each were made.
     """
 
     names: tuple[str, str]
@@ -114,7 +113,7 @@ class RunsComparison(Shown):
 
     @property
     def regressions(self) -> tuple[Matched, ...]:
-        """Those slower beyond the margin, or failing."""
+        """The configurations that are slower beyond the margin or fail now."""
         return tuple(one for one in self.matched if one.is_regression)
 
     @property
@@ -159,18 +158,18 @@ def compare_runs(
 ) -> RunsComparison:
     """Compare the runs in two stores, configuration by configuration.
 
-    Several runs of a configuration, each in a fresh process, give the interval by their spread
-    (Welch 1947, on logarithms). Where one side has a single run, the interval is that of its
-    steps, which does not hold what differs from process to process; a warning says so. All
-    intervals together hold with 95 % (Bonferroni).
+    With several runs of a configuration, each in a fresh process, the interval comes from their
+    spread (Welch 1947, on logarithms). If one side has a single run, it comes from the run's steps
+    and leaves out differences between processes; a warning says so. All intervals together have 95
+    % confidence (Bonferroni).
 
     Args:
-        before, after: files that ``perfkit.sweep`` or ``perfkit.ab`` wrote with ``store=``.
+        before, after: files written by ``perfkit.sweep`` or ``perfkit.ab`` with ``store=``.
         margin: share by which a configuration may be slower.
 
     Raises:
-        StoreError: one of them cannot be read or is no store.
-        UsageError: nothing in them can be compared, or the margin makes no sense.
+        StoreError: a file cannot be read or is not a store.
+        UsageError: they have nothing to compare, or the margin is invalid.
     """
     try:
         share = math.nan if isinstance(margin, bool | str) else float(margin)
@@ -254,7 +253,7 @@ def _matched(
         for runs in good
     ]
     levels = [float(np.exp(np.mean(np.log(t)))) if t else None for t in times]
-    # one run that failed among several is worth failing for: it did not before
+    # a single failed run among several counts as failing: it did not fail before
     failed = [next((run for run in runs if not run.ok), None) for runs in (before, after)]
     message = "" if failed[1] is None else f"{failed[1].state}: {failed[1].message}".rstrip(": ")
     counts = len(times[0]), len(times[1])
@@ -302,7 +301,7 @@ def _welch(
     error = math.sqrt(sum(parts))
     if error == 0:
         return math.exp(difference), math.exp(difference), math.exp(difference)
-    # Satterthwaite's degrees of freedom, rounded down: rather too wide than too narrow
+    # Satterthwaite's degrees of freedom, rounded down: better too wide than too narrow
     weights = parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1)
     freedom = max(int(sum(parts) ** 2 / weights), 1)
     half = t_quantile(confidence, freedom) * error
@@ -315,7 +314,7 @@ def _of_steps(
     times: Sequence[Sequence[float]],
     confidence: float,
 ) -> tuple[float, float, float]:
-    """The same from the steps of one run each; the widest of them where one side has several."""
+    """The same from the steps of one run each; if a side has several runs, the widest interval."""
     centre = float(np.log(np.mean(times[1]) / np.mean(times[0])))
     found = [ratio(b, a) for a in before for b in after]
     spread = max(math.log(r.high / r.low) / 2 for r in found)
@@ -325,7 +324,7 @@ def _of_steps(
 
 
 def _differences(before: _Side, after: _Side) -> list[str]:
-    """Of machine and software: then the runs do not tell about the code alone."""
+    """Differences of machine and software, which mean that not only the code differs."""
     a, b = before.last, after.last
     found = []
     if (a.machine, a.device) != (b.machine, b.device):

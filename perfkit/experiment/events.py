@@ -38,12 +38,12 @@ FINAL_STATES: frozenset[State] = frozenset(
 
 @dataclass(frozen=True)
 class RunStarted:
-    """A run begins; its process is being started.
+    """A run begins and its process is being started.
 
     Attributes:
-        run_id: 1 for the session's first run, then counting.
+        run_id: 1 for the session's first run, counting up.
         values: the value of every setting.
-        notes: what to know of these values, e.g. a setting that has no effect.
+        notes: notes on these values, e.g. about a setting without effect.
     """
 
     run_id: int
@@ -53,15 +53,15 @@ class RunStarted:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Steps that were measured, oldest first: arrays of one length.
+    """Measured steps, oldest first, as arrays of equal length.
 
     Attributes:
-        index: number of the step in its run, from 0.
+        index: index of the step in its run, from 0.
         step_ms: duration of the step.
         wait_ms: how much of it the training thread waited for the DataLoader.
-        memory_bytes: what :attr:`RunResult.memory_kind` says, at the end of the step.
-        quiet: True where nothing was sent or drawn during the step. Only these, after the
-            warm-up, count in a run's summary; the others are shown as perturbed.
+        memory_bytes: the memory that :attr:`RunResult.memory_kind` names, at the end of the step.
+        quiet: whether nothing was sent or drawn during the step. Only quiet steps after the
+            warm-up count in a run's summary; the others are shown as perturbed.
     """
 
     run_id: int
@@ -74,7 +74,7 @@ class Points:
 
 @dataclass(frozen=True)
 class StateChanged:
-    """The run is in another state; ``message`` says more, in one line, where there is more."""
+    """The run changed its state; ``message`` has details, if any, in one line."""
 
     run_id: int
     state: State
@@ -83,7 +83,7 @@ class StateChanged:
 
 @dataclass(frozen=True)
 class RunFinished:
-    """The run has ended, its processes are gone, and this is what came of it."""
+    """The run and its processes have ended; carries the result."""
 
     result: RunResult
 

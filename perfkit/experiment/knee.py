@@ -1,4 +1,4 @@
-"""From where on does more of a setting bring nothing?"""
+"""At which value does more of a setting stop helping?"""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _WIDEST = 2
 class Knee:
     """The smallest value that is not distinguishably slower than the best one.
 
-    The rule: of all values from the smallest on, the first whose time per step (or sample) is
-    not shown to be more than ``margin`` above that of the fastest value ("shown" means that the
-    whole interval of the ratio is beyond the margin), and is measured no more than twice the
-    margin above it: otherwise a wide interval would pass for equality.
+    The rule: going up from the smallest value, the first whose time per step (or sample) is not
+    shown to be more than ``margin`` above that of the fastest value ("shown" means that the whole
+    interval of the ratio is beyond the margin), and whose measured time is at most twice the margin
+    above it; otherwise a wide interval would pass for equality.
 
     Attributes:
         setting: its name.
         value: the knee.
         best: the fastest value.
-        ratio: time at the knee ÷ time at the best, with its interval; 1 where they are one.
-        margin: the share that does not count, 0.05 for 5 %.
+        ratio: time at the knee ÷ time at the best, with its interval; 1 if they are the same value.
+        margin: the difference that does not count, as a share: 0.05 for 5 %.
         sure: whether the intervals are narrow enough to say that the knee loses no more than the
             margin, and that every smaller value does.
-        undecided: the smaller values that are not shown to lose more than the margin.
-        sentence: all this in words.
+        undecided: smaller values that are not shown to lose more than the margin.
+        sentence: the answer in words.
     """
 
     setting: str
@@ -50,7 +50,7 @@ def knee_of(setting: str, values: Sequence[tuple[Any, Interval]], best: Any, mar
 
     Args:
         values: in ascending order, each with the interval of its time ÷ the best's time.
-        best: the value of the fastest.
+        best: the fastest value.
     """
     value, ratio = next(
         (v, r)

@@ -1,4 +1,4 @@
-"""The claims ledger: what the records say of each claim. Nothing holds without a record."""
+"""The claims ledger: what the records say about each claim. No claim holds without a record."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @dataclass(frozen=True)
 class Row:
-    """One claim and what is known of it.
+    """One claim and what is known about it.
 
     Attributes:
         claim: the claim itself.
-        taught_in: the lessons whose notebook lists it; ``None`` where no notebooks are at hand.
-        status: "here" where this machine's records say it; "as tested" where they test something
-            else than the source means (``tested`` says what); "simulated" or "predicted" where
-            the figure behind it is one.
-        records: all of its records, those that the status comes from first.
-        n_decisive: how many of them the status comes from.
-        not_recorded: the parts of its ``where`` that no record covers.
+        taught_in: lessons whose notebook lists it; ``None`` if no notebooks are available.
+        status: with "here" if it comes from this machine's records; "as tested" if they test
+            something other than the source means (``tested`` says what); "simulated" or
+            "predicted" if the figure behind it is.
+        records: all its records, those behind the status first.
+        n_decisive: how many of them are behind the status.
+        not_recorded: parts of its ``where`` that no record covers.
     """
 
     claim: Claim
@@ -68,11 +68,11 @@ class Row:
 
     @property
     def tested(self) -> str:
-        """What its first record tests where that is not what the source means; else empty."""
+        """What its first record tests, if that is not what the source means; else empty."""
         return _tested(self.claim, self.records[0]) if self.records else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """This row as plain JSON types."""
         figure = self.headline
         return {
             **self.claim.to_dict(),
@@ -87,11 +87,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Ledger(Shown):
-    """Every claim, in the order of the sources.
+    """All claims, in the order of the sources.
 
     Attributes:
-        rows: one a claim.
-        refused: a line for each record that was not read, and why.
+        rows: one per claim.
+        refused: one line per record that was not read, with the reason.
         here: this machine's processor and GPUs, by name.
     """
 
@@ -100,7 +100,7 @@ class Ledger(Shown):
     here: tuple[str, ...]
 
     def counts(self) -> dict[str, int]:
-        """How many rows have each status; those with none are left out."""
+        """Status → number of rows; statuses without rows are left out."""
         found = Counter(row.status for row in self.rows)
         return {status: found[status] for status in STATUSES if found[status]}
 
@@ -117,11 +117,11 @@ class Ledger(Shown):
 
 
 def ledger(records: Records, taught: Mapping[str, Sequence[str]] | None) -> Ledger:
-    """What these records say of every claim, seen from this machine.
+    """What these records say about every claim, as seen from this machine.
 
     Args:
-        records: as :func:`perfkit.experiment.records.read_records` gives them.
-        taught: the lessons that teach each claim; ``None`` where that cannot be known.
+        records: from :func:`perfkit.experiment.records.read_records`.
+        taught: the lessons that teach each claim; ``None`` if unknown.
     """
     machine = facts()
     rows = []
@@ -135,12 +135,12 @@ def ledger(records: Records, taught: Mapping[str, Sequence[str]] | None) -> Ledg
 def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -> Row:
     if not found:
         return Row(claim, taught_in, _unrecorded(claim, taught_in), (), 0, tuple(claim.where))
-    # a model of a GPU shows what would follow, not that a GPU does it
+    # a model of a GPU shows what would follow, not what a GPU does
     telling = [one for one in found if "cpu" in claim.where or not _only_simulated(one)]
     if not telling:
         missing = _unrecorded(claim, taught_in)
         if missing == "needs a GPU" and any(one.device.type == "cuda" for one in found):
-            missing = "not recorded"  # a GPU was there, and only the model was recorded
+            missing = "not recorded"  # there was a GPU, but only the model was recorded
         return Row(claim, taught_in, missing, tuple(found), 0, tuple(claim.where))
     decisive = _decisive(telling)
     status = _status(claim, decisive)
@@ -150,7 +150,7 @@ def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -
 
 
 def _status(claim: Claim, decisive: list[Record]) -> Status:
-    """The first of the decisive records speaks: it is the one that the ledger shows."""
+    """The status from the first decisive record, which is the one the ledger shows."""
     first = decisive[0]
     word = "holds" if all(one.outcome.holds for one in decisive) else "does not hold"
     kind = _headline(first).kind
@@ -163,7 +163,7 @@ def _status(claim: Claim, decisive: list[Record]) -> Status:
 
 
 def status_of(record: Record) -> Status:
-    """The status that this record gives its claim by itself."""
+    """The status that this record alone gives its claim."""
     return _status(claims()[record.claim], [record])
 
 
@@ -179,9 +179,9 @@ def _headline(record: Record) -> Figure:
 
 
 def _decisive(found: list[Record]) -> list[Record]:
-    """This machine's records, a GPU's first; else those of the device recorded last.
+    """This machine's records, GPU first; else those of the device recorded last.
 
-    One that does not hold comes before those that do: it is what the status says.
+    Records that do not hold come before those that do, because they decide the status.
     """
     own = [one for one in found if one.device.is_here]
     if not own:

@@ -1,8 +1,8 @@
-"""Sending a workload to another process, by value, and naming what cannot travel.
+"""Send a workload to another process by value, and name what cannot be sent.
 
-cloudpickle carries functions and classes of a notebook with everything they refer to. Where
-it fails it says "cannot pickle '_thread.lock' object" and not where that lock is; the search
-here walks from the workload to it.
+cloudpickle pickles functions and classes of a notebook with everything they refer to. If it fails,
+it says "cannot pickle '_thread.lock' object" but not where that lock is; the search here finds the
+path from the workload to it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from perfkit.errors import UsageError, WorkloadNotPortableError
 
 __all__ = ["Packed", "check_workload", "pack", "sources"]
 
-# The search pickles every candidate anew; with this many it has looked far enough.
+# The search pickles every candidate; it stops after this many.
 _MOST_PROBES = 400
 _MOST_SOURCE_CHARS = 2_000_000
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A workload as it was when it was packed: usable wherever a workload is.
+    """A workload as it was when packed; can be used wherever a workload can.
 
     Attributes:
-        data: the workload, by cloudpickle.
+        data: the workload, pickled by cloudpickle.
         sources: lines of notebook cells by file name, for tracebacks.
     """
 
@@ -41,19 +41,19 @@ class Packed:
     sources: Mapping[str, list[str]] = field(repr=False)
 
     def __call__(self, settings: Any) -> Any:
-        """Run it here, as the process of a run does."""
+        """Run it in this process, as the process of a run does."""
         return cloudpickle.loads(self.data)(settings)
 
 
 def check_workload(workload: Any) -> None:
-    """See that it can be called as ``workload(settings)``.
+    """Check that it can be called as ``workload(settings)``.
 
     Raises:
-        UsageError: it is no function, or takes something else than one argument.
+        UsageError: it is not a function of one argument.
     """
     if inspect.isgenerator(workload):
         name = getattr(workload, "__name__", "workload")
-        raise UsageError(f"give the function {name} itself, not the generator {name}(…)")
+        raise UsageError(f"pass the function {name} itself, not the generator {name}(…)")
     if not callable(workload):
         raise UsageError(
             f"a workload is a generator function that takes the settings, not {workload!r:.80}"
@@ -65,15 +65,15 @@ def check_workload(workload: Any) -> None:
         raise UsageError(
             f"the workload must be callable as {name}(settings), with one argument: {error}"
         ) from None
-    except ValueError:  # a builtin without a signature: its own error will tell
+    except ValueError:  # a builtin without a signature: the call will raise its own error
         return
 
 
 def pack(workload: Callable[..., Any]) -> bytes:
-    """The workload as bytes that another process can load.
+    """Pickle the workload so that another process can load it.
 
     Raises:
-        WorkloadNotPortableError: something that it refers to cannot travel; names it.
+        WorkloadNotPortableError: something that it refers to cannot be pickled; names it.
     """
     if isinstance(workload, Packed):
         return workload.data
@@ -94,7 +94,7 @@ def pack(workload: Callable[..., Any]) -> bytes:
 def sources(workload: Any) -> dict[str, list[str]]:
     """Source lines of notebook cells, so that a traceback from the child shows them.
 
-    Only what is no file on disk is taken: the child reads files itself.
+    Files on disk are left out: the child reads them itself.
     """
     if isinstance(workload, Packed):
         return dict(workload.sources)
@@ -118,7 +118,7 @@ def _failure(value: Any) -> Exception | None:
 
 
 def _culprit(workload: Any) -> tuple[list[str], Any]:
-    """The way to the innermost thing that cannot be pickled, and that thing."""
+    """The path to the innermost object that cannot be pickled, and that object."""
     path: list[str] = []
     current, seen, probes = workload, {id(workload)}, 0
     while True:
@@ -138,7 +138,7 @@ def _culprit(workload: Any) -> tuple[list[str], Any]:
 
 
 def parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What a value refers to and takes along when it travels, each with a label."""
+    """Everything that is pickled along with a value, each part with a label."""
     if isinstance(value, types.FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             try:
@@ -187,7 +187,7 @@ def _attributes(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _names(code: types.CodeType) -> list[str]:
-    """Every global name that the code and the functions inside it may read."""
+    """All global names that the code and its inner functions may read."""
     names = dict.fromkeys(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -212,7 +212,7 @@ def _remedy(value: Any) -> str:
 
 
 def _code_files(workload: Any) -> Iterator[str]:
-    """File names of the code that travels by value, found over globals, closures and classes."""
+    """File names of code that is sent by value, found via globals, closures and classes."""
     stack, seen = [workload], set[int]()
     while stack and len(seen) < 10_000:
         value = stack.pop()

@@ -1,8 +1,8 @@
-"""Run experiments one after the other, each in a process of its own, and write their records.
+"""Run experiments one after the other, each in its own process, and write their records.
 
-One that crashes, hangs or leaves processes behind does not touch the others: it has a time limit,
-and when it ends, however that comes about, every process that it started is ended and its scratch
-folder removed.
+An experiment that crashes, hangs or leaves processes behind does not affect the others: it has a
+time limit, and however it ends, every process that it started is killed and its scratch folder
+removed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from perfkit.words import fmt_share
 
 __all__ = ["Done", "record", "this_device"]
 
-# Imports and building take their time besides what the budget is for.
+# Imports and set-up take time in addition to the budget.
 _LIMIT_S = 90.0
 _LIMIT_OF_BUDGET = 6.0
 _LONGEST_REASON = 300
 _MARK = "PERFKIT_RECORDING"  # in the environment of everything that an experiment starts
-_BUSY = 0.25  # share of the processors in use before an experiment begins: told in its record
+_BUSY = 0.25  # share of the processors in use beforehand that is noted in the record
 _BUSY_LOOK_S = 0.3
 _SWEEPS = 20
 
-# The request goes through standard input and not through arguments: sys.path may be long, and
-# perfkit must be found as this process found it.
+# The request goes through standard input because sys.path may be too long for arguments, and the
+# child must find the same perfkit.
 _BOOT = (
     "import sys, json; r = json.load(sys.stdin); sys.path[:] = r['path']; "
     "from perfkit.experiment._record_child import main; main(r)"
@@ -53,17 +53,17 @@ _BOOT = (
 
 @dataclass(frozen=True)
 class Done:
-    """What came of one experiment.
+    """The result of running one experiment.
 
     Attributes:
-        experiment: which.
+        experiment: the experiment.
         state: ``"recorded"``, ``"skipped"`` (this machine lacks something), ``"played"`` (it ran on
             a played GPU, so nothing was written) or ``"failed"``.
-        reason: why nothing was written; empty where it was recorded.
-        record: what was written.
-        path: where.
+        reason: why nothing was written; empty if it was recorded.
+        record: the record, if one was written.
+        path: its file.
         seconds: how long its process ran.
-        details: traceback or last output of one that failed.
+        details: traceback or last output, if it failed.
     """
 
     experiment: Experiment
@@ -86,20 +86,20 @@ def record(
     before: Callable[[Experiment], None] | None = None,
     after: Callable[[Done], None] | None = None,
 ) -> list[Done]:
-    """Run these experiments and write a record for each that gave an outcome.
+    """Run these experiments and write a record for each that has an outcome.
 
     Args:
-        experiments: registered ones; the module of each is imported anew in its process.
+        experiments: registered experiments; each one's module is imported again in its process.
         folder: records go to ``<folder>/<device>/<claim>.json``.
-        budget_s: seconds each may spend, about.
-        seed: of everything random in them.
-        device: ``None`` takes the GPU for claims about one, where there is one.
-        limit_s: an experiment that takes longer is ended; by default a multiple of the budget.
-        before, after: called around each.
+        budget_s: approximate seconds for each.
+        seed: seed for everything random in them.
+        device: ``None`` uses the GPU for claims about one, if there is one.
+        limit_s: an experiment that takes longer is killed; by default a multiple of the budget.
+        before, after: called before and after each.
 
     Raises:
-        UsageError: the budget is no positive number, or nothing can be written into the folder.
-        MissingError: a GPU was asked for and there is none.
+        UsageError: the budget is not a positive number, or the folder cannot be written.
+        MissingError: a GPU was requested and there is none.
     """
     if not 0 < budget_s < float("inf"):
         raise UsageError(f"the budget must be a positive number of seconds, not {budget_s}")
@@ -123,10 +123,10 @@ def record(
 
 
 def this_device(claim: str, wanted: Literal["cpu", "cuda"] | None = None) -> Device:
-    """Where a claim's experiment runs on this machine.
+    """The device for a claim's experiment on this machine.
 
-    By default a GPU serves claims that have a GPU part, and several serve those about several;
-    everything else is about the CPU and runs without a GPU in sight.
+    By default claims with a GPU part use a GPU, and claims about several GPUs use several; all
+    others run on the CPU with GPUs hidden.
 
     Raises:
         MissingError: a GPU was asked for and there is none.
@@ -190,7 +190,7 @@ def _check_writable(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except (OSError, ValueError) as error:  # a name with a null character is a ValueError
+    except (OSError, ValueError) as error:  # a null character in the name raises ValueError
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot write records into {folder}: {reason}") from None
 
@@ -217,7 +217,7 @@ def _run_apart(
     one: Experiment, *, budget_s: float, seed: int, device: str, limit_s: float
 ) -> dict[str, Any]:
     mark = uuid.uuid4().hex
-    # short names: sockets below have a limit of about a hundred characters
+    # short names: socket paths inside are limited to about a hundred characters
     with tempfile.TemporaryDirectory(prefix="pk-record-", ignore_cleanup_errors=True) as scratch:
         place = Path(scratch)
         for name in ("work", "tmp"):
@@ -253,7 +253,7 @@ def _call(
     limit_s: float,
     mark: str,
 ) -> str:
-    """Run the process to its end or the limit; says how it ended. Nothing of it lives after."""
+    """Run the process to its end or the limit and say how it ended; no process is left."""
     with output.open("wb") as sink:
         process = subprocess.Popen(
             [sys.executable, "-c", _BOOT],
@@ -280,7 +280,7 @@ def _call(
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill it and all that it started, also what left its session or lost its parent."""
+    """Kill it and all that it started, even what left its session or lost its parent."""
     with contextlib.suppress(psutil.Error):
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
@@ -288,7 +288,7 @@ def _end(process: subprocess.Popen[bytes], mark: str) -> None:
     if process.poll() is None:
         process.kill()
     process.wait()
-    for _ in range(_SWEEPS):  # one that forks while we look is found by the next look
+    for _ in range(_SWEEPS):  # a process forked meanwhile is found in the next round
         left = [p for p in psutil.process_iter() if _is_marked(p, mark)]
         if not left:
             return

@@ -1,4 +1,4 @@
-"""Experiments that settle a row of the claims ledger, and what they find.
+"""Experiments that settle a row of the claims ledger, and their outcomes.
 
 A lesson's experiments are plain functions in ``perfkit/lessons/experiments/<module>.py``::
 
@@ -12,10 +12,10 @@ A lesson's experiments are plain functions in ``perfkit/lessons/experiments/<mod
             sentence="A batch of uint8 images with uint8 masks is a fifth of the float32 one.",
         )
 
-``perfkit record`` runs each in a process of its own and writes what it finds to a file
-(:mod:`perfkit.experiment.records`). An experiment that cannot run on a machine, because it needs
-a GPU or two, raises :class:`perfkit.errors.MissingError`: it is skipped with that reason. It must
-neither import IPython nor print.
+``perfkit record`` runs each in its own process and writes the outcome to a file
+(:mod:`perfkit.experiment.records`). An experiment that cannot run on a machine, for example because
+it needs a GPU, raises :class:`perfkit.errors.MissingError` and is skipped with that reason.
+Experiments must neither import IPython nor print.
 """
 
 from __future__ import annotations
@@ -54,16 +54,15 @@ class Figure:
     """One number of a record.
 
     Attributes:
-        value: the number; a median or ratio of medians where it was measured.
+        value: the number; if measured, a median or a ratio of medians.
         unit: its unit: ``"×"``, ``"B"``, ``"ms"``, ``"GB/s"``, ``"1"`` for a plain number …
-        low, high: its 95 % interval; both ``None`` where it has none, as an exact count.
-        kind: ``"exact"`` for what no clock can blur (bytes, counts), ``"measured"``,
-            ``"predicted"``, or ``"simulated"``: also where a sleep sets the outcome of a
-            measurement.
+        low, high: its 95 % interval; both ``None`` if there is none, as for an exact count.
+        kind: ``"exact"`` for figures that do not depend on a clock (bytes, counts), ``"measured"``,
+            ``"predicted"``, or ``"simulated"``, also if a sleep sets the outcome of a measurement.
 
     Raises:
-        UsageError: a value is no finite number, one end of the interval is missing or they are
-            the wrong way round, the unit is empty, or the kind is none of the four.
+        UsageError: a value is not a finite number, one end of the interval is missing or they are
+            swapped, the unit is empty, or the kind is unknown.
     """
 
     value: float
@@ -93,10 +92,10 @@ class Figure:
         Args:
             comparison: has ``ratio``, ``low`` and ``high`` (a ``Comparison`` or ``Ratio``), or a
                 ``ratio`` that has them (an ``ABResult``).
-            kind: ``"simulated"`` where a sleep, and not work, sets how long an arm takes.
+            kind: ``"simulated"`` if a sleep, rather than work, sets how long an arm takes.
 
         Raises:
-            UsageError: it has none of these, or its ratio is no finite number.
+            UsageError: it has none of these, or its ratio is not a finite number.
         """
         found = comparison
         if hasattr(getattr(found, "ratio", None), "ratio"):
@@ -106,7 +105,7 @@ class Figure:
         except (AttributeError, TypeError, ValueError):
             name = type(comparison).__name__
             raise UsageError(f"a {name} has no ratio with an interval to take") from None
-        if not (math.isfinite(low) and math.isfinite(high)):  # one block has no interval
+        if not (math.isfinite(low) and math.isfinite(high)):  # one block gives no interval
             return cls(value, "×", kind=kind)
         return cls(value, "×", low, high, kind)
 
@@ -132,8 +131,8 @@ class Outcome:
         sentence: one sentence of plain text.
 
     Raises:
-        UsageError: a name cannot be, the headline names no figure, or the sentence is empty or
-            has several lines.
+        UsageError: a name is invalid, the headline names no figure, or the sentence is empty or has
+            several lines.
     """
 
     holds: bool
@@ -161,12 +160,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Context:
-    """What an experiment gets.
+    """The argument of an experiment.
 
     Attributes:
-        budget_s: seconds that it may spend, about.
-        device: ``"cpu"`` or ``"cuda"``: where its tensors shall lie.
-        seed: for everything random.
+        budget_s: approximate seconds that it may spend.
+        device: ``"cpu"`` or ``"cuda"``, for its tensors.
+        seed: seed for everything random.
         folder: an empty scratch folder, removed afterwards.
     """
 
@@ -182,7 +181,7 @@ class Experiment:
 
     Attributes:
         claim: id of the ledger's row, e.g. ``"A9"``.
-        lesson: as its author named it, e.g. ``"06-host-to-device"``.
+        lesson: the lesson as the author named it, e.g. ``"06-host-to-device"``.
         title: one line.
         needs: importable packages beyond torch and numpy.
         function: takes a :class:`Context`, returns an :class:`Outcome`.
@@ -216,14 +215,14 @@ class Experiment:
 
 _Function = TypeVar("_Function", bound=Callable[[Context], Outcome])
 
-# by claim and lesson: two lessons may look at one claim from two sides
+# by claim and lesson: two lessons may test different sides of one claim
 _REGISTRY: dict[tuple[str, str], Experiment] = {}
 
 
 def experiment(
     claim: str, *, lesson: str, title: str, needs: Sequence[str] = ()
 ) -> Callable[[_Function], _Function]:
-    """Register a function that settles a row of the ledger; the function stays as it is.
+    """Decorator: register a function that settles a row of the ledger; returns it unchanged.
 
     Args:
         claim: id of the row, e.g. ``"A9"``.
@@ -232,7 +231,7 @@ def experiment(
         needs: importable packages beyond torch and numpy, without which it is skipped.
 
     Raises:
-        UsageError: no such id or lesson can be, or this lesson has an experiment for it already.
+        UsageError: the id or lesson is invalid, or this lesson already has an experiment for it.
     """
     if not _CLAIM.fullmatch(claim):
         raise UsageError(f"no claim can be called {claim!r}; an id looks like A9")
@@ -256,14 +255,14 @@ def experiment(
 def registered(
     *, claims: Iterable[str] | None = None, lessons: Iterable[str] | None = None
 ) -> list[Experiment]:
-    """The experiments of the modules imported so far, by lesson and claim.
+    """The experiments of all modules imported so far, ordered by lesson and claim.
 
     Args:
         claims: only those for these ids.
         lessons: only those of these lessons, each as ``"06"`` or ``"06-host-to-device"``.
 
     Raises:
-        UsageError: a lesson that cannot be.
+        UsageError: a lesson is invalid.
     """
     wanted = None if claims is None else set(claims)
     numbers = None if lessons is None else {lesson_number(lesson) for lesson in lessons}
@@ -279,7 +278,7 @@ def lesson_number(lesson: str) -> str:
     """``"06"`` of ``"06-host-to-device"``.
 
     Raises:
-        UsageError: it does not begin with the two digits of a lesson.
+        UsageError: it does not start with the two digits of a lesson.
     """
     found = _LESSON.fullmatch(lesson)
     if found is None:
@@ -288,7 +287,7 @@ def lesson_number(lesson: str) -> str:
 
 
 def _plain(number: Any) -> float:
-    """An int or float of Python, also from numpy's: what JSON can hold."""
+    """The number as a Python int or float, also from numpy, so that JSON can hold it."""
     if (
         isinstance(number, bool)
         or not isinstance(number, numbers.Real)

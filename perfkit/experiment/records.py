@@ -1,6 +1,6 @@
-"""Recorded results: what an experiment found, on which machine, when, and by what command.
+"""Recorded results: what an experiment found, on which machine, when, and with what command.
 
-One file for each experiment, ``<device>/<claim>.json``; where two lessons look at one claim, the
+There is one file per experiment, ``<device>/<claim>.json``; if two lessons test one claim, the
 second one's file is ``<claim>-<lesson>.json``. The schema is ``perfkit.record/1``::
 
     schema        "perfkit.record/1"
@@ -14,11 +14,11 @@ second one's file is ``<claim>-<lesson>.json``. The schema is ``perfkit.record/1
     device        {slug, name, type: "cpu" or "cuda", gpus: how many were visible}
     provenance    kind "recorded", machine, device, versions, when_utc, command, seed
     budget_s, duration_s
-    warnings      what makes it doubtful
-    digest        "sha256:…" over all the rest
+    warnings      reasons to doubt it
+    digest        "sha256:…" of everything else
 
-The digest tells an edited file from a measured one. It is no seal: whoever wants to forge a
-record can. It guards against the figure that somebody tidies up and forgets.
+The digest tells an edited file from a measured one. It is not a signature: it cannot prevent
+forgery, but it catches a figure that someone tidied up and forgot.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 SCHEMA = "perfkit.record/1"
-_LARGEST_BYTES = 1 << 20  # a record has a few kilobytes; anything like this is none
+_LARGEST_BYTES = 1 << 20  # a record has a few kilobytes; a file this large is not one
 _LONGEST_REASON = 200
 
 
@@ -64,9 +64,9 @@ class Device:
     """Where an experiment ran.
 
     Attributes:
-        name: the processor's or the GPU's name as its maker writes it.
+        name: the processor's or GPU's name as its vendor writes it.
         type: ``"cpu"`` or ``"cuda"``.
-        gpus: how many GPUs the experiment could see.
+        gpus: number of GPUs that the experiment could see.
     """
 
     name: str
@@ -75,12 +75,12 @@ class Device:
 
     @property
     def slug(self) -> str:
-        """The name of its folder."""
+        """Its folder name."""
         return slug(self.name) if self.type == "cuda" else f"cpu-{slug(self.name)}"
 
     @property
     def is_here(self) -> bool:
-        """Whether this machine has it, as far as its name tells."""
+        """Whether this machine has a device of this name."""
         machine = facts()
         if self.type == "cpu":
             return self.name == machine.cpu
@@ -89,7 +89,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Record:
-    """One recorded result; the fields are those of the file, see the module."""
+    """One recorded result; for the fields see the schema in this module's docstring."""
 
     claim: str
     lesson: str
@@ -108,11 +108,11 @@ class Record:
 
     @property
     def date(self) -> str:
-        """The day it was recorded, in UTC: ``2026-01-31``."""
+        """The day of the recording, in UTC: ``2026-01-31``."""
         return self.provenance.when_utc[:10]
 
     def source(self, figure: Figure) -> str:
-        """Where that figure of it comes from, in words: ``measured here``, ``recorded on NVIDIA
+        """Where this figure comes from, in words: ``measured here``, ``recorded on NVIDIA
         H200``, ``counted here`` (exact), ``simulated`` or ``predicted``.
         """
         if figure.kind in ("simulated", "predicted"):
@@ -123,7 +123,7 @@ class Record:
         return f"{how} on {self.device.name}"
 
     def to_dict(self) -> dict[str, Any]:
-        """What the file holds, with its digest."""
+        """The content of its file, with the digest."""
         content = {
             "schema": SCHEMA,
             "claim": self.claim,
@@ -149,13 +149,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Records:
-    """All records that could be read, and a line for each file that could not."""
+    """All readable records, and one line per file that could not be read."""
 
     records: tuple[Record, ...] = ()
     refused: Mapping[Path, str] = field(default_factory=dict)
 
     def of(self, claim: str) -> list[Record]:
-        """Those of one claim; its first lesson's first, the newest first within a lesson."""
+        """Records of one claim: its first lesson's first, newest first within a lesson."""
         found = [record for record in self.records if record.claim == claim]
         found.sort(key=lambda r: r.provenance.when_utc, reverse=True)
         home = first_lesson(claim)
@@ -163,7 +163,7 @@ class Records:
 
 
 def slug(name: str) -> str:
-    """A device's name as the name of a folder: ``NVIDIA H100 80GB HBM3`` → ``nvidia-h100-…``."""
+    """A device name as a folder name: ``NVIDIA H100 80GB HBM3`` → ``nvidia-h100-…``."""
     plain = re.sub(r"\((?:r|tm|c)\)", " ", name.lower())
     return re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:80] or "unknown"
 
@@ -178,12 +178,12 @@ REFUSED = "it ran on a played GPU, whose times are not a GPU's: no record is wri
 
 
 def write_record(record: Record, folder: Path) -> Path:
-    """Write a record under ``folder``, whole or not at all; returns where.
+    """Write a record under ``folder`` atomically and return its path.
 
     Raises:
-        UsageError: it was made on a played GPU, it cannot be written, or another lesson's record
-            of the claim on this device has a figure of the same name, so that
-            ``figure("A16.name")`` would mean two things.
+        UsageError: it was made on a played GPU, it cannot be written, or another lesson's record of
+            this claim on this device has a figure of the same name, which would make
+            ``figure("A16.name")`` ambiguous.
     """
     if record.provenance.kind != "recorded":
         raise UsageError(REFUSED)
@@ -211,8 +211,7 @@ def read_record(path: Path) -> Record:
     """Read one file.
 
     Raises:
-        RecordError: it is no record, of a schema that this version does not know, incomplete, or
-            was changed since it was written.
+        RecordError: it is not a record, has an unknown schema, is incomplete, or was edited.
     """
     try:
         if path.stat().st_size > _LARGEST_BYTES:
@@ -242,7 +241,7 @@ def read_record(path: Path) -> Record:
 
 
 def read_records(folders: Iterable[Path]) -> Records:
-    """Every record under these folders; a claim in two of them counts twice if they differ."""
+    """All records under these folders; a claim in two of them counts twice if they differ."""
     records: list[Record] = []
     refused: dict[Path, str] = {}
     seen: set[str] = set()
@@ -277,7 +276,7 @@ def _record(content: Mapping[str, Any]) -> Record:
         )
     if any(type(content[name]) not in (int, float) for name in ("budget_s", "duration_s")):
         raise ValueError("a duration is not a number")
-    lesson_number(content["lesson"])  # refuses what is no lesson
+    lesson_number(content["lesson"])  # refuses an invalid lesson
     if content["provenance"]["kind"] != "recorded":
         raise ValueError(f"its figures are {content['provenance']['kind']!r:.40}, not recorded")
     return Record(
@@ -294,6 +293,6 @@ def _record(content: Mapping[str, Any]) -> Record:
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    # sorted keys and no white space: the order and the layout of a file do not matter
+    # sorted keys and no white space: order and layout of the file do not matter
     plain = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return "sha256:" + hashlib.sha256(f"{SCHEMA}\n{plain}".encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What came of one run of a workload, and how two runs compare."""
+"""The result of one run of a workload, and the ratio of two."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_STEP", "ONE_AFTER_THE_OTHER", "SPEED", "Ratio", "RunResult", "ratio", "table"]
 
-#: The doubt that every ratio of two runs carries.
+#: The caveat of every ratio of two separate runs.
 ONE_AFTER_THE_OTHER = "unconfirmed: one run after the other, so drift is not cancelled"
 
-#: What the column "speed" of a table of runs is.
+#: Explains the column "speed" in a table of runs.
 SPEED = "speed: mean time per step in quiet windows (per sample where batches differ)"
 
 #: The message of a run that ended without a step.
 NO_STEP = "the workload yielded no step: put one `yield` at the end of each training step"
 
-# The interval is a 95 % one from 2,000 resamples: its ends then rest on 50 values each.
+# Resamples for the 95 % interval: with 2,000, 50 values are beyond each end.
 _RESAMPLES = 2000
 _CONFIDENCE = 0.95
-# Batches differ by more than this: the last one of an epoch is smaller, other sizes are multiples.
+# Batches that differ by more than this have different sizes; the last one of an epoch differs less.
 _OTHER_WORK = 0.2
 
 
@@ -58,42 +58,42 @@ def _no_flags() -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class RunResult(Shown):
-    """One run of a workload with one value of each setting.
+    """The result of one run of a workload with one value for each setting.
 
     Attributes:
-        run_id: 1 for the session's first run, then counting.
+        run_id: 1 for the session's first run, counting up.
         values: the value of every setting.
         state: how it ended: ``"done"``, ``"stopped"``, ``"failed"``, ``"out of memory"``,
             ``"hung"`` or ``"killed"``.
-        message: one line: what went wrong; empty where nothing did.
-        step: of the durations of the counted steps, in ms; None where no step was measured.
-        wait_share: share of the counted steps' time that waited for the DataLoader (host time).
-        samples_per_s: over the counted steps; None where the samples are not known.
-        peak_bytes: the most memory; None where it was not read.
+        message: what went wrong, in one line; empty if nothing did.
+        step: summary of the durations of the counted steps, in ms; None if no step was measured.
+        wait_share: share of the counted steps' time spent waiting for the DataLoader (host time).
+        samples_per_s: over the counted steps; None if the number of samples is unknown.
+        peak_bytes: peak memory; None if it was not read.
         peak_kind: what ``peak_bytes`` is, in words.
         memory_kind: what ``memory_bytes`` is, in words.
-        workers_bytes: the most memory that the DataLoader workers held for themselves (unique
-            set size, all together, read between live windows); None where there were none.
-        n_steps: steps measured, warm-up included.
+        workers_bytes: peak unique set size of all DataLoader workers together, read between live
+            windows; None without workers.
+        n_steps: measured steps, including warm-up.
         n_quiet: steps in quiet windows after the warm-up.
-        n_counted: steps on which ``step``, ``wait_share`` and ``samples_per_s`` rest: the quiet
-            ones, or all after the warm-up where those are too few (a warning says so) or where
-            nobody listens to the session's events, so that nothing disturbs.
-        index: number of each step, from 0.
-        step_ms: duration of each step.
-        wait_ms: data wait in each step.
+        n_counted: steps behind ``step``, ``wait_share`` and ``samples_per_s``: the quiet ones; or
+            all after the warm-up if the quiet ones are too few (with a warning), or if nothing is
+            drawn.
+        index: index of each step, from 0.
+        step_ms: duration of each step, in ms.
+        wait_ms: data wait in each step, in ms.
         memory_bytes: memory at the end of each step.
         quiet: whether nothing was sent or drawn during the step.
         counted: whether the step is one of the counted ones.
-        loss: what the workload yielded as ``loss``, NaN where it did not.
-        gradients: fingerprint of the gradients of the steps that warm it up; None where no
-            optimizer stepped in them.
-        setup_s: from the workload's start to its first step: building model, data, loader.
-        first_point_s: from the call of ``start`` until the first step was measured.
-        running_s: from the first step's end to the last one's, without pauses.
+        loss: the loss that the workload yielded, NaN for none.
+        gradients: fingerprint of the gradients of the warm-up steps; None if no optimizer stepped
+            in them.
+        setup_s: seconds from the workload's start to its first step (building model, data, loader).
+        first_point_s: seconds from the call of ``start`` until the first step was measured.
+        running_s: seconds from the end of the first step to the end of the last, without pauses.
         output: the end of what the workload printed.
-        traceback_text: its traceback, where it raised.
-        warnings: what makes the figures doubtful.
+        traceback_text: its traceback, if it raised.
+        warnings: reasons to doubt the figures.
     """
 
     run_id: int
@@ -128,36 +128,35 @@ class RunResult(Shown):
 
     @property
     def ok(self) -> bool:
-        """Whether it ran to its end, or was stopped, with steps that were measured."""
+        """Whether it finished or was stopped, with measured steps."""
         return self.state in ("done", "stopped") and self.step is not None
 
     def counted_ms(self) -> NDArray[np.float64]:
-        """Durations of the steps that count, in ms."""
+        """Durations of the counted steps, in ms."""
         counted: NDArray[np.float64] = self.step_ms[self.counted]
         return counted
 
     @property
     def mean_ms(self) -> float | None:
-        """Time per counted step, in ms: their sum over their number, the inverse of throughput.
+        """Mean time per counted step in ms, the inverse of throughput.
 
-        It differs from the median step where some steps wait and others do not.
+        It differs from the median if only some steps wait.
         """
         counted = self.counted_ms()
         return float(counted.mean()) if len(counted) else None
 
     @property
     def samples_per_step(self) -> float | None:
-        """Samples in a counted step, on average; None where the samples are not known."""
+        """Mean number of samples per counted step; None if unknown."""
         if not self.samples_per_s or self.mean_ms is None:
             return None
         return self.samples_per_s * self.mean_ms / 1e3
 
     def raise_if_failed(self) -> RunResult:
-        """The result itself, where the run ended well.
+        """Return the result itself if the run did not fail.
 
         Raises:
-            WorkloadError: the kind of it that says how the run failed, with the child's
-                traceback.
+            WorkloadError: the run failed; the subclass says how, with the child's traceback.
         """
         kinds: dict[str, type[WorkloadError]] = {
             "failed": WorkloadFailedError,
@@ -220,10 +219,10 @@ class RunResult(Shown):
 class Ratio(NamedTuple):
     """How many times faster the other run is than the first: the first's time ÷ the other's.
 
-    The time is that of the counted steps as a whole, per step, or per sample where the two runs
-    have batches of different sizes (``per`` says which). ``low`` and ``high`` bound the ratio
-    with 95 % confidence as far as noise goes; drift between the two runs is not in them
-    (:data:`ONE_AFTER_THE_OTHER`), unless it is a ratio of ``perfkit.ab``.
+    The time is the mean over the counted steps, per step, or per sample if the two runs have
+    batches of different sizes (``per`` says which). ``low`` and ``high`` bound the ratio with 95 %
+    confidence with respect to noise. They do not include drift between the two runs
+    (:data:`ONE_AFTER_THE_OTHER`), except in a ratio from ``perfkit.ab``.
     """
 
     ratio: float
@@ -233,21 +232,20 @@ class Ratio(NamedTuple):
 
     @property
     def different(self) -> bool:
-        """Whether 1 lies outside the interval."""
+        """Whether the interval excludes 1."""
         return not self.low <= 1.0 <= self.high
 
 
 def ratio(first: RunResult, other: RunResult, *, seed: int = 0) -> Ratio:
     """How many times faster ``other`` is than ``first``: the ratio of their times per step.
 
-    A run's time per step is the mean over its counted steps, which is its throughput upside
-    down. The median would not do: where workers run ahead, most steps are short and a few wait
-    for long, and the median sees the short ones only. Batches of different sizes are compared
-    by the time per sample.
+    A run's time per step is the mean over its counted steps, the inverse of its throughput. The
+    median would be wrong: if workers run ahead, most steps are short and a few wait long, and the
+    median sees only the short ones. Batches of different sizes are compared by time per sample.
 
-    The interval is a bootstrap over blocks of neighbouring steps, because neighbouring steps
-    resemble each other and single steps would make it too narrow (moving-block bootstrap,
-    Künsch 1989). It knows nothing of drift between the runs; ``perfkit.compare`` cancels that.
+    The interval is a bootstrap over blocks of neighbouring steps, because neighbouring steps are
+    correlated and resampling single steps would make it too narrow (moving-block bootstrap, Künsch
+    1989). It does not include drift between the runs; ``perfkit.ab`` cancels that.
 
     Raises:
         MeasurementError: one of the two has no measured step.
@@ -278,7 +276,7 @@ def _means(values: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.
     lengths[-1] = n - lengths[:-1].sum()  # each resample has n values
     until = np.concatenate([[0.0], np.cumsum(np.concatenate([values, values[:length]]))])
     means = np.empty(_RESAMPLES)
-    # in slices, so that it takes a few MB whatever n
+    # in slices, so that it takes a few MB for any n
     for begin in range(0, _RESAMPLES, 200):
         starts = rng.integers(0, n, size=(200, len(lengths)))
         means[begin : begin + 200] = (until[starts + lengths] - until[starts]).sum(axis=1) / n
@@ -286,13 +284,13 @@ def _means(values: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.
 
 
 def table(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """One row of plain values per run; ratios are to the first run that was measured.
+    """One row of plain values per run; ratios are relative to the first measured run.
 
     Keys: ``run``, each setting's name, ``state``, ``step_ms`` (the median), ``step_low_ms``,
     ``step_high_ms``, ``step_mean_ms``, ``wait_share``, ``samples_per_s``, ``peak_bytes``,
     ``peak_kind``, ``ratio`` (of times per step, see :func:`ratio`), ``ratio_low``,
-    ``ratio_high``, ``ratio_per`` (``"step"`` or ``"sample"``), ``n_counted``, ``message``. What
-    was not measured is None.
+    ``ratio_high``, ``ratio_per`` (``"step"`` or ``"sample"``), ``n_counted``, ``message``. None
+    means not measured.
     """
     base = next((run for run in runs if run.step is not None), None)
     rows = []

@@ -246,7 +246,7 @@ def test_progress_is_told_to_who_asks():
         ({"seed": -1}, UsageError, "seed=-1 is not valid"),
         ({"warmup": 1.5}, UsageError, "warmup=1.5 is not valid"),
         ({"step_timeout_s": 0}, UsageError, "step_timeout_s=0 is not valid"),
-        ({"workload": sleeping(None)}, UsageError, "give the function sleeping itself"),
+        ({"workload": sleeping(None)}, UsageError, "pass the function sleeping itself"),
         ({"workload": holds_a_lock}, WorkloadNotPortableError, "cannot travel"),
         ({"store": 5}, StoreError, "5 is not a file name"),
     ],
