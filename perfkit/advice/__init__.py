@@ -1,4 +1,4 @@
-"""So what? Findings with evidence, a bound of what they can bring, and what to change."""
+"""Findings: the evidence, an upper bound of the gain, and what to change."""
 
 from __future__ import annotations
 

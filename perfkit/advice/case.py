@@ -1,4 +1,4 @@
-"""The case before the rules: everything known about the profiled steps, asked for by name."""
+"""The input of the rules: everything known about the profiled steps."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ from perfkit.trace.operators import Nesting, Operator, nesting, operators
 from perfkit.trace.steps import Steps
 from perfkit.trace.syncs import Sync, syncs
 
-# Dynamo's own labels around all that compiling is, forward and (lazily) backward.
+# Dynamo's labels around everything that is compilation, forward and (lazily) backward.
 _COMPILES = re.compile(r"^(entire_(frame|backward)_compile|_compile\.compile_inner)\b")
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """What the rules look at.
+    """What the rules examine.
 
-    Shares of a class (``shares``, ``idle``, ``lost_to``, ``device_shares``) are those of typical
-    steps (see :mod:`perfkit.advice.typical`); shares of chosen events are of all profiled steps'
-    time, unless ``typical`` asks otherwise: what happens in a few steps only still costs.
+    Shares of a class (``shares``, ``idle``, ``lost_to``, ``device_shares``) are shares of typical
+    steps (see :mod:`perfkit.advice.typical`). Shares of selected events are shares of the time of
+    all profiled steps, unless ``typical`` is set, because what happens in only a few steps still
+    costs time.
 
     Attributes:
         trace: the events.
         steps: the steps in them.
         breakdown: their split.
         lines: samples of source lines; none for a trace from a file.
-        facts: what the trace does not say; empty for a trace from a file.
-        is_file: whether it is a trace from a file, of which nothing else is known.
+        facts: what the trace does not contain; empty for a trace from a file.
+        is_file: whether it is a trace from a file, about which nothing else is known.
     """
 
     trace: Trace
@@ -59,32 +60,32 @@ class Case:
 
     @cached_property
     def nesting(self) -> Nesting:
-        """Which op encloses which."""
+        """The nesting of ops."""
         return nesting(self.trace, self.steps)
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """Operators by self time."""
+        """Operators, sorted by self time."""
         return operators(self.trace, self.steps, within=self.nesting)
 
     @cached_property
     def syncs(self) -> tuple[Sync, ...]:
-        """Host-device syncs by cost."""
+        """Host-device syncs, sorted by cost."""
         return syncs(self.trace, self.steps)
 
     @cached_property
     def wall_us(self) -> float:
-        """All profiled steps together, in µs."""
+        """Wall time of all profiled steps together, in µs."""
         return max(sum(s.wall_ns for s in self.breakdown.steps) / 1e3, 1e-3)
 
     @property
     def n_steps(self) -> int:
-        """How many steps were profiled."""
+        """Number of profiled steps."""
         return max(len(self.steps), 1)
 
     @property
     def on_device(self) -> bool:
-        """Whether a device worked in these steps."""
+        """Whether a device was used in these steps."""
         return self.breakdown.has_device
 
     @cached_property
@@ -94,7 +95,7 @@ class Case:
 
     @cached_property
     def shares(self) -> Mapping[str, float]:
-        """Host class → share; zeros where there is no step."""
+        """Host class → share; zeros without steps."""
         return self.typical.breakdown.shares() or dict.fromkeys(HOST_CLASSES, 0.0)
 
     @cached_property
@@ -104,7 +105,7 @@ class Case:
 
     @cached_property
     def idle(self) -> Mapping[str, float]:
-        """Cause of device idling → share; zeros without a device."""
+        """Cause of idle device time → share; zeros without a device."""
         causes = idle_causes(self.trace, self.steps)
         chosen = [causes[i] for i in self.typical.indices] if causes else []
         return {c: sum(step[c] for step in chosen) / 1e3 / self._typical_us for c in IDLE_CAUSES}
@@ -115,8 +116,8 @@ class Case:
 
     @cached_property
     def longest_driver_call(self) -> str:
-        """Name of the call, other than launching, copying and waiting, that takes longest in all;
-        empty without any.
+        """Name of the driver call, other than launches, copies and waits, with the longest total
+        time; empty if there is none.
         """
         rows = driver_calls(self.trace, self.steps)
         rows = rows[self.steps.containing(self.trace.start_ns[rows]) >= 0]
@@ -135,17 +136,17 @@ class Case:
         return max(sum(s.wall_ns for s in self.typical.breakdown.steps) / 1e3, 1e-3)
 
     def _share(self, cell_ns: Int64, *, typical: bool) -> float:
-        """What these times per step are of all steps, or of the typical ones."""
+        """These times per step as a share of all steps, or of the typical ones."""
         if typical:
             chosen = np.array(self.typical.indices, dtype=np.int64)
             return float(cell_ns[chosen].sum()) / 1e3 / self._typical_us
         return float(cell_ns.sum()) / 1e3 / self.wall_us
 
     def lost_to(self, host_class: str) -> float:
-        """The share of the step that a host class really costs.
+        """The share of the step that a host class actually costs.
 
-        On a device, the host may do what it likes while the device is busy: only the time in
-        which the device idled meanwhile is lost.
+        With a device, host work is free while the device is busy: only the time in which the
+        device idled is lost.
         """
         if not self.on_device:
             return self.shares[host_class]
@@ -160,7 +161,7 @@ class Case:
         return self.typical.breakdown.idle_shares()[host_class]
 
     def rows(self, *categories: Category, named: Callable[[str], object]) -> Bool:
-        """Rows on the steps' host threads that begin inside a step and are named so."""
+        """Rows on the steps' host threads that begin inside a step and have such a name."""
         return self.trace.is_a(*categories) & self._here & self.trace.named(named)
 
     @cached_property
@@ -172,12 +173,12 @@ class Case:
         return self.steps.containing(self.trace.start_ns) >= 0
 
     def span(self, rows: Bool) -> Intervals:
-        """The time that these rows cover."""
+        """The time covered by these rows."""
         return union(self.trace.start_ns[rows], self.trace.end_ns[rows])
 
     def lost_in(self, parts: Intervals, *, typical: bool = False) -> float:
-        """The share of the steps that these intervals cost: covered on a CPU; with a device, only
-        what it idled meanwhile.
+        """The share of the steps that these intervals cost: on a CPU their duration; with a device
+        only the part in which it idled.
         """
         if not len(parts):
             return 0.0
@@ -189,7 +190,7 @@ class Case:
         return device_layers(self.trace)[0] if self.on_device else []
 
     def share_of(self, parts: Intervals, *, typical: bool = False) -> float:
-        """The share of the steps that these intervals cover on the host."""
+        """The share of the steps covered by these intervals on the host."""
         if not len(parts):
             return 0.0
         cells = paint(self.steps.start_ns, self.steps.end_ns, [parts])
@@ -197,7 +198,7 @@ class Case:
 
     @cached_property
     def outside_of_torch(self) -> Intervals:
-        """The time inside the steps that no torch operator and no DataLoader covers."""
+        """The time inside steps that is in no torch operator and no DataLoader."""
         layers = host_layers(self.trace, self.steps).values()
         covered = union(
             np.concatenate([part.start for part in layers]),
@@ -217,7 +218,7 @@ class Case:
         return without(layers["forward"], covered)
 
     def lines_in(self, parts: Intervals) -> LineSamples:
-        """The line samples that were taken inside these intervals."""
+        """The line samples taken inside these intervals."""
         taken = self.lines.taken
         inside = parts.covers(np.array([at for at, _ in taken], dtype=np.int64))
         return self.lines.chosen(inside.tolist())
@@ -231,11 +232,11 @@ class Case:
     def start_up(self) -> tuple[Intervals, tuple[tuple[str, float], ...]]:
         """First calls that take long because they are the first, and (op, ms) of the longest.
 
-        The first allocation makes the CUDA context, the first convolution loads cuDNN and tries
-        its algorithms, the first call of any kernel may load it: seconds that no later step has.
-        Such a call takes over 1 ms and a twentieth of all steps, by itself (without what it
-        called or waited for); later calls of the same op take less than a tenth of that, and
-        where there is none it is an allocation.
+        The first allocation creates the CUDA context, the first convolution loads cuDNN and tries
+        its algorithms, the first call of any kernel may load it: seconds that no later step needs.
+        Such a call has a self time of over 1 ms and a twentieth of all steps (without what it
+        called or waited for); later calls of the same op take less than a tenth of that, and if
+        there are none, it is an allocation.
         """
         trace, inside = self.trace, self.nesting
         if not self.on_device or not len(inside.rows):
@@ -269,11 +270,11 @@ class Case:
 
     @cached_property
     def next_op(self) -> Int64:
-        """For each op in ``nesting.rows``: position of the next op on its level; -1 where none."""
+        """For each op in ``nesting.rows``: position of the next op on its level, or -1."""
         inside = self.nesting
         ops = np.flatnonzero(self.trace.category[inside.rows] == Category.OP)
         thread = self.trace.thread[inside.rows[ops]]
-        # positions are in order of time: a stable sort keeps it within each level
+        # positions are in time order, which a stable sort keeps within each level
         order = np.lexsort((inside.parent_op[ops], thread, inside.step[ops]))
         here, after = ops[order[:-1]], ops[order[1:]]
         same = (
@@ -287,11 +288,11 @@ class Case:
 
     @cached_property
     def launched(self) -> Int64:
-        """For each position in ``nesting.rows``: row of the device activity it launched, or -1."""
+        """For each position in ``nesting.rows``: row of the device activity launched, or -1."""
         return join_device(self.trace, self.nesting.rows)
 
     def launched_by(self, positions: Bool) -> Int64:
-        """Rows of the device activity that these ops, or ops inside of them, launched."""
+        """Rows of the device activities launched by these ops or ops inside them."""
         trace, rows = self.trace, self.nesting.rows
         found = []
         for thread in np.unique(trace.thread[rows[positions]]):
@@ -304,7 +305,7 @@ class Case:
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
     def launched_within(self, position: int) -> Int64:
-        """As :meth:`launched_by`, for one op; quick enough to ask for each of thousands."""
+        """As :meth:`launched_by`, for one op; fast enough to call for thousands of ops."""
         row = self.nesting.rows[position]
         at, start = self._launches
         first = np.searchsorted(start, self.trace.start_ns[row], side="left")
@@ -320,25 +321,25 @@ class Case:
         return at, self.trace.start_ns[self.nesting.rows[at]]
 
     def device_share(self, rows: Int64) -> float:
-        """Share of the steps in which one of these device activities runs."""
+        """Share of the steps in which any of these device activities runs."""
         parts = union(self.trace.start_ns[rows], self.trace.end_ns[rows])
         cells = paint(self.steps.start_ns, self.steps.end_ns, [parts])
         return float(cells[:, 0, 0].sum()) / 1e3 / self.wall_us
 
     @cached_property
     def kernels(self) -> Int64:
-        """Rows of the kernels that begin inside a step, without communication."""
+        """Rows of kernels, without communication, that begin inside a step."""
         kernels = self.trace.is_a(Category.KERNEL) & self._inside
         return np.flatnonzero(kernels & ~self.trace.named(is_communication))
 
     @property
     def busy_share(self) -> float:
-        """Share of the steps in which the device works; 0 without one."""
+        """Share of the steps in which the device is busy; 0 without one."""
         return 1.0 - self.device_shares["idle"] if self.on_device else 0.0
 
     @cached_property
     def gpu(self) -> Mapping[str, Any]:
-        """What the trace says of its first device: name, totalGlobalMem, computeMajor …"""
+        """What the trace says about its first device: name, totalGlobalMem, computeMajor …"""
         devices = self.trace.metadata.get("deviceProperties")
         first = devices[0] if isinstance(devices, list) and devices else {}
         return first if isinstance(first, dict) else {}
@@ -356,13 +357,13 @@ class Case:
         return np.isin(self.trace.name_id[self.nesting.rows], ids)
 
     def labels(self, prefix: str) -> Intervals:
-        """The time that labels (or, in old traces, ops) with this prefix cover, inside steps."""
+        """The time inside steps covered by labels (in old traces, ops) with this prefix."""
         return self.span(
             self.rows(Category.ANNOTATION, Category.OP, named=lambda n: n.startswith(prefix))
         )
 
     def ops_inside(self, parts: Intervals) -> dict[str, int]:
-        """Op name → how many of them begin inside these intervals, all steps together."""
+        """Op name → how many begin inside these intervals, all steps together."""
         ops = self.rows(Category.OP, named=lambda n: True)
         rows = np.flatnonzero(ops)
         rows = rows[parts.covers(self.trace.start_ns[rows])]

@@ -1,4 +1,4 @@
-"""What bounds the step, in one sentence, and what to do about it, the best first."""
+"""What bounds the step, in one sentence, and what to do about it, largest gain first."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from perfkit.timing.verdict import DATA_BOUND_FROM, PARTLY_FROM
 from perfkit.trace.elsewhere import Elsewhere
 from perfkit.words import fmt_s, plural
 
-# A finding that can bring less than this is within the spread of most step times.
+# A smaller gain is within the spread of most step times.
 _LEAST_GAIN = 1.05
-# A device that idles less than this is busy all the time.
+# A device that idles less than this counts as always busy.
 _LEAST_IDLE = 0.1
 
 BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute", "communication")
 
-# Which rules know a cure for what bounds a step; the others are about smaller things.
+# Which rules cure which bound; the others are about smaller things.
 _CURES = {
     "data": {"dataloader-no-workers", "dataloader-slow-workers", "image-decode", "image-work"},
     "host": {
@@ -45,11 +45,11 @@ _CURES = {
     },
     "communication": {"communication", "not-nccl", "data-parallel", "host-collectives"},
 }  # fmt: skip
-# The path knows no calls of the driver: they happen in operators.
+# The path has no class for driver calls: they happen inside operators.
 _LIKE = {"driver": "launch"}
-# Parts of the path that differ by less are as long as each other.
+# Parts of the path that differ by less count as equally long.
 _AS_LONG = 0.05
-# What the longest part of the critical path is, in words.
+# The longest part of the critical path, in words.
 _PATH = {
     "data": "waiting for data",
     "host": "Python and other work on the host",
@@ -68,16 +68,16 @@ class Diagnosis:
 
     Attributes:
         bound_by: one of ``data host launch sync copy gaps driver compute communication``: the
-            largest part of a typical step; with a device, what it idles for most, from a fifth
-            of the step on (``gaps``: although work is queued; ``driver``: while the host is in a
-            long call of the driver that launches nothing).
+            largest part of a typical step; with a device, the main cause of its idle time if that
+            is at least a fifth of the step (``gaps``: idle although work is queued; ``driver``:
+            idle while the host is in a long driver call that launches nothing).
         sentence: the same in words, with its numbers.
-        findings: what to change, by the largest bound of its gain.
-        no_cure: said where no finding is about what bounds the step; else empty.
-        first: what to know before the sentence: the machine was busy, or most of the time was not
-            in steps like these.
-        is_tentative: the machine was busy, so nothing is advised from these figures: the findings
-            are there, but not shown as what to do.
+        findings: what to change, sorted by the bound of the gain, largest first.
+        no_cure: a sentence if no finding is about what bounds the step; else empty.
+        first: what to say before the sentence: that the machine was busy, or that most of the time
+            was not in steps like these.
+        is_tentative: whether the machine was busy, so that these figures support no advice: the
+            findings are listed, but not shown as what to do.
     """
 
     bound_by: str
@@ -89,11 +89,11 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
-        """All of it in one paragraph."""
+        """The whole diagnosis in one paragraph."""
         return " ".join((*self.first, self.sentence))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """This diagnosis as plain JSON types."""
         return {
             "bound_by": self.bound_by,
             "first": list(self.first),
@@ -120,13 +120,13 @@ def diagnose(
     and the advice stay, and by how much times may be too long is said first.
 
     Args:
-        case: what is known.
+        case: what is known about the steps.
         step: summary of the steps' lengths in ms.
         provenance: where the figures come from: ``measured here``, ``recorded`` …
-        elsewhere: the code's time outside of steps like these.
-        busy: what else the machine did meanwhile.
-        not_steps: why the figures are not of steps, although the code has some; nothing is
-            advised then.
+        elsewhere: the code's time outside steps like these.
+        busy: what else the machine was doing.
+        not_steps: why the figures do not describe steps although the code has some; no advice is
+            given then.
     """
     bound = _bound(case)
     found = [f for rule in RULES for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
@@ -181,7 +181,7 @@ def _no_cure(bound: _Bound, found: list[Finding]) -> str:
 
 
 def _path(bound: _Bound, case: Case) -> str:
-    """What the critical path mostly is, where that is not what the headline names."""
+    """The main part of the critical path, if the headline names something else."""
     if not case.on_device or bound.part != bound.bound_by:
         return ""
     path = case.path
@@ -190,12 +190,12 @@ def _path(bound: _Bound, case: Case) -> str:
     if its_own / max(path.wall_us, 1e-9) > share - _AS_LONG or share < PARTLY_FROM:
         return ""
     if bound.bound_by == "compute" and case.device_shares["idle"] < _LEAST_IDLE:
-        return ""  # the device is always busy: it does not matter when the host gets there
+        return ""  # the device is always busy, so the host's timing does not matter
     if path.bound_by == "compute" and bound.work > bound.share:
-        return ""  # the sentence says how much of the step computing takes
+        return ""  # the sentence already gives the share of computing
     starting = case.share_of(case.start_up[0]) + case.share_of(case.compiling)
     if bound.bound_by == "host" and starting > bound.share / 2:
-        return ""  # start-up happens in operators, too: the same time by another name
+        return ""  # start-up happens in operators too: the same time by another name
     return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({percent(share)})"
 
 
@@ -204,7 +204,7 @@ def _uncapital(sentence: str) -> str:
 
 
 def _outside(elsewhere: Elsewhere | None) -> list[Finding]:
-    """The time outside of the recorded steps, as one thing that could be changed."""
+    """A finding about the time outside the recorded steps."""
     if elsewhere is None or not elsewhere.is_worth_a_word:
         return []
     largest = elsewhere.stretches[0]
@@ -230,7 +230,7 @@ def _outside(elsewhere: Elsewhere | None) -> list[Finding]:
 
 @dataclass(frozen=True)
 class _Bound:
-    """``bound_by``; the part that could go away and its share; the share of the work itself."""
+    """``bound_by``, the part that could be removed and its share, and the work's own share."""
 
     bound_by: str
     part: str
@@ -239,13 +239,13 @@ class _Bound:
 
 
 def _bound(case: Case) -> _Bound:
-    """On a CPU, the largest part. On a device, the largest loss worth removing: whatever the
-    device idles for is lost beside its work, however long that takes.
+    """On a CPU, the largest part. With a device, the largest loss worth removing: idle time is
+    lost in addition to the device's work, however long that takes.
     """
     compiling = case.lost_in(case.compiling, typical=True)
     starting = case.lost_in(case.start_up[0], typical=True)
     rare = case.lost_in(case.compiling) + case.lost_in(case.start_up[0])
-    # what a few of the steps compile or load is a share of the profiled time, not of a typical step
+    # compiling or loading in a few steps is a share of the profiled time, not of a typical step
     losses = {
         "data": case.lost_to("data wait"),
         "host": max(case.lost_to("other") + compiling + starting, rare),
@@ -266,7 +266,7 @@ def _bound(case: Case) -> _Bound:
         "copy": case.idle["copy"],
         "launch": case.idle["launch"] - compiling - starting,
         "driver": case.idle["driver"] - starting,
-        # what is left of it computes and communicates at once: that costs nothing
+        # the rest of it overlaps with computing and costs nothing
         "communication": device["communication"] + case.idle["communication"],
         "gaps": case.idle["kernels"] + case.idle["queued"],
     }
@@ -321,7 +321,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
         return f"Compute-bound: {words}"
     if bound.part == "gaps":
         return words
-    # as perfkit.watch says it of a whole run
+    # the same words as perfkit.watch for a whole run
     if share >= DATA_BOUND_FROM:
         return f"{bound.part.capitalize()}-bound: {words}"
     beside = ""

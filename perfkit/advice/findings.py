@@ -1,4 +1,4 @@
-"""A finding: what was seen, what to change, and how much that can bring at most."""
+"""A finding: what was seen, what to change, and an upper bound of the gain."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Finding:
 
     Attributes:
         rule: the rule that found it, e.g. ``dataloader-no-workers``.
-        title: the finding in a sentence without its end.
-        evidence: what was seen, in numbers; one sentence each.
+        title: the finding in a sentence, without the full stop.
+        evidence: what was seen, with numbers, one sentence each.
         what_to_do: code to change, as a snippet.
-        gain_at_most: upper bound of the speed-up of a step, e.g. 1.4; a bound, no promise.
-            Bounds above 10 read "over 10×": what would be left of such a step is not known
-            well enough to say more.
-        formula: how the bound was found, with its numbers.
+        gain_at_most: upper bound of the speed-up of a step, e.g. 1.4; a bound, not a promise.
+            Bounds above 10 read "over 10×": the rest of such a step is not known well enough to
+            say more.
+        formula: how the bound was computed, with its numbers.
         lesson: id of the lesson that teaches it, e.g. ``04-dataloader``.
-        line: the source line it concerns, e.g. ``train.py:12: img = Image.open(path)``.
-        always: reported however little it gains: it costs nothing, or it averts a failure.
-        has_bound: whether the trace carries a bound of the gain at all; without one
-            ``gain_at_most`` only orders the findings.
+        line: the source line, e.g. ``train.py:12: img = Image.open(path)``.
+        always: report it however small the gain, because it costs nothing or averts a failure.
+        has_bound: whether the trace supports a bound of the gain; if not, ``gain_at_most`` only
+            sorts the findings.
     """
 
     rule: str
@@ -43,7 +43,7 @@ class Finding:
     has_bound: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """This finding as plain JSON types."""
         return {
             "rule": self.rule,
             "sentence": self.title,
@@ -66,7 +66,7 @@ def interval(median_ms: float, low_ms: float, high_ms: float) -> str:
 
 
 def gain_words(gain: float) -> str:
-    """A bound in words: ``at most 1.4×``; no more digits than it can carry."""
+    """A bound in words: ``at most 1.4×``, with only significant digits."""
     if gain < 1.005:
         return "no gain in time"
     if gain >= MOST_GAIN:
@@ -75,18 +75,18 @@ def gain_words(gain: float) -> str:
 
 
 def times(gain: float) -> str:
-    """A speed-up with no more digits than a bound can carry: ``1.08``, ``2.1``."""
-    if gain < 1.15:  # 1 / (1 - 0.05) = 1.1 would read wrong
+    """A speed-up with only as many digits as a bound supports: ``1.08``, ``2.1``."""
+    if gain < 1.15:  # 1 / (1 - 0.05) = 1.1 would look wrong
         return f"{gain:.2f}"
     return f"{gain:.1f}" if gain < 9.95 else f"{gain:.0f}"
 
 
 def amdahl(share: float, *, speedup: float | None = None) -> tuple[float, str]:
-    """Bound of the gain if ``share`` of the step went away, and the formula in words.
+    """Bound of the gain if ``share`` of the step disappeared, and the formula in words.
 
-    Amdahl 1967: a part that takes the share p of the time and becomes s times as fast makes
-    the whole 1 / (1 - p + p / s) times as fast; without ``speedup`` the part vanishes.
-    No gain is above ``MOST_GAIN``: the little that is left of such a step is not known well.
+    Amdahl 1967: if a part with share p of the time becomes s times as fast, the whole becomes
+    1 / (1 - p + p / s) times as fast; without ``speedup`` the part disappears. The gain is capped
+    at ``MOST_GAIN``, because the small rest of such a step is not known well.
     """
     share = min(max(share, 0.0), 1.0)
     rest = 1.0 - share if speedup is None else 1.0 - share + share / speedup

@@ -1,6 +1,6 @@
-"""What a line of Python does, as far as its text and the package it calls show, and what helps.
+"""What a line of Python does, from its text and the package it calls, and what helps.
 
-Advice must fit the line: "log only every 50 steps" is no help with a ``time.sleep``.
+Advice must fit the line: "log only every 50 steps" does not help with a ``time.sleep``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class LineKind:
 
     Attributes:
         name: one word for it.
-        words: what it is, after "… is".
+        words: what it is, to follow "… is".
         what_to_do: a snippet that fits.
     """
 
@@ -126,7 +126,7 @@ def kind_of(line: Line) -> LineKind:
 
 
 def kind_of_source(text: str) -> LineKind:
-    """What a line does, where nothing but its text is known."""
+    """What a line does, from its text alone."""
     for pattern, kind in (
         (_SLEEP_CALL, SLEEP),
         (_LOG_CALL, LOGGING),
@@ -139,7 +139,7 @@ def kind_of_source(text: str) -> LineKind:
 
 
 def beside_the_model(line: Line) -> LineKind | None:
-    """EMA, mixup or metrics, where the path, the function or the line itself is named so."""
+    """EMA, mixup or metrics, if the path, the function or the line itself has such a name."""
     parts = (line.inner, line.inner_function, line.function, line.source, line.library_function)
     for pattern, kind in ((_EMA, EMA), (_MIXUP, MIXUP), (_METRICS, METRICS)):
         if any(pattern.search(part) for part in parts):

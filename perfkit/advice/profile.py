@@ -35,11 +35,12 @@ from perfkit.trace.syncs import Sync
 if TYPE_CHECKING:
     import pandas as pd
 
-# Kineto's first traces are of 2020. A clock outside of these years is no date (some count from
-# the machine's start).
+# Kineto's first traces are from 2020. A clock outside these years is not a date (some count from
+# boot).
 _KINETO_FROM_S, _KINETO_UNTIL_S = 1_577_836_800, 4_102_444_800
 
-# Enough for a median to set the profiler's cost against; at most as long as the profiling took.
+# Unprofiled steps: enough for a median to compare the profiler's cost with, in at most the time
+# that profiling took.
 _UNPROFILED_CALLS = 5
 
 
@@ -49,19 +50,18 @@ class Profile(Shown):
 
     Attributes:
         breakdown: where the steps' time went.
-        operators: by self time.
-        lines: by share of samples; empty for a trace from a file.
-        syncs: host-device syncs by cost.
+        operators: sorted by self time.
+        lines: sorted by share of samples; empty for a trace from a file.
+        syncs: host-device syncs, sorted by cost.
         diagnosis: what bounds the step, and what to do.
-        step: the profiled steps' lengths in ms: median, interval, n; without steps in which
-            nothing ran.
+        step: the profiled steps' lengths in ms (median, interval, n), without empty steps.
         cost: what profiling cost; None for a trace from a file.
         provenance: where the figures come from.
-        n: how many steps were profiled.
-        warnings: what is doubtful.
-        coverage: what part of the code the figures are of; None for a trace from a file.
-        elsewhere: the code's time that was not in steps like these; None for a trace from a file.
-        busy: what else the machine did meanwhile; None for a trace from a file.
+        n: number of profiled steps.
+        warnings: reasons to doubt the figures.
+        coverage: which part of the code the figures describe; None for a trace from a file.
+        elsewhere: the code's time outside steps like these; None for a trace from a file.
+        busy: what else the machine was doing; None for a trace from a file.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
     """
@@ -148,20 +148,20 @@ class Profile(Shown):
         return pd.DataFrame(tables[what]())
 
     def save(self, path: str | Path, *, scrub: bool = True) -> Path:
-        """Write the profile; the ending says as what.
+        """Write the profile; the ending chooses the format.
 
         ``.json`` and ``.json.gz``: the trace, for Perfetto, TensorBoard or
         ``perfkit.trace.load``. ``.html``: the report, self-contained. ``.txt``: the text.
 
-        What is written is meant to be shared, so it is scrubbed, whatever the ending.
+        All formats are scrubbed by default, because a saved profile is meant to be shared.
 
         Args:
-            path: where to.
-            scrub: leave names of users and hosts, environment dumps and tokens out (see
-                :mod:`perfkit.scrub`); without, the trace is as torch wrote it.
+            path: the file to write.
+            scrub: remove user and host names, environment dumps and tokens (see
+                :mod:`perfkit.scrub`); if False, the trace is written as torch wrote it.
 
         Raises:
-            UsageError: another ending, or a trace that was not recorded here.
+            UsageError: the ending is unknown, or the trace was not recorded here.
         """
         target = Path(path)
         name = target.name.lower()
@@ -198,7 +198,7 @@ class Profile(Shown):
             try:
                 data = msgspec.json.encode(scrubbed(msgspec.json.decode(data)))
             except (msgspec.DecodeError, UnicodeDecodeError):
-                # torch does not escape all names: then what perfkit could read of it
+                # torch does not escape all names: then write what perfkit could read
                 export(self.trace, target, scrub=True)
                 return
         is_packed = target.name.lower().endswith(".gz")
@@ -212,8 +212,8 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
     """Explain a recording, or a trace from a file.
 
     Args:
-        recording: what a ``Recorder`` recorded, or what ``perfkit.trace.load`` read.
-        provenance: where the figures come from; for a recording, this machine now.
+        recording: a ``Recorder``'s recording, or a trace from ``perfkit.trace.load``.
+        provenance: where the figures come from; by default, for a recording, this machine now.
     """
     if isinstance(recording, Recording):
         trace, lines, facts = recording.trace, recording.lines, recording.facts
@@ -228,7 +228,7 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
     steps = find_steps(trace)
     split = breakdown(trace, steps)
     case = Case(trace, steps, split, lines, facts, is_file=not isinstance(recording, Recording))
-    # an empty mark has a length, but is no step
+    # an empty mark has a length, but is not a step
     step = summarize([s.wall_ns / 1e6 for s in split.steps if not s.is_empty] or split.wall_ms)
     return Profile(
         breakdown=split,
@@ -264,7 +264,7 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
 
 
 def _host_only(case: Case) -> list[str]:
-    """What a file without a device leaves open."""
+    """What a trace file without a device leaves unknown."""
     if case.on_device or not case.is_file:
         return []
     return [
@@ -274,7 +274,7 @@ def _host_only(case: Case) -> list[str]:
 
 
 def _elsewhere_note(outside: Elsewhere | None) -> list[str]:
-    """Where it is most of the time the diagnosis says so first."""
+    """A note on time elsewhere; if that is most of the time, the diagnosis says so first."""
     if outside is None or outside.is_most or not outside.is_worth_a_word:
         return []
     return [_uncapital(outside.sentence()).rstrip(".")]
@@ -285,13 +285,13 @@ def _uncapital(sentence: str) -> str:
 
 
 def _accumulation(trace: Trace, steps: Steps) -> list[str]:
-    """What a step is where each takes several batches from the DataLoader."""
+    """What a step is, if each takes several batches from the DataLoader."""
     fetches = trace.is_a(Category.ANNOTATION, Category.OP) & trace.named(is_data_wait)
     inside = steps.containing(trace.start_ns[fetches & (trace.thread == steps.thread)])
     counts = np.bincount(inside[inside >= 0], minlength=len(steps))
     if len(steps) < 2 or counts.min() < 2 or "DataLoader" in steps.how_found:
         return []
-    # the median: the fetch that ends an epoch brings no batch
+    # the median, because the fetch that ends an epoch returns no batch
     n = f"{np.median(counts):.0f}"
     if trace.named(lambda name: name.startswith("Optimizer.step#")).any():
         return [f"a step is one optimizer step: {n} batches of the DataLoader"]
@@ -299,7 +299,7 @@ def _accumulation(trace: Trace, steps: Steps) -> list[str]:
 
 
 def _recorded(trace: Trace) -> Provenance:
-    """Where and when a trace file says it was recorded; what it does not say is left out."""
+    """Where and when a trace file says it was recorded, as far as it says so."""
     devices = trace.metadata.get("deviceProperties")
     names = (
         [d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str)]
@@ -316,7 +316,7 @@ def _recorded(trace: Trace) -> Provenance:
 
 
 def _recorded_when(trace: Trace) -> str:
-    """When the first event happened: times count from 1970, since 2024 with a base apart."""
+    """When the first event happened: times count from 1970, since 2024 with a separate base."""
     base_ns = trace.metadata.get("baseTimeNanoseconds")
     at_us = trace.origin_us + (base_ns / 1e3 if isinstance(base_ns, int | float) else 0.0)
     if not _KINETO_FROM_S <= at_us / 1e6 <= _KINETO_UNTIL_S:
@@ -335,24 +335,27 @@ def profile_callable(
     lines: bool = True,
     max_seconds: float = MAX_SECONDS,
 ) -> Profile:
-    """Call a function a few times and explain what its steps did.
+    """Call a function a few times and explain where the time of its steps goes.
 
-    If one call makes at least two optimizer steps it is a training loop: it is called once, and
-    ``n`` of its steps are profiled. Otherwise a call is a step.
+    If one call makes at least two optimizer steps, it is a training loop: it is called once, and
+    ``n`` of its steps are profiled. Otherwise each call is a step.
 
     Args:
         fn: a step or a training loop, without arguments.
-        n: steps to profile.
-        warmup: steps before.
+        n: number of steps to profile.
+        warmup: number of steps before those.
         stacks: record Python stacks; costs more.
         shapes: record input shapes; costs more.
         memory: record allocations; costs more.
         lines: sample source lines.
-        max_seconds: record no longer than this at a stretch.
+        max_seconds: record at most this long at a time.
+
+    Returns:
+        A :class:`Profile`.
 
     Raises:
-        ProfilerBusyError: a profiler is active already.
-        UsageError: ``fn`` cannot be called, or a number that cannot be.
+        ProfilerBusyError: another profiler is active.
+        UsageError: ``fn`` cannot be called, or a number is invalid.
     """
     if not callable(fn):
         raise UsageError(f"profile_callable needs a function, got {type(fn).__name__}")
@@ -382,7 +385,7 @@ def _call(fn: Callable[[], object], recorder: Recorder) -> None:
 
 
 def _call_once(fn: Callable[[], object], recorder: Recorder) -> None:
-    """One call; it is itself the step where no optimizer stepped in it (as with accumulation)."""
+    """One call; it is the step if no optimizer stepped in it (as with accumulation)."""
     n_before = recorder.n_steps_seen
     fn()
     if recorder.n_steps_seen == n_before:

@@ -1,4 +1,4 @@
-"""``perfkit trace FILE…``: explain traces that somebody recorded, one file or one per rank.
+"""``perfkit trace FILE…``: explain recorded traces, one file or one per rank.
 
 The JSON of ``perfkit trace --json`` (and of :meth:`TraceReport.to_dict`) is one object. Its
 ``schema`` is ``perfkit.trace/1``: within version 1 keys are only added, never renamed or removed,
@@ -78,9 +78,9 @@ from perfkit.words import fmt_bytes, plural
 
 SCHEMA = "perfkit.trace/1"
 
-# Starting a process takes about a second: reading less than this here is faster.
+# Starting a process takes about a second: smaller files are faster to read here.
 _WORTH_A_PROCESS_BYTES = 32 * 2**20
-# A trace takes several times its file's size while it is read: a few at a time.
+# Reading a trace takes several times its file size in memory: read only a few at a time.
 _MOST_AT_ONCE = 4
 
 Progress = Callable[[str], None]
@@ -92,11 +92,11 @@ class TraceReport(Shown):
 
     Attributes:
         file: the trace that ``profile`` explains.
-        profile: the explanation; of several ranks, of the one that holds the others up.
-        ranks: several files only: for each what :func:`describe` says, by rank, then name.
+        profile: the explanation; for several ranks, of the one that holds the others up.
+        ranks: several files only: :func:`describe` of each, sorted by rank, then name.
         comparison: several files only: which rank is slow, who waits for whom.
-        other: with ``diff``: the file compared with.
-        diff: the comparison of ``file`` with ``other``; None where none was asked for.
+        other: with ``diff``, the file to compare with.
+        diff: the comparison of ``file`` with ``other``; None without ``diff``.
     """
 
     file: str
@@ -107,7 +107,7 @@ class TraceReport(Shown):
     diff: Diff | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON object described in this module's head."""
+        """The JSON object described in this module's docstring."""
         return {
             "schema": SCHEMA,
             "perfkit": __version__,
@@ -168,7 +168,7 @@ def _diff(changed: Diff) -> dict[str, Any]:
 
 
 def rank_of(trace: Trace) -> int | None:
-    """The rank of the process, as the trace says it."""
+    """The rank of the process, according to the trace."""
     info = trace.metadata.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) else None
@@ -201,12 +201,12 @@ def trace_report(
     Args:
         files: one trace, or one per rank of the same run.
         diff: another trace to compare the first one with.
-        progress: told in a few words what is being done, before it is done.
-        unpack_at_most: bytes that a packed trace may expand to; None for no limit.
+        progress: called with a few words before each part of the work.
+        unpack_at_most: bytes that a compressed trace may expand to; None for no limit.
 
     Raises:
-        UsageError: no file, or ``diff`` with several.
-        TraceError: a file cannot be read or is no trace.
+        UsageError: there is no file, or ``diff`` is given with several.
+        TraceError: a file cannot be read or is not a trace.
     """
     paths = [os.fspath(f) for f in files]
     if not paths:
@@ -231,7 +231,7 @@ def trace_report(
     )
     chosen = late[0] if late else min(said, key=_waits_for_others)["file"]
     kept = next((r.profile for r in ranks if r.said["file"] == chosen), None)
-    # what was read in another process is not kept
+    # traces read in another process are not kept
     whole = _explained(chosen, progress, unpack_at_most) if kept is None else kept
     return TraceReport(chosen, whole, tuple(said), comparison)
 
@@ -239,7 +239,7 @@ def trace_report(
 def _explained(path: str, progress: Progress, unpack_at_most: int | None) -> Profile:
     size = _size(path)
 
-    def told(share: float) -> None:  # a line is printed for each: quarters are enough
+    def told(share: float) -> None:  # each prints a line: quarters are enough
         if share >= 0.25:
             progress(f"reading {path} ({size}): {int(4 * share) * 25} %")
 
@@ -250,7 +250,7 @@ def _explained(path: str, progress: Progress, unpack_at_most: int | None) -> Pro
 
 
 class _Rank(NamedTuple):
-    """One file, read once: what it says, what the comparison needs; the profile if it is small."""
+    """One file, read once: its description, what the comparison needs, its profile if small."""
 
     said: dict[str, Any]
     summary: dict[str, Any]
@@ -258,7 +258,7 @@ class _Rank(NamedTuple):
 
 
 def _all_ranks(paths: list[str], progress: Progress, unpack_at_most: int | None) -> list[_Rank]:
-    """Each file read once; in parallel where that pays, a few at a time."""
+    """Read each file once; in parallel if that is faster, a few at a time."""
     n_bytes = sum(Path(p).stat().st_size for p in paths if Path(p).exists())
     n_workers = min(len(paths), usable_cpus(), _MOST_AT_ONCE)
     if n_workers < 2 or n_bytes < _WORTH_A_PROCESS_BYTES:
@@ -285,7 +285,7 @@ def _one_rank(path: str, unpack_at_most: int | None, *, keep: bool = False) -> _
 
 
 def _waits_for_others(described: dict[str, Any]) -> tuple[float, float]:
-    """The rank that comes last to a collective waits least in it; the others wait for it."""
+    """Sort key: the rank that reaches a collective last waits least in it."""
     talk = described["device_shares"].get("communication", 0.0)
     return talk, -described["step_ms"]["median"]
 

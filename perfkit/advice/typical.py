@@ -1,7 +1,6 @@
-"""The steps whose shares are shown: all of them, but for those in which nothing ran.
+"""The steps whose shares are shown: all except those in which nothing ran.
 
-A mean over all steps is what the user pays. Where steps differ much, the spread is shown
-beside it.
+The mean over all steps is what the user pays. If steps differ much, the spread is shown too.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from perfkit.trace.breakdown import Breakdown
 from perfkit.words import fmt_ms
 
-# The longest step against the shortest one; below, a reader need not care.
+# Longest over shortest step; below this the spread does not matter.
 _UNEVEN_FROM = 1.5
 
 
@@ -21,9 +20,9 @@ class Typical:
 
     Attributes:
         breakdown: these steps alone.
-        indices: which of all steps they are.
+        indices: their indices among all steps.
         words: what they are: ``the mean of all 6 steps``.
-        uneven: how far the steps spread, in words; empty where they are alike.
+        uneven: how far the steps spread, in words; empty if they are alike.
     """
 
     breakdown: Breakdown

@@ -1,4 +1,4 @@
-"""Where in the user's code: from a recorded Python stack to one file and line."""
+"""From a recorded Python stack to one file and line of the user's code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 # Kineto writes a frame as ``path(line): function``.
 _FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
-# Frames of Python itself, of installed packages, and of perfkit are not the user's.
+# Frames of Python, installed packages and perfkit are not the user's.
 _NOT_THE_USERS = re.compile(
     r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python\d[\d.]*|torch|perfkit)[/\\]|^<"
 )
@@ -32,7 +32,7 @@ class Place:
 
 
 def user_place(stack: str) -> Place | None:
-    """The innermost frame that is the user's own; None where there is none.
+    """The innermost user frame; None if there is none.
 
     Args:
         stack: frames as ``path(line): function``, innermost first, joined by ``;``.

@@ -200,8 +200,9 @@ def ab(
         ...     model = torch.nn.Linear(512, 512)
         ...     data = torch.utils.data.TensorDataset(torch.rand(4096, 512))
         ...     for (x,) in torch.utils.data.DataLoader(data, **settings.loader_kwargs()):
-        ...         model(x).sum().backward()
-        ...         yield len(x)
+        ...         loss = model(x).square().mean()
+        ...         loss.backward()
+        ...         yield loss.detach()
         >>> print(perfkit.ab(workload, {"batch_size": 32}, {"batch_size": 256}, budget_s=20))
     """
     known = declared(settings, a, b)

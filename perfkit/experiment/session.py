@@ -1,4 +1,4 @@
-"""A workload, its settings, and the runs that were made of it: one run at a time.
+"""A workload, its settings and its runs, one run at a time.
 
 ::
 
@@ -8,8 +8,8 @@
     print(ratio(slow, fast))
 
 ``workload(settings)`` is a generator function: it builds model, loader and optimizer, and each
-``yield`` ends a training step. It runs in a process of its own, so a run that runs out of
-memory, crashes or hangs takes nothing else with it.
+``yield`` ends a training step. It runs in its own process, so a run that runs out of memory,
+crashes or hangs affects nothing else.
 """
 
 from __future__ import annotations
@@ -35,39 +35,40 @@ from perfkit.machine import facts
 
 __all__ = ["Session"]
 
-# Beyond a day a number of seconds is a slip, or one of milliseconds.
+# More than a day is a slip, or a number of milliseconds.
 _LONGEST_S = 86_400.0
-#: numpy takes seeds of 32 bits.
+#: numpy takes 32-bit seeds.
 HIGHEST_SEED = 2**32 - 1
 
 
 class Session:
     """Runs a workload in child processes, one run at a time.
 
-    The workload is taken as it is now: every run of the session runs the same code. Define it
-    anew, and make a new session. All methods may be called from any thread. Usable as a context
-    manager; :meth:`close` it when done.
+    The session takes the workload as it is now: every run runs the same code. After redefining the
+    workload, create a new session. All methods may be called from any thread. A session is a
+    context manager; otherwise :meth:`close` it when done.
 
     Args:
         workload: generator function of one argument, the
-            :class:`~perfkit.experiment.settings.Settings`. Each ``yield`` ends a step; it may
-            yield a number of samples (an int), or a mapping with ``samples`` and ``loss``.
-            Otherwise the samples are the length of the loader's first tensor.
+            :class:`~perfkit.experiment.settings.Settings`. Each ``yield`` ends a step; it may yield
+            the number of samples (an int), the loss (a float or a scalar tensor), or a mapping with
+            ``samples`` and ``loss``. By default the number of samples is the length of the loader's
+            first tensor.
         settings: names from the catalogue, and settings of your own.
-        seconds: how long a run lasts, from its first step's end, without pauses.
+        seconds: length of a run from the end of its first step, without pauses.
         step_timeout_s: a step that takes longer counts as hung.
         start_timeout_s: the same for everything up to the end of the first step, which builds
             and may compile.
-        warmup: how many steps at the beginning do not count.
-        seed: of the random numbers of each run: torch's, numpy's and Python's.
-        on_event: is called with each :class:`~perfkit.experiment.events.Event`, in order, from
-            the run's own thread. What it raises is shown, and raised by the next :meth:`wait`.
-        draws: whether ``on_event`` may draw: then only quiet steps count.
+        warmup: number of steps at the beginning that do not count.
+        seed: seed of torch's, numpy's and Python's random numbers in each run.
+        on_event: called with each :class:`~perfkit.experiment.events.Event`, in order, from the
+            run's thread. An exception in it is printed, and raised by the next :meth:`wait`.
+        draws: whether ``on_event`` may draw; if so, only quiet steps count.
 
     Raises:
-        UsageError: the workload is not callable with one argument, or a number cannot be.
-        SettingError: an unknown setting.
-        WorkloadNotPortableError: the workload cannot travel; names what holds it back.
+        UsageError: the workload is not callable with one argument, or a number is invalid.
+        SettingError: a setting is unknown.
+        WorkloadNotPortableError: the workload cannot be sent to another process; names the culprit.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Session:
             _process.shared.acquire()
             self._release = weakref.finalize(self, _process.shared.release)
 
-    # --- what there is ----------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------
 
     @property
     def runs(self) -> tuple[RunResult, ...]:
@@ -118,35 +119,35 @@ class Session:
 
     @property
     def packed(self) -> portable.Packed:
-        """The workload as it was taken: for an experiment on the very code that the runs ran."""
+        """The workload as the session took it, for experiments on exactly the code of the runs."""
         return portable.Packed(self._workload, self._sources)
 
     @property
     def state(self) -> str:
-        """Of the current or last run; ``"idle"`` before the first, ``"closed"`` at the end."""
+        """The current or last run's state; ``"idle"`` before the first, ``"closed"`` at the end."""
         run = self._run
         if self._closed:
             return "closed"
         return "idle" if run is None else run.state
 
     def ready(self, timeout_s: float = 0.0) -> bool:
-        """Whether the prepared process is ready, so that a run begins at once."""
+        """Whether the prepared process is ready, so that a run would begin at once."""
         return _process.await_ready(timeout_s)
 
     def __repr__(self) -> str:
         names = ", ".join(s.name for s in self.settings)
         return f"<Session settings=[{names}] runs={len(self._runs)} state={self.state!r}>"
 
-    # --- what can be done -------------------------------------------------------------------
+    # --- actions ----------------------------------------------------------------------------
 
     def start(self, **values: Any) -> int:
-        """Begin a run with these values, and defaults for the rest; returns its number at once.
+        """Start a run with these values, and defaults for the rest; return its number at once.
 
-        A run that is still going on is stopped first.
+        A run in progress is stopped first.
 
         Raises:
-            SettingError: an unknown name, or a value that cannot be or is not available here.
-                No process is started then.
+            SettingError: a name is unknown, or a value is invalid or not available here. No
+                process is started.
             UsageError: the session is closed, or an event callback starts a run before the
                 ``RunFinished`` of its own.
         """
@@ -182,12 +183,12 @@ class Session:
                 return plan.run_id
 
     def wait(self, timeout_s: float | None = None) -> RunResult:
-        """The result of the run that was started last, as soon as it has ended.
+        """Wait for the run that was started last and return its result.
 
         Raises:
-            UsageError: nothing was started.
+            UsageError: no run was started.
             TimeoutError: it has not ended within ``timeout_s``.
-            Exception: what the event callback raised meanwhile.
+            Exception: whatever the event callback raised meanwhile.
         """
         run = self._run
         if run is None:
@@ -202,9 +203,9 @@ class Session:
         return run.result
 
     def run(self, **values: Any) -> RunResult:
-        """Run once and wait for the result. A run that fails is a result, too: see its state.
+        """Run once and return the result. A failed run is a result too: see its ``state``.
 
-        Ctrl-C stops the run and comes through.
+        Ctrl-C stops the run and propagates.
 
         Raises:
             SettingError: see :meth:`start`.
@@ -217,36 +218,36 @@ class Session:
             raise
 
     def stop(self) -> None:
-        """End the current run now (within a second); what it measured stays."""
+        """End the current run within a second; what it measured is kept."""
         run = self._run
         if run is not None and self._goes_on(run):
             run.stop()
 
     def pause(self) -> None:
-        """Hold the current run where it is; the time does not count. Nothing happens without."""
+        """Pause the current run, if any, at once; paused time does not count."""
         run = self._run
         if run is not None:
             run.ask("pause")
 
     def park(self) -> None:
-        """Hold the current run at the end of its step, so that no step has a pause in it.
+        """Pause the current run at the end of its step, so that no step contains a pause.
 
-        The state is ``"paused"`` once it has stopped there. A paused run is left alone.
+        The state becomes ``"paused"`` once it has stopped there. Does nothing to a paused run.
         """
         run = self._run
         if run is not None:
             run.ask("park")
 
     def resume(self) -> None:
-        """Let a paused run go on."""
+        """Resume a paused run."""
         run = self._run
         if run is not None:
             run.ask("resume")
 
     def close(self) -> None:
-        """Stop the current run and let go of the prepared process. A second call does nothing."""
+        """Stop the current run and release the prepared process. A second call does nothing."""
         if os.getpid() != self._owner_pid:
-            return  # a fork of the process that owns the session
+            return  # in a fork of the session's process
         with self._lock:
             if self._closed:
                 return
@@ -303,10 +304,10 @@ class Session:
 
 
 def positive(name: str, value: Any) -> float:
-    """A number of seconds, checked.
+    """Check a number of seconds and return it.
 
     Raises:
-        UsageError: it cannot be one.
+        UsageError: it is not a positive number of seconds.
     """
     try:
         number = float(value)
@@ -320,10 +321,10 @@ def positive(name: str, value: Any) -> float:
 
 
 def count(name: str, value: Any, most: int = sys.maxsize) -> int:
-    """A whole number from 0 to ``most``, checked.
+    """Check a whole number from 0 to ``most`` and return it.
 
     Raises:
-        UsageError: it cannot be one.
+        UsageError: it is not one.
     """
     try:
         number = operator.index(value)

@@ -1,14 +1,13 @@
-"""Runs in a file, as they come: one JSON object per line, whole even after ``kill -9``.
+"""A file of runs: one JSON object per line, intact even after ``kill -9``.
 
 Each line names its ``schema``, the workload (name and digest of its code), the machine, the
-``part`` that the run plays in its experiment, and the run with its curve. A line is written in
-one call and forced to the disk before the next run begins. A line that was cut off in the
-writing is recognised by its missing end, reported, and removed; the run is made again. One
-process at a time may write (a lock that dies with its holder), and a store takes the runs of one
-workload on one machine only.
+``part`` of the experiment that the run is, and the run with its curve. A line is written in one
+call and synced to disk before the next run begins. An incomplete last line is recognised by its
+missing end, reported and removed, and the run is repeated. One process at a time may write (the
+lock ends with its holder), and a store only takes runs of one workload on one machine.
 
-A store keeps the truth, because an experiment goes on from it: nothing in it is scrubbed, and a
-run's captured output may hold whatever the run printed. To share results, ``save()`` the sweep.
+A store is not scrubbed, because experiments resume from it: a run's captured output may contain
+whatever the run printed. To share results, ``save()`` the sweep.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from perfkit.experiment.result import RunResult
 
 __all__ = ["SCHEMA", "Line", "Store", "read"]
 
-#: Of every line; another one is refused.
+#: The schema of every line; any other is refused.
 SCHEMA = "perfkit.run/1"
 
-# What the experiments rely on when they continue.
+# What an experiment relies on when it resumes.
 _NUMBERS_OF = {"ab": ("block", "which", "a_ms", "b_ms", "took_s"), "sweep": ("round",)}
 
 
@@ -45,7 +44,8 @@ class Line:
     """One run of a store.
 
     Attributes:
-        part: which run of its experiment it is, in plain values; the experiment's own affair.
+        part: which run of its experiment it is, in plain values that only the experiment
+            interprets.
         run: the run.
         identity: workload and machine, as in the file.
     """
@@ -56,10 +56,10 @@ class Line:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[tuple[Line, ...], tuple[str, ...]]:
-    """The runs in a store, and what is wrong with its last line; nothing is changed or locked.
+    """The runs in a store, and notes on an incomplete last line; changes and locks nothing.
 
     Raises:
-        StoreError: it cannot be read, or is no store.
+        StoreError: it cannot be read, or is not a store.
     """
     place = _place(path)
     try:
@@ -73,14 +73,14 @@ def read(path: str | os.PathLike[str]) -> tuple[tuple[Line, ...], tuple[str, ...
 
 
 class Store:
-    """A store that this process writes; a context manager.
+    """A store opened for writing; a context manager.
 
     Attributes:
-        lines: the runs that it held when it was opened, and those appended since.
-        notes: what was repaired.
+        lines: the runs that it held when opened, and those appended since.
+        notes: repairs.
 
     Raises:
-        StoreError: another process writes it (the message has its number), it holds runs of
+        StoreError: another process is writing it (the message has its pid), it holds runs of
             another workload or machine, it is damaged before its last line, or it cannot be
             written.
     """
@@ -89,7 +89,7 @@ class Store:
         self.path = _place(path)
         self.notes: list[str] = []
         self._identity = identity
-        # a file has one lock, whatever links lead to it
+        # one lock per file, whatever links lead to it
         self._lock = _Lock(Path(os.path.realpath(self.path)))
         try:
             self.lines = list(self._opened())
@@ -98,10 +98,10 @@ class Store:
             raise
 
     def append(self, run: RunResult, part: Mapping[str, Any]) -> None:
-        """Add a run; it is on the disk when this returns.
+        """Append a run; it is on disk when this returns.
 
         Raises:
-            StoreError: it cannot be written (disk full …); the file is as it was before.
+            StoreError: it cannot be written (disk full …); the file is unchanged.
         """
         line = {
             "schema": SCHEMA,
@@ -114,7 +114,7 @@ class Store:
         self.lines.append(Line(dict(part), run, self._identity.to_dict()))
 
     def close(self) -> None:
-        """Let others write. A second call does nothing."""
+        """Release the lock. A second call does nothing."""
         self._lock.release()
 
     def __enter__(self) -> Store:
@@ -153,7 +153,7 @@ class Store:
         yield from lines
 
     def _write(self, data: bytes) -> None:
-        """All of it or nothing."""
+        """Write all of it or nothing."""
         try:
             fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             try:
@@ -176,10 +176,10 @@ class Store:
 
 
 def _place(path: Any) -> Path:
-    """The file that is meant.
+    """The file that the path refers to.
 
     Raises:
-        StoreError: it cannot be the name of one.
+        StoreError: it is not a file name.
     """
     place = Path(path) if isinstance(path, str | os.PathLike) else Path()
     if not place.name or "\0" in place.name:
@@ -188,7 +188,7 @@ def _place(path: Any) -> Path:
 
 
 def _split(path: Path, data: bytes) -> tuple[bytes, bytes]:
-    """Whole lines, and what is left of a line that was cut off in the writing."""
+    """Split into whole lines and the rest of an incomplete last line."""
     end = data.rfind(b"\n") + 1
     tail = data[end:]
     if not tail:
@@ -243,16 +243,16 @@ def _torn_note(path: Path, torn: bytes) -> str:
 
 
 class _Lock:
-    """A lock beside the store, which the system lets go of when its holder dies.
+    """A lock file beside the store, which the system releases when its holder dies.
 
-    The file beside it says who holds it. It is not the store itself that is locked, so that
-    others can read it everywhere.
+    The lock file says who holds it. The store itself is not locked, so that others can read it on
+    every system.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")
         self._fd: int | None = None
-        if sys.platform == "win32":  # there two sweeps on one store are not kept apart
+        if sys.platform == "win32":  # there, two sweeps may write one store
             return
         import fcntl
 
@@ -272,7 +272,7 @@ class _Lock:
                     f"the store {path} is in use by {holder or 'another process'}: wait until "
                     "that is done, or name another file"
                 ) from None
-            # its last holder may have removed the file between open and lock
+            # the last holder may have removed the file between open and lock
             try:
                 if os.path.samestat(os.fstat(fd), os.stat(self._path)):  # noqa: PTH116
                     break
@@ -280,7 +280,7 @@ class _Lock:
                 pass
             os.close(fd)
         self._fd = fd
-        with contextlib.suppress(OSError):  # a full disk: the lock holds, only its word is missing
+        with contextlib.suppress(OSError):  # a full disk: the lock still holds, but names no holder
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 

@@ -1,7 +1,7 @@
 """The child's side: runs the workload, measures its steps, and streams them to the kernel.
 
-Nothing here is called by users. :func:`serve` reads one job, runs it and returns the exit
-code; what it says to the kernel are the messages of :class:`_Stream`.
+Users do not call anything here. :func:`serve` reads one job, runs it and returns the exit code; it
+talks to the kernel with the messages of :class:`_Stream`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from perfkit.experiment._stopwatch import HostStopwatch, Stopwatch, cuda_stopwat
 from perfkit.experiment._windows import Windows
 from perfkit.experiment.settings import Settings
 
-# How often to look whether the kernel asks for the end.
+# How often to check whether the kernel asks for the end.
 _LOOK_EVERY_S = 0.02
-# More samples than this in one step are none; int64 takes them.
+# More samples than this in one step are not plausible; int64 can hold them.
 _MOST_SAMPLES = 2**53
 _CHANNEL = "the file descriptor through which its process reports its steps"
 _FORKED = (
@@ -59,12 +59,12 @@ class Job:
     """What the kernel sends: plain values and the packed workload.
 
     Attributes:
-        workload: by cloudpickle.
-        values: of every setting.
-        seed: of torch's, numpy's and Python's random numbers.
-        sys_path, cwd, environment: of the kernel, so that its modules and files are found.
-        threads: with which the kernel's torch computes; None where it has not loaded torch.
-        watched_steps: steps at the beginning whose gradients are caught.
+        workload: pickled by cloudpickle.
+        values: the value of every setting.
+        seed: seed of torch's, numpy's and Python's random numbers.
+        sys_path, cwd, environment: the kernel's, so that its modules and files are found.
+        threads: torch's thread count in the kernel; None if torch is not loaded there.
+        watched_steps: number of first steps whose gradients are recorded.
         sources: lines of notebook cells by file name, for tracebacks.
         scratch: a folder that the kernel removes after the run.
     """
@@ -82,7 +82,7 @@ class Job:
 
 
 class Commands(Protocol):
-    """What the kernel says to the child."""
+    """The kernel's commands to the child."""
 
     def job(self) -> Job:
         """The job; waits for it."""
@@ -91,14 +91,14 @@ class Commands(Protocol):
         """Whether the run shall end after this step."""
 
     def park_asked(self) -> bool:
-        """Whether it shall stand still after this step; :meth:`finish_asked` has looked."""
+        """Whether to pause after this step; call :meth:`finish_asked` first, which reads."""
 
     def wait_for_go(self) -> None:
         """Stand still until it may go on, or shall end."""
 
 
 class PipeCommands:
-    """Commands from a pipe, looked at between steps: no thread alongside training."""
+    """Commands from a pipe, read between steps, so that no thread runs beside the training."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -120,7 +120,7 @@ class PipeCommands:
         return self._finish
 
     def park_asked(self) -> bool:
-        """Whether it shall stand still after this step."""
+        """Whether to pause after this step."""
         return self._park and not self._finish
 
     def wait_for_go(self) -> None:
@@ -146,7 +146,7 @@ def as_job(message: dict[str, Any]) -> Job:
 
 
 def serve(commands_fd: int, events_fd: int) -> int:
-    """Run one job that comes over a pipe; returns the exit code."""
+    """Run one job received over a pipe; return the exit code."""
     return run(PipeCommands(commands_fd), _Stream(events_fd))
 
 
@@ -163,7 +163,7 @@ class _Stream:
         self._write(kind, content)
 
     def _end_copy(self) -> None:
-        """A fork that goes on as the run would mix its steps with the run's: both end here."""
+        """End a fork that continues as the run, and the run: their steps would be mixed."""
         told = {"state": "failed", "message": _FORKED, "traceback": ""}
         self._write("failed", told)
         if os.getppid() == self._pid:
@@ -178,17 +178,17 @@ class _Stream:
             except OSError as error:
                 if error.errno != errno.EBADF:
                     raise
-                # nobody can be told but by what the process prints last
+                # only the process's last output can still report it
                 os.write(2, f"the workload closed {_CHANNEL} ({self._fd})\n".encode())
                 os._exit(1)
 
 
-#: What the spawned child uses, too.
+#: Also used by the spawned child.
 Stream = _Stream
 
 
 def run(commands: Commands, stream: _Stream) -> int:
-    """Run the job and tell what comes of it; 0 where the workload ended well."""
+    """Run the job and report its outcome; return 0 if the workload ended well."""
     own_files = frozenset({__file__, *(m.__file__ or "" for m in (_failure, cloudpickle))})
     job = commands.job()
     try:
@@ -204,7 +204,7 @@ def run(commands: Commands, stream: _Stream) -> int:
             try:
                 ended = recorder.follow(steps, commands)
             except BaseException:
-                # the steps before it count; a device that failed may not be able to tell them
+                # earlier steps count, but a failed device may be unable to report them
                 with contextlib.suppress(Exception):
                     recorder.send()
                 raise
@@ -213,7 +213,7 @@ def run(commands: Commands, stream: _Stream) -> int:
             if hasattr(steps, "close"):
                 steps.close()
             del steps
-            gc.collect()  # loader workers end with their iterators
+            gc.collect()  # ends loader workers with their iterators
     except BaseException as error:
         _tell_failure(stream, error, own_files)
         return 1
@@ -226,8 +226,8 @@ def _tell_failure(
     failure = _failure.of_exception(error, own_files)
     _say_failure(stream, failure, lead)
     if failure.state == "out of memory":
-        # said again with what was alive: taking stock may fail or be cut off, because little
-        # memory is left, and then the first message has to do
+        # reported again with what was alive; collecting that may fail for lack of memory, and then
+        # the first message has to do
         with contextlib.suppress(Exception):
             from perfkit.experiment._alive import alive
 
@@ -244,14 +244,14 @@ def _say_failure(stream: _Stream, failure: _failure.Failure, lead: str) -> None:
 
 
 def _prepared(job: Job) -> Callable[[Settings], Any]:
-    """Make this process look like the kernel, and load the workload in it."""
+    """Make this process look like the kernel, and load the workload."""
     os.environ.clear()
     os.environ.update(job.environment)
     os.chdir(job.cwd)
     sys.path[:] = job.sys_path
-    # the prepared process's own streams were made for other files
+    # the streams of the prepared process belong to other files
     sys.stdout, sys.stderr = (
-        open(  # noqa: SIM115 - they live as long as the process
+        open(  # noqa: SIM115 - open as long as the process lives
             fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False
         )
         for fd in (1, 2)
@@ -262,10 +262,10 @@ def _prepared(job: Job) -> Callable[[Settings], Any]:
     for name, lines in job.sources.items():
         linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
     if sys.platform == "linux":
-        # what torch's DataLoader is used to; classes of the notebook need no pickling then
+        # the default that torch's DataLoader expects; notebook classes then need no pickling
         multiprocessing.set_start_method("fork", force=True)
     if job.scratch:
-        # for the sockets of multiprocessing: a killed process cannot remove its own folder
+        # for multiprocessing's sockets: a killed process cannot remove its own folder
         multiprocessing.current_process()._config["tempdir"] = job.scratch  # type: ignore[attr-defined]
     _seed(job.seed)
     workload: Callable[[Settings], Any] = cloudpickle.loads(job.workload)
@@ -285,10 +285,10 @@ def _seed(seed: int) -> None:
 
 
 def _become_main(workload: Any) -> None:
-    """Make the notebook's names those of ``__main__`` here, too.
+    """Put the notebook's names into ``__main__`` here too.
 
-    Batches of classes from the notebook come from loader workers by plain pickle, which looks
-    them up there.
+    Loader workers send batches of notebook classes by plain pickle, which looks the classes up
+    there.
     """
     function = workload
     while not isinstance(function, types.FunctionType):
@@ -339,11 +339,11 @@ class _Recorder:
         self._wait_ms: list[float] = []
         self._bytes: list[int] = []
         self._quiet: list[bool] = []
-        self._samples: list[int] = []  # -1 where not known
+        self._samples: list[int] = []  # -1 if unknown
         self._loss: list[Any] = []
 
     def follow(self, steps: Iterator[Any], commands: Commands) -> str:
-        """Run the steps: ``"ended"`` by itself, or ``"finished"`` when the kernel asked."""
+        """Run the steps; ``"ended"`` if they ran out, ``"finished"`` if the kernel asked for it."""
         clock = time.perf_counter
         looked_s = 0.0
         first = True
@@ -368,7 +368,7 @@ class _Recorder:
             if action == "send":
                 self.send()
                 if self._windows.sent(clock()):
-                    # at the beginning of a quiet window, before its steps count
+                    # at the start of a quiet window, before its steps count
                     self._workers_bytes = workers_bytes() or self._workers_bytes
             elif action == "beat":
                 self._stream.say("beat")
@@ -378,12 +378,12 @@ class _Recorder:
                     self._tell_gradients()
                     return "finished"
                 if commands.park_asked():
-                    self.send()  # waits for the device: nothing of a step is left to do
+                    self.send()  # waits for the device, so no work of a step is left
                     self._stream.say("parked")
                     commands.wait_for_go()
 
     def _first_step(self, begin_s: float) -> float:
-        """The first step begins where it first asks for data; before that, things are built."""
+        """The first step begins at its first request for data; before that is set-up."""
         import torch
 
         on_gpu = _uses_cuda()
@@ -414,19 +414,19 @@ class _Recorder:
         self._loss.append(loss)
 
     def _tell_gradients(self) -> None:
-        """Send what the first steps' gradients were, once; later steps are not watched."""
+        """Send the gradients of the first steps, once; later steps are not watched."""
         watch, self._watch = self._watch, None
         found = None if watch is None else watch.found()
         if found is not None:
             self._stream.say("gradients", found=found.to_dict())
 
     def send(self) -> None:
-        """Send what was measured since the last time."""
+        """Send the measurements since the last call."""
         n = len(self._end_s)
         step_ms = self._stopwatch.take()
         if self._n_sent == 0 and n:
             step_ms.insert(0, self._first_ms)
-        # a step that raised has begun and never ended
+        # a step that raised began but never ended
         step = np.asarray(step_ms[:n], np.float64)
         if not n:
             return
@@ -458,9 +458,9 @@ def _uses_cuda() -> bool:
 
 
 def told(value: Any) -> tuple[int | None, Any]:
-    """Samples and loss in what a step yielded: ``n``, ``{"samples": n, "loss": x}`` or a loss.
+    """Samples and loss from what a step yielded: ``n``, ``{"samples": n, "loss": x}`` or a loss.
 
-    A whole number is a number of samples; a float or a tensor without dimensions is a loss.
+    A whole number is a number of samples; a float or a scalar tensor is a loss.
     """
     if isinstance(value, Mapping):
         return _whole(value.get("samples")), _kept(value.get("loss"))
@@ -479,12 +479,12 @@ def _whole(value: Any) -> int | None:
 
 
 def _kept(value: Any) -> Any:
-    """A loss without its graph: keeping the graph would keep the step's memory."""
+    """A loss detached from its graph, which would keep the step's memory alive."""
     return value.detach() if hasattr(value, "detach") else value
 
 
 def as_float(value: Any) -> float:
-    """A loss as a number; NaN for anything else. Reads a GPU's tensor, so only between windows."""
+    """A loss as a number; NaN for anything else. Waits for a GPU, so only between windows."""
     if value is None or isinstance(value, str | bytes):
         return math.nan
     try:

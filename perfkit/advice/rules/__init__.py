@@ -1,4 +1,4 @@
-"""The rules, each a function from a case to findings; none knows of another."""
+"""The rules: functions from a case to findings, independent of each other."""
 
 from __future__ import annotations
 

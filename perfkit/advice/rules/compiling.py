@@ -18,7 +18,7 @@ _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d+)/(?P<attempt>\d+)")
 
 
 def recompiles(case: Case) -> Iterator[Finding]:
-    """Something is compiled inside the steps: shapes or values that change, or no warm-up."""
+    """Compilation inside the steps: shapes or values change, or there was no warm-up."""
     parts = case.compiling
     share = case.share_of(parts)
     if share < _LEAST_SHARE:
@@ -53,7 +53,7 @@ def recompiles(case: Case) -> Iterator[Finding]:
 
 
 def _attempts(case: Case) -> dict[int, int]:
-    """Compiled region → how often it was compiled again, as the names tell."""
+    """Compiled region → how often it was recompiled, from the names."""
     found: dict[int, int] = {}
     for name in case.trace.names:
         match = _REGION.match(name)
@@ -74,8 +74,8 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
     }
     frame = np.array([frames[i] for i in trace.name_id[rows].tolist()])
     step = case.steps.containing(trace.start_ns[rows])
-    # From the end of one region to the start of the next one in the same step. The backward pass
-    # has no regions of its own: between two regions there is forward code that was not compiled.
+    # From the end of one region to the start of the next in the same step. The backward pass has no
+    # regions of its own, so forward code between two regions was not compiled.
     between = (step[1:] == step[:-1]) & (frame[1:] != frame[:-1])
     gaps = union(trace.end_ns[rows[:-1]][between], trace.start_ns[rows[1:]][between])
     lost = case.lost_in(_without(gaps, case.compiling))
@@ -102,7 +102,7 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
 
 
 def _without(parts: Intervals, holes: Intervals) -> Intervals:
-    """``parts`` where none of ``holes`` is."""
+    """``parts`` minus ``holes``."""
     if not len(parts) or not len(holes):
         return parts
     edges = np.unique(np.concatenate([parts.start, parts.end, holes.start, holes.end]))

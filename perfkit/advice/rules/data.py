@@ -10,38 +10,37 @@ from perfkit.advice.findings import Finding, amdahl, duration, percent, times
 from perfkit.trace.columns import Category
 from perfkit.trace.lines import Line, LineSamples
 
-# Where the loader costs less than a twentieth of the step, changing it brings nothing to see.
+# If the loader costs less than a twentieth of the step, changing it has no visible effect.
 _LEAST_SHARE = 0.05
-# Workers cost processes, memory and a start: for less gain than this they are not worth it.
+# Workers cost processes, memory and start-up: a smaller gain is not worth it.
 _LEAST_GAIN = 1.1
-# Handing a batch over from a worker costs some 0.1 ms itself (pickling, a pipe, a thread): data
-# that is in memory already comes sooner without.
+# Handing over a batch from a worker costs some 0.1 ms (pickling, a pipe, a thread): data already in
+# memory arrives sooner without workers.
 _LEAST_WAIT_MS = 0.3
-# What is proposed where the cores are not known, and at most: each is a process of its own.
+# Workers to propose if the number of cores is unknown, and at most: each is a process.
 _USUAL_WORKERS, _MOST_WORKERS = 4, 8
-# The training process takes one core, so does each busy worker.
+# The training process needs one core, and so does each busy worker.
 _FEW_CORES = 2
 
-# What a sample in a library was doing, told by the Python function it was taken in. PIL decodes in
-# ImageFile.load and in its plugins, and reads headers in Image.open; what the other functions of
-# PIL do, they do to pixels that are decoded already.
+# What a sample in a library was doing, from its Python function. PIL decodes in ImageFile.load and
+# in its plugins, and reads headers in Image.open; its other functions work on decoded pixels.
 _DECODING_FUNCTION = re.compile(
     r"^(PIL\.(ImageFile|\w+ImagePlugin|Image\.open)|torchvision\.io|imageio|tifffile|pydicom|"
     r"nibabel|skimage\.io)\b(?!.*(save|encode|write))"
 )
 _IMAGE_LIBRARIES = frozenset({"PIL", "cv2", "skimage", "albumentations", "kornia"})
-# C functions leave no frame of their own: then the user's line tells.
+# C functions have no frame of their own: then use the user's line.
 _DECODING = re.compile(
     r"\b(cv2\.imread|cv2\.imdecode|Image\.open|imread|decode_jpeg|decode_png|decode_image|"
     r"read_image)\b"
 )
 _IMAGE_WORK = re.compile(r"\bcv2\.\w+\(")
-# Fewer samples than this name no line.
+# Do not name a line for fewer samples than this.
 _LEAST_SAMPLES = 5
 
 
 def dataloader(case: Case) -> Iterator[Finding]:
-    """The step waits for the DataLoader: without workers, or with workers too slow."""
+    """The step waits for the DataLoader: there are no workers, or they are too slow."""
     lost = case.lost_to("data wait")
     share = case.shares["data wait"]
     if lost < _LEAST_SHARE or case.ms_per_step(share) < _LEAST_WAIT_MS:
@@ -107,10 +106,10 @@ def dataloader(case: Case) -> Iterator[Finding]:
 
 
 def _overlapped(wait: float, lost: float, workers: int) -> tuple[float, str]:
-    """Bound of the gain by ``workers``, and the formula in words.
+    """Bound of the gain from ``workers``, and the formula in words.
 
-    They load that many batches at once beside the rest of the step, which stays: the longer of
-    the two is the new step.
+    The workers load that many batches at once, alongside the rest of the step, which is unchanged:
+    the longer of the two is the new step.
     """
     rest = 1.0 - lost
     gain = 1.0 / max(wait / workers, rest, 1e-3)
@@ -121,7 +120,7 @@ def _overlapped(wait: float, lost: float, workers: int) -> tuple[float, str]:
 
 
 def images(case: Case) -> Iterator[Finding]:
-    """Decoding images, or other work on them, makes up much of the wait."""
+    """Decoding or other work on images is much of the wait."""
     waiting = [x for x in case.lines.lines if x.in_data_wait]
     decodes = [x for x in waiting if _decodes(x)]
     works = [x for x in waiting if x not in decodes and _works_on_images(x)]
@@ -169,7 +168,7 @@ def images(case: Case) -> Iterator[Finding]:
 
 
 def _share(lines: Sequence[Line], limit: float) -> float:
-    """The share of the step that these lines cost; 0 where too few samples say so."""
+    """The share of the step that these lines cost; 0 if there are too few samples."""
     if sum(x.n_samples for x in lines) < _LEAST_SAMPLES:
         return 0.0
     return min(sum(x.share for x in lines), limit)

@@ -1,4 +1,4 @@
-"""The device works, but slowly: no tensor cores, few blocks, gaps between kernels."""
+"""The device is busy but slow: no tensor cores, few blocks, gaps between kernels."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from perfkit.trace.kernels import TENSOR_FAMILIES, family, uses_tensor_cores
 from perfkit.words import plural
 
 _LEAST_SHARE = 0.1
-# Where the device idles for more than half of the step, faster kernels would only idle longer.
+# If the device idles for more than half of the step, faster kernels would only make it idle longer.
 _BUSY = 0.5
-# Data sheets, dense, tensor cores over plain float32: V100 125 / 15.7 TFLOP/s in float16,
+# From data sheets, dense, tensor cores over plain float32: V100 125 / 15.7 TFLOP/s in float16,
 # A100 156 / 19.5 in TF32, H100 495 / 67. None gives more than eight times.
 _TENSOR_SPEEDUP = 8
-# Calls in which the host waits at least this long say something about a gap meanwhile.
+# The host's waits of at least this length are relevant for a gap at the same time.
 _LONG_WAIT_MS = 1.0
-# Kernels that only prepare a convolution (offsets, layouts) do no arithmetic.
+# Kernels that only prepare a convolution (offsets, layouts) and do no arithmetic.
 _PREPARES = re.compile(r"computeOffsets|nchwToNhwc|nhwcToNchw|scalePackedTensor", re.IGNORECASE)
 _FLOAT64 = re.compile(r"<double|dgemm|_f64|double,")
 
 
 def tensor_cores(case: Case) -> Iterator[Finding]:
-    """Matrix products and convolutions in float32 on a GPU with tensor cores."""
+    """Float32 matrix products and convolutions on a GPU with tensor cores."""
     major = case.nvidia_major
     if major < 7 or case.busy_share < _BUSY:
         return
@@ -92,7 +92,7 @@ def _longest(case: Case, rows: Int64) -> str:
 
 
 def small_grids(case: Case) -> Iterator[Finding]:
-    """Kernels with fewer blocks than the GPU has multiprocessors: it is busy, but mostly empty."""
+    """Kernels with fewer blocks than the GPU has multiprocessors: busy, but mostly empty."""
     if case.busy_share < _BUSY:
         return
     trace, rows = case.trace, case.kernels
@@ -100,7 +100,7 @@ def small_grids(case: Case) -> Iterator[Finding]:
     small = rows[np.nan_to_num(blocks, nan=1.0) < 1.0]
     if not len(small):
         return
-    # The part of the multiprocessors that has no block, for as long as the kernel runs.
+    # The share of multiprocessors without a block while the kernel runs.
     unused_us = float(((1.0 - trace.blocks_per_sm[small]) * trace.dur_us[small]).sum())
     share = min(unused_us / case.wall_us, case.device_share(small))
     if share < _LEAST_SHARE:
@@ -126,7 +126,7 @@ def small_grids(case: Case) -> Iterator[Finding]:
 
 
 def kernel_gaps(case: Case) -> Iterator[Finding]:
-    """The next kernel waits in the queue, and yet the device pauses between two."""
+    """The device pauses between kernels although the next one is queued."""
     lost = case.idle["kernels"]
     if lost < _LEAST_SHARE:
         return
@@ -150,7 +150,7 @@ def kernel_gaps(case: Case) -> Iterator[Finding]:
 
 
 def held_device(case: Case) -> Iterator[Finding]:
-    """Work is queued, and the device idles for long: the trace does not show what held it."""
+    """Work is queued but the device idles for long: the trace does not show why."""
     lost = case.idle["queued"]
     if lost < _LEAST_SHARE:
         return

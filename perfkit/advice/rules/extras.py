@@ -1,4 +1,4 @@
-"""What does not belong into every step: validation, logging, saving, garbage collection."""
+"""What does not belong in every step: validation, logging, saving, garbage collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfkit.trace.intervals import Intervals, union
 from perfkit.words import plural
 
 _LEAST_SHARE = 0.05
-# A teacher network or a metric may run without gradients in every step; from here on it is
+# A teacher network or a metric may run without gradients in every step; above this share it is
 # worth asking whether it must.
 _LEAST_VALIDATION = 0.15
 _LEAST_SAMPLES = 5
@@ -46,7 +46,7 @@ _LOGGING_FRAME = re.compile(
 def validation(case: Case) -> Iterator[Finding]:
     """A forward pass without gradients inside a training step."""
     trace, inside = case.trace, case.nesting
-    # Autograd numbers what it records; without a single number nothing is known.
+    # Autograd numbers what it records; without any number nothing is known.
     if not (trace.sequence >= 0).any() or not case.shares["backward"]:
         return
     is_heavy = case.is_named(*_HEAVY)
@@ -55,7 +55,7 @@ def validation(case: Case) -> Iterator[Finding]:
     on_main = heavy[(trace.thread[heavy] == case.steps.thread)]
     for label in ("enumerate(DataLoader)", "Optimizer.", "autograd::"):
         on_main = on_main[~case.labels(label).covers(trace.start_ns[on_main])]
-    # What is called by an op with gradients is part of that op.
+    # Ops called by an op with gradients are part of that op.
     graded = inside.rows[(trace.sequence[inside.rows] >= 0)]
     graded = graded[trace.is_a(Category.OP)[graded] & (trace.thread[graded] == case.steps.thread)]
     around = union(trace.start_ns[graded], trace.end_ns[graded])
@@ -64,8 +64,8 @@ def validation(case: Case) -> Iterator[Finding]:
         return
     in_steps = np.unique(case.steps.containing(trace.start_ns[on_main]))
     if 2 * len(in_steps[in_steps >= 0]) <= case.n_steps and case.n_steps > 1:
-        return  # once in several steps: that is what the advice would be
-    # From the first to the last of them, with what lies between, where nothing has gradients.
+        return  # once in several steps, as the advice would be
+    # From the first to the last of them, if nothing in between has gradients.
     parts = _stretches(case, np.sort(on_main), np.sort(trace.start_ns[graded]))
     share = case.share_of(parts)
     if share < _LEAST_VALIDATION:
@@ -92,10 +92,10 @@ def validation(case: Case) -> Iterator[Finding]:
 
 
 def kept_graph(case: Case) -> Iterator[Finding]:
-    """Forward passes record a graph that no backward pass ever uses.
+    """Forward passes record a graph that no backward pass uses.
 
-    Autograd's counter goes up with every node that it makes: under ``no_grad`` ops carry no
-    number, and over parameters that need no gradient all carry the same.
+    Autograd's counter rises with every node: under ``no_grad`` ops have no number, and with
+    parameters that need no gradient all have the same one.
     """
     trace, inside = case.trace, case.nesting
     if case.facts.optimizers or backward_rows(trace).any():
@@ -106,7 +106,7 @@ def kept_graph(case: Case) -> Iterator[Finding]:
     ops = ops[trace.sequence[ops] >= 0]
     step = case.steps.containing(trace.start_ns[ops])
     nodes = sum(len(np.unique(trace.sequence[ops[step == i]])) for i in range(len(case.steps)))
-    # one number for each step is the counter at rest, moved by something else between steps
+    # one number per step: the counter rests during steps and moves between them
     if nodes <= len(case.steps):
         return
     yield Finding(
@@ -128,7 +128,7 @@ def kept_graph(case: Case) -> Iterator[Finding]:
 
 
 def _stretches(case: Case, rows: Int64, graded: Int64) -> Intervals:
-    """From the first to the last of ``rows`` between which no op with gradients starts."""
+    """Stretches of ``rows`` in which no op with gradients starts."""
     trace = case.trace
     start, end = trace.start_ns[rows], trace.end_ns[rows]
     step = case.steps.containing(start)
@@ -180,7 +180,7 @@ def logging(case: Case) -> Iterator[Finding]:
 
 
 def garbage_collection(case: Case) -> Iterator[Finding]:
-    """Python's garbage collector stops the step (known of recordings made here)."""
+    """Python's garbage collector stops the step (known only for recordings made here)."""
     pauses = case.facts.gc_pauses_ms
     share = sum(pauses) * 1e3 / case.wall_us
     if not pauses or share < _LEAST_SHARE:

@@ -1,4 +1,4 @@
-"""The host is the bound: Python between operators, tiny operators, slow launches."""
+"""The host is the bottleneck: Python between operators, tiny operators, slow launches."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from perfkit.trace.lines import Line
 from perfkit.trace.operators import Operator
 from perfkit.words import fmt_count, fmt_ms, fmt_share, fmt_us, plural
 
-# Python between the ops of a healthy step of some ms takes up to a tenth of it.
+# In a healthy step of a few ms, Python between ops takes up to a tenth.
 _LEAST_SHARE = 0.15
-# An op on the CPU costs a few µs before it computes anything (torch's dispatcher); below this
-# it is mostly that cost.
+# An op on the CPU costs a few µs before it computes anything (torch's dispatcher); a shorter op is
+# mostly that cost.
 _TINY_US = 10.0
-# A ResNet-50 step has about 1,000 ops that Python issues one by one; a loop over elements more.
+# A ResNet-50 step has about 1,000 ops issued one by one from Python; a loop over elements has more.
 _MANY_OPS = 500
-# An op that is called this often in a step is in a loop, as the tiny ones are; a rewrite that
-# takes the loop away takes it along.
+# An op called this often in a step is in a loop like the tiny ones; a rewrite that removes the loop
+# removes it too.
 _OFTEN = 50
 _LEAST_SAMPLES = 5
 _LAUNCH_LESS = (
     'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs\n'
     "# or larger batches: the same launches carry more work"
 )
-# If you replay a graph already, you do not need to hear of graphs.
+# If the code already replays a graph, do not advise graphs.
 _LAUNCH_LESS_BESIDE_A_GRAPH = (
     "# the trace replays a CUDA graph: the device waits for what is launched outside of it\n"
     "with torch.cuda.graph(graph):  # capture more of the step\n"
     "    y = prepare(model(x))\n"
     "# or larger batches: the same launches carry more work"
 )
-# Between two operators Python takes some tens of µs; a line that does something else takes longer.
+# Python takes some tens of µs between two operators; a line that does other work takes longer.
 _SHORT_GAP_NS = 300_000
 _LEAST_BESIDE = 0.05
 
@@ -103,7 +103,7 @@ def python(case: Case) -> Iterator[Finding]:
 
 
 def beside_the_model(case: Case) -> Iterator[Finding]:
-    """EMA, mixup and metrics run in the time that is told as forward."""
+    """EMA, mixup and metrics that run in time counted as forward."""
     inside = case.lines_in(case.in_forward)
     counts: dict[str, int] = {}
     tops: dict[str, tuple[LineKind, Line]] = {}
@@ -133,7 +133,7 @@ def beside_the_model(case: Case) -> Iterator[Finding]:
 
 
 def tiny_ops(case: Case) -> Iterator[Finding]:
-    """On a CPU: so many operations, so small, that calling them is the work."""
+    """On a CPU: so many tiny operations that calling them is most of the work."""
     if case.on_device:
         return
     optimizer = case.labels("Optimizer.")
@@ -141,22 +141,22 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
     data = case.ops_inside(case.labels("enumerate(DataLoader)"))
 
     def calls(op: Operator) -> int:
-        """Calls outside of the optimizer and of loading."""
+        """Calls outside the optimizer and data loading."""
         return max(op.count - in_optimizer.get(op.name, 0) - data.get(op.name, 0), 0)
 
     def share_of(ops: list[Operator]) -> float:
-        """Their self time in these calls, as a share of the steps' time."""
+        """Self time in these calls, as a share of the steps' time."""
         return sum(o.self_us * calls(o) / o.count for o in ops) / case.wall_us
 
     tiny = [o for o in case.operators if o.self_us / o.count < _TINY_US]
     per_step = sum(calls(o) for o in tiny) / case.n_steps
-    # Part of an op's time is real work; the share is that of the calls outside of the optimizer.
+    # Part of an op's time is real work; the share is of calls outside the optimizer.
     share = share_of(tiny)
     if per_step < _MANY_OPS or share < _LEAST_SHARE:
         return
     often = [o for o in case.operators if o in tiny or calls(o) >= _OFTEN * case.n_steps]
-    # One operation in place of the loop also takes away the larger ones in it, and the Python
-    # between them: without these "at most" would not be true.
+    # Replacing the loop with one operation also removes its larger ops and the Python between them:
+    # without these, "at most" would not be true.
     between = case.shares["other"]
     gain, formula = amdahl(share_of(often) + between)
     named = sorted(tiny, key=lambda o: -o.count)[:3]
@@ -183,8 +183,8 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
 
 
 def launch_bound(case: Case) -> Iterator[Finding]:
-    """On a device: it runs its kernels faster than the host can launch them."""
-    # Start-up and compiling are not launching: they have findings of their own.
+    """The device runs kernels faster than the host launches them."""
+    # Start-up and compiling are not launching: they have their own findings.
     if not case.on_device:
         return
     lost = (
@@ -214,7 +214,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
 
 
 def start_up(case: Case) -> Iterator[Finding]:
-    """The profiled steps are the first ones: contexts, libraries and kernels are being loaded."""
+    """The profiled steps are first steps: contexts, libraries and kernels are being loaded."""
     parts, longest = case.start_up
     share = case.share_of(parts)
     if share < _LEAST_SHARE:

@@ -1,4 +1,4 @@
-"""Python loops over a tensor's elements, and tensors made on the wrong side."""
+"""Python loops over a tensor's elements, and tensors created on the wrong device."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from perfkit.trace.steps import WHOLE, n_backward_passes
 from perfkit.words import plural
 
 _LEAST_SHARE = 0.05
-# As torch.profiler's pattern: ten repetitions of the same ops from one select to the next.
+# As in torch.profiler's pattern: ten repetitions of the same ops from one select to the next.
 _LEAST_REPEATS = 10
 _LONGEST_BODY = 64
 _MOST_SELECTS = 6  # in one body: p[i], y[i], p[i][k] …
-# An op of Python's speed takes 5 to 50 µs with the profiler; a layer's takes longer.
+# An op that is mostly call overhead takes 5 to 50 µs under the profiler; a layer's op takes longer.
 _SMALL_OP_US = 100.0
 _MAKES = frozenset(
     {
@@ -32,9 +32,9 @@ _MAKES = frozenset(
 
 
 def indexing(case: Case) -> Iterator[Finding]:
-    """A loop that takes a tensor apart, element by element: ``for i in …: t[i] …``."""
+    """A loop over a tensor's elements: ``for i in …: t[i] …``."""
     if case.steps.how_found == WHOLE and n_backward_passes(case.trace) > 1:
-        return  # the loop is the training itself
+        return  # the loop is the training loop itself
     trace, inside = case.trace, case.nesting
     is_select = case.is_named("aten::select") & ~_loading(case)
     if is_select.sum() < _LEAST_REPEATS:
@@ -71,7 +71,7 @@ def indexing(case: Case) -> Iterator[Finding]:
 
 
 def _loading(case: Case) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Positions inside the DataLoader: how it puts a batch together is its own affair."""
+    """Positions inside the DataLoader, whose collating does not count."""
     trace = case.trace
     parts = case.span(case.rows(Category.ANNOTATION, Category.OP, named=is_data_wait))
     return parts.covers(trace.start_ns[case.nesting.rows])
@@ -80,8 +80,8 @@ def _loading(case: Case) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 def _runs(case: Case, selects: Int64) -> list[tuple[int, int, int]]:
     """Loops, each as (first position, last position, repetitions).
 
-    A stretch is a select and the ops after it on its level, up to the next select; the body of a
-    loop is one or a few stretches that come again and again.
+    A stretch is a select and the ops after it on its level, up to the next select; a loop body is
+    one or a few stretches that repeat.
     """
     names: list[int] = case.trace.name_id[case.nesting.rows].tolist()
     next_op: list[int] = case.next_op.tolist()
@@ -106,7 +106,7 @@ def _runs(case: Case, selects: Int64) -> list[tuple[int, int, int]]:
 
 
 def _repeated(chain: list[tuple[int, tuple[int, ...], int]]) -> list[tuple[int, int, int]]:
-    """The loops in one chain of stretches, by the shortest period that repeats often enough."""
+    """The loops in a chain of stretches: the shortest period that repeats often enough."""
     numbers: dict[tuple[int, ...], int] = {}
     ids = np.array([numbers.setdefault(ops, len(numbers)) for _, ops, _ in chain])
     for period in range(1, _MOST_SELECTS + 1):
@@ -119,7 +119,7 @@ def _repeated(chain: list[tuple[int, tuple[int, ...], int]]) -> list[tuple[int, 
         for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
             last = end + period  # one past the last stretch that repeats an earlier one
             n = (last - begin) // period
-            # the last repetition runs on into whatever follows the loop
+            # the last repetition runs into whatever follows the loop
             follows = (
                 last < len(chain)
                 and chain[last][1][: len(chain[last - period][1])] == (chain[last - period][1])
@@ -133,14 +133,14 @@ def _repeated(chain: list[tuple[int, tuple[int, ...], int]]) -> list[tuple[int, 
 
 
 def _is_made_of_small_ops(case: Case, next_op: list[int], run: tuple[int, int, int]) -> bool:
-    """A loop around real work (the time steps of a recurrent net) gains nothing from indexing."""
+    """False for a loop around real work, such as the time steps of a recurrent net."""
     first, last, _ = run
     at = first
     took_us: list[float] = []
     while at >= 0 and at <= last:
         took_us.append(float(case.trace.dur_us[case.nesting.rows[at]]))
         at = next_op[at]
-    # the median: where another process took the core in the middle of an op, the op is still small
+    # the median: an op that was preempted is still small
     return statistics.median(took_us) <= _SMALL_OP_US
 
 

@@ -1,4 +1,4 @@
-"""The device's memory: nearly full, or given back and asked for again in every step."""
+"""The device's memory: nearly full, or freed and allocated again in every step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perfkit.trace.columns import Category
 from perfkit.words import fmt_bytes, plural
 
 # What PyTorch does not see (context, cuBLAS and cuDNN workspaces, NCCL) takes 0.5 to 2 GB: on a
-# 40 GB card, a twentieth. TensorBoard's plugin warns from 0.8 on; beyond 0.9 a longer batch fails.
+# 40 GB card, a twentieth. TensorBoard's plugin warns above 0.8; above 0.9 a longer batch fails.
 _NEARLY_FULL = 0.9
 _LEAST_SHARE = 0.05
 _ALLOCATES = (
@@ -20,7 +20,7 @@ _ALLOCATES = (
 
 
 def nearly_full(case: Case) -> Iterator[Finding]:
-    """The allocator has reserved nearly all of the device's memory (recorded memory only)."""
+    """The allocator has reserved nearly all device memory (needs recorded memory)."""
     total = case.gpu.get("totalGlobalMem")
     memory = case.trace.memory
     on_device = memory.on_device & (memory.reserved > 0)
@@ -51,7 +51,7 @@ def nearly_full(case: Case) -> Iterator[Finding]:
 
 
 def allocations(case: Case) -> Iterator[Finding]:
-    """The driver is asked for memory inside the step; it waits for the device to give it back."""
+    """Driver allocations inside the step; freeing memory waits for the device."""
     if not case.on_device:
         return
     calls = case.rows(
@@ -64,7 +64,7 @@ def allocations(case: Case) -> Iterator[Finding]:
     n_calls = int(calls.sum()) / case.n_steps
     host = parts.total_ns / 1e3 / case.wall_us
     if lost < _LEAST_SHARE or n_calls < 1 or len(case.start_up[0]):
-        return  # in the first steps the cache is being filled
+        return  # the first steps fill the cache
     gain, formula = amdahl(lost)
     yield Finding(
         rule="device-allocations",

@@ -1,4 +1,4 @@
-"""The optimizer: parameter by parameter, zeroing gradients, or simply too often."""
+"""The optimizer: updating parameter by parameter, zeroing gradients, or stepping too often."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from perfkit.words import plural
 
 _LEAST_SHARE = 0.1
 _LEAST_ZEROING = 0.05
-# The for-loop form issues several ops per parameter tensor; fused and foreach forms a few per step.
+# The for-loop form issues several ops per parameter tensor; fused and foreach a few per step.
 _LOOP_OPS = 40
 # An update that takes a quarter of the step is out of proportion to forward and backward.
 _LARGE_SHARE = 0.25
-# Those that torch 2.8 can fuse, CPU included, and those that take foreach: the table in
-# docs.pytorch.org/docs/stable/optim.html#algorithms. LBFGS, SparseAdam and other people's
-# classes would raise a TypeError.
+# Optimizers that torch 2.8 can fuse, on the CPU too, and those that accept foreach: the table in
+# docs.pytorch.org/docs/stable/optim.html#algorithms. LBFGS, SparseAdam and third-party classes
+# would raise a TypeError.
 _FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 _FOREACH = _FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
 
@@ -52,7 +52,7 @@ def single_tensor(case: Case) -> Iterator[Finding]:
 
 
 def _loop(case: Case) -> tuple[float, float] | None:
-    """Operations per step and share of a for-loop update; None where there is no such loop."""
+    """Operations per step and share of a for-loop update; None if there is no such loop."""
     steps = case.labels("Optimizer.step#")
     ops = case.ops_inside(steps)
     share = case.lost_to("optimizer")
@@ -92,7 +92,7 @@ def zero_grad(case: Case) -> Iterator[Finding]:
 
 
 def large_update(case: Case) -> Iterator[Finding]:
-    """The update takes much of the step though it is done in the fast way."""
+    """The update takes much of the step although it uses the fast form."""
     share = case.lost_to("optimizer")
     if share < _LARGE_SHARE or _loop(case) is not None:
         return

@@ -1,4 +1,4 @@
-"""Number formats and threads: the work itself done in a slow way."""
+"""Number formats and threads: the work itself is done slowly."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from perfkit.machine._host import cpu_flags
 from perfkit.trace.columns import Category
 
 _LEAST_SHARE = 0.15
-# Kernels and recorded input types that work on float64.
+# Kernels and recorded input types for float64.
 _DOUBLE_KERNEL = re.compile(r"<double|dgemm|_f64|d884gemm|double,")
-# Ops shorter than this are not worth a second thread.
+# Shorter ops are not worth a second thread.
 _LONG_OP_US = 100.0
 
 
@@ -33,8 +33,9 @@ def float64(case: Case) -> Iterator[Finding]:
         evidence = f"parameters are float64; operators take {percent(share)} of each step"
     if share < _LEAST_SHARE:
         return
-    # Half the bytes and half as wide vectors on a CPU; data-centre GPUs halve too, others fare
-    # 32 to 64 times worse in float64, so the bound there is that the time vanishes.
+    # On a CPU float32 has half the bytes and twice the vector lanes; data-centre GPUs also gain a
+    # factor of 2. Other GPUs are 32 to 64 times slower in float64, so there the bound assumes that
+    # the time vanishes.
     gain, formula = amdahl(share, speedup=None if case.on_device else 2)
     yield Finding(
         rule="float64",
@@ -51,7 +52,7 @@ def float64(case: Case) -> Iterator[Finding]:
 
 
 def emulated_precision(case: Case) -> Iterator[Finding]:
-    """16-bit parameters on a CPU that has no instructions for them."""
+    """16-bit parameters on a CPU without instructions for them."""
     if case.on_device or not case.facts.optimizers:
         return
     on_cpu = [o for o in case.facts.optimizers if o.devices == ("cpu",)]
@@ -80,7 +81,7 @@ def emulated_precision(case: Case) -> Iterator[Finding]:
 
 
 def one_thread(case: Case) -> Iterator[Finding]:
-    """One thread of torch works although cores are free, and the operations are long."""
+    """Torch uses one thread although cores are free and the operations are long."""
     threads, cores = case.facts.n_threads, case.facts.n_cores
     if case.on_device or threads != 1 or not cores or cores < 2:
         return

@@ -15,9 +15,9 @@ from perfkit.trace.events import is_communication
 from perfkit.trace.intervals import paint, union
 from perfkit.words import plural
 
-# TensorBoard's plugin warns of communication from a tenth of the step on.
+# TensorBoard's plugin warns if communication is a tenth of the step or more.
 _LEAST_SHARE = 0.1
-# NCCL has no kernel of its own for all-to-all: it sends to and receives from each rank.
+# NCCL has no all-to-all kernel: it sends to and receives from each rank.
 _ALL_TO_ALL = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
 # torch's and TorchRec's names around the exchange of embeddings and of their indices.
 _EMBEDDINGS = re.compile(
@@ -55,7 +55,7 @@ _SEND_LESS = (
     "work.wait()\n"
     "# half the bytes: sent.to(torch.bfloat16)"
 )
-# Below, the host's waits for them are not worth a word.
+# Smaller waits of the host for them are not worth mentioning.
 _LEAST_WAITING = 0.05
 _DATA_PARALLEL = ("DataParallel.forward", "Broadcast", "Gather", "Scatter")
 
@@ -109,7 +109,7 @@ def _busy_by_device(case: Case) -> list[float]:
 
 
 def slow_backend(case: Case) -> Iterator[Finding]:
-    """Gloo or MPI between GPUs: tensors travel through the host."""
+    """Gloo or MPI between GPUs: tensors go through host memory."""
     if not case.on_device:
         return
     parts = case.labels("gloo:")
@@ -194,7 +194,7 @@ def communication(case: Case) -> Iterator[Finding]:
 
 
 def _what_is_exchanged(case: Case, rows: Int64) -> tuple[str, list[str], str]:
-    """Title, further evidence and cure: gradients, embeddings and other all-to-all differ."""
+    """Title, further evidence and remedy, by kind: gradients, embeddings, other all-to-all."""
     trace = case.trace
     names = trace.name_table(_ALL_TO_ALL.search)[trace.name_id[rows]]
     kinds = np.array([bool(_ALL_TO_ALL.search(c.name)) for c in trace.collectives] + [False])
@@ -224,7 +224,7 @@ def _what_is_exchanged(case: Case, rows: Int64) -> tuple[str, list[str], str]:
 
 
 def _longest_wait(case: Case) -> str:
-    """Name of the awaitable in whose wait the host spends the most time."""
+    """Name of the awaitable for which the host waits longest."""
     trace = case.trace
     rows = np.flatnonzero(case.rows(Category.ANNOTATION, named=_WAIT_LABEL.match))
     spent = np.bincount(trace.name_id[rows], weights=trace.dur_us[rows])

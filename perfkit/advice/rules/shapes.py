@@ -1,4 +1,4 @@
-"""What only recorded shapes tell: biases that do nothing, matrices that do not fit."""
+"""What only recorded shapes show: useless biases and misaligned matrices."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from perfkit.words import fmt_count, plural
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
 _HALVES = ("c10::Half", "c10::BFloat16")
 _LEAST_SHARE = 0.05
-# NVIDIA's guide for deep-learning performance: without multiples of 8 (16 bytes), matrix
-# products of 16-bit numbers reach between a quarter and nearly all of the aligned speed.
+# NVIDIA's deep-learning performance guide: unless dimensions are multiples of 8 (16 bytes), 16-bit
+# matrix products reach between a quarter and nearly all of the aligned speed.
 _ALIGNED_SPEEDUP = 4
 
 
@@ -33,13 +33,13 @@ def _parsed(text: str) -> list[Any]:
 
 
 def _sizes(dims: list[Any], index: int) -> list[int]:
-    """The shape of one input; empty where it is no tensor."""
+    """The shape of one input; empty if it is not a tensor."""
     shape = dims[index] if index < len(dims) else []
     return shape if isinstance(shape, list) and all(isinstance(n, int) for n in shape) else []
 
 
 def conv_bias(case: Case) -> Iterator[Finding]:
-    """A convolution's bias right before batch norm, which subtracts it again."""
+    """A convolution bias right before a batch norm, which subtracts it again."""
     if not case.trace.input_dims:
         return
     convolutions = np.flatnonzero(case.is_named(*_CONVOLUTIONS) & (case.next_op >= 0))
@@ -81,16 +81,16 @@ def conv_bias(case: Case) -> Iterator[Finding]:
 
 
 def _bias_share(case: Case, found: list[tuple[int, list[Any]]]) -> float:
-    """Share of the step that adding the biases, and summing up their gradients, takes."""
+    """Share of the step spent on adding the biases and summing their gradients."""
     if case.on_device:
-        # cuDNN adds the bias in a kernel of its own; the gradient's sum reads as much again.
+        # cuDNN adds the bias in a separate kernel; the gradient's sum reads as much again.
         trace, inside = case.trace, case.nesting
         of_a_convolution = case.is_named("aten::_convolution")
         adds = case.is_named("aten::add_") & (inside.parent_op >= 0)
         adds &= of_a_convolution[np.maximum(inside.parent_op, 0)]
         rows = case.launched_by(adds)
         return 2 * float(trace.dur_us[rows].sum()) / case.wall_us if case.busy_share > 0.5 else 0.0
-    # On a CPU it is part of the convolution: one addition beside K products for each output.
+    # On a CPU it is part of the convolution: one addition per K products of each output.
     trace, inside = case.trace, case.nesting
     share = 0.0
     for at, dims in found:
@@ -100,7 +100,7 @@ def _bias_share(case: Case, found: list[tuple[int, list[Any]]]) -> float:
 
 
 def alignment(case: Case) -> Iterator[Finding]:
-    """16-bit matrix products whose dimensions are no multiple of 8."""
+    """16-bit matrix products with dimensions that are not multiples of 8."""
     trace = case.trace
     if not case.on_device or not trace.input_dims or case.busy_share < 0.5:
         return
@@ -117,7 +117,7 @@ def alignment(case: Case) -> Iterator[Finding]:
     for name, inputs in matrices.items():
         named = case.is_named(name) & np.isin(trace.types_id[rows], half)
         at = np.flatnonzero(named & (trace.dims_id[rows] >= 0))
-        # Products are many, shapes are few: each shape is looked at once.
+        # There are many products but few shapes: examine each shape once.
         ids, which, counts = np.unique(
             trace.dims_id[rows[at]], return_inverse=True, return_counts=True
         )

@@ -17,7 +17,7 @@ _LEAST_SHARE = 0.05
 # this long on an idle device waits for something that was not recorded.
 _LONG_WAIT_MS = 1.0
 
-# op → what the user wrote, and what to write instead
+# op → what the user wrote and what to write instead
 _INSTEAD = {
     "aten::item": (
         "a value is read on the host (.item(), float(), an `if` on a tensor, print)",
@@ -51,7 +51,7 @@ _OTHERWISE = (
 
 
 def sync(case: Case) -> Iterator[Finding]:
-    """The host waits for the device inside the step, so the queue runs empty."""
+    """The host waits for the device inside the step, which empties the queue."""
     lost = case.lost_to("sync")
     if not case.on_device or lost < _LEAST_SHARE:
         return
@@ -61,7 +61,7 @@ def sync(case: Case) -> Iterator[Finding]:
     by_op: dict[str, list[Sync]] = defaultdict(list)
     for wait in waits:
         by_op[wait.op or wait.call].append(wait)
-    # A copy and the wait for it are two calls of one sync.
+    # A copy and the wait for it are two calls but one sync.
     counts = {op: max(s.count for s in group) for op, group in by_op.items()}
     top = max(by_op, key=lambda op: sum(s.cost_us for s in by_op[op]))
     known = next((o for o in reversed(by_op[top][0].ops) if o in _INSTEAD), "")
@@ -99,7 +99,7 @@ def sync(case: Case) -> Iterator[Finding]:
 
 
 def pageable_copy(case: Case) -> Iterator[Finding]:
-    """Transfers from pageable memory block the host and hold the device up."""
+    """Transfers from pageable memory block the host and hold up the device."""
     lost = case.lost_to("copy")
     pageable = [s for s in case.syncs if s.is_transfer and "Pageable" in s.copy]
     if not case.on_device or not pageable or lost < _LEAST_SHARE:
