@@ -100,7 +100,7 @@ def test_an_edited_record_is_told_and_does_not_count(
         (["claims", "--html", "no such folder/x.html"], "cannot write"),
         (["record", "--claim", "Z9"], "no claim 'Z9'"),
         (["record", "six"], "no lesson 'six'"),
-        (["record", "99"], "there is no such experiment; lessons with experiments: 00"),
+        (["record", "99"], "no such experiment; lessons with experiments: 00"),
     ],
 )
 def test_wrong_use_is_one_line_and_code_2(

@@ -174,7 +174,7 @@ def test_on_cuda_the_allocators_counters_join(monkeypatch):
         "simulated (cuda:0): allocated 70.0 MiB, reserved 100 MiB; peaks 80.0 MiB and 160 MiB"
         in found.text
     )
-    assert "asked for and refused: 30.0 MiB" in found.text
+    assert "requested and refused: 30.0 MiB" in found.text
     assert "12.0 MiB  kept  3145728 float32  other" in found.text
     assert "expandable_segments:True: 80.0 MiB were reserved" in found.text
 
