@@ -336,7 +336,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
 
 
 def _gaps(case: Case, part: str) -> str:
-    """The trace does not show the cause of gaps, so this claims no "bound"."""
+    """The trace does not show the cause of gaps, so this does not say "bound"."""
     if case.idle["queued"] < case.idle["kernels"]:
         return f"Gaps between kernels: they take {part} of each step, though the next one is queued"
     said = (

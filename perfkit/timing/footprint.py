@@ -29,7 +29,8 @@ class Footprint:
     Attributes:
         n_bytes: bytes held.
         kind: ``"allocated"``: tensors on all CUDA devices that this process uses;
-            ``"resident"``: RAM pages of this process, which freed memory leaves late or never.
+            ``"resident"``: RAM pages of this process, which shrink late or never when memory is
+            freed.
         in_use_bytes: beside a resident size, what malloc has handed out and not got back: exact
             where the resident size is not. None where nobody counts it.
     """

@@ -64,16 +64,16 @@ class Update:
     """What has happened since the last update.
 
     Attributes:
-        numbers: of the steps, from 1, counted over all epochs; first steps of an epoch are left
-            out (they start the loader and would hide all others).
-        step_ms, wait_ms: duration and data wait at these; means where steps were put together.
-        memory: the reading taken now.
-        epoch: from 1.
+        numbers: step numbers from 1, counted over all epochs; the first step of each epoch is left
+            out (it starts the loader and would dwarf all others).
+        step_ms, wait_ms: their durations and data waits; means where steps were merged.
+        memory: the current reading.
+        epoch: its number, from 1.
         done: steps of this epoch that are over; of several batches where these are fetched
             together.
-        total: steps of an epoch, where it is known.
-        elapsed_s: since this epoch began.
-        steps_per_s, samples_per_s: since the last update; None where not known.
+        total: steps per epoch, if known.
+        elapsed_s: seconds since this epoch began.
+        steps_per_s, samples_per_s: since the last update; None if unknown.
         wait_share: data wait as a share of the time since the last update; None without a step.
     """
 

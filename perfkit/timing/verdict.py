@@ -41,7 +41,7 @@ _REGULAR = 0.8
 _LISTED = 3
 # Long steps of which none is longer than another by more than this have one length in words.
 _ALIKE = 1.25
-# The sentence mentions starting the loader when it takes a tenth of the run.
+# The sentence mentions the loader's start if it takes a tenth of the run.
 _STARTS_FROM = 0.1
 # Memory creeps if it clearly grows, by more than the counter's own noise over the run: an
 # allocator's counter is exact, resident size varies by what malloc keeps (a few MiB).
@@ -90,7 +90,7 @@ class MemoryUse:
         label: the kind in words.
         first_bytes, last_bytes, highest_bytes: among the readings; the true peak within a step may
             be higher.
-        n_readings: how many.
+        n_readings: number of readings.
         creep: bytes per step, where memory clearly grows in every third of the run; else None.
             On a CPU what counts is memory in use, not the resident size (see
             :class:`~perfkit.timing.footprint.Footprint`).
@@ -144,9 +144,9 @@ class RunSummary(Shown):
             of steps, an exception), ``"interrupted"`` or what the loader raised.
         n_steps: steps that were completed, of ``group`` batches each.
         n_epochs: loops over the loader; a look at a single batch is none.
-        wall_s: from the beginning to the end of these loops.
-        step: duration of a step in ms, without warm-up and first steps of epochs; None where no
-            step was completed.
+        wall_s: seconds from the beginning to the end of these loops.
+        step: duration of a step in ms, without warm-up and first steps of epochs; None if no step
+            was completed.
         mean_step_ms: mean of the same steps.
         wait_share: data wait as a share of the time of these steps, between 0 and 1.
         wait_low, wait_high: its 95 % interval, over 20 stretches of the run; None for few steps.
@@ -154,17 +154,18 @@ class RunSummary(Shown):
         samples_per_s, steps_per_s: over all steps, including the first ones.
         starts_ms: milliseconds until the first batch of each epoch arrived.
         drift: of the step time, if it is clear and at least 5 %.
-        memory: readings and creep; None where none was taken.
-        update_share: what live updates and looking at batches took of the run; in no step.
-        curve: for a picture.
-        warnings: what makes this doubtful.
-        provenance: where and when.
-        n_unfinished: last steps of a loop that are not timed, because it never asked for another
-            batch: it was left, or whoever drives it counts batches. Counted nowhere else.
-        group: batches that make one step: more than 1 where they are fetched several at a time,
-            as for gradient accumulation.
+        memory: readings and creep; None if there were no readings.
+        update_share: share of the run taken by live updates and looking at batches; not part of any
+            step.
+        curve: the points to draw.
+        warnings: reasons to doubt this.
+        provenance: where and when it was measured.
+        n_unfinished: last steps of loops that never asked for another batch (the loop was left, or
+            its driver counts batches). They are not timed and not counted elsewhere.
+        group: batches per step; more than 1 if several are fetched at a time, as for gradient
+            accumulation.
         n_batches: batches of the completed steps and of the one that was left.
-        busy: what else the machine did meanwhile; None for very short runs.
+        busy: what else the machine was doing; None for very short runs.
     """
 
     name: str
@@ -227,7 +228,7 @@ class RunSummary(Shown):
 
 
 def summarize_run(facts: RunFacts) -> RunSummary:
-    """Figures and verdict of a run from what was counted."""
+    """Figures and verdict of a run, from what was counted."""
     steps, notes = _steady(facts)
     step_ms, wait_ms, group = steps.step_ms, steps.wait_ms, steps.group
     step = summarize(step_ms, unit="ms") if len(step_ms) else None
@@ -305,7 +306,7 @@ def _group(facts: RunFacts) -> int:
 
 
 def _steady(facts: RunFacts) -> tuple[_Steps, list[str]]:
-    """The steps that stand for the run: no first step of an epoch, no warm-up."""
+    """The steps that represent the run: no first step of an epoch, no warm-up."""
     group = _group(facts)
     numbers = batches = facts.numbers
     step_ms, wait_ms, n_all = facts.step_ms, facts.wait_ms, facts.n_batches
@@ -379,7 +380,7 @@ def _creep(readings: Sequence[tuple[float, Footprint]]) -> Trend | None:
     counts = [r.n_bytes if kind == "allocated" else r.in_use_bytes for _, r in readings]
     if None in counts:
         return None
-    # the first tenth is where caches fill
+    # in the first tenth, caches fill
     settled = slice(len(counts) // 10, None)
     steps = np.array([step for step, _ in readings], dtype=np.float64)[settled]
     used = np.array(counts, dtype=np.float64)[settled]
