@@ -70,9 +70,9 @@ def _claims(arguments: argparse.Namespace) -> int:
             raise UsageError(f"no folder {arguments.records!r}: --records takes a folder")
     found = ledger(read_records(folders), taught_claims())
     if arguments.html is not None:
-        from perfkit.show.page import save
+        from perfkit.show.files import write_page
 
-        path = save(found, arguments.html, title="Claims ledger")
+        path = write_page(found, arguments.html, title="Claims ledger")
         print(f"page: {printable(str(path))}", file=sys.stderr if arguments.json else sys.stdout)
     if arguments.json:
         print(json.dumps(found.to_dict(), indent=1))

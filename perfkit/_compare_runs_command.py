@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         found = compare_runs(arguments.before, arguments.after, margin=share(arguments.margin))
         if arguments.markdown is not None:
-            from perfkit.show.export import save
+            from perfkit.show.files import save
 
             save(found, arguments.markdown)
     except PerfkitError as error:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from perfkit._printable import printable
-from perfkit.errors import MissingError, TraceError, UsageError
+from perfkit.errors import MissingError, TraceError
 
 # Most files are read faster than this; only slower ones need to show progress.
 _SILENT_S = 2.0
@@ -115,7 +115,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"perfkit: not enough memory for {files}", file=sys.stderr)
         return 2
     if arguments.html is not None:
-        _write(arguments.html, report, arguments.scrub)
+        from perfkit.show.files import write_page
+
+        write_page(report, arguments.html, scrub=arguments.scrub)
     if arguments.json:
         said = report.to_dict()
         if arguments.scrub:
@@ -128,17 +130,6 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(report if arguments.verbose else brief(report))
     return 0
-
-
-def _write(target: Path, report: Any, scrub: bool) -> None:
-    from perfkit._files import write_atomically
-    from perfkit.show.trace_report import page
-
-    if target.exists() and not target.is_file():
-        # replacing it with a file would remove a device
-        raise UsageError(f"cannot write {target}: it exists already and is not a regular file")
-    made = page(report, scrub=scrub)
-    write_atomically(target, lambda part: part.write_text(made, encoding="utf-8"))
 
 
 class Progress:

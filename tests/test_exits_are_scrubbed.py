@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from perfkit import show
 from perfkit.experiment._saved import saved
+from perfkit.show.files import page
 from perfkit.timing.compare import compare
 from tests.show.test_runs import SLOW
 
@@ -50,7 +50,7 @@ def test_a_run_as_markdown(tmp_path: Path) -> None:
 
 
 def test_the_page_of_a_run() -> None:
-    _none_in(show.whole_page(_a_run()))
+    _none_in(page(_a_run()))
 
 
 def test_the_names_of_a_comparison(tmp_path: Path) -> None:

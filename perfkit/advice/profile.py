@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfkit._display import Shown, _report
+from perfkit._display import Shown
 from perfkit._printable import printable
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import Diagnosis, diagnose
@@ -151,7 +151,8 @@ class Profile(Shown):
         """Write the profile; the ending chooses the format.
 
         ``.json`` and ``.json.gz``: the trace, for Perfetto, TensorBoard or
-        ``perfkit.trace.load``. ``.html``: the report, self-contained. ``.txt``: the text.
+        ``perfkit.trace.load`` (:meth:`to_json` has the findings). All other endings are those of
+        every result: ``.txt``, ``.md``, ``.html``, ``.png``, ``.svg``.
 
         All formats are scrubbed by default, because a saved profile is meant to be shared.
 
@@ -164,27 +165,13 @@ class Profile(Shown):
             UsageError: the ending is unknown, or the trace was not recorded here.
         """
         target = Path(path)
-        name = target.name.lower()
-        if name.endswith((".json", ".json.gz")):
-            if not self.raw:
-                raise UsageError(
-                    f"cannot write {target}: this profile was not recorded here; copy its file"
-                )
-            self._save_trace(target, scrub=scrub)
-        elif name.endswith((".html", ".htm")):
-            page = _report().whole_page(self, title="perfkit profile", scrub=scrub)
-            target.write_text(page, encoding="utf-8")
-        elif name.endswith(".txt"):
-            words = f"{self}\n"
-            if scrub:
-                from perfkit.scrub import scrub as scrubbed
-
-                words = scrubbed(words)
-            target.write_text(words, encoding="utf-8")
-        else:
+        if not target.name.lower().endswith((".json", ".json.gz")):
+            return super().save(target, scrub=scrub)
+        if not self.raw:
             raise UsageError(
-                f"cannot write {target}: its name must end in .json, .json.gz, .html or .txt"
+                f"cannot write {target}: this profile was not recorded here; copy its file"
             )
+        self._save_trace(target, scrub=scrub)
         return target
 
     def _save_trace(self, target: Path, *, scrub: bool) -> None:
@@ -203,9 +190,6 @@ class Profile(Shown):
                 return
         is_packed = target.name.lower().endswith(".gz")
         target.write_bytes(gzip.compress(data, compresslevel=6) if is_packed else data)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return dict(_report().mime_bundle(self, "profile"))
 
 
 def explain(recording: Recording | Trace, *, provenance: Provenance | None = None) -> Profile:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from perfkit._display import Shown, _report
+from perfkit._display import Shown
 from perfkit._printable import printable
 from perfkit.base.budget import scaled
 from perfkit.errors import StoreError, UsageError
@@ -136,9 +136,6 @@ class ABResult(Shown):
             "detectable": self.detectable,
             "provenance": self.provenance.to_dict(),
         }
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return dict(_report().mime_bundle(self, "ab"))
 
 
 def ab(

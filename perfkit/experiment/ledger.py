@@ -86,7 +86,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Ledger(Shown):
+class Ledger(Shown, shown_by="perfkit.show.claims"):
     """All claims, in the order of the sources.
 
     Attributes:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from perfkit._display import Shown, _report
+from perfkit._display import Shown
 from perfkit.base.budget import scaled
 from perfkit.errors import StoreError, UsageError
 from perfkit.experiment._declared import words
@@ -262,9 +262,6 @@ class Sweep(Shown):
             "warnings": list(self.warnings),
             "provenance": self.provenance.to_dict(),
         }
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return dict(_report().mime_bundle(self, "sweep"))
 
 
 def sweep(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfkit._display import Shown, _report
+from perfkit._display import Shown
 from perfkit.errors import SettingError, WorkloadError
 from perfkit.experiment._declared import words
 from perfkit.experiment._progress import Progress, Say
@@ -76,9 +76,6 @@ class Tuning(Shown):
             "warnings": list(self.warnings),
             "duration_s": self.duration_s,
         }
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return dict(_report().mime_bundle(self, "tuning"))
 
 
 def tune(

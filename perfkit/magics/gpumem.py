@@ -97,7 +97,7 @@ class GpumemMagics(Magics):
 
         with _arguments.one_line_errors():
             state = now({**self.shell.user_ns, **(local_ns or {})})
-        self._give(args, state, "memory now")
+        self._give(args, state)
 
     def _count(
         self,
@@ -142,9 +142,7 @@ class GpumemMagics(Magics):
                 raise error from failed
             raise
         try:
-            self._give(
-                args, accountant.result, "memory", None if recorded is None else recorded.history
-            )
+            self._give(args, accountant.result, None if recorded is None else recorded.history)
         finally:
             if error is not None:
                 if accountant.result.out_of_memory:
@@ -168,7 +166,6 @@ class GpumemMagics(Magics):
         self,
         args: argparse.Namespace,
         result: MemoryAccount | MemoryNow,
-        kind: str,
         history: AllocatorHistory | None = None,
     ) -> None:
         __tracebackhide__ = True
@@ -179,9 +176,9 @@ class GpumemMagics(Magics):
             if history is not None:
                 self.shell.user_ns[f"{args.output}_history"] = history
         if not args.quiet:
-            _arguments.show(show.mime_bundle(result, kind))
+            _arguments.show(show.mime_bundle(result))
             if history is not None:
-                _arguments.show(show.mime_bundle(history, "allocator history"))
+                _arguments.show(show.mime_bundle(history))
         if args.text is not None:
             words = f"{show.text(result)}\n"
             if history is not None:

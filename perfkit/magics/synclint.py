@@ -99,7 +99,7 @@ class SynclintMagics(Magics):
         if args.output is not None:
             self.shell.user_ns[args.output] = result
         if not args.quiet:
-            _arguments.show(show.mime_bundle(result, "synclint"))
+            _arguments.show(show.mime_bundle(result))
         if args.text is not None:
             shared = scrub(f"{result}\n")
             write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))

@@ -157,7 +157,7 @@ class TorchprofMagics(Magics):
             doubts = recorder.recording.warnings
             _say(args, "\n".join([nothing, *([f"Note: {'; '.join(doubts)}"] if doubts else [])]))
         elif not args.quiet:
-            _arguments.show(show.mime_bundle(profile, "profile", verbose=args.verbose))
+            _arguments.show(show.mime_bundle(profile, verbose=args.verbose))
         if args.text is not None:
             shared = scrub(f"{profile}\n")
             write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))

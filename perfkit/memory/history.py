@@ -18,7 +18,6 @@ from perfkit._display import Shown
 from perfkit.errors import MissingError, UsageError
 from perfkit.machine import Provenance, stamp
 from perfkit.memory.cuda import TorchCuda
-from perfkit.scrub import scrub as _scrub
 
 __all__ = ["AllocatorHistory", "Recorded", "Segment", "history_of", "load", "record"]
 
@@ -108,18 +107,9 @@ class AllocatorHistory(Shown):
             "provenance": self.provenance.to_dict(),
         }
 
-    def save(self, path: str | Path, *, scrub: bool = True) -> None:
-        """Write it as JSON, for :func:`load`.
-
-        Args:
-            scrub: take out secrets and names of users and hosts, see :mod:`perfkit.scrub`.
-        """
-        plain = _scrub(self.to_dict()) if scrub else self.to_dict()
-        Path(path).write_text(json.dumps(plain) + "\n", encoding="utf-8")
-
 
 def load(path: str | Path) -> AllocatorHistory:
-    """Read what :meth:`AllocatorHistory.save` wrote.
+    """Read what ``AllocatorHistory.save("x.json")`` wrote.
 
     Raises:
         UsageError: the file is something else.

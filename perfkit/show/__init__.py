@@ -1,109 +1,125 @@
-"""Results as plain text, as HTML, and as the bundle that a notebook stores.
+"""How results look: one document per result, and one renderer per form.
 
-One small interface for all renderers: a module of this package that defines
-``text(obj) -> str`` and ``html(obj) -> str`` for the results of one room. Which module that
-is follows from where the result's class is defined, and it is imported when somebody asks to
-see the result: plain text needs neither jinja2 nor matplotlib. Your own result types join
-through ``perfkit.show.text.register`` and ``html.register`` (both are
-:func:`functools.singledispatch` functions).
+``document(result)`` is what a result says, as data; everything else here renders that. The room
+of a result knows nothing of this: ``perfkit.show.document`` finds the module that makes the
+document when somebody asks to see the result. Your own result types join through
+``@document_for(YourResult)``. Plain text needs neither jinja2 nor matplotlib.
 """
 
 from __future__ import annotations
 
-import functools
 import html as _stdlib_html
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["RESULT_MIME", "brief", "html", "mime_bundle", "text", "whole_page"]
+from perfkit.errors import UsageError
+from perfkit.scrub import scrub as _scrub
+from perfkit.show._as_text import as_text
+from perfkit.show.document import Document, document, document_for
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "RESULT_MIME",
+    "Document",
+    "alt_text",
+    "brief",
+    "document",
+    "document_for",
+    "figure",
+    "html",
+    "markdown",
+    "mime_bundle",
+    "text",
+]
 
 #: The type under which a notebook keeps the numbers of a result, as JSON, beside its picture.
 #: ``perfkit tour`` reads findings and ratios from there.
 RESULT_MIME = "application/vnd.perfkit.result+json"
 
-# prefix of the class's module -> the module that renders it
-_RENDERERS = {
-    "perfkit.advice": "perfkit.show.profile",
-    "perfkit.advice.synclint": "perfkit.show.synclint",
-    "perfkit.advice.trace_report": "perfkit.show.trace_report",
-    "perfkit.experiment": "perfkit.show.runs",
-    "perfkit.experiment.ab": "perfkit.show.sweep",
-    "perfkit.experiment.batch": "perfkit.show.sweep",
-    "perfkit.experiment.compare_runs": "perfkit.show.compare_runs",
-    "perfkit.experiment.same": "perfkit.show.same",
-    "perfkit.experiment.sweep": "perfkit.show.sweep",
-    "perfkit.experiment.tune": "perfkit.show.sweep",
-    "perfkit.experiment.ledger": "perfkit.show.claims",
-    "perfkit.machine": "perfkit.show.machine",
-    "perfkit.memory": "perfkit.show.memory",
-    "perfkit.memory.crossings": "perfkit.show.crossings",
-    "perfkit.timing": "perfkit.show.timing",
-    "perfkit.trace": "perfkit.show.profile",
-    "perfkit.trace.communication": "perfkit.show.trace_answers",
-    "perfkit.trace.copies": "perfkit.show.trace_answers",
-    "perfkit.trace.critical_path": "perfkit.show.trace_answers",
-    "perfkit.trace.diff": "perfkit.show.trace_answers",
-    "perfkit.trace.flops": "perfkit.show.trace_answers",
-    "perfkit.trace.idle": "perfkit.show.trace_answers",
-    "perfkit.trace.kernels": "perfkit.show.trace_answers",
-    "perfkit.trace.memory_curve": "perfkit.show.trace_answers",
-    "perfkit.trace.modules": "perfkit.show.trace_answers",
-    "perfkit.trace.queue": "perfkit.show.trace_answers",
-    "perfkit.trace.ranks": "perfkit.show.trace_answers",
-    "perfkit.trace.sequences": "perfkit.show.trace_answers",
-}
 
-
-def _renderer(obj: Any) -> Any:
-    """The module that renders ``obj``, or None for a type that is not perfkit's."""
-    for cls in type(obj).__mro__:
-        parts = cls.__module__.split(".")
-        for n in (3, 2):  # a part of a room may have a renderer of its own
-            room = ".".join(parts[:n])
-            if room in _RENDERERS:
-                return importlib.import_module(_RENDERERS[room])
-    return None
-
-
-@functools.singledispatch
 def text(obj: Any) -> str:
-    """The plain-text form of a result, at most 100 columns wide; ``repr`` of anything else."""
-    module = _renderer(obj)
-    return repr(obj) if module is None else str(module.text(obj))
+    """All of a result in plain text, at most 96 columns wide; ``repr`` of anything else."""
+    said = document(obj)
+    return repr(obj) if said is None else as_text(said)
 
 
 def brief(obj: Any) -> str:
-    """The first screen of :func:`text`, for results whose renderer has one; else all of it."""
-    shorter = getattr(_renderer(obj), "brief", None)
-    return text(obj) if shorter is None else str(shorter(obj))
+    """The first screen of :func:`text`."""
+    said = document(obj)
+    return repr(obj) if said is None else as_text(said, brief=True)
 
 
-@functools.singledispatch
 def html(obj: Any) -> str:
     """The self-contained HTML form of a result; anything else as its escaped ``repr``."""
-    module = _renderer(obj)
-    if module is None:
+    said = document(obj)
+    if said is None:
         return f"<pre>{_stdlib_html.escape(repr(obj))}</pre>"
-    return str(module.html(obj))
+    from perfkit.show._as_html import as_html
+
+    return as_html(said)
 
 
-def whole_page(obj: Any, *, title: str = "perfkit report", scrub: bool = True) -> str:
-    """The HTML form as a page of its own, without what is private: see ``perfkit.show.page``."""
-    from perfkit.show.page import page
+def markdown(obj: Any, *, scrub: bool = True) -> str:
+    """The result as Markdown, with every name escaped.
 
-    return page(obj, title=title, scrub=scrub)
+    It is meant for a pull request, so it is scrubbed (:mod:`perfkit.scrub`) unless told otherwise.
+
+    Raises:
+        UsageError: nobody has told what such a thing says.
+    """
+    from perfkit.show._as_markdown import as_markdown
+
+    said = _needed(obj)
+    return as_markdown(_scrub(said) if scrub else said)  # escaped, a token has another shape
 
 
-def mime_bundle(obj: Any, kind: str, *, verbose: bool = False) -> dict[str, Any]:
-    """What a notebook stores of a result: text, HTML and its numbers.
+def figure(obj: Any) -> Figure:
+    """The result as a matplotlib figure; :func:`alt_text` says it in words.
+
+    Raises:
+        UsageError: this result has no picture.
+    """
+    from perfkit.show._as_figure import as_figure
+
+    return as_figure(_needed(obj))
+
+
+def alt_text(obj: Any) -> str:
+    """:func:`figure` in words.
+
+    Raises:
+        UsageError: as :func:`figure`.
+    """
+    from perfkit.show._as_figure import figure_words
+
+    return figure_words(_needed(obj))
+
+
+def mime_bundle(obj: Any, *, verbose: bool = False) -> dict[str, Any]:
+    """What a notebook stores of a result: text, HTML and, for results that a tour reads, numbers.
+
+    The HTML has a control that copies the result as Markdown, where scripts run.
 
     Args:
-        obj: a result with ``to_dict()``.
-        kind: the ``"type"`` by which ``perfkit tour`` knows it, e.g. ``"profile"``.
+        obj: a result.
         verbose: with all tables in the text; HTML has them folded.
     """
-    return {
-        "text/plain": text(obj) if verbose else brief(obj),
-        "text/html": html(obj),
-        RESULT_MIME: {**obj.to_dict(), "type": kind},
+    from perfkit.show._as_html import as_html
+    from perfkit.show._copy import with_copy
+
+    said = _needed(obj)
+    bundle: dict[str, Any] = {
+        "text/plain": as_text(said, brief=not verbose),
+        "text/html": with_copy(as_html(said), said),
     }
+    if said.kind:
+        bundle[RESULT_MIME] = {**obj.to_dict(), "type": said.kind}
+    return bundle
+
+
+def _needed(obj: Any) -> Document:
+    said = document(obj)
+    if said is None:
+        raise UsageError(f"a {type(obj).__name__} is no result of perfkit: print it")
+    return said

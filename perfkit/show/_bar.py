@@ -7,12 +7,12 @@ and Ito's ("Color Universal Design", 2008), made for every kind of colour vision
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from perfkit.show._text import table
+from perfkit.show.document import Segment
 from perfkit.words import fmt_share
 
-__all__ = ["Segment", "bar", "colour_of", "describe", "text_bar"]
+__all__ = ["bar", "colour_of", "describe", "looks_of", "text_bar"]
 
 # name -> (colour, ink on it with a contrast of at least 4.5:1, pattern of report.css)
 _LOOK = {
@@ -33,27 +33,14 @@ _GLYPHS = "█▓▒░#=+·"
 _LABEL_FROM_SHARE = 0.12
 
 
-@dataclass(frozen=True)
-class Segment:
-    """One class of a breakdown.
-
-    Attributes:
-        label: what it is called.
-        value: its size, in the unit of the whole bar; not negative.
-        shown: the value with its unit, as printed in the legend.
-        look: a name of the palette (orange, sky, green, yellow, blue, vermilion, purple, grey,
-            hollow); empty for the next in that order.
-    """
-
-    label: str
-    value: float
-    shown: str
-    look: str = ""
-
-
 def colour_of(look: str) -> str:
     """The colour of one name of the palette, as CSS."""
     return _LOOK[look][0]
+
+
+def looks_of(segments: Sequence[Segment]) -> list[str]:
+    """Each segment's look, the next of the palette where it names none."""
+    return [s.look or _ORDER[i % len(_ORDER)] for i, s in enumerate(segments)]
 
 
 def _shares(segments: Sequence[Segment]) -> list[float]:
@@ -78,8 +65,9 @@ def bar(title: str, segments: Sequence[Segment]) -> str:
     from perfkit.show._html import render
 
     parts = []
-    for index, (share, s) in enumerate(zip(_shares(segments), segments, strict=True)):
-        colour, ink, pattern = _LOOK[s.look or _ORDER[index % len(_ORDER)]]
+    rows = zip(_shares(segments), segments, looks_of(segments), strict=True)
+    for share, s, look in rows:
+        colour, ink, pattern = _LOOK[look]
         parts.append(
             {
                 "label": s.label,
@@ -95,7 +83,9 @@ def bar(title: str, segments: Sequence[Segment]) -> str:
     return render("_bar.html", title=title, parts=parts, alternative=describe(title, segments))
 
 
-def text_bar(title: str, segments: Sequence[Segment], *, width: int = 60) -> str:
+def text_bar(
+    title: str, segments: Sequence[Segment], *, width: int = 60, quantity: str = "time"
+) -> str:
     """The bar in glyphs with a legend table, largest remainder rounding: widths add up."""
     shares = _shares(segments)
     exact = [share * width for share in shares]
@@ -109,5 +99,5 @@ def text_bar(title: str, segments: Sequence[Segment], *, width: int = 60) -> str
         (glyph, s.label, s.shown, fmt_share(share))
         for glyph, s, share in zip(glyphs, segments, shares, strict=True)
     ]
-    legend = table(("", title, "time", "share"), rows, align="<<>>")
+    legend = table(("", title, quantity, "share"), rows, align="<<>>")
     return f"  |{drawn:<{width}}|\n{legend}"

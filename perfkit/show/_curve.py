@@ -7,69 +7,106 @@ narrow screen.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from perfkit.memory.curve import Curve
 from perfkit.show._bar import colour_of
+from perfkit.show._text import wrap
 from perfkit.words import fmt_bytes, fmt_count
 
-__all__ = ["curve_words", "stacked_curve"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["StackedCurve"]
 
 _WIDTH, _HEIGHT = 1000.0, 200.0
 # a phase shorter than this share of the axis is shown with its neighbour
 _SHORTEST = 0.03
 
 
-def curve_words(title: str, curve: Curve) -> str:
-    """The curve in words: where it starts, its peak and the phase of that, where it ends."""
-    total = curve.total_bytes
-    peak = curve.peak
-    held = ((fmt_bytes(part[peak]), name) for name, part in curve.by_category.items() if part[peak])
-    return (
-        f"{title}: from {fmt_bytes(total[0])} to {fmt_bytes(total[peak])} at the peak, at "
-        f"allocation or free {fmt_count(curve.index[peak])} of {fmt_count(curve.n_events)} "
-        f"({curve.phase[peak]}): {', '.join(' '.join(pair) for pair in held)}; "
-        f"{fmt_bytes(total[-1])} at the end"
-    )
+@dataclass(frozen=True)
+class StackedCurve:
+    """A picture of a document (:class:`perfkit.show.document.Picture`).
 
-
-def stacked_curve(title: str, curve: Curve, looks: Mapping[str, str]) -> str:
-    """The curve as HTML (to be marked safe by the caller's template).
-
-    Args:
+    Attributes:
         title: what the curve shows.
         curve: at least two points.
         looks: category → a name of the palette, bottom of the stack first.
+        folds: whether it is behind the first screen.
     """
-    from perfkit.show._html import render
 
-    highest = max(curve.total_bytes) or 1
-    last = max(curve.index[-1], 1)
-    xs = [_WIDTH * i / last for i in curve.index]
-    floor = [0.0] * len(xs)
-    areas = []
-    for name, look in looks.items():
-        part = curve.by_category.get(name, ())
-        if not any(part):
-            continue
-        roof = [low + nbytes for low, nbytes in zip(floor, part, strict=True)]
-        areas.append(
-            {"name": name, "colour": colour_of(look), "d": _path(xs, floor, roof, highest)}
+    title: str
+    curve: Curve
+    looks: Mapping[str, str]
+    folds: bool = False
+
+    @property
+    def words(self) -> str:
+        """Where it starts, its peak and the phase of that, where it ends."""
+        curve = self.curve
+        total, peak = curve.total_bytes, curve.peak
+        held = ((fmt_bytes(part[peak]), n) for n, part in curve.by_category.items() if part[peak])
+        return (
+            f"from {fmt_bytes(total[0])} to {fmt_bytes(total[peak])} at the peak, at "
+            f"allocation or free {fmt_count(curve.index[peak])} of {fmt_count(curve.n_events)} "
+            f"({curve.phase[peak]}): {', '.join(' '.join(pair) for pair in held)}; "
+            f"{fmt_bytes(total[-1])} at the end"
         )
-        floor = roof
-    x_peak = curve.index[curve.peak] / last
-    return render(
-        "_curve.html",
-        title=title,
-        areas=areas,
-        phases=_phases(curve, last),
-        peak=f"{100 * x_peak:.2f}",
-        peak_on_left=x_peak > 0.5,
-        peak_label=f"peak {fmt_bytes(curve.total_bytes[curve.peak])}",
-        highest=fmt_bytes(highest),
-        n_events=fmt_count(curve.n_events),
-        alternative=curve_words(title, curve),
-    )
+
+    def as_text(self) -> str:
+        """In words."""
+        return wrap(f"{self.title}: {self.words}", hang="    ")
+
+    def as_html(self) -> str:
+        """SVG for the areas, HTML for the words."""
+        from perfkit.show._html import render
+
+        curve = self.curve
+        highest = max(curve.total_bytes) or 1
+        last = max(curve.index[-1], 1)
+        xs = [_WIDTH * i / last for i in curve.index]
+        floor = [0.0] * len(xs)
+        areas = []
+        for name, look, part in self._parts():
+            roof = [low + nbytes for low, nbytes in zip(floor, part, strict=True)]
+            areas.append(
+                {"name": name, "colour": colour_of(look), "d": _path(xs, floor, roof, highest)}
+            )
+            floor = roof
+        x_peak = curve.index[curve.peak] / last
+        return render(
+            "_curve.html",
+            title=self.title,
+            areas=areas,
+            phases=_phases(curve, last),
+            peak=f"{100 * x_peak:.2f}",
+            peak_on_left=x_peak > 0.5,
+            peak_label=f"peak {fmt_bytes(curve.total_bytes[curve.peak])}",
+            highest=fmt_bytes(highest),
+            n_events=fmt_count(curve.n_events),
+            alternative=f"{self.title}: {self.words}",
+        )
+
+    def draw(self, axes: Axes) -> None:
+        """As a stack of areas, in MiB."""
+        parts = self._parts()
+        axes.stackplot(
+            self.curve.index,
+            *([nbytes / 2**20 for nbytes in part] for _, _, part in parts),
+            colors=[colour_of(look) for _, look, _ in parts],
+            labels=[name for name, _, _ in parts],
+        )
+        axes.axvline(self.curve.index[self.curve.peak], color="black", lw=0.8, ls="--")
+        axes.set(xlabel="allocations and frees, in order", ylabel="MiB")
+        axes.margins(x=0)
+        axes.legend(fontsize="small", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+
+    def _parts(self) -> list[tuple[str, str, Sequence[int]]]:
+        """Name, look and bytes of what is ever held."""
+        found = ((n, look, self.curve.by_category.get(n, ())) for n, look in self.looks.items())
+        return [(name, look, part) for name, look, part in found if any(part)]
 
 
 def _path(xs: Sequence[float], low: Sequence[float], high: Sequence[float], top: float) -> str:

@@ -50,11 +50,12 @@ def wrap(value: str, *, width: int = WIDTH, indent: str = "", hang: str | None =
 
 def table(
     header: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[object]],
     *,
     align: str | None = None,
     width: int = WIDTH,
     indent: str = "  ",
+    wrap_last: bool = False,
 ) -> str:
     """An aligned table with a rule below its header.
 
@@ -66,22 +67,33 @@ def table(
         width: the most columns of text a line may take. The widest column to the left is
             clipped to hold it.
         indent: what stands before every line.
+        wrap_last: a long last column goes on in the next line, instead of being cut.
     """
     align = align or "<" + ">" * (len(header) - 1)
     cells = [[_one_line(str(cell)) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    if wrap_last:  # its ends of lines stay
+        for row, said in zip(cells, (header, *rows), strict=True):
+            row[-1] = "\n".join(map(_one_line, str(said[-1]).splitlines()))
     too_much = len(indent) + sum(widths) + 2 * (len(widths) - 1) - width
     if too_much > 0:
         # numbers are never cut: the widest text column gives way
         texts = [i for i, side in enumerate(align) if side == "<"] or list(range(len(header)))
+        texts = [len(header) - 1] if wrap_last else texts
         widest = max(texts, key=lambda i: widths[i])
         widths[widest] = max(widths[widest] - too_much, min(widths[widest], 8))
     lines = []
     for row in cells:
-        parts = [
-            f"{clip(cell, size):{side}{size}}"
-            for cell, size, side in zip(row, widths, align, strict=True)
-        ]
-        lines.append((indent + "  ".join(parts)).rstrip())
+        several = [row[-1]]
+        if wrap_last:
+            said = row[-1].splitlines()
+            several = [line for one in said for line in wrap(one, width=widths[-1]).splitlines()]
+        for i, part in enumerate(several or [""]):
+            beside = [*row[:-1], part] if i == 0 else [*[""] * (len(row) - 1), part]
+            parts = [
+                f"{clip(cell, size):{side}{size}}"
+                for cell, size, side in zip(beside, widths, align, strict=True)
+            ]
+            lines.append((indent + "  ".join(parts)).rstrip())
     rule = indent + "  ".join("─" * size for size in widths)
     return "\n".join([lines[0], rule, *lines[1:]])

@@ -1,66 +1,36 @@
-"""How the claims ledger looks."""
+"""What the claims ledger says."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfkit.experiment.ledger import Ledger, Row
 from perfkit.experiment.records import Record
-from perfkit.show import _text
 from perfkit.show._figures import shown
-
-__all__ = ["html", "text"]
+from perfkit.show.document import Cell, Document, Table, document_for
 
 _PARTS = {"cpu": "CPU part", "gpu": "GPU part", "multi": "several GPUs"}
-_STATUS_WIDTH = 29
-# The mark beside the status in HTML: only where the claim was tested as the source means it.
-_TONES = {"holds here": "yes", "holds": "yes", "does not hold here": "no", "does not hold": "no"}
+# The mark beside the status: only where the claim was tested as the source means it.
+_MARKS = {"holds here": "✓", "holds": "✓", "does not hold here": "✗", "does not hold": "✗"}
 
 
-@dataclass(frozen=True)
-class _RowView:
-    """What is said of a row, for both forms."""
-
-    id: str
-    lesson: str
-    taught: bool
-    status: str
-    tone: str
-    technique: str
-    source: str
-    measured: str
-    today: str
-    figure: str
-    sentence: str
-    where: str
-    notes: tuple[str, ...]
-
-
-def text(ledger: Ledger) -> str:
-    """The plain-text form: a line a claim, and under those with a record what it says."""
-    lines = [_title(ledger), _summary(ledger), ""]
-    for view in map(_view, ledger.rows):
-        lead = f"{view.id:<4} {view.lesson:<6} {view.status:<{_STATUS_WIDTH}}  "
-        lines.append(lead + _text.clip(view.technique, _text.WIDTH - len(lead)))
-        said = "; ".join(part for part in (view.figure, view.where, *view.notes) if part)
-        if said:
-            lines.append(_text.wrap(said, indent=" " * 12))
-    lines += ["", *_text.notes(ledger.refused)]
-    lines.append(_foot(ledger))
-    return "\n".join(lines)
-
-
-def html(ledger: Ledger) -> str:
-    """The HTML form."""
-    from perfkit.show._html import render
-
-    return render(
-        "claims.html",
-        title=_title(ledger),
-        summary=_summary(ledger),
-        rows=[_view(row) for row in ledger.rows],
+@document_for(Ledger)
+def _ledger(ledger: Ledger) -> Document:
+    return Document(
+        name="claims ledger",
+        sentence=_title(ledger),
+        lines=(_summary(ledger),),
         warnings=ledger.refused,
-        foot=_foot(ledger),
+        tables=(
+            Table(
+                ("claim", "lesson", "status", "what is advised, and what the records say"),
+                tuple(map(_row, ledger.rows)),
+                title="Claims",
+                align="<<<<",
+                open=True,
+                wrap=True,
+                anchors=tuple(f"claim-{row.claim.id}" for row in ledger.rows),
+            ),
+        ),
+        foot=(_foot(ledger),),
     )
 
 
@@ -76,24 +46,29 @@ def _foot(ledger: Ledger) -> str:
     return f"Here: {', '.join(ledger.here)}. A status comes from records only: perfkit record."
 
 
-def _view(row: Row) -> _RowView:
-    claim = row.claim
-    figure = row.headline
-    first = row.records[0] if row.records else None
-    return _RowView(
-        id=claim.id,
-        lesson=", ".join(claim.lessons),
-        taught=bool(row.taught_in) or row.taught_in is None,
-        status=row.status,
-        tone=_TONES.get(row.status, "open"),
-        technique=claim.technique,
-        source=claim.source_figure,
-        measured=claim.measured,
-        today=claim.today,
-        figure=shown(figure) if figure is not None else "",
-        sentence=first.outcome.sentence if first is not None else "",
-        where=_where(first) if first is not None else "",
-        notes=tuple(_notes(row)),
+def _row(row: Row) -> tuple[str | Cell, ...]:
+    claim, figure = row.claim, row.headline
+    said: tuple[str, ...] = ()
+    if row.records:
+        first = row.records[0]
+        measured = "" if figure is None else shown(figure)
+        where = "; ".join(filter(None, (measured, _where(first), *_notes(row))))
+        said = (where, first.outcome.sentence)
+    behind = (
+        f"The source: {claim.source_figure}" if claim.source_figure else "",
+        f"{claim.measured}.",
+        f"Today: {claim.today}." if claim.today else "",
+    )
+    return (
+        claim.id,
+        ", ".join(claim.lessons),
+        " ".join(filter(None, (_MARKS.get(row.status, ""), row.status))),
+        Cell(
+            claim.technique,
+            small=tuple(filter(None, said)),
+            fold="what is measured",
+            folded=tuple(filter(None, behind)),
+        ),
     )
 
 

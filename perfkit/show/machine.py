@@ -1,54 +1,42 @@
-"""How a machine and a provenance stamp look."""
+"""What a machine and a provenance stamp say."""
 
 from __future__ import annotations
 
-import html as _stdlib_html
-
 from perfkit.machine import Machine, Provenance
-from perfkit.show import _text
+from perfkit.show.document import Document, Table, document_for
 from perfkit.words import fmt_bytes
 
-__all__ = ["html", "text"]
 
-_FACTS = ("fact", "value")
-_WORKS = ("works?", "what", "seen")
-_LABEL_WIDTH = 19
-
-
-def text(obj: Machine | Provenance) -> str:
-    """The plain-text form, at most 100 columns wide."""
-    if isinstance(obj, Provenance):
-        return obj.sentence()
-    lines = [_title(obj), ""]
-    for label, value in _fact_rows(obj):
-        lines.append(_labelled(label, value))
-    lines += ["", "What works here"]
-    for works, name, seen, remedy in _capability_rows(obj):
-        lines.append(_labelled(f"{works} {name}", seen))
-        if remedy:
-            lines.append(_labelled("", f"→ {remedy}"))
-    lines.append("")
-    lines += _text.notes(obj.warnings)
-    lines.append(_text.wrap(obj.provenance.sentence(), hang="  "))
-    return "\n".join(lines)
+@document_for(Provenance)
+def _provenance(obj: Provenance) -> Document:
+    return Document(name="provenance", sentence=obj.sentence())
 
 
-def html(obj: Machine | Provenance) -> str:
-    """The HTML form."""
-    if isinstance(obj, Provenance):
-        return f"<small>{_stdlib_html.escape(obj.sentence())}</small>"
-    from perfkit.show._html import render
-
-    works = [
-        (mark, name, f"{seen} → {remedy}" if remedy else seen)
-        for mark, name, seen, remedy in _capability_rows(obj)
-    ]
-    return render(
-        "machine.html",
-        title=_title(obj),
-        warnings=obj.warnings,
-        tables=(("this machine", _FACTS, _fact_rows(obj)), ("what works here", _WORKS, works)),
-        foot=obj.provenance.sentence(),
+@document_for(Machine)
+def _machine(machine: Machine) -> Document:
+    return Document(
+        name="doctor",
+        sentence=_title(machine),
+        warnings=tuple(machine.warnings),
+        tables=(
+            Table(
+                ("fact", "value"),
+                tuple(_fact_rows(machine)),
+                title="This machine",
+                align="<<",
+                open=True,
+                wrap=True,
+            ),
+            Table(
+                ("works?", "what", "seen"),
+                tuple(_capability_rows(machine)),
+                title="What works here",
+                align="<<<",
+                open=True,
+                wrap=True,
+            ),
+        ),
+        foot=(machine.provenance.sentence(),),
     )
 
 
@@ -92,14 +80,12 @@ def _fact_rows(machine: Machine) -> list[tuple[str, str]]:
     return rows
 
 
-def _capability_rows(machine: Machine) -> list[tuple[str, str, str, str]]:
+def _capability_rows(machine: Machine) -> list[tuple[str, str, str]]:
     return [
-        ("yes" if c.available else "no ", c.name, c.reason, c.remedy) for c in machine.capabilities
+        (
+            "yes" if c.available else "no",
+            c.name,
+            f"{c.reason} → {c.remedy}" if c.remedy else c.reason,
+        )
+        for c in machine.capabilities
     ]
-
-
-def _labelled(label: str, value: str) -> str:
-    """A label and beside it a value, wrapped in its own column."""
-    lead = f"  {label:<{_LABEL_WIDTH}}  "
-    wrapped = _text.wrap(value, width=_text.WIDTH - len(lead))
-    return lead + wrapped.replace("\n", "\n" + " " * len(lead))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from perfkit.memory.account import DeviceAccount, MemoryAccount
 from perfkit.memory.categories import CATEGORIES
@@ -14,13 +13,9 @@ from perfkit.memory.history import AllocatorHistory
 from perfkit.memory.leaks import LeakReport
 from perfkit.memory.live import LiveTensor, MemoryNow
 from perfkit.memory.resident import Resident
-from perfkit.show._bar import Segment, bar, describe
-from perfkit.show._curve import curve_words, stacked_curve
-from perfkit.show._text import WIDTH, one_sentence, table, wrap
-from perfkit.show._view import LaneView, TableView
+from perfkit.show._curve import StackedCurve
+from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
-
-__all__ = ["html", "text"]
 
 # One look per category, the same in every report.
 _LOOKS = {
@@ -34,14 +29,11 @@ _LOOKS = {
     "other": "grey",
 }
 
-
 #: Rows of a table by line or module.
 _ROWS = 12
 
-
 # What an allocator's curve is made of.
 _USED, _CACHED = "held by tensors", "reserved, not in use"
-
 
 _HALF_BATCH = (
     "Half the batch is predicted: inputs, activations and the temporaries of forward and backward "
@@ -50,73 +42,11 @@ _HALF_BATCH = (
 )
 
 
-def _looks(curve: Curve) -> Mapping[str, str]:
-    return {_USED: "blue", _CACHED: "grey"} if _USED in curve.by_category else _LOOKS
-
-
-@dataclass(frozen=True)
-class _MemoryView:
-    """Everything that a memory report says, in order; one view behind both forms."""
-
-    sentence: str
-    warnings: tuple[str, ...]
-    lanes: tuple[LaneView, ...]
-    tables: tuple[TableView, ...]
-    foot: tuple[str, ...]
-    curves: tuple[tuple[str, Curve], ...] = ()
-    advice: tuple[str, ...] = ()
-
-
-#: What this module can show.
-Memory = MemoryAccount | MemoryNow | Fit | LeakReport | AllocatorHistory
-
-
-def text(obj: Memory) -> str:
-    """The plain-text form, at most 100 columns wide."""
-    view = _view(obj)
-    blocks = [wrap(view.sentence)]
-    if view.warnings:
-        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", hang="      "))
-    if view.advice:
-        lines = [wrap(f"- {words}", hang="  ") for words in view.advice]
-        blocks.append("\n".join(["What would help:", *lines]))
-    blocks += [wrap(describe(lane.title, lane.segments), hang="    ") for lane in view.lanes]
-    blocks += [wrap(curve_words(title, curve), hang="    ") for title, curve in view.curves]
-    for t in view.tables:
-        if t.rows:
-            title = f"{t.title} ({t.note})" if t.note else t.title
-            blocks.append(f"{wrap(title)}\n{table(t.header, t.rows, align=t.align, width=WIDTH)}")
-    blocks.append("\n".join(wrap(line, hang="  ") for line in view.foot))
-    return "\n\n".join(blocks)
-
-
-def html(obj: Memory) -> str:
-    """The HTML form."""
-    from markupsafe import Markup
-
-    from perfkit.show._html import render
-
-    view = _view(obj)
-    # made by a template that escapes what it is given
-    lanes = [Markup(bar(lane.title, lane.segments)) for lane in view.lanes]
-    curves = [Markup(stacked_curve(title, curve, _looks(curve))) for title, curve in view.curves]
-    return render("memory.html", view=view, lanes=lanes, curves=curves)
-
-
-def _view(obj: Memory) -> _MemoryView:
-    if isinstance(obj, MemoryAccount):
-        return _account_view(obj)
-    if isinstance(obj, AllocatorHistory):
-        return _history_view(obj)
-    if isinstance(obj, LeakReport):
-        return _leaks_view(obj)
-    return _fit_view(obj) if isinstance(obj, Fit) else _now_view(obj)
-
-
 # --- the account of a region --------------------------------------------------------------
 
 
-def _account_view(account: MemoryAccount) -> _MemoryView:
+@document_for(MemoryAccount)
+def _account(account: MemoryAccount) -> Document:
     # the CPU beside a GPU is shown when tensors lived there
     devices = [d for d in account.devices if d.peak_bytes or d is account.devices[0]]
     quiet = account.did_nothing
@@ -126,13 +56,15 @@ def _account_view(account: MemoryAccount) -> _MemoryView:
         foot.append(_HALF_BATCH)
     foot.append(_counted_line(account))
     foot.append(account.provenance.sentence())
-    return _MemoryView(
+    return Document(
+        name="memory",
+        kind="memory",
         sentence=_sentence(account),
         warnings=account.warnings,
-        lanes=()
+        bars=()
         if quiet
         else tuple(
-            LaneView(
+            _bar(
                 f"at the peak of {_called(d)}, {fmt_bytes(d.peak_bytes)}",
                 _segments(d.at_peak_bytes),
             )
@@ -142,10 +74,10 @@ def _account_view(account: MemoryAccount) -> _MemoryView:
         tables=() if quiet else tuple(t for d in devices for t in _tables(d)),
         foot=tuple(foot),
         advice=account.would_help if account.out_of_memory else (),
-        curves=()
+        pictures=()
         if quiet
         else tuple(
-            (f"{_called(d)} over the region, held by tensors", d.curve)
+            StackedCurve(f"{_called(d)} over the region, held by tensors", d.curve, _LOOKS)
             for d in devices
             if d.curve.n_events
         ),
@@ -216,6 +148,10 @@ def _called(device: DeviceAccount) -> str:
     return "CPU tensors" if device.device == "cpu" else device.device
 
 
+def _bar(title: str, segments: tuple[Segment, ...]) -> Bar:
+    return Bar(title, segments, parts="category", quantity="memory")
+
+
 def _segments(parts: Mapping[str, int]) -> tuple[Segment, ...]:
     return tuple(
         Segment(name, float(parts[name]), fmt_bytes(parts[name]), _LOOKS[name])
@@ -224,7 +160,7 @@ def _segments(parts: Mapping[str, int]) -> tuple[Segment, ...]:
     )
 
 
-def _category_table(device: DeviceAccount) -> TableView:
+def _category_table(device: DeviceAccount) -> Table:
     left = device.left_behind_by_category_bytes
     rows = []
     for name in CATEGORIES:
@@ -251,7 +187,7 @@ def _category_table(device: DeviceAccount) -> TableView:
         _signed(device.left_behind_bytes),
     )
     header = ("category", "at the peak", "share", "at the start", "at the end", "stayed behind")
-    return TableView(
+    return Table(
         title=f"{_called(device)} by category",
         note=_counted(device.n_allocations, "allocation"),
         header=header,
@@ -262,7 +198,7 @@ def _category_table(device: DeviceAccount) -> TableView:
     )
 
 
-def _tables(device: DeviceAccount) -> list[TableView]:
+def _tables(device: DeviceAccount) -> list[Table]:
     return [
         _category_table(device),
         *([_function_table(device)] if device.function_lines else []),
@@ -271,8 +207,8 @@ def _tables(device: DeviceAccount) -> list[TableView]:
     ]
 
 
-def _function_table(device: DeviceAccount) -> TableView:
-    return TableView(
+def _function_table(device: DeviceAccount) -> Table:
+    return Table(
         title=f"{_called(device)} by line of what is watched",
         note="with all that a line calls",
         header=("line", "code", "total then", "made", "at the peak", "stayed", "tensors"),
@@ -294,9 +230,9 @@ def _function_table(device: DeviceAccount) -> TableView:
     )
 
 
-def _line_table(device: DeviceAccount) -> TableView:
+def _line_table(device: DeviceAccount) -> Table:
     entries = [(x.where, x.text, x.nbytes, x.by_category) for x in device.by_line if x.nbytes]
-    return TableView(
+    return Table(
         title=f"{_called(device)} at the peak, by the line that made it",
         note="the innermost line of your code",
         header=("where", "code", "at the peak", "share", "mostly"),
@@ -310,9 +246,9 @@ def _line_table(device: DeviceAccount) -> TableView:
     )
 
 
-def _module_table(device: DeviceAccount) -> TableView:
+def _module_table(device: DeviceAccount) -> Table:
     entries = [(m.path, "", m.nbytes, m.by_category) for m in device.by_module if m.nbytes]
-    return TableView(
+    return Table(
         title=f"{_called(device)} at the peak, by module",
         note="without its children; gradients and optimizer state with their parameter",
         header=("module", "at the peak", "share", "mostly"),
@@ -381,7 +317,8 @@ def _allocator_line(use: AllocatorUse) -> str:
 # --- the state now ------------------------------------------------------------------------
 
 
-def _now_view(state: MemoryNow) -> _MemoryView:
+@document_for(MemoryNow)
+def _now(state: MemoryNow) -> Document:
     foot = [f"{_capital(Resident.LABEL)}: {fmt_bytes(state.resident_bytes)}."]
     if state.total_bytes:
         foot.append(
@@ -390,11 +327,13 @@ def _now_view(state: MemoryNow) -> _MemoryView:
             "%%gpumem tells them apart by watching code run."
         )
     foot.append(state.provenance.sentence())
-    return _MemoryView(
+    return Document(
+        name="memory now",
+        kind="memory now",
         sentence=_now_sentence(state),
         warnings=state.warnings,
-        lanes=tuple(
-            LaneView(
+        bars=tuple(
+            _bar(
                 f"alive on {device}, {fmt_bytes(sum(parts.values()))}",
                 _segments(parts),
             )
@@ -438,8 +377,8 @@ def _mostly(parts: Mapping[str, int]) -> str:
     return f", {fmt_share(nbytes / total)} {name}" if total else ""
 
 
-def _allocator_table(states: tuple[AllocatorState, ...]) -> TableView:
-    return TableView(
+def _allocator_table(states: tuple[AllocatorState, ...]) -> Table:
+    return Table(
         title="CUDA allocators",
         note="peaks since the process began",
         header=("device", "allocated", "reserved", "peak allocated", "peak reserved"),
@@ -459,8 +398,8 @@ def _allocator_table(states: tuple[AllocatorState, ...]) -> TableView:
     )
 
 
-def _biggest_table(biggest: tuple[LiveTensor, ...]) -> TableView:
-    return TableView(
+def _biggest_table(biggest: tuple[LiveTensor, ...]) -> Table:
+    return Table(
         title="The biggest",
         note="memory of the whole storage behind a tensor",
         header=("name", "memory", "shape", "dtype", "category", "device"),
@@ -494,7 +433,8 @@ def _capital(words: str) -> str:
 # --- will it fit ---------------------------------------------------------------------------
 
 
-def _fit_view(fit: Fit) -> _MemoryView:
+@document_for(Fit)
+def _fit(fit: Fit) -> Document:
     foot = [f"Predicted on fake tensors, no step was run: {fit.margin_reason}."]
     if fit.per_sample_bytes is not None:
         foot.append(f"One more sample near this batch: {fmt_bytes(fit.per_sample_bytes)}.")
@@ -516,10 +456,11 @@ def _fit_view(fit: Fit) -> _MemoryView:
         by_line=fit.by_line,
     )
     title = f"at the predicted peak, {fmt_bytes(fit.peak_bytes)}"
-    return _MemoryView(
+    return Document(
+        name="fit",
         sentence=_fit_sentence(fit),
         warnings=fit.warnings,
-        lanes=(LaneView(title, _segments(fit.at_peak_bytes)),) if fit.peak_bytes else (),
+        bars=(_bar(title, _segments(fit.at_peak_bytes)),) if fit.peak_bytes else (),
         tables=(_gpu_table(fit), _line_table(peak), _module_table(peak)) if fit.peak_bytes else (),
         foot=tuple(foot),
     )
@@ -540,8 +481,8 @@ def _fit_sentence(fit: Fit) -> str:
     return f"{sentence}: it fits from {smallest.gb:g} GB on."
 
 
-def _gpu_table(fit: Fit) -> TableView:
-    return TableView(
+def _gpu_table(fit: Fit) -> Table:
+    return Table(
         title="GPUs",
         note="predicted; sizes as sold, in 10^9 bytes",
         header=("GPU", "this batch", "largest batch", "peak there"),
@@ -569,13 +510,15 @@ def _largest(gpu: GpuFit) -> str:
 # --- leaks ---------------------------------------------------------------------------------
 
 
-def _leaks_view(report: LeakReport) -> _MemoryView:
-    return _MemoryView(
+@document_for(LeakReport)
+def _leaks(report: LeakReport) -> Document:
+    return Document(
+        name="leak report",
         sentence=_leaks_sentence(report),
         warnings=report.warnings,
-        lanes=(),
+        bars=(),
         tables=(
-            TableView(
+            Table(
                 title="What grows",
                 note="memory made in the counted steps that stays",
                 header=("held by", "a step", "in all", "made at"),
@@ -593,7 +536,7 @@ def _leaks_view(report: LeakReport) -> _MemoryView:
                 code="c..c",
                 open=True,
             ),
-            TableView(
+            Table(
                 title="Small views on large storages",
                 note=".clone() the view to let the rest go",
                 header=("held by", "shape", "shows", "keeps"),
@@ -669,7 +612,8 @@ def _leaks_sentence(report: LeakReport) -> str:
 # --- the CUDA allocator's history ----------------------------------------------------------
 
 
-def _history_view(history: AllocatorHistory) -> _MemoryView:
+@document_for(AllocatorHistory)
+def _history(history: AllocatorHistory) -> Document:
     reserved, allocated = history.reserved_bytes, history.allocated_bytes
     curve = Curve(
         index=history.index,
@@ -682,9 +626,11 @@ def _history_view(history: AllocatorHistory) -> _MemoryView:
         peak=reserved.index(max(reserved)),
         n_events=history.index[-1],
     )
+    looks = {_USED: "blue", _CACHED: "grey"}
     n = history.n_retries
     retries = "unknown" if n is None else fmt_count(n)
-    return _MemoryView(
+    return Document(
+        name="allocator history",
         sentence=(
             f"{history.device}: at most {fmt_bytes(history.peak_reserved_bytes)} reserved for "
             f"{fmt_bytes(history.peak_allocated_bytes)} of tensors; "
@@ -693,9 +639,9 @@ def _history_view(history: AllocatorHistory) -> _MemoryView:
             f"retries {retries}, {fmt_count(history.n_ooms)} out of memory."
         ),
         warnings=history.warnings,
-        lanes=(),
+        bars=(),
         tables=(
-            TableView(
+            Table(
                 title="Segments at the end",
                 note=f"{fmt_bytes(history.fragmented_bytes)} free in segments partly in use",
                 header=("segment", "size", "in use", "largest free", "blocks", "pool"),
@@ -720,5 +666,8 @@ def _history_view(history: AllocatorHistory) -> _MemoryView:
             f"by tensors; {_counted(len(history.segments), 'segment')} at the end.",
             history.provenance.sentence(),
         ),
-        curves=((f"reserved on {history.device}", curve),) if len(reserved) > 1 else (),
+        pictures=(StackedCurve(f"reserved on {history.device}", curve, looks),)
+        if len(reserved) > 1
+        else (),
+        kind="allocator history",
     )

@@ -1,29 +1,22 @@
-"""A profile and a breakdown as text and as HTML.
-
-The content is worked out once, in :func:`_view`; the two forms only lay it out.
-"""
+"""What a profile and a breakdown say."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from perfkit.advice.findings import Finding, gain_words
 from perfkit.advice.profile import Profile
 from perfkit.advice.typical import typical
 from perfkit.show import strip as step_strip
-from perfkit.show._bar import Segment, bar, text_bar
 from perfkit.show._lesson import lesson_here
-from perfkit.show._text import one_sentence, table, wrap
-from perfkit.show._view import FindingView, LaneView, ProfileView, TableView
+from perfkit.show.document import Bar, Document, Segment, Table, document_for
+from perfkit.show.document import Finding as ShownFinding
 from perfkit.trace.breakdown import Breakdown
 from perfkit.trace.lines import LineSamples
 from perfkit.trace.operators import Operator
 from perfkit.trace.syncs import Sync
-from perfkit.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share, plural
-
-__all__ = ["brief", "html", "text"]
+from perfkit.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share
 
 # More than three things to change at once help nobody; the rest is one click away.
 _MAIN_FINDINGS = 3
@@ -49,65 +42,26 @@ _LOOKS = {
 }
 
 
-def text(obj: Any) -> str:
-    """Plain text of a Profile or Breakdown, at most 96 columns wide; ``repr`` of others."""
-    if isinstance(obj, Profile):
-        return _as_text(_view(obj))
-    if isinstance(obj, Breakdown):
-        return _as_text(_breakdown_view(obj))
-    return repr(obj)
-
-
-def brief(obj: Any) -> str:
-    """The first screen of :func:`text`: the sentence, the bars and at most three findings."""
-    if isinstance(obj, Profile):
-        return _as_brief_text(_view(obj))
-    return text(obj)
-
-
-def html(obj: Any) -> str:
-    """HTML of a Profile or Breakdown: self-contained, escaped, without scripts."""
-    from markupsafe import Markup
-
-    from perfkit.show._html import render, render_string
-
-    if isinstance(obj, Profile):
-        view = _view(obj)
-    elif isinstance(obj, Breakdown):
-        view = _breakdown_view(obj)
-    else:
-        return render_string("<pre>{{ shown }}</pre>", shown=repr(obj))
-    # bar() escapes what it is given: its result is markup
-    lanes = [Markup(bar(lane.title, lane.segments)) for lane in view.lanes]
-    # so does figure()
-    strip = Markup(step_strip.figure(view.strip))
-    return render("profile.html", view=view, lanes=lanes, strip=strip)
-
-
-# ---- the content -------------------------------------------------------------------------
-
-
-def _view(p: Profile) -> ProfileView:
-    findings = tuple(_finding_view(f) for f in p.diagnosis.findings)
+@document_for(Profile)
+def _profile(p: Profile) -> Document:
+    findings = tuple(_finding(f) for f in p.diagnosis.findings)
     n_main = 0 if p.diagnosis.is_tentative else _MAIN_FINDINGS
-    return ProfileView(
+    strip = step_strip.strip_of(p.trace)
+    return Document(
+        name="profile",
         sentence=p.diagnosis.headline,
-        # the marks of a recording are perfkit's own: that they were found says nothing
-        step_line=" ".join(
-            filter(
-                None,
-                (
-                    p.diagnosis.no_cure,
-                    _step_line(p.breakdown, how=p.cost is None or _by_fetches(p.breakdown)),
-                    "" if p.coverage is None else p.coverage.sentence(),
-                ),
-            )
+        lines=_lines(
+            p.diagnosis.no_cure,
+            # the marks of a recording are perfkit's own: that they were found says nothing
+            _step_line(p.breakdown, how=p.cost is None or _by_fetches(p.breakdown)),
+            "" if p.coverage is None else p.coverage.sentence(),
         ),
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
-        lanes=_lanes(p.breakdown),
-        strip=step_strip.strip_of(p.trace),
+        bars=_bars(p.breakdown),
+        pictures=() if strip is None else (step_strip.StepStrip(strip),),
         findings=findings[:n_main],
         more_findings=findings[n_main:],
+        more_title="Also found" if n_main else "Found, but measure again first",
         tables=(
             _operators_table(p.operators, len(p.breakdown.steps)),
             _lines_table(p.lines),
@@ -115,7 +69,14 @@ def _view(p: Profile) -> ProfileView:
             *_steps_tables(p.breakdown),
         ),
         foot=(*(() if p.cost is None else (p.cost.sentence(),)), p.provenance.sentence()),
+        kind="profile",
     )
+
+
+def _lines(*parts: str) -> tuple[str, ...]:
+    """What there is to say, as one paragraph."""
+    said = " ".join(filter(None, parts))
+    return (said,) if said else ()
 
 
 def _step_notes(p: Profile) -> tuple[str, ...]:
@@ -137,19 +98,20 @@ def _step_notes(p: Profile) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _finding_view(f: Finding) -> FindingView:
-    return FindingView(
+def _finding(f: Finding) -> ShownFinding:
+    lesson = lesson_here(f.lesson)
+    return ShownFinding(
         title=f.title,
-        gain=gain_words(f.gain_at_most) if f.has_bound else "",
-        evidence=tuple(f.evidence),
-        what_to_do=f.what_to_do.strip("\n"),
-        formula=f.formula,
-        lesson=lesson_here(f.lesson),
-        line=f.line or "",
+        tag=gain_words(f.gain_at_most) if f.has_bound else "",
+        facts=(*f.evidence, *((f"at {f.line}",) if f.line else ())),
+        code=f.what_to_do.strip("\n"),
+        small=tuple(
+            filter(None, (f"{f.formula}." if f.formula else "", lesson and f"Lesson: {lesson}"))
+        ),
     )
 
 
-def _operators_table(operators: Sequence[Operator], n_steps: int) -> TableView:
+def _operators_table(operators: Sequence[Operator], n_steps: int) -> Table:
     """The operators with the largest self time; figures per step."""
     n = max(n_steps, 1)
     with_device = any(o.device_us for o in operators)
@@ -169,17 +131,18 @@ def _operators_table(operators: Sequence[Operator], n_steps: int) -> TableView:
             row += [fmt_ms(o.device_us / 1e3 / n), fmt_count(round(o.n_launches / n, 1))]
         rows.append(tuple(row))
     top = f"{len(rows)} of {len(operators)}, " if len(operators) > len(rows) else ""
-    return TableView(
+    return Table(
         title="Top operators",
         note=f"{top}host time per step; share of all operators' self time",
         header=tuple(header),
         rows=tuple(rows),
         align="<" + ">" * (len(header) - 1),
         code="c" + "." * (len(header) - 1),
+        brief=False,
     )
 
 
-def _lines_table(lines: LineSamples) -> TableView:
+def _lines_table(lines: LineSamples) -> Table:
     """The source lines most often seen; below a framework, the package's own."""
     shown = lines.by_line()[:_TOP_LINES]
     rows = []
@@ -193,17 +156,18 @@ def _lines_table(lines: LineSamples) -> TableView:
     note = f"{fmt_count(lines.n_samples)} samples, {lines.samples_per_s:g} a second"
     if below:
         note += f"; lines of packages are called from {' and '.join(below)}"
-    return TableView(
+    return Table(
         title="Top source lines",
         note=note,
         header=("line", "share", "samples", "code"),
         rows=tuple(rows),
         align="<>><",
         code="...c",
+        brief=False,
     )
 
 
-def _syncs_table(syncs: Sequence[Sync]) -> TableView:
+def _syncs_table(syncs: Sequence[Sync]) -> Table:
     """What made the host wait for the device."""
     rows = tuple(
         (
@@ -215,13 +179,14 @@ def _syncs_table(syncs: Sequence[Sync]) -> TableView:
         )
         for sync in syncs[:_TOP_OPERATORS]
     )
-    return TableView(
+    return Table(
         title="Host-device syncs",
         note="calls and host time per step",
         header=("operator", "call", "copy", "calls", "host waits"),
         rows=rows,
         align="<<<>>",
         code="cc...",
+        brief=False,
     )
 
 
@@ -234,23 +199,21 @@ def _made_by(sync: Sync) -> str:
     return f"{sync.op} in {label}" if label else sync.op
 
 
-def _breakdown_view(b: Breakdown) -> ProfileView:
+@document_for(Breakdown)
+def _breakdown(b: Breakdown) -> Document:
     shares = typical(b).breakdown.shares()
     largest = max(shares, key=lambda c: shares[c]) if any(shares.values()) else None
-    return ProfileView(
+    return Document(
+        name="breakdown",
         sentence=(
             f"Largest part of the step: {largest}, {fmt_share(shares[largest])}."
             if largest is not None
             else "No step was found."
         ),
-        step_line=_step_line(b),
+        lines=_lines(_step_line(b)),
         warnings=b.warnings,
-        lanes=_lanes(b),
-        strip=None,
-        findings=(),
-        more_findings=(),
+        bars=_bars(b),
         tables=_steps_tables(b),
-        foot=(),
     )
 
 
@@ -272,7 +235,7 @@ def _step_line(b: Breakdown, *, how: bool = True) -> str:
     return f"{n} steps profiled: {fmt_ms(min(steps_ms))} … {fmt_ms(max(steps_ms))}{found}."
 
 
-def _lanes(b: Breakdown) -> tuple[LaneView, ...]:
+def _bars(b: Breakdown) -> tuple[Bar, ...]:
     """Mean time per class over typical steps: means add up to a step, medians would not."""
     if not b.steps:
         return ()
@@ -280,11 +243,11 @@ def _lanes(b: Breakdown) -> tuple[LaneView, ...]:
     steps = chosen.breakdown
     mean_ms = statistics.fmean(steps.wall_ms)
     host = _without_unused(steps.shares())
-    lanes = [LaneView(f"Host ({fmt_ms(mean_ms)}, {chosen.words})", _segments(host, mean_ms))]
+    bars = [Bar(f"Host ({fmt_ms(mean_ms)}, {chosen.words})", _segments(host, mean_ms))]
     if b.has_device:
         device = _segments(steps.device_shares(), mean_ms)
-        lanes.append(LaneView(f"Device (the same {fmt_ms(mean_ms)})", device))
-    return tuple(lanes)
+        bars.append(Bar(f"Device (the same {fmt_ms(mean_ms)})", device))
+    return tuple(bars)
 
 
 def _host_parts(b: Breakdown) -> list[Mapping[str, int]]:
@@ -304,7 +267,7 @@ def _segments(shares: Mapping[str, float], whole_ms: float) -> tuple[Segment, ..
     )
 
 
-def _steps_tables(b: Breakdown) -> tuple[TableView, ...]:
+def _steps_tables(b: Breakdown) -> tuple[Table, ...]:
     """One table per lane, in ms: together they would be too wide for a terminal."""
     if not b.steps:
         return ()
@@ -317,19 +280,20 @@ def _steps_tables(b: Breakdown) -> tuple[TableView, ...]:
     return tuple(tables)
 
 
-def _steps_table(title: str, b: Breakdown, parts_ns: Sequence[Mapping[str, int]]) -> TableView:
+def _steps_table(title: str, b: Breakdown, parts_ns: Sequence[Mapping[str, int]]) -> Table:
     header = ("step", "whole", *parts_ns[0])
     rows = tuple(
         (_step_name(step.name), *(fmt_number(ns / 1e6) for ns in (step.wall_ns, *parts.values())))
         for step, parts in zip(b.steps, parts_ns, strict=True)
     )
-    return TableView(
+    return Table(
         title=title,
         note="in ms",
         header=header,
         rows=rows,
         align="<" + ">" * (len(header) - 1),
         code="." * len(header),
+        brief=False,
     )
 
 
@@ -337,75 +301,3 @@ def _step_name(name: str) -> str:
     """``step 4`` for the profiler's ``ProfilerStep#4``; other names as they are."""
     mark, _, number = name.partition("#")
     return f"step {number}" if mark == "ProfilerStep" and number.isdigit() else name
-
-
-# ---- as plain text -----------------------------------------------------------------------
-
-
-def _as_brief_text(view: ProfileView) -> str:
-    more = [t.title.partition(" (")[0].lower() for t in view.tables if t.rows]
-    if view.more_findings:
-        more.insert(0, plural(len(view.more_findings), "more finding"))
-    blocks = [*_lead(view), *_main_findings(view), *_foot(view)]
-    if more:
-        blocks.append(wrap(f"More with -v or print(): {', '.join(more)}.", hang="  "))
-    return "\n\n".join(blocks)
-
-
-def _as_text(view: ProfileView) -> str:
-    blocks = _lead(view)
-    if view.strip is not None:
-        blocks.append(step_strip.text(view.strip, inline=True))
-    blocks += _main_findings(view)
-    if view.more_findings:
-        titles = [
-            wrap(f"{f.title}, {f.gain}", indent="  - ", hang="    ") for f in view.more_findings
-        ]
-        head = "Also found" if view.findings else "Found, but measure again first"
-        blocks.append("\n".join([head, *titles]))
-    blocks += [_table_text(t) for t in view.tables if t.rows]
-    return "\n\n".join([*blocks, *_foot(view)])
-
-
-def _lead(view: ProfileView) -> list[str]:
-    bars = [f"{lane.title}\n{text_bar('class', lane.segments)}" for lane in view.lanes]
-    return ["\n".join(_head(view)), *bars]
-
-
-def _main_findings(view: ProfileView) -> list[str]:
-    if not view.findings:
-        return []
-    shown = [_finding_text(i, f) for i, f in enumerate(view.findings, 1)]
-    return ["What to do\n\n" + "\n\n".join(shown)]
-
-
-def _foot(view: ProfileView) -> list[str]:
-    return ["\n".join(wrap(line, hang="  ") for line in view.foot)] if view.foot else []
-
-
-def _head(view: ProfileView) -> list[str]:
-    lines = [wrap(view.sentence)]
-    if view.step_line:
-        lines.append(wrap(view.step_line))
-    if view.warnings:
-        lines.append(wrap(f"Note: {one_sentence(view.warnings)}", hang="  "))
-    return lines
-
-
-def _finding_text(number: int, f: FindingView) -> str:
-    lines = [wrap(f"{number}. {f.title}" + (f" ({f.gain})" if f.gain else ""), hang="   ")]
-    lines += [wrap(fact, indent="   - ", hang="     ") for fact in f.evidence]
-    if f.line:
-        lines.append(wrap(f"at {f.line}", indent="   - ", hang="     "))
-    # code is never wrapped: a broken line is broken code
-    lines += ["", *(f"       {line}".rstrip() for line in f.what_to_do.splitlines()), ""]
-    if f.formula:
-        lines.append(wrap(f.formula, indent="   ", hang="   "))
-    if f.lesson:
-        lines.append(wrap(f"lesson {f.lesson}", indent="   ", hang="   "))
-    return "\n".join(lines).rstrip()
-
-
-def _table_text(t: TableView) -> str:
-    title = t.title + (f" ({t.note})" if t.note else "")
-    return f"{wrap(title)}\n{table(t.header, t.rows, align=t.align)}"

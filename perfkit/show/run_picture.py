@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import io
-from typing import Any
-
-import numpy as np
-from markupsafe import Markup
+from typing import TYPE_CHECKING, Any
 
 from perfkit.show._drawn import DRAWN_CLASS, DRAWN_STYLE
 from perfkit.timing.verdict import RunSummary
 from perfkit.words import fmt_bytes, fmt_ms, fmt_share
 
-__all__ = ["alternative", "bundle", "png"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["alternative", "bundle", "drawn", "png"]
 
 # Spikes above this many times the 95th percentile are cut off (and counted in the title): one
 # pause of seconds would press all other steps onto the axis.
@@ -24,7 +24,12 @@ _STEP, _WAIT, _MEMORY = "#0072B2", "#D55E00", "#666666"  # Okabe and Ito's palet
 
 def bundle(run: RunSummary) -> dict[str, Any]:
     """What is displayed when a watched loop is over: text, and HTML with the picture."""
-    shown: dict[str, Any] = {"text/plain": str(run), "text/html": run._repr_html_()}
+    from markupsafe import Markup
+
+    from perfkit import show
+
+    said = show.mime_bundle(run, verbose=True)
+    shown = {form: said[form] for form in ("text/plain", "text/html")}
     if run.step is None:
         return shown
     data = base64.b64encode(png(run)).decode("ascii")
@@ -54,17 +59,25 @@ def alternative(run: RunSummary) -> str:
 
 
 def png(run: RunSummary) -> bytes:
-    """The picture as PNG: step and data wait on the left axis, memory on the right.
+    """The picture as PNG."""
+    file = io.BytesIO()
+    drawn(run).savefig(file, format="png")
+    return file.getvalue()
+
+
+def drawn(run: RunSummary) -> Figure:
+    """Step and data wait on the left axis, memory on the right.
 
     Drawn with the figure's own Agg canvas, so pyplot, its global state and the notebook's backend
     stay as they are.
     """
+    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as MatplotlibFigure
     from matplotlib.ticker import MaxNLocator
 
     curve = run.curve
-    figure = Figure(figsize=(7.6, 2.9), dpi=100, layout="constrained", facecolor="white")
+    figure = MatplotlibFigure(figsize=(7.6, 2.9), dpi=100, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)  # becomes the figure's canvas
     axes = figure.add_subplot()
     axes.plot(curve.numbers, curve.step_ms, color=_STEP, linewidth=1.0, label="step")
@@ -101,9 +114,7 @@ def png(run: RunSummary) -> bytes:
     figure.legend(
         handles, labels, fontsize=8, ncols=len(labels), loc="outside lower center", frameon=False
     )
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
+    return figure
 
 
 def _below(top: float) -> tuple[float, float]:

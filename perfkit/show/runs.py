@@ -1,32 +1,21 @@
-"""How runs of a workload look: text, HTML, a Markdown table, and a figure with its words."""
+"""What runs of a workload say, one or several, and their figure."""
 
 from __future__ import annotations
 
-import html as _stdlib_html
+import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
-from perfkit.show._text import clip, one_sentence, table, wrap
+from perfkit.show._text import clip
+from perfkit.show.document import Document, Fold, Table, document_for
 from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["alt_text", "figure", "html", "markdown", "text"]
+__all__ = ["alt_text", "document_of", "figure"]
 
-_HEADER = (
-    "run",
-    "settings",
-    "median step",
-    "95 % interval",
-    "data wait",
-    "samples/s",
-    "peak",
-    "speed",
-)
-_ALIGN = "<<>>>>>>"
 # Enough of a failed run's output to see why.
 _OUTPUT_LINES = 8
 # Okabe and Ito's palette, in an order that also differs in lightness; lines differ in dash, too.
@@ -34,57 +23,22 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
 
 
-@dataclass(frozen=True)
-class _View:
-    """What is said; the forms only set it."""
-
-    name: str
-    sentence: str
-    rows: Sequence[Sequence[str]]
-    warnings: Sequence[str]
-    details: Sequence[tuple[str, str]]
-    foot: Sequence[str]
-    header: Sequence[str] = _HEADER
-    align: str = _ALIGN
+@document_for(RunResult)
+def _run(run: RunResult) -> Document:
+    return document_of([run])
 
 
-def text(obj: Any) -> str:
-    """The plain-text form of one run, or of several in a list."""
-    if not _is_runs(obj):
-        return _other(obj)
-    view = _view(_listed(obj))
-    blocks = [wrap(view.sentence)]
-    if len(view.rows) > 1:
-        # settings go below the figures: beside them they would be cut off
-        rows = [(row[0], *row[2:]) for row in view.rows]
-        header = (view.header[0], *view.header[2:])
-        blocks.append(table(header, rows, align=view.align[0] + view.align[2:]))
-        blocks += [wrap(f"run {row[0]}: {row[1]}", indent="  ", hang="    ") for row in view.rows]
-    if view.warnings:
-        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", indent="  ", hang="    "))
-    for title, body in view.details:
-        blocks += [f"  {title}:", *(f"    {line}" for line in body.splitlines())]
-    blocks += [wrap(line, indent="  ") for line in view.foot]
-    return "\n".join(blocks)
+@document_for(list)
+@document_for(tuple)
+def _listed(runs: Sequence[Any]) -> Document | None:
+    """Of several runs; a list of anything else says nothing."""
+    known = runs and all(isinstance(run, RunResult) for run in runs)
+    return document_of(runs) if known else None
 
 
-def html(obj: Any) -> str:
-    """The self-contained HTML form of one run, or of several in a list."""
-    if not _is_runs(obj):
-        return f"<pre>{_stdlib_html.escape(_other(obj))}</pre>"
-    from perfkit.show._html import render
-
-    return render("runs.html", view=_view(_listed(obj)))
-
-
-def markdown(runs: Sequence[RunResult]) -> str:
-    """The runs as a table for a pull request or a note."""
-    view = _view(list(runs))
-    rule = ["---" if side == "<" else "---:" for side in view.align]
-    lines = [view.header, rule, *view.rows]
-    body = ["| " + " | ".join(map(_in_markdown, line)) + " |" for line in lines]
-    notes = [f"- {_in_markdown(note)}" for note in (*view.warnings, *view.foot)]
-    return "\n".join([*body, "", *notes, ""])
+@document_for(Ratio)
+def _ratio(compared: Ratio) -> Document:
+    return Document(name="ratio", sentence=f"{_ratio_sentence(compared)}.")
 
 
 def figure(runs: Sequence[RunResult]) -> Figure:
@@ -138,22 +92,8 @@ def alt_text(runs: Sequence[RunResult]) -> str:
     return f"Step time and data wait over the steps of {_n_runs(len(drawn))}. {'; '.join(said)}."
 
 
-def _is_runs(obj: Any) -> bool:
-    if isinstance(obj, RunResult):
-        return True
-    return isinstance(obj, list | tuple) and all(isinstance(run, RunResult) for run in obj)
-
-
-def _other(obj: Any) -> str:
-    """Settings and sessions show their repr, a ratio its sentence."""
-    return _ratio_sentence(obj) if isinstance(obj, Ratio) else repr(obj)
-
-
-def _listed(obj: Any) -> list[RunResult]:
-    return [obj] if isinstance(obj, RunResult) else list(obj)
-
-
-def _view(runs: list[RunResult]) -> _View:
+def document_of(runs: Sequence[RunResult]) -> Document:
+    """What these runs say together."""
     base = next((run for run in runs if run.step is not None), None)
     warnings = []
     for run in runs:
@@ -169,17 +109,32 @@ def _view(runs: list[RunResult]) -> _View:
         foot.append(f"{SPEED}: run {base.run_id}'s ÷ the run's; {ONE_AFTER_THE_OTHER}")
     if runs:
         foot.append(runs[-1].provenance.sentence())
-    return _View(
+    return Document(
         name="runs" if len(runs) != 1 else f"run {runs[0].run_id}",
         sentence=_sentence(runs),
-        rows=[_row(runs[0], base, run) for run in runs],
-        warnings=list(dict.fromkeys(warnings)),
-        details=_details(runs),
-        foot=foot,
+        warnings=tuple(dict.fromkeys(warnings)),
+        tables=_tables(runs, base),
+        folds=tuple(_details(runs)),
+        foot=tuple(foot),
+        draw=functools.partial(figure, runs),
+        drawn=alt_text(runs),
     )
 
 
-def _sentence(runs: list[RunResult]) -> str:
+def _tables(runs: Sequence[RunResult], base: RunResult | None) -> tuple[Table, ...]:
+    """The figures, and the settings below them: beside them they would be cut off."""
+    if len(runs) < 2:
+        return ()
+    header = ("run", "median step", "95 % interval", "data wait", "samples/s", "peak", "speed")
+    rows = tuple(_row(base, run) for run in runs)
+    settings = tuple((str(run.run_id), _said(runs[0], run)) for run in runs)
+    return (
+        Table(header, rows, open=True),
+        Table(("run", "settings"), settings, align="<<", open=True, wrap=True),
+    )
+
+
+def _sentence(runs: Sequence[RunResult]) -> str:
     if not runs:
         return "No run yet."
     if len(runs) > 1:
@@ -210,7 +165,7 @@ def _sentence(runs: list[RunResult]) -> str:
     return f"{lead}: {', '.join(parts)}."
 
 
-def _details(runs: list[RunResult]) -> list[tuple[str, str]]:
+def _details(runs: Sequence[RunResult]) -> list[Fold]:
     """Of runs that went wrong: the traceback, or else the end of what they printed."""
     found = []
     for run in runs:
@@ -222,25 +177,29 @@ def _details(runs: list[RunResult]) -> list[tuple[str, str]]:
             title = f"run {run.run_id}, the end of its output"
             body = "\n".join(run.output.rstrip().splitlines()[-_OUTPUT_LINES:])
         if body:
-            found.append((title, body))
+            found.append(Fold(title, body))
     return found
 
 
-def _row(first: RunResult, base: RunResult | None, run: RunResult) -> list[str]:
-    step = run.step
+def _said(first: RunResult, run: RunResult) -> str:
+    """A run's settings; of all but the first, what differs from the first."""
     said = _words_of(run.values) if run is first else _changes(first.values, run.values)
     if run.state not in ("done", "stopped"):
         said = f"{said}: {run.state}" if said else run.state
-    return [
+    return said or f"as run {first.run_id}"
+
+
+def _row(base: RunResult | None, run: RunResult) -> tuple[str, ...]:
+    step = run.step
+    return (
         str(run.run_id),
-        said or f"as run {first.run_id}",
         fmt_ms(step.median) if step else "–",
         f"{fmt_ms(step.low)} – {fmt_ms(step.high)}" if step else "–",
         fmt_share(run.wait_share),
         _rate(run),
         fmt_bytes(run.peak_bytes),
         _speed(base, run),
-    ]
+    )
 
 
 def _speed(base: RunResult | None, run: RunResult) -> str:
@@ -287,9 +246,3 @@ def _figure_title(runs: Sequence[RunResult]) -> str:
 
 def _n_runs(n: int) -> str:
     return "1 run" if n == 1 else f"{n} runs"
-
-
-def _in_markdown(cell: str) -> str:
-    for mark in ("\\", "|", "<", "*", "`"):
-        cell = cell.replace(mark, "\\" + mark)
-    return " ".join(cell.split())

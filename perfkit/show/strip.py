@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import html
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +33,10 @@ from perfkit.trace.intervals import paint
 from perfkit.trace.steps import Steps, find_steps
 from perfkit.words import fmt_ms, fmt_share
 
-__all__ = ["Part", "Strip", "StripLane", "figure", "strip_of", "svg", "text"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Part", "StepStrip", "Strip", "StripLane", "figure", "strip_of", "svg", "text"]
 
 WIDTH = 960  # px of the picture; narrower places shrink the boxes, never the letters
 _BAR, _GAP = 28, 34
@@ -139,6 +142,49 @@ class Strip:
             ]
             said.append(f"{lane.name}: {', '.join(shown)}.")
         return " ".join(said)
+
+
+@dataclass(frozen=True)
+class StepStrip:
+    """The strip as a picture of a document (:class:`perfkit.show.document.Picture`)."""
+
+    strip: Strip
+    title: str = "A step over time"
+    folds: bool = True
+
+    @property
+    def words(self) -> str:
+        """Which step, and each lane's classes, largest first."""
+        return f"{self.strip.title}. {self.strip.words}"
+
+    def as_text(self) -> str:
+        """As letters; the report's bars have told the times by class."""
+        return text(self.strip, inline=True)
+
+    def as_html(self) -> str:
+        """As boxes in the report's colours."""
+        return figure(self.strip)
+
+    def draw(self, axes: Axes) -> None:
+        """As boxes over the time of the step."""
+        ms = self.strip.wall_ns / 1e6
+        told: set[str] = set()
+        for row, lane in enumerate(self.strip.lanes):
+            for part in lane.parts:
+                label, colour, *_ = _LOOKS.get(part.name, _UNKNOWN)
+                axes.barh(
+                    row,
+                    (part.end - part.start) * ms,
+                    left=part.start * ms,
+                    height=0.35 if part.name.startswith("idle") else 0.7,
+                    color=colour,
+                    label=label if label not in told else None,
+                )
+                told.add(label)
+        axes.set_yticks(range(len(self.strip.lanes)), [lane.name for lane in self.strip.lanes])
+        axes.set(xlim=(0, ms), xlabel="ms")
+        axes.invert_yaxis()
+        axes.legend(fontsize="small", frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def strip_of(trace: Trace, steps: Steps | None = None, *, bins: int = WIDTH) -> Strip | None:

@@ -1,10 +1,10 @@
-"""Comparisons and sweeps of a workload as text, HTML, and a figure with its words."""
+"""What comparisons, sweeps and tunings of a workload say, and their figures."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perfkit.experiment._declared import words
@@ -12,65 +12,15 @@ from perfkit.experiment.ab import ABResult
 from perfkit.experiment.batch import LargestBatch
 from perfkit.experiment.sweep import Sweep
 from perfkit.experiment.tune import Tuning
-from perfkit.show._text import one_sentence, table, wrap
+from perfkit.show.document import Document, Table, document_for
 from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_s, fmt_share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["alt_text", "figure", "html", "text"]
 
-
-@dataclass(frozen=True)
-class _View:
-    """What is said, in either form."""
-
-    name: str
-    sentence: str
-    lines: Sequence[str] = ()
-    header: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    warnings: Sequence[str] = ()
-    foot: Sequence[str] = ()
-    #: whether the HTML form hides the table until it is asked for
-    folded: bool = False
-
-
-def text(obj: Any) -> str:
-    """The plain-text form, at most 96 columns wide."""
-    view = _view(obj)
-    blocks = [wrap(view.sentence), *(wrap(line, indent="  ") for line in view.lines)]
-    if view.rows:
-        blocks.append(table(view.header, view.rows, align=_align(view)))
-    if view.warnings:
-        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", indent="  ", hang="    "))
-    blocks += [wrap(line, indent="  ") for line in view.foot]
-    return "\n".join(blocks)
-
-
-def html(obj: Any) -> str:
-    """The self-contained HTML form."""
-    from perfkit.show._html import render
-
-    view = _view(obj)
-    return render("timing.html", view=view, lane="", align=_align(view))
-
-
-def _view(obj: Any) -> _View:
-    if isinstance(obj, Sweep):
-        return _sweep(obj)
-    if isinstance(obj, LargestBatch):
-        return _batch(obj)
-    if isinstance(obj, Tuning):
-        return _tuning(obj)
-    return _ab(obj)
-
-
-def _align(view: _View) -> str:
-    return "<" + ">" * (len(view.header) - 1)
-
-
-def _ab(found: ABResult) -> _View:
+@document_for(ABResult)
+def _ab(found: ABResult) -> Document:
     import numpy as np
 
     rows = []
@@ -91,16 +41,18 @@ def _ab(found: ABResult) -> _View:
     ratio = found.ratio
     interval = f"{_end(ratio.low)} … {_end(ratio.high)}"
     rows.append((f"ratio, per {ratio.per}", fmt_ratio(ratio.ratio), interval, "", ""))
-    lines = [] if found.same is None else [found.same.sentence]
     n = len(found.blocks)
-    return _View(
+    return Document(
         name="comparison",
         sentence=found.sentence,
-        lines=lines,
-        header=("", "time per step", "range; 95 % interval", "samples/s", "peak"),
-        rows=rows,
-        warnings=("; ".join(found.warnings),) if found.warnings else (),
-        folded=True,
+        lines=() if found.same is None else (found.same.sentence,),
+        warnings=found.warnings,
+        tables=(
+            Table(("", "time per step", "range; 95 % interval", "samples/s", "peak"), tuple(rows)),
+        ),
+        kind="ab",
+        draw=functools.partial(_figure, found, _draw_ab),
+        drawn=_ab_words(found),
         foot=(
             f"Measured in turn, {n} blocks of fresh processes, {fmt_s(found.duration_s)}; stopped "
             f"by: {found.stopped}. The interval allows for drift.",
@@ -109,7 +61,8 @@ def _ab(found: ABResult) -> _View:
     )
 
 
-def _sweep(found: Sweep) -> _View:
+@document_for(Sweep)
+def _sweep(found: Sweep) -> Document:
     names = list(found.grid)
     rows = []
     for row in found.table():
@@ -136,35 +89,43 @@ def _sweep(found: Sweep) -> _View:
         )
     n = len(found.runs)
     before = f", {found.n_resumed} of them from the store" if found.n_resumed else ""
-    foot = [
-        f"{n} runs{before}, in interleaved rounds, {fmt_s(found.duration_s)}; stopped by: "
-        f"{found.stopped}. Ratio: time ÷ the fastest's; the intervals hold jointly at "
-        "95 %.",
-        found.provenance.sentence(),
-    ]
-    return _View(
+    return Document(
         name="sweep",
         sentence=found.sentence,
-        header=(
-            *names,
-            f"per {found.per}",
-            "ratio",
-            "interval",
-            "samples/s",
-            "data wait",
-            "peak",
-            "rounds",
-        ),
-        rows=rows,
-        warnings=[
+        warnings=(
             *found.warnings,
             *(f"skipped: {words(one.values)}: {one.reason}" for one in found.skipped),
-        ],
-        foot=foot,
+        ),
+        tables=(
+            Table(
+                (
+                    *names,
+                    f"per {found.per}",
+                    "ratio",
+                    "interval",
+                    "samples/s",
+                    "data wait",
+                    "peak",
+                    "rounds",
+                ),
+                tuple(rows),
+                open=True,
+            ),
+        ),
+        foot=(
+            f"{n} runs{before}, in interleaved rounds, {fmt_s(found.duration_s)}; stopped by: "
+            f"{found.stopped}. Ratio: time ÷ the fastest's; the intervals hold jointly at "
+            "95 %.",
+            found.provenance.sentence(),
+        ),
+        kind="sweep",
+        draw=functools.partial(_figure, found, _draw_sweep),
+        drawn=_sweep_words(found),
     )
 
 
-def _batch(found: LargestBatch) -> _View:
+@document_for(LargestBatch)
+def _batch(found: LargestBatch) -> Document:
     rows = [
         (
             str(run.values[found.setting]),
@@ -174,16 +135,16 @@ def _batch(found: LargestBatch) -> _View:
         )
         for run in found.runs
     ]
-    return _View(
+    return Document(
         name="largest batch",
         sentence=found.sentence,
-        header=(found.setting, "", "peak", "samples/s"),
-        rows=rows,
-        foot=[found.runs[-1].provenance.sentence()] if found.runs else [],
+        tables=(Table((found.setting, "", "peak", "samples/s"), tuple(rows), open=True),),
+        foot=(found.runs[-1].provenance.sentence(),) if found.runs else (),
     )
 
 
-def _tuning(found: Tuning) -> _View:
+@document_for(Tuning)
+def _tuning(found: Tuning) -> Document:
     rows = [
         (name, _value(value), _value(found.proposed[name])) for name, value in found.start.items()
     ]
@@ -195,13 +156,13 @@ def _tuning(found: Tuning) -> _View:
             f"proposal; {fmt_s(found.duration_s)} in all.",
             found.verified.provenance.sentence(),
         ]
-    return _View(
+    return Document(
         name="tuning",
         sentence=found.sentence,
-        header=("setting", "start", "proposed"),
-        rows=rows,
         warnings=found.warnings,
-        foot=foot,
+        tables=(Table(("setting", "start", "proposed"), tuple(rows), open=True),),
+        foot=tuple(foot),
+        kind="tuning",
     )
 
 
@@ -227,44 +188,39 @@ _MARKERS = "os^Dv*"
 _MOST_LINES = 6
 
 
-def figure(obj: Sweep | ABResult) -> Figure:
-    """A sweep: time over the setting with most numbers, a line for each choice of the others.
-
-    A comparison: the ratio of each block, and the interval. :func:`alt_text` says it in words.
-    Made with matplotlib's objects, so that the user's own figures and backend stay alone.
-    """
+def _figure(found: Any, draw: Callable[[Any, Any], None]) -> Figure:
+    """Made with matplotlib's objects, so that the user's own figures and backend stay alone."""
     from matplotlib.figure import Figure as MatplotlibFigure
 
-    picture = MatplotlibFigure(figsize=(8, 3.6), dpi=110, layout="constrained")
+    picture = MatplotlibFigure(figsize=(8, 3.6), dpi=110, layout="constrained", facecolor="white")
     axes = picture.subplots()
-    if isinstance(obj, ABResult):
-        _draw_ab(axes, obj)
-    else:
-        _draw_sweep(axes, obj)
+    draw(axes, found)
     axes.grid(alpha=0.25)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return picture
 
 
-def alt_text(obj: Sweep | ABResult) -> str:
-    """The figure in words."""
-    if isinstance(obj, ABResult):
-        ratios = [block.a_ms / block.b_ms for block in obj.blocks]
-        return (
-            f"Ratio of the times of {obj.names[0]!r} and {obj.names[1]!r} in {len(ratios)} "
-            f"blocks, from {fmt_ratio(min(ratios))} to {fmt_ratio(max(ratios))}. {obj.sentence}"
-        )
+def _ab_words(found: ABResult) -> str:
+    ratios = [block.a_ms / block.b_ms for block in found.blocks]
+    return (
+        f"Ratio of the times of {found.names[0]!r} and {found.names[1]!r} in {len(ratios)} "
+        f"blocks, from {fmt_ratio(min(ratios))} to {fmt_ratio(max(ratios))}. {found.sentence}"
+    )
+
+
+def _sweep_words(found: Sweep) -> str:
     said = []
-    for row in obj.table():
+    for row in found.table():
         if row["time_ms"] is not None:
-            here = {name: row[name] for name in obj.grid}
+            here = {name: row[name] for name in found.grid}
             said.append(f"{words(here)}: {fmt_ms(row['time_ms'])}")
     listed = "; ".join(said) or "nothing was measured"
-    return f"Time per {obj.per} of {len(said)} points. {listed}. {obj.sentence}"
+    return f"Time per {found.per} of {len(said)} points. {listed}. {found.sentence}"
 
 
 def _draw_ab(axes: Any, found: ABResult) -> None:
+    """The ratio of each block, and the interval."""
     numbers = range(1, len(found.blocks) + 1)
     ratios = [block.a_ms / block.b_ms for block in found.blocks]
     axes.axhline(1.0, color="#000000", lw=0.8, ls=":", label="no difference")
@@ -279,6 +235,7 @@ def _draw_ab(axes: Any, found: ABResult) -> None:
 
 
 def _draw_sweep(axes: Any, found: Sweep) -> None:
+    """Time over the setting with most numbers, a line for each choice of the others."""
     rows = [row for row in found.table() if row["time_ms"] is not None]
     axes.set_ylabel(f"ms per {found.per}")
     if not rows:

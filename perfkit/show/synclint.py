@@ -1,72 +1,75 @@
-"""How a list of syncs looks, and a comparison of prediction with reality."""
+"""What a list of syncs says, and a comparison of prediction with reality."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfkit.advice.synclint.find import Sync, Syncs
 from perfkit.advice.synclint.reality import SyncCheck
-from perfkit.show._text import WIDTH, clip, notes, wrap
+from perfkit.show.document import Document, Finding, Table, document_for
 from perfkit.words import fmt_ms
 
-__all__ = ["html", "text"]
 
-_DIFFERENCES = (
-    ("only_happened", "Happened, and was not predicted"),
-    ("only_predicted", "Predicted, and did not happen here"),
-)
-
-
-def text(obj: Sync | Syncs | SyncCheck) -> str:
-    """The plain-text form, at most 96 columns wide."""
-    if isinstance(obj, Sync):
-        return "\n".join(_lines(obj))
-    lines = [wrap(sentence(obj))]
-    lines += [wrap(seen(obj))] if seen(obj) else []
-    lines += notes(obj.warnings)
-    for sync in obj.happened if isinstance(obj, SyncCheck) else obj:
-        lines += ["", *_lines(sync)]
-    if isinstance(obj, SyncCheck):
-        for field, title in _DIFFERENCES:
-            syncs = getattr(obj, field)
-            lines += ["", f"{title}: {len(syncs)}"] if syncs else []
-            lines += [f"  {clip(f'{sync.place}: {sync.code}', WIDTH - 2)}" for sync in syncs]
-    return "\n".join([*lines, "", wrap(obj.provenance.sentence())])
-
-
-def html(obj: Sync | Syncs | SyncCheck) -> str:
-    """The HTML form."""
-    from perfkit.show._html import render
-
-    if isinstance(obj, Sync):
-        return render(
-            "synclint.html",
-            sentence="",
-            warnings=(),
-            syncs=(obj,),
-            groups=(),
-            foot="",
-            waited=waited,
-            origin=origin,
-        )
-    checked = isinstance(obj, SyncCheck)
-    groups = [(title, getattr(obj, field)) for field, title in _DIFFERENCES] if checked else []
-    return render(
-        "synclint.html",
-        sentence=" ".join(filter(None, (sentence(obj), seen(obj)))),
-        warnings=obj.warnings,
-        syncs=obj.happened if isinstance(obj, SyncCheck) else obj,
-        groups=[(title, syncs) for title, syncs in groups if syncs],
-        foot=obj.provenance.sentence(),
-        waited=waited,
-        origin=origin,
+@document_for(Sync)
+def _one(sync: Sync) -> Document:
+    return Document(
+        name="sync",
+        sentence=f"{sync.place}: {sync.op}",
+        findings=(_finding(sync),),
+        findings_title="",
     )
 
 
-def seen(obj: Syncs | SyncCheck) -> str:
+@document_for(Syncs)
+@document_for(SyncCheck)
+def _all(obj: Syncs | SyncCheck) -> Document:
+    differences: tuple[tuple[str, Sequence[Sync]], ...] = ()
+    if isinstance(obj, SyncCheck):
+        differences = (
+            ("Happened, and was not predicted", obj.only_happened),
+            ("Predicted, and did not happen here", obj.only_predicted),
+        )
+    return Document(
+        name="sync lint",
+        sentence=_sentence(obj),
+        lines=tuple(filter(None, (_seen(obj),))),
+        warnings=tuple(obj.warnings),
+        findings=tuple(map(_finding, obj.happened if isinstance(obj, SyncCheck) else obj)),
+        findings_title="",
+        tables=tuple(
+            Table(
+                ("line", "code"),
+                tuple((sync.place, sync.code) for sync in syncs),
+                title=title,
+                note=str(len(syncs)),
+                align="<<",
+                code=".c",
+                open=True,
+            )
+            for title, syncs in differences
+        ),
+        foot=(obj.provenance.sentence(),),
+        kind="synclint",
+    )
+
+
+def _finding(sync: Sync) -> Finding:
+    return Finding(
+        title=sync.place,
+        tag=_waited(sync),
+        source=sync.code,
+        facts=(f"{sync.op}: {sync.why}", *_origin(sync)),
+        code=sync.instead,
+        lead="instead:",
+    )
+
+
+def _seen(obj: Syncs | SyncCheck) -> str:
     """Which part of the program was watched; empty where it was all."""
     return obj.predicted.seen if isinstance(obj, SyncCheck) else obj.seen
 
 
-def sentence(obj: Syncs | SyncCheck) -> str:
+def _sentence(obj: Syncs | SyncCheck) -> str:
     """The result in one sentence."""
     if isinstance(obj, SyncCheck):
         return obj.sentence
@@ -86,7 +89,7 @@ def sentence(obj: Syncs | SyncCheck) -> str:
     return f"{lines} would make the host wait for a GPU, {often} in this run{more}."
 
 
-def waited(sync: Sync) -> str:
+def _waited(sync: Sync) -> str:
     """How often the line waited and, where it was traced, how long: ``3 times, 1.2 ms in all``."""
     times = f"{sync.count} times" if sync.count > 1 else ""
     if sync.waited_ms is None:
@@ -96,7 +99,7 @@ def waited(sync: Sync) -> str:
     return f"{times}, {took} in all" if times else f"waited {took}"
 
 
-def origin(sync: Sync) -> tuple[str, ...]:
+def _origin(sync: Sync) -> tuple[str, ...]:
     """Whose line it is, where it is not the user's own."""
     return tuple(
         words
@@ -107,16 +110,3 @@ def origin(sync: Sync) -> tuple[str, ...]:
         )
         if words
     )
-
-
-def _lines(sync: Sync) -> list[str]:
-    times = f"  ({waited(sync)})" if waited(sync) else ""
-    lines = [
-        f"{sync.place}{times}",
-        f"    {clip(sync.code, WIDTH - 4)}" if sync.code else "",
-        wrap(f"{sync.op}: {sync.why}", indent="  "),
-        *(f"  {words}" for words in origin(sync)),
-        "  instead:",
-        *(f"    {line}" for line in sync.instead.splitlines()),
-    ]
-    return [line for line in lines if line]

@@ -1,13 +1,15 @@
-"""Summaries, comparisons and watched runs as text and as HTML."""
+"""What summaries, comparisons and watched runs say."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from perfkit.show._bar import Segment, bar, text_bar
-from perfkit.show._text import one_sentence, table, wrap
+from perfkit._printable import printable
+from perfkit.show import run_picture
+from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.timing.compare import Comparison
 from perfkit.timing.summary import Summary
 from perfkit.timing.verdict import MemoryUse, RunSummary
@@ -17,6 +19,7 @@ from perfkit.words import (
     fmt_change,
     fmt_chosen_share,
     fmt_count,
+    fmt_interval,
     fmt_ms,
     fmt_number,
     fmt_ratio,
@@ -25,68 +28,18 @@ from perfkit.words import (
     plural,
 )
 
-__all__ = ["counted", "html", "left", "text"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
+__all__ = ["counted", "left"]
+
+_BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's palette
 _IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
-@dataclass(frozen=True)
-class _View:
-    """What is said, in either form."""
-
-    name: str
-    sentence: str
-    lines: Sequence[str] = ()
-    bar_title: str = ""
-    segments: Sequence[Segment] = ()
-    header: Sequence[str] = ()
-    rows: Sequence[Sequence[str]] = ()
-    warnings: Sequence[str] = ()
-    foot: Sequence[str] = ()
-    #: whether the HTML form hides the table until it is asked for
-    folded: bool = True
-
-
-def text(obj: Summary | Comparison | RunSummary) -> str:
-    """The plain-text form, at most 96 columns wide."""
-    view = _view(obj)
-    blocks = [wrap(view.sentence), *(wrap(line, indent="  ") for line in view.lines)]
-    if view.segments:
-        blocks.append(text_bar(view.bar_title, view.segments))
-    if view.rows:
-        blocks.append(table(view.header, view.rows, align=_align(view)))
-    if view.warnings:
-        blocks.append(wrap(f"Note: {one_sentence(view.warnings)}", indent="  ", hang="    "))
-    blocks += [wrap(line, indent="  ") for line in view.foot]
-    return "\n".join(blocks)
-
-
-def html(obj: Summary | Comparison | RunSummary) -> str:
-    """The self-contained HTML form."""
-    from markupsafe import Markup
-
-    from perfkit.show._html import render
-
-    view = _view(obj)
-    # bar() escapes what it is given: its result is markup
-    lane = Markup(bar(view.bar_title, view.segments)) if view.segments else ""
-    return render("timing.html", view=view, lane=lane, align=_align(view))
-
-
-def _view(obj: Summary | Comparison | RunSummary) -> _View:
-    if isinstance(obj, Comparison):
-        return _comparison(obj)
-    if isinstance(obj, RunSummary):
-        return _run(obj)
-    return _summary(obj)
-
-
-def _align(view: _View) -> str:
-    return "<" + ">" * (len(view.header) - 1)
-
-
-def _summary(summary: Summary) -> _View:
-    return _View(
+@document_for(Summary)
+def _summary(summary: Summary) -> Document:
+    return Document(
         name="summary",
         sentence=(
             f"{_amount(summary.median, summary.unit)} {_between(summary)}, n={summary.n}, "
@@ -97,7 +50,8 @@ def _summary(summary: Summary) -> _View:
     )
 
 
-def _comparison(c: Comparison) -> _View:
+@document_for(Comparison)
+def _comparison(c: Comparison) -> Document:
     rows = [
         (
             name,
@@ -111,11 +65,18 @@ def _comparison(c: Comparison) -> _View:
     known = c.low > 0 and math.isfinite(c.high)
     interval = f"{fmt_ratio(c.low)} … {fmt_ratio(c.high)}" if known else ABSENT
     rows.append(("ratio", fmt_ratio(c.ratio), interval, "", plural(c.n_blocks, "block")))
-    return _View(
+    return Document(
         name="comparison",
         sentence=c.sentence,
-        header=("", "median per call", _percent_interval(c.confidence), "range", "timed × calls"),
-        rows=rows,
+        tables=(
+            Table(
+                ("", "median per call", _percent_interval(c.confidence), "range", "timed × calls"),
+                tuple(rows),
+            ),
+        ),
+        kind="comparison",
+        draw=functools.partial(_draw, c),
+        drawn=_words(c),
         warnings=c.warnings,
         foot=(
             f"Measured in turn (ABBA blocks) for {fmt_s(c.duration_s)}; stopped by: {c.stopped}.",
@@ -136,8 +97,9 @@ def _power(c: Comparison) -> list[str]:
     ]
 
 
-def _run(run: RunSummary) -> _View:
-    segments: Sequence[Segment] = ()
+@document_for(RunSummary)
+def _run(run: RunSummary) -> Document:
+    segments: tuple[Segment, ...] = ()
     rows: list[tuple[str, str, str]] = []
     if run.step is not None and run.wait_share is not None and run.mean_step_ms is not None:
         wait_ms = run.wait_share * run.mean_step_ms
@@ -169,14 +131,15 @@ def _run(run: RunSummary) -> _View:
         rows.append(("drift of the step", fmt_change(run.drift.relative), "over the run"))
     if run.memory is not None:
         rows += _memory(run.memory)
-    return _View(
+    return Document(
         name="watched run",
         sentence=run.sentence,
         lines=(_extent(run),),
-        bar_title="mean step" if segments else "",
-        segments=segments,
-        header=("", "", "spread (95 % interval or range)") if rows else (),
-        rows=rows,
+        bars=(Bar(f"Mean step, {fmt_ms(run.mean_step_ms)}", segments),) if segments else (),
+        tables=(Table(("", "", "spread (95 % interval or range)"), tuple(rows)),),
+        kind="run",
+        draw=None if run.step is None else functools.partial(run_picture.drawn, run),
+        drawn=run_picture.alternative(run),
         # one sentence, not a list of them before every table
         warnings=("; ".join(run.warnings),) if run.warnings else (),
         foot=(
@@ -250,3 +213,46 @@ def _between(s: Summary) -> str:
 
 def _percent_interval(confidence: float) -> str:
     return f"{fmt_chosen_share(confidence)} interval"
+
+
+def _words(c: Comparison) -> str:
+    """The figure in words."""
+    medians = [
+        f"{name!r} takes {fmt_number(arm.median)} {arm.unit} {fmt_interval(arm.low, arm.high)}"
+        for name, arm in zip(c.names, (c.slow, c.fast), strict=True)
+    ]
+    return f"Median time per call: {'; '.join(medians)}. {c.sentence}"
+
+
+def _draw(found: Comparison) -> Figure:
+    """The ratio with its interval against 1, and the times of both arms."""
+    from matplotlib.figure import Figure as MatplotlibFigure
+
+    # opaque, so that it can be read on a dark page, too
+    picture = MatplotlibFigure(figsize=(8, 2.8), dpi=110, layout="constrained", facecolor="white")
+    left, right = picture.subplots(1, 2, width_ratios=[3, 2])
+    arms: Sequence[Any] = (found.slow, found.fast)
+    for row, (arm, colour) in enumerate(zip(arms, (_ORANGE, _BLUE), strict=True)):
+        left.plot([arm.minimum, arm.maximum], [row, row], color=colour, lw=1, alpha=0.5)
+        left.plot([arm.low, arm.high], [row, row], color=colour, lw=6, alpha=0.5)
+        left.plot([arm.median], [row], "os"[row], color=colour, ms=9, mew=2)
+    # a dollar sign would begin a formula
+    names = [printable(name, 30).replace("$", r"\$") for name in found.names]
+    left.set_yticks([0, 1], names)
+    left.set(ylim=(1.6, -0.6), xlabel=f"time per call [{found.slow.unit}]")
+    left.set_xlim(left=0)
+    low, high = found.low, found.high
+    if low > 0 and math.isfinite(high):
+        right.plot([low, high], [0, 0], color=_BLUE, lw=6, alpha=0.5)
+    right.plot([found.ratio], [0], "o", color=_BLUE, ms=9)
+    right.axvline(1.0, color="black", lw=0.8, ls=":")
+    right.set_yticks([])
+    right.set(ylim=(-1, 1), xlabel="ratio (dotted: equal)")
+    left.set_title("median, 95 % interval, range", fontsize="medium")
+    ends = fmt_interval(low, high) if math.isfinite(high) else "(no interval)"
+    right.set_title(f"{fmt_ratio(found.ratio)} {ends}", fontsize="medium")
+    for axes in (left, right):
+        axes.grid(axis="x", alpha=0.25)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    return picture

@@ -1,18 +1,11 @@
-"""The answers to the questions of ``perfkit.trace``, one question each, as text and as HTML.
-
-What is said is worked out once per answer, into a view; the two forms only set it.
-"""
+"""What the answers to the questions of ``perfkit.trace`` say, one question each."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from perfkit.show._bar import Segment, bar, text_bar
-from perfkit.show._text import clip, notes, table, wrap
-from perfkit.show._view import LaneView, TableView
+from perfkit.show._text import clip
+from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.trace.communication import Communication
 from perfkit.trace.copies import Copies
 from perfkit.trace.critical_path import CriticalPath
@@ -26,8 +19,6 @@ from perfkit.trace.queue import LaunchQueue
 from perfkit.trace.ranks import Ranks
 from perfkit.trace.sequences import Sequences
 from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio, fmt_share
-
-__all__ = ["html", "text"]
 
 _TOP = 10
 _FEW_RANKS = 8
@@ -57,47 +48,10 @@ _ON_THE_PATH = {
 }
 
 
-@dataclass(frozen=True)
-class _View:
-    sentence: str
-    warnings: tuple[str, ...]
-    lanes: tuple[LaneView, ...] = ()
-    tables: tuple[TableView, ...] = ()
-
-
-def text(obj: Any) -> str:
-    """Plain text of an answer, at most 96 columns wide; ``repr`` of anything else."""
-    view = _view(obj)
-    if view is None:
-        return repr(obj)
-    head = [wrap(view.sentence), *notes(view.warnings)]
-    blocks = ["\n".join(head)]
-    blocks += [f"{lane.title}\n{text_bar('class', lane.segments)}" for lane in view.lanes]
-    for t in view.tables:
-        if t.rows:
-            title = t.title + (f" ({t.note})" if t.note else "")
-            blocks.append(f"{wrap(title)}\n{table(t.header, t.rows, align=t.align)}")
-    return "\n\n".join(blocks)
-
-
-def html(obj: Any) -> str:
-    """HTML of an answer: self-contained, escaped, without scripts."""
-    from markupsafe import Markup
-
-    from perfkit.show._html import render, render_string
-
-    view = _view(obj)
-    if view is None:
-        return render_string("<pre>{{ shown }}</pre>", shown=repr(obj))
-    # bar() escapes what it is given: its result is markup
-    lanes = [Markup(bar(lane.title, lane.segments)) for lane in view.lanes]
-    return render("trace_answer.html", view=view, lanes=lanes)
-
-
 def _table(
     title: str, note: str, header: Sequence[str], rows: Sequence[Sequence[str]], code: str = ""
-) -> TableView:
-    return TableView(
+) -> Table:
+    return Table(
         title=title,
         note=note,
         header=tuple(header),
@@ -108,14 +62,14 @@ def _table(
     )
 
 
-def _lane(title: str, parts_us: Mapping[str, float], looks: Mapping[str, str]) -> LaneView:
+def _lane(title: str, parts_us: Mapping[str, float], looks: Mapping[str, str]) -> Bar:
     """A bar of the largest parts (a bar can show eight apart), the others together."""
     parts = [(name, us) for name, us in parts_us.items() if us > 0]
     if len(parts) > _MOST_PARTS:
         least = sorted(us for _, us in parts)[-(_MOST_PARTS - 1)]
         rest = sum(us for _, us in parts if us < least)
         parts = [*((name, us) for name, us in parts if us >= least), ("rest", rest)]
-    return LaneView(
+    return Bar(
         title,
         tuple(Segment(name, us, fmt_ms(us / 1e3), looks.get(name, "")) for name, us in parts),
     )
@@ -132,15 +86,10 @@ def _largest(parts: Mapping[str, float]) -> tuple[str, float]:
     return max(parts.items(), key=lambda item: item[1])
 
 
-@functools.singledispatch
-def _view(obj: Any) -> _View | None:
-    return None
-
-
-@_view.register
-def _(a: Idle) -> _View:
+@document_for(Idle)
+def _(a: Idle) -> Document:
     if not a.steps:
-        return _View("The device's idle time is not recorded.", a.warnings)
+        return Document("idle time", "The device's idle time is not recorded.", warnings=a.warnings)
     shares = a.shares()
     total = sum(shares.values())
     cause, share = _largest(shares)
@@ -149,15 +98,18 @@ def _(a: Idle) -> _View:
         sentence += f", mostly {_CAUSES[cause][0]} ({fmt_share(share)})"
     per_step = {_CAUSES[c][0]: us / len(a.steps) for c, us in a.total_us.items()}
     looks = dict(_CAUSES.values())
-    return _View(
-        f"{sentence}.", a.warnings, (_lane("Idle time of the mean step", per_step, looks),)
+    return Document(
+        "idle time",
+        f"{sentence}.",
+        warnings=a.warnings,
+        bars=(_lane("Idle time of the mean step", per_step, looks),),
     )
 
 
-@_view.register
-def _(a: Copies) -> _View:
+@document_for(Copies)
+def _(a: Copies) -> Document:
     if not a.kinds:
-        return _View("Copies are not recorded.", a.warnings)
+        return Document("copies", "Copies are not recorded.", warnings=a.warnings)
     n = max(a.n_steps, 1)
     first = a.kinds[0]
     where = f" ({first.memory})" if first.memory else ""
@@ -173,17 +125,18 @@ def _(a: Copies) -> _View:
         for c in a.kinds
     ]
     header = ("copy", "count", "bytes", "time", "rate", "while computing")
-    return _View(
+    return Document(
+        "copies",
         f"Most copy time: {first.direction}{where}, {fmt_ms(first.busy_us / 1e3 / n)} a step.",
-        a.warnings,
+        warnings=a.warnings,
         tables=(_table("Copies", "per step", header, rows),),
     )
 
 
-@_view.register
-def _(a: Kernels) -> _View:
+@document_for(Kernels)
+def _(a: Kernels) -> Document:
     if not a.kernels:
-        return _View("Kernels are not recorded.", a.warnings)
+        return Document("kernels", "Kernels are not recorded.", warnings=a.warnings)
     n = max(a.n_steps, 1)
     tensor = (
         "no matrix product, convolution or attention among them"
@@ -207,24 +160,25 @@ def _(a: Kernels) -> _View:
         f"{fmt_share(a.small_count_share)} of them are shorter than {SMALL_KERNEL_US:g} µs "
         f"({fmt_share(a.small_time_share)} of the time)"
     )
-    return _View(
+    return Document(
+        "kernels",
         f"{fmt_count(round(a.per_step, 1))} kernels a step; {tensor}; {small}.",
-        a.warnings,
-        (
+        warnings=a.warnings,
+        bars=(
             _lane(
                 "Kernel time of the mean step by family",
                 {f: us / n for f, us in a.family_us.items()},
                 {},
             ),
         ),
-        (_table("Top kernels", "per step", header, rows, "c"),),
+        tables=(_table("Top kernels", "per step", header, rows, "c"),),
     )
 
 
-@_view.register
-def _(a: LaunchQueue) -> _View:
+@document_for(LaunchQueue)
+def _(a: LaunchQueue) -> Document:
     if a.median_delay_us is None or a.empty_share is None:
-        return _View("The launch queue is not recorded.", a.warnings)
+        return Document("launch queue", "The launch queue is not recorded.", warnings=a.warnings)
     rows = [
         (
             s.name,
@@ -237,18 +191,19 @@ def _(a: LaunchQueue) -> _View:
         for s in a.steps[:_TOP]
     ]
     header = ("step", "launches", "median delay", "mean length", "longest", "empty")
-    return _View(
+    return Document(
+        "launch queue",
         f"The launch queue is empty {fmt_share(a.empty_share)} of the time; a launch waits "
         f"{fmt_ms(a.median_delay_us / 1e3)} (median).",
-        a.warnings,
+        warnings=a.warnings,
         tables=(_table("Launch queue by step", "", header, rows),),
     )
 
 
-@_view.register
-def _(a: Flops) -> _View:
+@document_for(Flops)
+def _(a: Flops) -> Document:
     if not a.ops:
-        return _View("FLOPs are not recorded.", a.warnings)
+        return Document("FLOPs", "FLOPs are not recorded.", warnings=a.warnings)
     n = max(a.n_steps, 1)
     busy = a.busy_tflop_per_s
     least = "At least " if a.n_unknown else ""
@@ -264,25 +219,27 @@ def _(a: Flops) -> _View:
         for o in a.ops[:_TOP]
     ]
     header = ("operator", "shapes", "count", "GFLOP", "TFLOP/s")
-    return _View(
+    return Document(
+        "FLOPs",
         f"{least}{fmt_number(a.per_step / 1e9)} GFLOP a step: {fmt_number(a.achieved_tflop_per_s)} "
         f"TFLOP/s over the whole step{while_busy}.",
-        a.warnings,
+        warnings=a.warnings,
         tables=(_table("FLOPs by operator and shapes", "per step", header, rows, "cc"),),
     )
 
 
-@_view.register
-def _(a: CriticalPath) -> _View:
+@document_for(CriticalPath)
+def _(a: CriticalPath) -> Document:
     rows = [(_short(name), fmt_ms(us / 1e3)) for name, us in a.top.items()][:_TOP]
     waits = [(name, fmt_ms(us / 1e3)) for name, us in a.event_waits.items()][:_TOP]
     share = fmt_share(a.bounds_us[a.bound_by] / a.wall_us if a.wall_us else None)
-    return _View(
+    return Document(
+        "critical path",
         f"Largest part of the critical path of {a.step} ({fmt_ms(a.wall_us / 1e3)}): "
         f"{_ON_THE_PATH[a.bound_by]}, {share}.",
-        a.warnings,
-        (_lane("Critical path", a.by_class_us, {}),) if a.wall_us else (),
-        (
+        warnings=a.warnings,
+        bars=(_lane("Critical path", a.by_class_us, {}),) if a.wall_us else (),
+        tables=(
             _table("Device activities on the path", "", ("activity", "time"), rows, "c"),
             _table(
                 "Event waits on the path", "as recorded", ("wait", "stream idle for"), waits, "."
@@ -291,10 +248,12 @@ def _(a: CriticalPath) -> _View:
     )
 
 
-@_view.register
-def _(a: Sequences) -> _View:
+@document_for(Sequences)
+def _(a: Sequences) -> Document:
     if not a.sequences:
-        return _View("No sequence of small kernels repeats.", a.warnings)
+        return Document(
+            "kernel sequences", "No sequence of small kernels repeats.", warnings=a.warnings
+        )
     n = max(a.n_steps, 1)
     rows = [
         (
@@ -306,11 +265,12 @@ def _(a: Sequences) -> _View:
         for s in a.sequences[:_TOP]
     ]
     best = a.sequences[0]
-    return _View(
+    return Document(
+        "kernel sequences",
         f"Fusing {len(best.names)} kernels that follow each other "
         f"{fmt_count(round(best.count / n, 1))} times a step would save at most "
         f"{fmt_ms(best.saved_at_most_us / 1e3 / n)} of it.",
-        a.warnings,
+        warnings=a.warnings,
         tables=(
             _table(
                 "Kernel sequences",
@@ -323,10 +283,10 @@ def _(a: Sequences) -> _View:
     )
 
 
-@_view.register
-def _(a: MemoryCurve) -> _View:
+@document_for(MemoryCurve)
+def _(a: MemoryCurve) -> Document:
     if not a.devices:
-        return _View("Memory is not recorded.", a.warnings)
+        return Document("memory curve", "Memory is not recorded.", warnings=a.warnings)
     first = a.devices[0]
     rows = [
         (
@@ -339,9 +299,10 @@ def _(a: MemoryCurve) -> _View:
         for d in a.devices
     ]
     header = ("device", "peak allocated", "peak reserved", "reached after", "events")
-    return _View(
+    return Document(
+        "memory curve",
         f"Peak on {first.device}: {fmt_bytes(first.peak_bytes)} allocated.",
-        a.warnings,
+        warnings=a.warnings,
         tables=(
             _table("Peaks", "", header, rows),
             *(t for d in a.devices for t in _peak_tables(d)),
@@ -349,7 +310,7 @@ def _(a: MemoryCurve) -> _View:
     )
 
 
-def _peak_tables(d: DeviceMemory) -> tuple[TableView, ...]:
+def _peak_tables(d: DeviceMemory) -> tuple[Table, ...]:
     title = f"Alive at the peak of {d.device}"
     phases = [(k, fmt_bytes(v)) for k, v in d.by_phase_bytes.items() if v]
     ops = [(k, fmt_bytes(v)) for k, v in d.by_op_bytes.items() if v][:_TOP]
@@ -359,10 +320,10 @@ def _peak_tables(d: DeviceMemory) -> tuple[TableView, ...]:
     )
 
 
-@_view.register
-def _(a: Modules) -> _View:
+@document_for(Modules)
+def _(a: Modules) -> Document:
     if not a.modules:
-        return _View("Modules are not recorded.", a.warnings)
+        return Document("modules", "Modules are not recorded.", warnings=a.warnings)
     n = max(a.n_steps, 1)
     rows = [
         (
@@ -375,17 +336,18 @@ def _(a: Modules) -> _View:
         for m in a.modules[:_TOP]
     ]
     header = ("module", "calls", "host", "of it backward", "device")
-    return _View(
+    return Document(
+        "modules",
         f"Costliest module: {a.modules[0].name or '(outside of any module)'}.",
-        a.warnings,
+        warnings=a.warnings,
         tables=(_table("Modules", "own ops, per step", header, rows, "c"),),
     )
 
 
-@_view.register
-def _(a: SourceLines) -> _View:
+@document_for(SourceLines)
+def _(a: SourceLines) -> Document:
     if not a.lines:
-        return _View("Source lines are not recorded.", a.warnings)
+        return Document("source lines", "Source lines are not recorded.", warnings=a.warnings)
     n = max(a.n_steps, 1)
     rows = [
         (
@@ -397,19 +359,20 @@ def _(a: SourceLines) -> _View:
         for s in a.lines[:_TOP]
     ]
     which = "lines of the calls" if a.of_calls else "lines of the functions' def"
-    return _View(
+    return Document(
+        "source lines",
         f"Costliest line: {a.lines[0].file}:{a.lines[0].line}.",
-        a.warnings,
+        warnings=a.warnings,
         tables=(
             _table("Source lines", f"{which}, per step", ("line", "ops", "host", "device"), rows),
         ),
     )
 
 
-@_view.register
-def _(a: Communication) -> _View:
+@document_for(Communication)
+def _(a: Communication) -> Document:
     if not a.collectives:
-        return _View("Collectives are not recorded.", a.warnings)
+        return Document("communication", "Collectives are not recorded.", warnings=a.warnings)
     n = max(a.n_steps, 1)
     rows = [
         (
@@ -424,16 +387,17 @@ def _(a: Communication) -> _View:
         for c in a.collectives[:_TOP]
     ]
     header = ("collective", "type", "bytes", "count", "time", "not hidden", "bus")
-    return _View(
+    return Document(
+        "communication",
         f"Communication takes {fmt_ms(a.busy_us / 1e3 / n)} a step; computing hides "
         f"{fmt_share(a.overlapped_share)} of it.",
-        a.warnings,
+        warnings=a.warnings,
         tables=(_table("Collectives", "per step", header, rows),),
     )
 
 
-@_view.register
-def _(a: Ranks) -> _View:
+@document_for(Ranks)
+def _(a: Ranks) -> Document:
     slow = ", ".join(map(str, a.stragglers))
     sentence = (
         f"The others wait for rank {slow}."
@@ -458,9 +422,10 @@ def _(a: Ranks) -> _View:
         for r in a.ranks
     ]
     header = ("rank", "step", "compute", "communication", "of it waiting", "came last")
-    return _View(
+    return Document(
+        "ranks",
         sentence,
-        a.warnings,
+        warnings=a.warnings,
         tables=(
             _table("Ranks", "per step", header, rows),
             _waits(a),
@@ -468,7 +433,7 @@ def _(a: Ranks) -> _View:
     )
 
 
-def _waits(a: Ranks) -> TableView:
+def _waits(a: Ranks) -> Table:
     """Each rank for each; of many ranks, for whom they wait."""
     if len(a.ranks) <= _FEW_RANKS:
         pairs = [
@@ -488,8 +453,8 @@ def _waits(a: Ranks) -> TableView:
     return _table("For whom the others wait", note, ("rank", "mean", "longest"), rows[:_TOP])
 
 
-@_view.register
-def _(a: Diff) -> _View:
+@document_for(Diff)
+def _(a: Diff) -> Document:
     rows = [
         (
             _short(c.name),
@@ -509,10 +474,11 @@ def _(a: Diff) -> _View:
         for name, (x, y) in parts.items()
         if x or y
     ]
-    return _View(
+    return Document(
+        "difference of two traces",
         f"A step took {fmt_ms(a.before_step_ms)} before and {fmt_ms(a.after_step_ms)} after "
         f"({fmt_ratio(a.ratio)} as fast, one run each).",
-        a.warnings,
+        warnings=a.warnings,
         tables=(
             _table("Parts of the step", "mean", ("class", "before", "after"), classes),
             _table("What changed", "per step", header, rows, "c"),

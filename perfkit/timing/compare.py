@@ -21,7 +21,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from perfkit._display import Shown, _report
+from perfkit._display import Shown
 from perfkit._printable import printable
 from perfkit.base.budget import scaled
 from perfkit.errors import UsageError
@@ -141,9 +141,6 @@ class Comparison(Shown):
             "detectable": self.detectable,
             "power_for_3_percent": self.power(),
         }
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return dict(_report().mime_bundle(self, "comparison"))
 
 
 def compare(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfkit._display import Shown, _report
+from perfkit._display import Shown
 from perfkit.machine import Provenance, stamp
 from perfkit.machine.busy import Busy
 from perfkit.timing._student import t_quantile
@@ -222,9 +222,6 @@ class RunSummary(Shown):
             "warnings": list(self.warnings),
             "provenance": self.provenance.to_dict(),
         }
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return dict(_report().mime_bundle(self, "run"))
 
 
 def summarize_run(facts: RunFacts) -> RunSummary:

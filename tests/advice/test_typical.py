@@ -9,7 +9,7 @@ from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_train
 
 from perfkit.advice import Profile, explain
 from perfkit.advice.typical import typical
-from perfkit.show.profile import _view
+from perfkit.show import document
 from perfkit.trace import breakdown, load
 
 
@@ -37,7 +37,9 @@ def _waits(*waits: float) -> Profile:
 
 def test_shares_are_those_of_all_steps_and_a_spread_is_said() -> None:
     profile = _steps(20, 20, 900, 20, 900, 20, 20, 20)
-    lane = _view(profile).lanes[0]
+    said = document(profile)
+    assert said is not None
+    lane = said.bars[0]
     shown = {s.label: s.value for s in lane.segments}
     assert shown["optimizer"] == pytest.approx(1.920 / 8)
     assert sum(shown.values()) == pytest.approx(9.920 / 8)

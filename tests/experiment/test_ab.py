@@ -319,10 +319,9 @@ def test_a_comparison_of_results_that_breaks_loses_no_times(monkeypatch):
 
 
 def test_figures_have_their_words():
-    from perfkit.show import sweep as pictures
 
     found = ab(sleeping, {"quick": False}, {"quick": True}, **SHORT)
-    picture = pictures.figure(found)
+    picture = show.figure(found)
     (axes,) = picture.axes
     assert len(axes.lines[-1].get_ydata()) == len(found.blocks)
-    assert found.sentence in pictures.alt_text(found)
+    assert found.sentence in show.alt_text(found)

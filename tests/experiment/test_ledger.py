@@ -229,7 +229,7 @@ def test_text_fits_the_terminal_and_names_refused_records(tmp_path: Path) -> Non
     assert "Note: A9.json was changed" in text
     assert "5.00×; counted here, 2026-01-02" in text
     for claim in IDS:
-        assert re.search(rf"^{claim} ", text, re.MULTILINE)
+        assert re.search(rf"^ *{claim} ", text, re.MULTILINE)
 
 
 def test_html_escapes_what_records_say() -> None:

@@ -332,17 +332,16 @@ def test_a_wall_clock_that_goes_backwards_is_harmless(monkeypatch):
 
 
 def test_a_sweep_as_a_figure_has_its_words():
-    from perfkit.show import sweep as pictures
 
     grid = {"ms": [20, 1, 5], "kind": ["a", "<b>"]}
     found = sweep(sleeping, grid, rounds=1, **SHORT)
-    (axes,) = pictures.figure(found).axes
+    (axes,) = show.figure(found).axes
     assert axes.get_xlabel() == "ms"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "5", "20"]
     lines = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
     assert set(lines) == {"kind a", "kind <b>"}
     assert all(times[2] >= 20.0 for times in lines.values())
-    words = pictures.alt_text(found)
+    words = show.alt_text(found)
     assert words.startswith("Time per step of 6 points. ")
     assert found.sentence in words
     assert "<b>" not in show.html(found).replace("&lt;b&gt;", "")

@@ -93,7 +93,7 @@ def test_names_are_escaped() -> None:
 
 def test_the_bundle_carries_the_numbers() -> None:
     result = _account()
-    bundle = show.mime_bundle(result, "memory")
+    bundle = show.mime_bundle(result)
     data = json.loads(json.dumps(bundle[show.RESULT_MIME]))
     assert data["type"] == "memory"
     assert data["peak_bytes"] == result.peak_bytes == sum(data["at_peak_bytes"].values())

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from perfkit.show._bar import _LOOK, Segment, bar, describe, text_bar
+from perfkit.show._bar import _LOOK, bar, describe, text_bar
+from perfkit.show.document import Segment
 
 SEGMENTS = (
     Segment("data wait", 71.0, "71.0 ms"),

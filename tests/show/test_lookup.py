@@ -24,20 +24,22 @@ def test_a_registered_type_wins() -> None:
     class Mine:
         pass
 
-    @show.text.register(Mine)
-    def _(obj: object) -> str:
-        return "mine"
+    @show.document_for(Mine)
+    def _(obj: object) -> show.Document:
+        return show.Document(name="mine", sentence="It is <mine>.")
 
-    assert show.text(Mine()) == "mine"
+    assert show.text(Mine()) == "It is <mine>."
+    assert "It is &lt;mine&gt;." in show.html(Mine())
+    assert show.markdown(Mine()) == "**It is \\<mine\\>.**\n"
 
 
-def test_every_room_with_results_has_a_renderer_that_imports() -> None:
+def test_every_room_with_results_has_a_module_that_imports() -> None:
     import importlib
 
-    for module in set(show._RENDERERS.values()):
-        renderer = importlib.import_module(module)
-        assert callable(renderer.text)
-        assert callable(renderer.html)
+    from perfkit.show.document import _HOMES
+
+    for module in set(_HOMES.values()):
+        importlib.import_module(module)
 
 
 def test_plain_text_needs_neither_jinja2_nor_matplotlib() -> None:

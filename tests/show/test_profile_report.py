@@ -13,7 +13,9 @@ import pytest
 from perfkit import show
 from perfkit.advice.profile import Profile, explain
 from perfkit.show import RESULT_MIME, _lesson
-from perfkit.show.profile import _lines_table, _step_name, _table_text, _view
+from perfkit.show._as_text import _table
+from perfkit.show.document import Document
+from perfkit.show.profile import _lines_table, _step_name
 from perfkit.trace.lines import Line, LineSamples
 from perfkit.trace.load import load
 
@@ -56,15 +58,21 @@ def profile(request: pytest.FixtureRequest) -> Profile:
     return explain(load(_trace(with_device=request.param)))
 
 
+def _document(profile: Profile) -> Document:
+    said = show.document(profile)
+    assert said is not None
+    return said
+
+
 def test_text_and_html_say_the_same(profile: Profile) -> None:
     text, shown = show.text(profile), html.unescape(show.html(profile))
-    view = _view(profile)
+    view = _document(profile)
     assert " ".join(text.split()).startswith(view.sentence)
     assert f">{view.sentence}</h3>" in shown
-    for line in (*view.foot, *view.warnings, view.step_line):
+    for line in (*view.foot, *view.warnings, *view.lines):
         assert line in shown
         assert " ".join(line.split()) in " ".join(text.split())
-    for lane in view.lanes:
+    for lane in view.bars:
         for segment in lane.segments:
             assert f"{segment.label} <b>{segment.shown}</b>" in shown
             assert re.search(rf"{segment.label} +{re.escape(segment.shown)}", text)
@@ -74,7 +82,7 @@ def test_text_and_html_say_the_same(profile: Profile) -> None:
 
 
 def test_the_bar_shows_the_mean_step_and_adds_up(profile: Profile) -> None:
-    lanes = _view(profile).lanes
+    lanes = _document(profile).bars
     assert len(lanes) == (2 if profile.breakdown.has_device else 1)
     for lane in lanes:
         assert sum(s.value for s in lane.segments) == pytest.approx(10.0)
@@ -84,7 +92,7 @@ def test_the_bar_shows_the_mean_step_and_adds_up(profile: Profile) -> None:
 
 
 def test_device_columns_stand_only_where_a_device_worked(profile: Profile) -> None:
-    operators = _view(profile).tables[0]
+    operators = _document(profile).tables[0]
     assert ("launches" in operators.header) == profile.breakdown.has_device
     assert operators.rows[0][0] == "aten::mm"
     assert operators.rows[0][4] == "1"  # calls per step, not of all three
@@ -146,7 +154,7 @@ def test_every_table_can_be_scrolled_and_unfolded_by_keyboard(profile: Profile) 
 
 
 def test_the_bundle_carries_text_html_and_the_numbers(profile: Profile) -> None:
-    bundle = show.mime_bundle(profile, "profile")
+    bundle = show.mime_bundle(profile)
     assert set(bundle) == {"text/plain", "text/html", RESULT_MIME}
     numbers = json.loads(json.dumps(bundle[RESULT_MIME]))
     assert numbers["type"] == "profile"
@@ -184,12 +192,12 @@ def test_only_lessons_that_exist_are_named(
     assert "lesson" not in show.text(profile).lower()
     assert "lesson" not in show.html(profile).lower()
     (tmp_path / "04-dataloader.ipynb").touch()
-    assert "lesson 04-dataloader" in show.text(profile)
-    assert "<code>04-dataloader</code>" in show.html(profile)
+    assert "Lesson: 04-dataloader" in show.text(profile)
+    assert "Lesson: 04-dataloader" in show.html(profile)
 
 
 def test_steps_have_names_that_people_use(profile: Profile) -> None:
-    steps = next(t for t in _view(profile).tables if t.title == "Every step on the host")
+    steps = next(t for t in _document(profile).tables if t.title == "Every step on the host")
     assert [row[0] for row in steps.rows] == ["step 0", "step 1", "step 2"]
     assert _step_name("train_step#4") == "train_step#4"
     # the data keeps the trace's name
@@ -216,4 +224,4 @@ def test_below_a_framework_the_packages_lines_are_named_in_a_table_that_fits() -
     ]
     assert found.rows[0][3].startswith("Trainer.training_step: loss = ")
     assert "called from cell [3], line 5" in found.note
-    assert max(len(row) for row in _table_text(found).splitlines()) <= 96
+    assert max(len(row) for row in _table(found).splitlines()) <= 96

@@ -195,7 +195,7 @@ def test_the_profile_report_holds_it_above_the_tables() -> None:
 
 
 def test_page_is_whole_scrubbed_and_calls_nobody(tmp_path: Path) -> None:
-    from perfkit.show.page import page, save
+    from perfkit.show.files import page, save
 
     sim = gpu_training(3)
     sim.host("/home/alice/train.py(3): <img src=x onerror=1>", 1_100, 900)

@@ -1,0 +1,287 @@
+"""What a result says, as data: the one thing that every form of it is made from.
+
+A result's room knows figures; a module of this room makes a :class:`Document` of them, under
+:func:`document_for`; and one renderer each makes text, HTML, Markdown and a figure of any
+document. So the forms cannot drift apart, and whoever adds a result writes one function.
+
+A document holds plain words. Escaping is the renderers' business, and so is layout: the first
+screen is the sentence, its doubts, the bars and at most three findings; everything else folds.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "Bar",
+    "Cell",
+    "Document",
+    "Finding",
+    "Fold",
+    "Picture",
+    "Segment",
+    "Table",
+    "document",
+    "document_for",
+]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One class of a bar.
+
+    Attributes:
+        label: what it is called.
+        value: its size, in the unit of the whole bar; not negative.
+        shown: the value with its unit, as printed in the legend.
+        look: a name of the palette (orange, sky, green, yellow, blue, vermilion, purple, grey,
+            hollow); empty for the next in that order.
+    """
+
+    label: str
+    value: float
+    shown: str
+    look: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Parts of a whole, e.g. the classes of a median step.
+
+    Attributes:
+        title: what the whole is.
+        segments: its parts, in the order of the picture.
+        parts: what a part is, for the head of the legend.
+        quantity: what is measured, for the head of the legend.
+    """
+
+    title: str
+    segments: tuple[Segment, ...]
+    parts: str = "class"
+    quantity: str = "time"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to change, with what speaks for it; empty strings where there is nothing to say.
+
+    Attributes:
+        title: what was found.
+        tag: beside it: the bound of the gain, or how often.
+        source: the line of code that it is about.
+        facts: the evidence.
+        code: what to do, as code; its lines are never wrapped.
+        lead: what introduces the code.
+        small: below it: how the bound was worked out, which lesson explains it.
+    """
+
+    title: str
+    tag: str = ""
+    source: str = ""
+    facts: tuple[str, ...] = ()
+    code: str = ""
+    lead: str = ""
+    small: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell with more than a value.
+
+    Attributes:
+        text: the value.
+        small: lines below it.
+        fold: what ``folded`` is called.
+        folded: lines that are shown when asked for; not in plain text.
+    """
+
+    text: str
+    small: tuple[str, ...] = ()
+    fold: str = ""
+    folded: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of formatted cells.
+
+    Attributes:
+        header: one title per column.
+        rows: the cells. Without rows, the table is not shown.
+        title: what the table lists.
+        note: a remark beside the title: units, how many of how many.
+        align: ``<`` or ``>`` per column; by default the first column to the left and all others
+            to the right.
+        code: ``c`` for columns that hold code (monospaced in HTML), ``.`` for others.
+        open: shown unfolded in HTML.
+        brief: part of the first screen of the text; the others come with ``print()`` and ``-v``.
+        wrap: a long last column is wrapped in text, not cut.
+        anchors: names by which a link finds a row; none, or one per row.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str | Cell, ...], ...]
+    title: str = ""
+    note: str = ""
+    align: str = ""
+    code: str = ""
+    open: bool = False
+    brief: bool = True
+    wrap: bool = False
+    anchors: tuple[str, ...] = ()
+
+    @property
+    def sides(self) -> str:
+        """``align``, with its default filled in."""
+        return self.align or "<" + ">" * (len(self.header) - 1)
+
+    @property
+    def heading(self) -> str:
+        """Title and note in a line."""
+        return f"{self.title} ({self.note})" if self.note else self.title
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Text to be shown as it is, e.g. a traceback or the end of a run's output."""
+
+    title: str
+    body: str
+
+
+class Picture(Protocol):
+    """A drawing that a bar cannot be: it draws itself in every form, and says itself in words."""
+
+    @property
+    def title(self) -> str:
+        """What it shows."""
+
+    @property
+    def words(self) -> str:
+        """The picture in words: its text alternative."""
+
+    @property
+    def folds(self) -> bool:
+        """Whether it is behind the first screen."""
+
+    def as_text(self) -> str:
+        """For a terminal."""
+
+    def as_html(self) -> str:
+        """HTML, its texts escaped."""
+
+    def draw(self, axes: Axes) -> None:
+        """With matplotlib."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """Everything that a result says, in order.
+
+    Attributes:
+        name: what kind of result it is, e.g. ``"comparison"``.
+        sentence: the answer.
+        lines: what belongs to the answer: extent, spread, how it was found.
+        warnings: what is doubtful; shown as one sentence.
+        advice: what would help, where it needs no evidence.
+        bars: parts of a whole.
+        pictures: other drawings.
+        findings: what to change, the most useful first; ``findings_title`` is above them.
+        more_findings: those that are behind the first screen.
+        tables: the figures.
+        folds: long texts.
+        sections: documents within this one, shown below its tables.
+        foot: where the figures come from.
+        kind: the ``"type"`` under which a notebook keeps the numbers; empty where it keeps none.
+        draw: makes the figure, where it is not one of bars and pictures; ``drawn`` says it in
+            words.
+    """
+
+    name: str
+    sentence: str
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    bars: tuple[Bar, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    findings_title: str = "What to do"
+    more_findings: tuple[Finding, ...] = ()
+    more_title: str = "Also found"
+    tables: tuple[Table, ...] = ()
+    folds: tuple[Fold, ...] = ()
+    sections: tuple[Document, ...] = ()
+    foot: tuple[str, ...] = ()
+    kind: str = ""
+    draw: Callable[[], Figure] | None = None
+    drawn: str = ""
+
+
+# prefix of the module of a result's class -> the module that makes its document
+_HOMES = {
+    "perfkit.advice": "perfkit.show.profile",
+    "perfkit.advice.synclint": "perfkit.show.synclint",
+    "perfkit.advice.trace_report": "perfkit.show.trace_report",
+    "perfkit.experiment": "perfkit.show.runs",
+    "perfkit.experiment.ab": "perfkit.show.sweep",
+    "perfkit.experiment.batch": "perfkit.show.sweep",
+    "perfkit.experiment.compare_runs": "perfkit.show.compare_runs",
+    "perfkit.experiment.same": "perfkit.show.same",
+    "perfkit.experiment.sweep": "perfkit.show.sweep",
+    "perfkit.experiment.tune": "perfkit.show.sweep",
+    "perfkit.machine": "perfkit.show.machine",
+    "perfkit.memory": "perfkit.show.memory",
+    "perfkit.memory.crossings": "perfkit.show.crossings",
+    "perfkit.timing": "perfkit.show.timing",
+    "perfkit.trace": "perfkit.show.trace_answers",
+    "perfkit.trace.breakdown": "perfkit.show.profile",
+}
+
+_Maker = TypeVar("_Maker", bound=Callable[[Any], "Document | None"])
+
+
+@functools.singledispatch
+def _made(obj: Any) -> Document | None:
+    """The document of ``obj``; None for a type without one."""
+    return None
+
+
+def document_for(cls: type) -> Callable[[_Maker], _Maker]:
+    """Register the function that makes the document of a result type; a decorator."""
+
+    def register(make: _Maker) -> _Maker:
+        _made.register(cls, make)
+        return make
+
+    return register
+
+
+def document(obj: Any) -> Document | None:
+    """What ``obj`` says; None where nobody has told how.
+
+    The module that knows is imported when somebody asks for the first document of its room.
+    """
+    if isinstance(obj, Document):
+        return obj
+    # a list of results is a result of the room of what it holds
+    one = obj[0] if type(obj) in (list, tuple) and obj else obj
+    for cls in type(one).__mro__:
+        own = cls.__dict__.get("shown_by", "")
+        parts = cls.__module__.split(".")
+        homes = (_HOMES.get(".".join(parts[:n])) for n in range(len(parts), 1, -1))
+        home = own or next(filter(None, homes), None)
+        if home is not None:
+            importlib.import_module(home)
+            break
+    return _made(obj)
