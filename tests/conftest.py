@@ -1,4 +1,4 @@
-"""What every test must leave behind: nothing."""
+"""How tests are run, and what each must leave behind: nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from tiers import Tiers
 
 # how long an example takes depends on what else the machine does
 settings.register_profile("perfkit", deadline=None)
@@ -26,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Tiers())
     home = tempfile.TemporaryDirectory(prefix="perfkit-home-")
     before = os.environ.get("PERFKIT_HOME")
     os.environ["PERFKIT_HOME"] = home.name

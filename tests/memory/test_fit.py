@@ -410,3 +410,10 @@ def test_the_model_is_made_once() -> None:
 
     will_it_fit(model, _batch, batch=4, loss=cross_entropy)
     assert len(made) == 1
+
+
+def test_the_margin_is_what_its_reason_says() -> None:
+    fit = will_it_fit(_cnn(), _batch, batch=4, gpus_gb=())
+    assert fit.with_margin_bytes == pytest.approx(1.05 * fit.peak_bytes + 1e9, abs=1)
+    assert fit.margin_reason.startswith("margin: 1 GB ")
+    assert " 5 % of the peak " in fit.margin_reason

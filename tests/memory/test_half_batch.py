@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from perfkit.memory.account import MemoryAccount, account
+from perfkit.memory.account import MemoryAccount, _half_batch, account
+from perfkit.memory.categories import INPUTS
 
 
 def _cnn() -> nn.Module:
@@ -136,3 +138,18 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
     for result in (accountant.result, no_model, unknown):
         assert result.half_batch_peak_bytes is None
         assert "half the batch" not in str(result).lower()
+
+
+@pytest.mark.parametrize(
+    ("unknown", "saving", "said"),
+    [(10, 40, True), (11, 40, False), (0, 5, True), (0, 4, False)],
+)
+def test_it_is_predicted_where_little_is_unknown_and_something_is_saved(
+    unknown: int, saving: int, said: bool
+) -> None:
+    point: Any = SimpleNamespace(by_category={INPUTS: 1})
+    totals: Any = SimpleNamespace(curve=[point], half_batch_bytes=100 - saving)
+    parts = {"other": 7}, {"other": 7 + unknown}, {"other": 7 + unknown}
+    assert _half_batch(totals, parts, 100, 0) == (100 - saving if said else None)
+    totals.curve = []  # no batch was seen
+    assert _half_batch(totals, parts, 100, 0) is None

@@ -174,6 +174,22 @@ def test_a_tensor_that_grows() -> None:
     assert leak.bytes_per_step == 256
 
 
+def test_what_stays_is_found_beneath_what_comes_and_goes() -> None:
+    """All of one line: the bytes alive go up and down, but from ever more steps some stay."""
+    recent: deque[Tensor] = deque(maxlen=4)
+    kept: list[Tensor] = []
+    numbers = itertools.count()
+
+    def step() -> None:
+        number = next(numbers)
+        keep, large = number % 3 == 0, number // 10 % 2
+        made = torch.zeros(512 if keep else 4096 + 4096 * large)
+        (kept if keep else recent).append(made)
+
+    report = find_leaks(step, n=40)
+    assert any(leak.holder.startswith("kept ") for leak in report.leaks), report
+
+
 def test_a_clean_loop_of_200_steps_has_none() -> None:
     model = _model()
     optimizer = torch.optim.Adam(model.parameters())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import sys
 import time
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from perfkit.errors import UsageError
 from perfkit.machine.busy import Busy, BusyMark
 from perfkit.timing.compare import compare
+from perfkit.timing.paired import ratio_interval
 from perfkit.words import fmt_share
 
 
@@ -372,3 +374,21 @@ def test_the_variable_scales_the_budget(clock, monkeypatch) -> None:
     )  # fmt: skip
     assert c.stopped == "time budget"
     assert 8 < c.duration_s <= 10
+
+
+def test_few_geometrically_spaced_looks_decide_when_to_stop(clock, monkeypatch) -> None:
+    """Each look may be lucky: one after every block would stop too early, and too sure."""
+    looks = []
+
+    def looked(slow, fast):
+        looks.append(len(slow))
+        return ratio_interval(slow, fast)
+
+    monkeypatch.setattr(sys.modules[compare.__module__], "ratio_interval", looked)
+    random = np.random.default_rng(0)  # so wide that the interval is never tight
+    compare(
+        lambda: clock.advance_ms(random.uniform(20, 180)), lambda: clock.advance_ms(100),
+        clock=clock, budget_s=1e4, max_blocks=60,
+    )  # fmt: skip
+    assert looks[:6] == [6, 9, 14, 21, 32, 48]
+    assert set(looks[6:]) <= {60}  # the result

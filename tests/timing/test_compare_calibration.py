@@ -13,12 +13,13 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import pytest
+from tiers import draws
 
 from perfkit.machine.busy import Busy
 from perfkit.timing.compare import Comparison, compare
 from perfkit.timing.drift import Conditions
 
-RUNS = 90
+RUNS = draws(full=1800, few=90)
 # 5 % of the runs, and two standard deviations of that count
 MOST_ALARMS = 0.05 * RUNS + 2 * math.sqrt(0.05 * 0.95 * RUNS)
 NOISES = ("jitter", "spikes", "drift", "load", "bursts", "everything")
@@ -85,6 +86,7 @@ def simulated(clock, seed: int, noise: str, *, gain: float) -> Comparison:
     )
 
 
+@pytest.mark.long
 def test_identical_arms_differ_in_at_most_five_percent_of_comparisons(clock) -> None:
     seen = [simulated(clock, s, NOISES[s % 6], gain=1.0) for s in range(RUNS)]
     alarms = [c.sentence for c in seen if c.different]
@@ -94,6 +96,7 @@ def test_identical_arms_differ_in_at_most_five_percent_of_comparisons(clock) -> 
         assert c.different == (not c.sentence.startswith("No difference seen"))
 
 
+@pytest.mark.long
 def test_five_percent_is_found_in_most_comparisons(clock) -> None:
     seen = [simulated(clock, 10_000 + s, NOISES[s % 6], gain=1.05) for s in range(RUNS)]
     found = [c for c in seen if c.different and c.ratio > 1]

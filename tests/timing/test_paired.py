@@ -6,17 +6,19 @@ import math
 
 import numpy as np
 import pytest
+from tiers import draws
 
 from perfkit.errors import MeasurementError, UsageError
 from perfkit.timing.paired import _signed_rank, ratio_interval
 
 from .machines import MACHINES, both_arms
 
-TRIALS = 300
+TRIALS = draws(full=3000, few=300)
 # 5 % of the trials, and two standard deviations of that count
 MOST_ALARMS = 0.05 * TRIALS + 2 * math.sqrt(0.05 * 0.95 * TRIALS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [3, 4, 5, 6, 7, 12, 40])
 @pytest.mark.parametrize("machine", MACHINES)
 def test_equal_arms_look_different_in_at_most_five_percent(machine: str, n: int) -> None:
@@ -25,6 +27,7 @@ def test_equal_arms_look_different_in_at_most_five_percent(machine: str, n: int)
     assert alarms <= MOST_ALARMS, alarms
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_interval_holds_the_true_ratio(machine: str) -> None:
     random = np.random.default_rng(MACHINES.index(machine))

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from tiers import draws
 
 from perfkit.show import text
 from perfkit.timing.drift import Conditions, conditions, drift
@@ -14,7 +15,7 @@ from perfkit.timing.power import detectable, power
 
 from .machines import both_arms
 
-TRIALS = 300
+TRIALS = draws(full=3000, few=300)
 
 
 def found_share(n: int, noise: float, effect: float, seed: int) -> float:
@@ -27,12 +28,14 @@ def found_share(n: int, noise: float, effect: float, seed: int) -> float:
     return found / TRIALS
 
 
+@pytest.mark.long
 def test_three_percent_is_found_at_the_noise_that_is_stated() -> None:
     """Letters with a spread of 3 %: 30 blocks nearly always find 3 %, 6 blocks do not."""
     assert found_share(30, 0.03, 0.03, seed=1) >= 0.9
     assert found_share(6, 0.03, 0.03, seed=2) <= 0.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "noise"), [(8, 0.02), (12, 0.03), (40, 0.05)])
 def test_the_detectable_effect_is_found_in_about_four_of_five(n: int, noise: float) -> None:
     random = np.random.default_rng(n)

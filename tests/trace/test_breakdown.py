@@ -274,3 +274,15 @@ def test_a_collective_in_a_thread_of_its_own_is_communication() -> None:
     assert found.shares()["other"] == pytest.approx(0.05)
     assert "communication" in str(found)
     assert "communication" not in str(breakdown(load(cpu_training(3).json())))
+
+
+def test_a_wait_beats_a_copy_that_runs_meanwhile() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.host("autograd::engine::evaluate_function: X", 50, 600, tid=ENGINE)
+    sim.call("cudaDeviceSynchronize", 100, 300, tid=ENGINE)
+    sim.copy("HtoD (Pageable -> Device)", 200, 150, 300, 90)
+    sim.copy("HtoD (Pageable -> Device)", 500, 100, 560, 30)
+    host = _host(sim)
+    assert host["sync"] == 300
+    assert host["copy"] == 100  # and the one beneath the wait is none

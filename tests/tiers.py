@@ -1,0 +1,56 @@
+"""What is run when: draws of calibrations, cells of the lessons (nbval), and who runs what."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# Cells measure for this share of their budgets: the tests compare facts, which do not need them.
+BUDGET_SCALE = "0.2"
+
+
+def draws(full: int, few: int) -> int:
+    """How many times a calibration draws: ``full`` under ``make test-long``."""
+    return full if "PERFKIT_TEST_LONG" in os.environ else few
+
+
+def _is_cell(item: pytest.Item) -> bool:
+    return item.path.suffix == ".ipynb"
+
+
+class ByFunction(LoadScopeScheduling):
+    """A worker gets a whole notebook, which has one kernel, or one test with all its parameters."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path, _, name = nodeid.partition("::")
+        return path if path.endswith(".ipynb") else f"{path}::{name.partition('[')[0]}"
+
+
+class Tiers:
+    """A plugin: small budgets for cells, and a failed one is run again with those before it."""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> Iterator[None]:
+        found = list(items)
+        yield
+        if config.getoption("lf", False):  # absent without the cache
+            wanted = {item.path for item in items if _is_cell(item)}
+            kept = set(items)
+            items[:] = [item for item in found if item in kept or item.path in wanted]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            if _is_cell(item):
+                patch.setenv("PERFKIT_BUDGET_SCALE", BUDGET_SCALE)
+            return (yield)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> ByFunction:
+        return ByFunction(config, log)
