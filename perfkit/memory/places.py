@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from perfkit._user_code import cell_names, where
+from perfkit.base.statement import statement
 from perfkit.memory.categories import OTHER, by_name
 from perfkit.memory.ledger import Totals
 
@@ -160,8 +160,8 @@ def function_lines(totals: Totals) -> tuple[FunctionLine, ...]:
 
 
 def source_of(place_file: str, line: int) -> str:
-    """The text of a source line, stripped; empty where it cannot be found."""
-    return linecache.getline(place_file, line).strip() if place_file else ""
+    """What a source line says (see :mod:`perfkit.base.statement`); empty without a source."""
+    return statement(place_file, line) if place_file else ""
 
 
 def _without_zeros(parts: Mapping[str, int]) -> dict[str, int]:

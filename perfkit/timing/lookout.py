@@ -7,7 +7,6 @@ takes some 10 µs, so watching costs less than 0.1 % of the run (``tests/bench``
 
 from __future__ import annotations
 
-import linecache
 import sys
 import threading
 from collections import Counter
@@ -16,6 +15,7 @@ from types import CodeType, FrameType
 
 from perfkit._instrument import Instrument
 from perfkit._user_code import cell_names, is_user_code, tells_something, where
+from perfkit.base.statement import statement
 
 __all__ = ["Lookout"]
 
@@ -121,7 +121,5 @@ def _told(place: _Place, cells: Mapping[str, object]) -> str:
     file, line, function = place
     if not is_user_code(file):
         return f"{function} ({where(file, line, cells)})"
-    source = linecache.getline(file, line).strip()
-    if len(source) > _LONGEST_SOURCE:
-        source = source[: _LONGEST_SOURCE - 1] + "…"
+    source = statement(file, line, longest=_LONGEST_SOURCE)
     return f"{source or function} ({where(file, line, cells)})"

@@ -66,6 +66,7 @@ class StepBreakdown:
         host_ns: host class → ns.
         device_ns: device class → ns; empty without a device.
         idle_ns: the device's idle time, by what the host did meanwhile: host class → ns.
+        n_fetches: how often a DataLoader was asked for a batch in it.
     """
 
     name: str
@@ -74,6 +75,7 @@ class StepBreakdown:
     host_ns: Mapping[str, int]
     device_ns: Mapping[str, int]
     idle_ns: Mapping[str, int]
+    n_fetches: int = 0
 
     @property
     def is_empty(self) -> bool:
@@ -177,6 +179,7 @@ def breakdown(trace: Trace, steps: Steps | None = None) -> Breakdown:
     host = host_layers(trace, steps)
     device, device_warnings = device_layers(trace)
     cells = paint(steps.start_ns, steps.end_ns, [host[c] for c in HOST_PRIORITY[:-1]], device)
+    n_fetches = _fetches(trace, steps)
     result = []
     for index, name in enumerate(steps.names):
         cell = cells[index]
@@ -193,9 +196,17 @@ def breakdown(trace: Trace, steps: Steps | None = None) -> Breakdown:
                 host_ns={c: by_host[c] for c in HOST_CLASSES},
                 device_ns=by_device,
                 idle_ns={c: idle[c] for c in HOST_CLASSES} if device else {},
+                n_fetches=int(n_fetches[index]),
             )
         )
     return Breakdown(tuple(result), steps.how_found, (*steps.warnings, *device_warnings))
+
+
+def _fetches(trace: Trace, steps: Steps) -> Int64:
+    """How often a DataLoader was asked for a batch, in each step."""
+    rows = trace.is_a(Category.OP, Category.ANNOTATION) & trace.named(is_data_wait)
+    inside = steps.containing(trace.start_ns[rows & (trace.thread == steps.thread)])
+    return np.bincount(inside[inside >= 0], minlength=len(steps)).astype(np.int64)
 
 
 def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:

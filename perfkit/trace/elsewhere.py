@@ -12,7 +12,7 @@ import bisect
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from perfkit.trace.lines import LineSamples, Sample, common_frame
@@ -21,6 +21,8 @@ from perfkit.words import fmt_s, fmt_share
 # A step like the recorded ones takes at most so many times their median, and at most so many
 # times the longest of them.
 _MEDIANS, _LONGEST = 2.0, 1.25
+# A recorded step that takes so many times their median is no measure for others.
+_FAR = 3.0
 # What a scheduler does to any step, in seconds.
 _SLACK_S = 0.002
 # Below these it is not worth a word.
@@ -33,6 +35,8 @@ _MOST_ORDINARY = 2000
 _NEARLY_ALL = 0.85
 _MOSTLY = 0.6
 _LONGEST_SOURCE = 60
+# Slow steps of which none takes this many times as much more as another are alike.
+_ALIKE = 1.25
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Stretch:
         when: ``before the first step ended``, ``in every 10th step`` …
         seconds: what it took beyond steps like the recorded ones.
         n_steps: how many steps it is spread over; 0 where it is in none.
+        excess_s: what each of these took beyond a step like the recorded ones, by time.
+        numbers: which steps these are, from 1.
         place: the innermost line below which most of it ran, or the line most often seen in it;
             empty where too few samples were taken.
         source: that line's source.
@@ -57,19 +63,37 @@ class Stretch:
     source: str = ""
     share: float = 0.0
     below: str = ""
+    excess_s: tuple[float, ...] = ()
+    numbers: tuple[int, ...] = ()
 
     def words(self) -> str:
         """The same in words."""
-        when = self.when
-        if self.n_steps > 1:
-            each = f"{fmt_s(self.seconds / self.n_steps)} more each"
-            when = f"{when[:-1]}; {each})" if when.endswith(")") else f"{when} ({each})"
+        when = self._when()
         if not self.place:
             return f"{fmt_s(self.seconds)} {when}"
         most = "mostly" if self.share >= _MOSTLY else f"{fmt_share(self.share)} of it"
         source = f": {_shortened(self.source)}" if self.source else ""
         below = f", below {_shortened(self.below)}" if self.below else ""
         return f"{fmt_s(self.seconds)} {when}, {most} at {self.place}{source}{below}"
+
+    def _when(self) -> str:
+        """Which steps, and what each of them took more: one figure only where they are alike."""
+        if self.n_steps < 2 or len(self.excess_s) < 2:
+            return self.when
+        least, most = fmt_s(min(self.excess_s)), fmt_s(max(self.excess_s))
+        if max(self.excess_s) <= _ALIKE * min(self.excess_s):
+            each = f"{fmt_s(statistics.fmean(self.excess_s))} more each"
+        elif len(self.numbers) <= _MOST_NAMED:
+            *some, last = (
+                f"{number} ({fmt_s(excess)} more)"
+                for number, excess in zip(self.numbers, self.excess_s, strict=True)
+            )
+            return f"in steps {', '.join(some)} and {last}"
+        else:
+            each = f"{least} to {most} more each"
+        if self.when.endswith(")"):
+            return f"{self.when[:-1]}; {each})"
+        return f"{self.when} ({each})"
 
 
 @dataclass(frozen=True)
@@ -149,7 +173,9 @@ def elsewhere(
     if not recorded_ms or not step_ends_s:
         return None
     like_s = statistics.median(recorded_ms) / 1e3
-    limit_s = max(_MEDIANS * like_s, _LONGEST * max(recorded_ms) / 1e3) + _SLACK_S
+    # a recorded step that is far longer than the others holds something else itself
+    alike = [ms / 1e3 for ms in recorded_ms if ms <= _FAR * 1e3 * like_s]
+    limit_s = max(_MEDIANS * like_s, _LONGEST * max(alike)) + _SLACK_S
     times = [s.at_s for s in samples]
 
     def inside(spans: Sequence[tuple[float, float]]) -> list[Sample]:
@@ -158,29 +184,40 @@ def elsewhere(
             found += samples[bisect.bisect_left(times, begin) : bisect.bisect_right(times, end)]
         return found
 
-    def stretch(when: str, spans: Sequence[tuple[float, float]], n: int) -> Stretch:
-        lost_s = sum(end - begin for begin, end in spans) - n * like_s
+    def stretch(when: str, spans: Sequence[tuple[float, float]], steps: Sequence[int]) -> Stretch:
+        """``steps`` are the indices of the steps that the spans are; none where they are none."""
+        excess_s = tuple(end - begin - (like_s if steps else 0.0) for begin, end in spans)
+        found = Stretch(
+            when,
+            sum(excess_s),
+            len(steps),
+            excess_s=excess_s if steps else (),
+            numbers=tuple(i + 1 for i in steps),
+        )
         seen = inside(spans)
         around = common_frame(seen, ordinary) if len(seen) >= _LEAST_SAMPLES else None
         if around is not None:
-            return Stretch(when, lost_s, n, around.place, around.source, around.share, around.below)
+            return replace(
+                found, place=around.place, source=around.source, share=around.share,
+                below=around.below,
+            )  # fmt: skip
         top = lines_of(seen).by_line()[:1]
         if not top or top[0].n_samples < _LEAST_SAMPLES:
-            return Stretch(when, lost_s, n)
-        return Stretch(when, lost_s, n, top[0].place, top[0].source, top[0].share)
+            return found
+        return replace(found, place=top[0].place, source=top[0].source, share=top[0].share)
 
     ordinary = inside([(b, e) for b, e in step_ends_s[1:] if e - b <= limit_s][:_MOST_ORDINARY])
     slow = [i for i, (begin, end) in enumerate(step_ends_s) if end - begin > limit_s]
     found = []
     if slow and slow[0] == 0:
-        found.append(stretch("before the first step ended", [step_ends_s[0]], 1))
+        found.append(stretch("before the first step ended", [step_ends_s[0]], [0]))
         slow = slow[1:]
     for some in _by_weight(slow, [end - begin - like_s for begin, end in step_ends_s]):
         when = _which(some, len(step_ends_s))
-        found.append(stretch(when, [step_ends_s[i] for i in some], len(some)))
+        found.append(stretch(when, [step_ends_s[i] for i in some], some))
     last_s = step_ends_s[-1][1]
     if ended_s - last_s > limit_s:
-        found.append(stretch("after the last step", [(last_s, ended_s)], 0))
+        found.append(stretch("after the last step", [(last_s, ended_s)], []))
     return Elsewhere(
         region_s=ended_s - began_s if region_s is None else region_s,
         n_steps=len(step_ends_s) if n_steps is None else n_steps,

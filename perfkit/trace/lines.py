@@ -20,7 +20,6 @@ forgotten or counted is a matter of times, decided when the result is read.
 
 from __future__ import annotations
 
-import linecache
 import os
 import re
 import sys
@@ -34,6 +33,7 @@ from types import CodeType, FrameType
 
 from perfkit._instrument import Failure, Instrument
 from perfkit._user_code import cell_names, is_user_code, package_path, where
+from perfkit.base.statement import statement
 
 SAMPLES_PER_S = 100.0
 BACKGROUND_PER_S = 20.0
@@ -62,7 +62,8 @@ class Line:
         line: line number in it.
         where: what to call it: ``cell [3], line 7`` or ``train.py:12``.
         function: the function it is in.
-        text: the source line, stripped; empty where it cannot be found.
+        text: the statement that begins there (see :mod:`perfkit.base.statement`); empty where
+            there is no source.
         n_samples: in how many samples it was the innermost line of user code.
         share: the same as a share of all samples of the step's thread.
         in_data_wait: it ran inside a DataLoader's ``__next__`` (data loading without workers).
@@ -472,7 +473,7 @@ def common_frame(
 
 
 def _source(line: tuple[CodeType, int]) -> str:
-    return linecache.getline(line[0].co_filename, line[1]).strip()
+    return statement(line[0].co_filename, line[1])
 
 
 def _function(code: CodeType) -> str:
@@ -504,7 +505,7 @@ def _line(key: _Key, count: int, n: int, cells: object, is_framework: bool) -> L
         line=key.line,
         where=where(file, key.line, cells),  # type: ignore[arg-type]
         function=key.code.co_name,
-        text=linecache.getline(file, key.line).strip(),
+        text=statement(file, key.line),
         n_samples=count,
         share=count / n,
         in_data_wait=key.in_data_wait,
@@ -512,9 +513,7 @@ def _line(key: _Key, count: int, n: int, cells: object, is_framework: bool) -> L
         library_function=key.called,
         inner="" if inner is None else f"{package_path(inner.co_filename)}:{key.inner_line}",
         inner_function="" if inner is None else _function(inner),
-        inner_text=(
-            "" if inner is None else linecache.getline(inner.co_filename, key.inner_line).strip()
-        ),
+        inner_text="" if inner is None else statement(inner.co_filename, key.inner_line),
         is_framework=is_framework,
     )
 

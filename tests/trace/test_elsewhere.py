@@ -120,6 +120,20 @@ def test_single_slow_steps_are_numbered() -> None:
     assert "in steps 7 and 12" in _of(lengths, {}).sentence()
 
 
+def test_unequal_slow_steps_are_each_told() -> None:
+    """ "231 ms more each" of steps that took 300 and 163 ms more is true of neither."""
+    lengths = [0.1] * 20
+    lengths[10], lengths[15] = 3.1, 1.6
+    said = _of(lengths, {}).sentence()
+    assert "4.50 s in steps 11 (3.00 s more) and 16 (1.50 s more), mostly at" in said
+    assert "each" not in said
+    for i, length in zip(range(3, 20, 4), (3.1, 1.6, 2.0, 2.9, 1.9), strict=False):
+        lengths[i] = length
+    said = _of(lengths, {}).sentence()
+    assert "(4, 8, 11 …; 1.50 s to 3.00 s more each)" in said
+    assert "more each" not in _of([0.1, 0.1, 3.1] + [0.1] * 9, {}).sentence()
+
+
 def test_later_steps_that_are_all_longer_are_counted() -> None:
     lengths = [0.1] * 8 + [0.3, 0.31] * 20
     lengths[15] = 0.1
@@ -132,6 +146,19 @@ def test_a_few_slow_steps_are_worth_no_headline() -> None:
     found = _of(lengths, {})
     assert not found.is_most
     assert found.sentence().startswith("Part of this code's time")
+
+
+def test_an_evaluation_in_a_recorded_step_is_no_measure_for_later_ones() -> None:
+    lengths = [0.1] * 30
+    lengths[4] = lengths[14] = lengths[24] = 3.0
+    samples = [Sample(0.0, None)]
+    ends, at = [], 0.0
+    for length in lengths:
+        ends.append((at, at + length))
+        at += length
+    found = elsewhere(ends, 0.0, at, [1e3 * x for x in lengths[2:8]], samples, _lines_of)
+    assert found is not None
+    assert [s.numbers for s in found.stretches] == [(5, 15, 25)]
 
 
 def test_nothing_recorded_says_nothing() -> None:
