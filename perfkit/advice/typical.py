@@ -1,9 +1,9 @@
 """The steps whose shares are shown: all except those in which nothing ran.
 
-The mean over all steps is what the user pays. If steps differ much, the spread is shown too. A few
-long steps that read many more batches than the others contain something else, such as an evaluation
-at the end of an epoch. The few recorded steps do not show how often it comes, so it is reported on its
-own and counted in no share.
+The mean over all steps is what the user pays. If steps differ much, the spread is shown too. A
+few long steps that read many more batches than the others contain something else, such as an
+evaluation at the end of an epoch. The few recorded steps do not show how often it comes, so it is
+reported on its own and counted in no share.
 """
 
 from __future__ import annotations

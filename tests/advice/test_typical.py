@@ -82,12 +82,16 @@ def test_an_evaluations_loader_is_not_the_training_loader() -> None:
     assert said.startswith("Compute-bound: 91 % of each step")
     assert "another step (9.20 ms) asked a DataLoader for 10 batches, not for 1" in said
     assert "dataloader-no-workers" not in [f.rule for f in profile.diagnosis.findings]
-    lane = _view(profile).lanes[0]
+    shown = document(profile)
+    assert shown is not None
+    lane = shown.bars[0]
     assert "the mean of 5 of 6 steps" in lane.title
     assert {s.label: s.value for s in lane.segments}["data wait"] == pytest.approx(0.1)
     # where it comes in every other step it is part of what is paid
-    assert "not in these shares" not in _with_evaluation(every=2).diagnosis.sentence
-    assert "the mean of all 6 steps" in _view(_with_evaluation(every=2)).lanes[0].title
+    often = document(_with_evaluation(every=2))
+    assert often is not None
+    assert "not in these shares" not in str(often)
+    assert "the mean of all 6 steps" in often.bars[0].title
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 9])
