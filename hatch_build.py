@@ -45,7 +45,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
 def course(root: Path) -> dict[str, str]:
     """Where in the wheel each file of the course goes; what was generated stays out."""
-    path = root / "perfkit" / "lessons" / "_course_files.py"
+    path = root / "perfkit" / "course" / "kit" / "_course_files.py"
     spec = importlib.util.spec_from_file_location("perfkit_course_files", path)
     assert spec is not None
     assert spec.loader is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from perfkit.errors import PerfkitError
-from perfkit.lessons.images import make_images
+from perfkit.base.errors import PerfkitError
+from perfkit.course.kit.images import make_images
 
 
 def main() -> int:

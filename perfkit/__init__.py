@@ -10,24 +10,24 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from perfkit import _display
 from perfkit._version import __version__
-from perfkit.errors import PerfkitError
+from perfkit.base import display as _display
+from perfkit.base.errors import PerfkitError
 
 if TYPE_CHECKING:
-    from perfkit.advice.synclint.find import find_syncs
-    from perfkit.advice.synclint.guard import no_syncs
-    from perfkit.experiment.ab import ab
-    from perfkit.experiment.same import same_result
+    from perfkit.base.machine import doctor
+    from perfkit.experiment.compare.ab import ab
+    from perfkit.experiment.compare.same import same_result
+    from perfkit.experiment.compare.sweep import sweep
+    from perfkit.experiment.compare.tune import tune
     from perfkit.experiment.settings import setting
-    from perfkit.experiment.sweep import sweep
-    from perfkit.experiment.tune import tune
-    from perfkit.machine import doctor
+    from perfkit.measure.compare import compare
     from perfkit.memory.account import account
     from perfkit.memory.crossings import crossings
     from perfkit.memory.fit import will_it_fit
     from perfkit.memory.leaks import find_leaks
-    from perfkit.timing.compare import compare
+    from perfkit.synclint.find import find_syncs
+    from perfkit.synclint.guard import no_syncs
     from perfkit.widgets.lab import Lab
     from perfkit.widgets.timeline import Timeline
     from perfkit.widgets.watch import watch
@@ -59,18 +59,18 @@ __all__ = [
 _HOMES = {
     "Lab": "perfkit.widgets.lab",
     "Timeline": "perfkit.widgets.timeline",
-    "ab": "perfkit.experiment.ab",
+    "ab": "perfkit.experiment.compare.ab",
     "account": "perfkit.memory.account",
-    "compare": "perfkit.timing.compare",
+    "compare": "perfkit.measure.compare",
     "crossings": "perfkit.memory.crossings",
-    "doctor": "perfkit.machine",
+    "doctor": "perfkit.base.machine",
     "find_leaks": "perfkit.memory.leaks",
-    "find_syncs": "perfkit.advice.synclint.find",
-    "no_syncs": "perfkit.advice.synclint.guard",
-    "same_result": "perfkit.experiment.same",
+    "find_syncs": "perfkit.synclint.find",
+    "no_syncs": "perfkit.synclint.guard",
+    "same_result": "perfkit.experiment.compare.same",
     "setting": "perfkit.experiment.settings",
-    "sweep": "perfkit.experiment.sweep",
-    "tune": "perfkit.experiment.tune",
+    "sweep": "perfkit.experiment.compare.sweep",
+    "tune": "perfkit.experiment.compare.tune",
     "watch": "perfkit.widgets.watch",
     "will_it_fit": "perfkit.memory.fit",
 }

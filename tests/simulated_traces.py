@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfkit.lessons.simulated_traces import (
+from perfkit.course.kit.simulated_traces import (
     ENGINE,
     HOST,
     SINGLE,

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import perfkit.trace.record
-from perfkit._user_code import is_user_code, package_path, tells_something, where
-from perfkit.advice.synclint.sites import place, site_of
+from perfkit.base.user_code import is_user_code, package_path, tells_something, where
+from perfkit.synclint.sites import place, site_of
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from perfkit.advice.synclint.sites import place, site_of
         (torch.__file__, False),
         (threading.__file__, False),
         (pytest.__file__, False),
-        (perfkit.trace.record.__file__, False),
+        (perfkit.trace.record.record.__file__, False),
         ("/usr/lib/python3/dist-packages/peft/a.py", False),
         ("<frozen importlib._bootstrap>", False),
         ("<string>", False),  # methods of dataclasses and namedtuples
@@ -55,7 +55,7 @@ def test_a_program_on_the_command_line_is_the_users() -> None:
         "import torch, perfkit\n"
         "net = torch.nn.Linear(2, 1)\n"
         "print(perfkit.find_syncs(lambda: net(torch.ones(1, 2)).sum().item()))\n"
-        "from perfkit._user_code import is_user_code\n"
+        "from perfkit.base.user_code import is_user_code\n"
         "print(is_user_code('<string>'))\n"
     )
     done = subprocess.run(

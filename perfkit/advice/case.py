@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 
 from perfkit.advice.typical import Typical, typical
-from perfkit.trace.breakdown import HOST_CLASSES, Breakdown, device_layers, host_layers
-from perfkit.trace.columns import Bool, Category, Int64, Trace
-from perfkit.trace.critical_path import CriticalPath, critical_path
-from perfkit.trace.events import (
+from perfkit.trace.ask.breakdown import HOST_CLASSES, Breakdown, device_layers, host_layers
+from perfkit.trace.ask.critical_path import CriticalPath, critical_path
+from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
+from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
+from perfkit.trace.ask.syncs import Sync, syncs
+from perfkit.trace.read.columns import Bool, Category, Int64, Trace
+from perfkit.trace.read.events import (
     driver_calls,
     host_threads,
     is_communication,
     join_device,
     runtime_calls,
 )
-from perfkit.trace.facts import Facts
-from perfkit.trace.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
-from perfkit.trace.intervals import EMPTY, Intervals, paint, union, without
-from perfkit.trace.lines import NO_LINES, LineSamples
-from perfkit.trace.operators import Nesting, Operator, nesting, operators
-from perfkit.trace.steps import Steps
-from perfkit.trace.syncs import Sync, syncs
+from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union, without
+from perfkit.trace.read.steps import Steps
+from perfkit.trace.record.facts import Facts
+from perfkit.trace.record.lines import NO_LINES, LineSamples
 
 # Dynamo's labels around everything that is compilation, forward and (lazily) backward.
 _COMPILES = re.compile(r"^(entire_(frame|backward)_compile|_compile\.compile_inner)\b")

@@ -9,11 +9,11 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, interval, percent
 from perfkit.advice.line_kinds import OTHER, kind_of_source
 from perfkit.advice.rules import RULES
-from perfkit.machine.busy import Busy
-from perfkit.timing.summary import Summary
-from perfkit.timing.verdict import DATA_BOUND_FROM, PARTLY_FROM
-from perfkit.trace.elsewhere import Elsewhere
-from perfkit.words import fmt_s, plural
+from perfkit.base.machine.busy import Busy
+from perfkit.base.words import fmt_s, plural
+from perfkit.measure.summary import Summary
+from perfkit.measure.verdict import DATA_BOUND_FROM, PARTLY_FROM
+from perfkit.trace.record.elsewhere import Elsewhere
 
 # A smaller gain is within the spread of most step times.
 _LEAST_GAIN = 1.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from perfkit.words import fmt_ms, fmt_share
+from perfkit.base.words import fmt_ms, fmt_share
 
 #: The largest gain that perfkit states: see ``Finding.gain_at_most``.
 MOST_GAIN = 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from perfkit.trace.lines import Line
+from perfkit.trace.record.lines import Line
 
 
 @dataclass(frozen=True)

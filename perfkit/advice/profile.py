@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfkit._display import Shown
-from perfkit._printable import printable
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import Diagnosis, diagnose
-from perfkit.errors import UsageError
-from perfkit.machine import Provenance, stamp
-from perfkit.machine.busy import Busy
-from perfkit.timing.summary import Summary, summarize
-from perfkit.trace.breakdown import Breakdown, breakdown
-from perfkit.trace.columns import Category, Trace
-from perfkit.trace.cost import Cost
-from perfkit.trace.coverage import Coverage
-from perfkit.trace.elsewhere import Elsewhere
-from perfkit.trace.events import is_data_wait
-from perfkit.trace.facts import Facts
-from perfkit.trace.lines import NO_LINES, LineSamples
-from perfkit.trace.operators import Operator
-from perfkit.trace.record import ACTIVE_STEPS, MAX_SECONDS, WARMUP_STEPS, Recorder, Recording
-from perfkit.trace.steps import Steps, find_steps
-from perfkit.trace.syncs import Sync
+from perfkit.base.display import Shown
+from perfkit.base.errors import UsageError
+from perfkit.base.machine import Provenance, stamp
+from perfkit.base.machine.busy import Busy
+from perfkit.base.printable import printable
+from perfkit.measure.summary import Summary, summarize
+from perfkit.trace.ask.breakdown import Breakdown, breakdown
+from perfkit.trace.ask.operators import Operator
+from perfkit.trace.ask.syncs import Sync
+from perfkit.trace.read.columns import Category, Trace
+from perfkit.trace.read.events import is_data_wait
+from perfkit.trace.read.steps import Steps, find_steps
+from perfkit.trace.record.cost import Cost
+from perfkit.trace.record.coverage import Coverage
+from perfkit.trace.record.elsewhere import Elsewhere
+from perfkit.trace.record.facts import Facts
+from perfkit.trace.record.lines import NO_LINES, LineSamples
+from perfkit.trace.record.record import ACTIVE_STEPS, MAX_SECONDS, WARMUP_STEPS, Recorder, Recording
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,7 +159,7 @@ class Profile(Shown):
         Args:
             path: the file to write.
             scrub: remove user and host names, environment dumps and tokens (see
-                :mod:`perfkit.scrub`); if False, the trace is written as torch wrote it.
+                :mod:`perfkit.base.scrub`); if False, the trace is written as torch wrote it.
 
         Raises:
             UsageError: the ending is unknown, or the trace was not recorded here.
@@ -179,8 +179,8 @@ class Profile(Shown):
         if scrub:
             import msgspec
 
-            from perfkit.scrub import scrub as scrubbed
-            from perfkit.trace.export import export
+            from perfkit.base.scrub import scrub as scrubbed
+            from perfkit.trace.read.export import export
 
             try:
                 data = msgspec.json.encode(scrubbed(msgspec.json.decode(data)))

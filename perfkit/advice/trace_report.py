@@ -61,20 +61,20 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perfkit._display import Shown
 from perfkit._version import __version__
 from perfkit.advice.profile import Profile, explain
 from perfkit.advice.where import user_place
-from perfkit.errors import TraceError, UsageError
-from perfkit.machine._host import usable_cpus
-from perfkit.trace._rank_worker import summary_of
-from perfkit.trace.columns import Trace
-from perfkit.trace.diff import Diff
-from perfkit.trace.diff import diff as compare_traces
-from perfkit.trace.load import UNPACK_AT_MOST, load
-from perfkit.trace.ranks import Ranks, ranks_of
-from perfkit.trace.syncs import Sync
-from perfkit.words import fmt_bytes, plural
+from perfkit.base.display import Shown
+from perfkit.base.errors import TraceError, UsageError
+from perfkit.base.machine._host import usable_cpus
+from perfkit.base.words import fmt_bytes, plural
+from perfkit.trace.ask._rank_worker import summary_of
+from perfkit.trace.ask.diff import Diff
+from perfkit.trace.ask.diff import diff as compare_traces
+from perfkit.trace.ask.ranks import Ranks, ranks_of
+from perfkit.trace.ask.syncs import Sync
+from perfkit.trace.read.columns import Trace
+from perfkit.trace.read.load import UNPACK_AT_MOST, load
 
 SCHEMA = "perfkit.trace/1"
 

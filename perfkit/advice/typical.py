@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfkit.trace.breakdown import Breakdown, StepBreakdown
-from perfkit.words import fmt_ms
+from perfkit.base.words import fmt_ms
+from perfkit.trace.ask.breakdown import Breakdown, StepBreakdown
 
 # Longest over shortest step; below this the spread does not matter.
 _UNEVEN_FROM = 1.5

@@ -8,7 +8,7 @@ import linecache
 import re
 import tokenize
 
-from perfkit._printable import printable
+from perfkit.base.printable import printable
 
 __all__ = ["statement"]
 

@@ -15,7 +15,7 @@ from IPython.core.magic_arguments import argument
 from IPython.display import display
 from IPython.utils.process import arg_split
 
-from perfkit.errors import PerfkitError
+from perfkit.base.errors import PerfkitError
 
 __all__ = [
     "check_flags",

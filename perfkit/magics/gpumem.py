@@ -17,10 +17,10 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from perfkit._files import write_atomically
+from perfkit.base.files import write_atomically
+from perfkit.base.scrub import scrub
 from perfkit.magics import _arguments
 from perfkit.magics._cell import compile_user_code
-from perfkit.scrub import scrub
 
 if TYPE_CHECKING:
     from perfkit.memory.account import MemoryAccount

@@ -17,14 +17,14 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from perfkit._files import write_atomically
+from perfkit.base.files import write_atomically
+from perfkit.base.scrub import scrub
 from perfkit.magics import _arguments
 from perfkit.magics._cell import UserCode, compile_user_code
-from perfkit.scrub import scrub
 
 if TYPE_CHECKING:
-    from perfkit.advice.synclint.find import Syncs
-    from perfkit.advice.synclint.reality import SyncCheck
+    from perfkit.synclint.find import Syncs
+    from perfkit.synclint.reality import SyncCheck
 
 __all__ = ["SynclintMagics"]
 
@@ -122,7 +122,7 @@ def _check(args: argparse.Namespace, cell: str | None) -> None:
 
 
 def _watched(code: UserCode, model: Any) -> tuple[Syncs | SyncCheck, BaseException | None]:
-    from perfkit.advice.synclint.reality import lint
+    from perfkit.synclint.reality import lint
 
     __tracebackhide__ = True
     raised: list[BaseException | None] = []

@@ -17,14 +17,14 @@ from IPython.core.magic import (
 )
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from perfkit._files import write_atomically
+from perfkit.base.files import write_atomically
+from perfkit.base.scrub import scrub
 from perfkit.magics import _arguments
 from perfkit.magics._cell import UserCode, compile_user_code
-from perfkit.scrub import scrub
 
 if TYPE_CHECKING:
     from perfkit.advice.profile import Profile
-    from perfkit.trace.record import Recorder
+    from perfkit.trace.record.record import Recorder
 
 __all__ = ["TorchprofMagics"]
 
@@ -190,7 +190,7 @@ def _check(args: argparse.Namespace, cell: str | None) -> None:
 
 
 def _recorder(args: argparse.Namespace) -> Recorder:
-    from perfkit.trace.record import Recorder
+    from perfkit.trace.record.record import Recorder
 
     return Recorder(
         active_steps=args.steps,

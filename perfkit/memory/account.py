@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from perfkit import _torch_compat
-from perfkit._display import Shown
-from perfkit.errors import UsageError
-from perfkit.machine import Provenance, stamp
+from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.display import Shown
+from perfkit.base.errors import UsageError
+from perfkit.base.machine import Provenance, stamp
+from perfkit.base.words import fmt_bytes
 from perfkit.memory.categories import CATEGORIES, INPUTS, OTHER, by_name
 from perfkit.memory.cuda import AllocatorUse, CudaMeter, CudaRuntime
 from perfkit.memory.curve import NO_CURVE, Curve, curve_of
@@ -27,7 +28,6 @@ from perfkit.memory.places import (
     function_lines,
 )
 from perfkit.memory.resident import Resident, ResidentMeter
-from perfkit.words import fmt_bytes
 
 if TYPE_CHECKING:
     from torch import nn

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from perfkit._display import Shown
-from perfkit._instrument import Instrument
-from perfkit._user_code import cell_names, is_user_code, where
-from perfkit.errors import UsageError
+from perfkit.base.display import Shown
+from perfkit.base.errors import UsageError
+from perfkit.base.instrument import Instrument
+from perfkit.base.user_code import cell_names, is_user_code, where
 from perfkit.memory.places import source_of
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    from perfkit._torch_compat import dispatch_mode_class
+    from perfkit.base.torch_compat import dispatch_mode_class
 
     aten = torch.ops.aten
     indexing = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}

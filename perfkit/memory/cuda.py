@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from perfkit import _torch_compat
+from perfkit.base import torch_compat as _torch_compat
 
 __all__ = [
     "AllocatorState",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from perfkit import _torch_compat
+from perfkit.base import torch_compat as _torch_compat
 
 __all__ = ["Batches"]
 

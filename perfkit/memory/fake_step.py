@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from perfkit import _torch_compat
-from perfkit.errors import UsageError
+from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.errors import UsageError
 from perfkit.memory.fake_batch import Batches
 from perfkit.memory.ledger import Block, Ledger, Totals
 from perfkit.memory.survey import Survey

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfkit._display import Shown
-from perfkit.errors import UsageError
-from perfkit.machine import Provenance, stamp
+from perfkit.base.display import Shown
+from perfkit.base.errors import UsageError
+from perfkit.base.machine import Provenance, stamp
 from perfkit.memory.categories import by_name
 from perfkit.memory.places import LineMemory, ModuleMemory, by_line, by_module
 from perfkit.memory.scaling import scaled_peak

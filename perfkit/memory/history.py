@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from perfkit import _torch_compat
-from perfkit._display import Shown
-from perfkit.errors import MissingError, UsageError
-from perfkit.machine import Provenance, stamp
+from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.display import Shown
+from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.machine import Provenance, stamp
 from perfkit.memory.cuda import TorchCuda
 
 __all__ = ["AllocatorHistory", "Recorded", "Segment", "history_of", "load", "record"]

@@ -21,7 +21,7 @@ from types import (
 )
 from typing import Any
 
-from perfkit._user_code import is_user_code
+from perfkit.base.user_code import is_user_code
 
 __all__ = ["holder_of"]
 

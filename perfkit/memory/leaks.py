@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfkit import _torch_compat
-from perfkit._display import Shown
-from perfkit._user_code import cell_names, where
-from perfkit.errors import UsageError
-from perfkit.machine import Provenance, stamp
+from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.display import Shown
+from perfkit.base.errors import UsageError
+from perfkit.base.machine import Provenance, stamp
+from perfkit.base.user_code import cell_names, where
 from perfkit.memory.holders import holder_of
 from perfkit.memory.places import source_of
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfkit._display import Shown
-from perfkit.machine import Provenance, stamp
+from perfkit.base.display import Shown
+from perfkit.base.machine import Provenance, stamp
 from perfkit.memory.categories import OTHER, UNDECIDED, by_name, name_of
 from perfkit.memory.cuda import AllocatorState, CudaRuntime, allocator_states
 from perfkit.memory.resident import Resident, resident_bytes

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from perfkit._user_code import cell_names, where
 from perfkit.base.statement import statement
+from perfkit.base.user_code import cell_names, where
 from perfkit.memory.categories import OTHER, by_name
 from perfkit.memory.ledger import Totals
 

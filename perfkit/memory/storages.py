@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, UntypedStorage
 
-from perfkit import _torch_compat
+from perfkit.base import torch_compat as _torch_compat
 
 __all__ = ["storages_of"]
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perfkit import _torch_compat
+from perfkit.base import torch_compat as _torch_compat
 from perfkit.memory.categories import (
     ACTIVATIONS,
     BUFFERS,

@@ -63,9 +63,9 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from perfkit import _torch_compat
-from perfkit._instrument import Instrument
-from perfkit._user_code import is_user_code
+from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.instrument import Instrument
+from perfkit.base.user_code import is_user_code
 from perfkit.memory.categories import (
     ACTIVATIONS,
     GRADIENTS,

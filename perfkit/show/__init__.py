@@ -11,8 +11,8 @@ from __future__ import annotations
 import html as _stdlib_html
 from typing import TYPE_CHECKING, Any
 
-from perfkit.errors import UsageError
-from perfkit.scrub import scrub as _scrub
+from perfkit.base.errors import UsageError
+from perfkit.base.scrub import scrub as _scrub
 from perfkit.show._as_text import as_text
 from perfkit.show.document import Document, document, document_for
 
@@ -63,7 +63,8 @@ def html(obj: Any) -> str:
 def markdown(obj: Any, *, scrub: bool = True) -> str:
     """The result as Markdown, with every name escaped.
 
-    It is meant for a pull request, so it is scrubbed (:mod:`perfkit.scrub`) unless told otherwise.
+    It is meant for a pull request, so it is scrubbed (:mod:`perfkit.base.scrub`) unless told
+    otherwise.
 
     Raises:
         UsageError: nobody has told what such a thing says.

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from perfkit._printable import printable
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
+from perfkit.base.printable import printable
 from perfkit.show._bar import colour_of, describe, looks_of
 from perfkit.show.document import Bar, Document
 

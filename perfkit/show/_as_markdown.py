@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from perfkit._printable import printable
+from perfkit.base.printable import printable
 from perfkit.show._bar import describe
 from perfkit.show.document import Cell, Document, Finding, Table
 

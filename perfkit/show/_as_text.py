@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from perfkit.base.words import plural
 from perfkit.show._bar import text_bar
 from perfkit.show._text import WIDTH, clip, notes, table, wrap
 from perfkit.show.document import Cell, Document, Finding, Table
-from perfkit.words import plural
 
 __all__ = ["as_text"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfkit.base.words import fmt_share
 from perfkit.show._text import table
 from perfkit.show.document import Segment
-from perfkit.words import fmt_share
 
 __all__ = ["bar", "colour_of", "describe", "looks_of", "text_bar"]
 

@@ -2,14 +2,14 @@
 
 It is made by a script, so that it is there only where it works: not on GitHub, not in a mail,
 not in a notebook that is not trusted, not on a page of ``save("x.html")``. It needs no kernel.
-What it copies is scrubbed (:mod:`perfkit.scrub`), whatever is on the screen.
+What it copies is scrubbed (:mod:`perfkit.base.scrub`), whatever is on the screen.
 """
 
 from __future__ import annotations
 
 import json
 
-from perfkit.scrub import scrub
+from perfkit.base.scrub import scrub
 from perfkit.show._as_markdown import as_markdown
 from perfkit.show.document import Document
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.memory.curve import Curve
 from perfkit.show._bar import colour_of
 from perfkit.show._text import wrap
-from perfkit.words import fmt_bytes, fmt_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,9 +16,9 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from perfkit._printable import printable
+from perfkit.base.printable import printable
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
 from perfkit.show._text import one_sentence
-from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
 
 __all__ = ["environment", "render", "render_string"]
 

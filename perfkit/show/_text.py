@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from perfkit._printable import printable
+from perfkit.base.printable import printable
 
 __all__ = ["WIDTH", "clip", "one_sentence", "table", "wrap"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from perfkit.experiment._declared import words
-from perfkit.experiment.compare_runs import Matched, RunsComparison
+from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ms, fmt_ratio
+from perfkit.experiment.compare.compare_runs import Matched, RunsComparison
+from perfkit.experiment.settings._declared import words
 from perfkit.show.document import Document, Table, document_for
-from perfkit.words import fmt_chosen_share, fmt_interval, fmt_ms, fmt_ratio
 
 
 @document_for(RunsComparison)

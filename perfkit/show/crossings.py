@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.memory.crossings import Crossing, Crossings
 from perfkit.show.document import Document, Table, document_for
-from perfkit.words import fmt_bytes, fmt_count
 
 _STAND_IN = "Counted without a GPU: torch's meta device stood in for it."
 

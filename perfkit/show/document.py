@@ -231,21 +231,21 @@ class Document:
 # prefix of the module of a result's class -> the module that makes its document
 _HOMES = {
     "perfkit.advice": "perfkit.show.profile",
-    "perfkit.advice.synclint": "perfkit.show.synclint",
+    "perfkit.synclint": "perfkit.show.synclint",
     "perfkit.advice.trace_report": "perfkit.show.trace_report",
     "perfkit.experiment": "perfkit.show.runs",
-    "perfkit.experiment.ab": "perfkit.show.sweep",
-    "perfkit.experiment.batch": "perfkit.show.sweep",
-    "perfkit.experiment.compare_runs": "perfkit.show.compare_runs",
-    "perfkit.experiment.same": "perfkit.show.same",
-    "perfkit.experiment.sweep": "perfkit.show.sweep",
-    "perfkit.experiment.tune": "perfkit.show.sweep",
-    "perfkit.machine": "perfkit.show.machine",
+    "perfkit.experiment.compare.ab": "perfkit.show.sweep",
+    "perfkit.experiment.compare.batch": "perfkit.show.sweep",
+    "perfkit.experiment.compare.compare_runs": "perfkit.show.compare_runs",
+    "perfkit.experiment.compare.same": "perfkit.show.same",
+    "perfkit.experiment.compare.sweep": "perfkit.show.sweep",
+    "perfkit.experiment.compare.tune": "perfkit.show.sweep",
+    "perfkit.base.machine": "perfkit.show.machine",
     "perfkit.memory": "perfkit.show.memory",
     "perfkit.memory.crossings": "perfkit.show.crossings",
-    "perfkit.timing": "perfkit.show.timing",
+    "perfkit.measure": "perfkit.show.timing",
     "perfkit.trace": "perfkit.show.trace_answers",
-    "perfkit.trace.breakdown": "perfkit.show.profile",
+    "perfkit.trace.ask.breakdown": "perfkit.show.profile",
 }
 
 _Maker = TypeVar("_Maker", bound=Callable[[Any], "Document | None"])

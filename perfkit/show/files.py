@@ -2,7 +2,7 @@
 
 ``.txt``, ``.md``, ``.html``, ``.json``, ``.png`` and ``.svg``, the same for every result. What
 is written is meant to be shared, so what is private is taken out of the result first;
-:mod:`perfkit.scrub` lists what that is, and what it cannot know.
+:mod:`perfkit.base.scrub` lists what that is, and what it cannot know.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfkit import show
-from perfkit._files import write_atomically
-from perfkit._printable import printable
-from perfkit.errors import UsageError
-from perfkit.scrub import scrub as _scrub
+from perfkit.base.errors import UsageError
+from perfkit.base.files import write_atomically
+from perfkit.base.printable import printable
+from perfkit.base.scrub import scrub as _scrub
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

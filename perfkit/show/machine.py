@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perfkit.machine import Machine, Provenance
+from perfkit.base.machine import Machine, Provenance
+from perfkit.base.words import fmt_bytes
 from perfkit.show.document import Document, Table, document_for
-from perfkit.words import fmt_bytes
 
 
 @document_for(Provenance)

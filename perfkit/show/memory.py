@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
 from perfkit.memory.account import DeviceAccount, MemoryAccount
 from perfkit.memory.categories import CATEGORIES
 from perfkit.memory.cuda import AllocatorState, AllocatorUse
@@ -15,7 +16,6 @@ from perfkit.memory.live import LiveTensor, MemoryNow
 from perfkit.memory.resident import Resident
 from perfkit.show._curve import StackedCurve
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
-from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
 
 # One look per category, the same in every report.
 _LOOKS = {

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from perfkit.advice.findings import Finding, gain_words
 from perfkit.advice.profile import Profile
 from perfkit.advice.typical import typical
+from perfkit.base.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share
 from perfkit.show import strip as step_strip
 from perfkit.show._lesson import lesson_here
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
-from perfkit.trace.breakdown import Breakdown
-from perfkit.trace.lines import LineSamples
-from perfkit.trace.operators import Operator
-from perfkit.trace.syncs import Sync
-from perfkit.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share
+from perfkit.trace.ask.breakdown import Breakdown
+from perfkit.trace.ask.operators import Operator
+from perfkit.trace.ask.syncs import Sync
+from perfkit.trace.record.lines import LineSamples
 
 # More than three things to change at once help nobody; the rest is one click away.
 _MAIN_FINDINGS = 3

@@ -6,9 +6,9 @@ import base64
 import io
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share
+from perfkit.measure.verdict import RunSummary
 from perfkit.show._drawn import DRAWN_CLASS, DRAWN_STYLE
-from perfkit.timing.verdict import RunSummary
-from perfkit.words import fmt_bytes, fmt_ms, fmt_share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfkit.experiment.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
+from perfkit.base.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_share
+from perfkit.experiment.process.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
 from perfkit.show._text import clip
 from perfkit.show.document import Document, Fold, Table, document_for
-from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

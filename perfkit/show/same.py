@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from perfkit.experiment.same import Checked, SameResult
+from perfkit.base.words import fmt_count, fmt_deviation, fmt_share
+from perfkit.experiment.compare.same import Checked, SameResult
 from perfkit.show.document import Document, Table, document_for
-from perfkit.words import fmt_count, fmt_deviation, fmt_share
 
 
 @document_for(SameResult)

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from perfkit._printable import printable
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
+from perfkit.base.printable import printable
+from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.show._text import table, wrap
-from perfkit.trace.breakdown import (
+from perfkit.trace.ask.breakdown import (
     DEVICE_CLASSES,
     HOST_CLASSES,
     HOST_PRIORITY,
@@ -27,11 +28,10 @@ from perfkit.trace.breakdown import (
     device_layers,
     host_layers,
 )
-from perfkit.trace.columns import Int64, Trace
-from perfkit.trace.idle import IDLE_CAUSES, idle_causes
-from perfkit.trace.intervals import paint
-from perfkit.trace.steps import Steps, find_steps
-from perfkit.words import fmt_ms, fmt_share
+from perfkit.trace.ask.idle import IDLE_CAUSES, idle_causes
+from perfkit.trace.read.columns import Int64, Trace
+from perfkit.trace.read.intervals import paint
+from perfkit.trace.read.steps import Steps, find_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,13 +7,21 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from perfkit.experiment._declared import words
-from perfkit.experiment.ab import ABResult
-from perfkit.experiment.batch import LargestBatch
-from perfkit.experiment.sweep import Sweep
-from perfkit.experiment.tune import Tuning
+from perfkit.base.words import (
+    fmt_bytes,
+    fmt_interval,
+    fmt_ms,
+    fmt_number,
+    fmt_ratio,
+    fmt_s,
+    fmt_share,
+)
+from perfkit.experiment.compare.ab import ABResult
+from perfkit.experiment.compare.batch import LargestBatch
+from perfkit.experiment.compare.sweep import Sweep
+from perfkit.experiment.compare.tune import Tuning
+from perfkit.experiment.settings._declared import words
 from perfkit.show.document import Document, Table, document_for
-from perfkit.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_s, fmt_share
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

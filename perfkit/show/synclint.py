@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfkit.advice.synclint.find import Sync, Syncs
-from perfkit.advice.synclint.reality import SyncCheck
+from perfkit.base.words import fmt_ms
 from perfkit.show.document import Document, Finding, Table, document_for
-from perfkit.words import fmt_ms
+from perfkit.synclint.find import Sync, Syncs
+from perfkit.synclint.reality import SyncCheck
 
 
 @document_for(Sync)

@@ -7,13 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfkit._printable import printable
-from perfkit.show import run_picture
-from perfkit.show.document import Bar, Document, Segment, Table, document_for
-from perfkit.timing.compare import Comparison
-from perfkit.timing.summary import Summary
-from perfkit.timing.verdict import MemoryUse, RunSummary
-from perfkit.words import (
+from perfkit.base.printable import printable
+from perfkit.base.words import (
     ABSENT,
     fmt_bytes,
     fmt_change,
@@ -27,6 +22,11 @@ from perfkit.words import (
     fmt_share,
     plural,
 )
+from perfkit.measure.compare import Comparison
+from perfkit.measure.summary import Summary
+from perfkit.measure.verdict import MemoryUse, RunSummary
+from perfkit.show import run_picture
+from perfkit.show.document import Bar, Document, Segment, Table, document_for
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

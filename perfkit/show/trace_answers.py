@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio, fmt_share
 from perfkit.show._text import clip
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
-from perfkit.trace.communication import Communication
-from perfkit.trace.copies import Copies
-from perfkit.trace.critical_path import CriticalPath
-from perfkit.trace.diff import Diff
-from perfkit.trace.flops import Flops
-from perfkit.trace.idle import Idle
-from perfkit.trace.kernels import SMALL_KERNEL_US, Kernels
-from perfkit.trace.memory_curve import DeviceMemory, MemoryCurve
-from perfkit.trace.modules import Modules, SourceLines
-from perfkit.trace.queue import LaunchQueue
-from perfkit.trace.ranks import Ranks
-from perfkit.trace.sequences import Sequences
-from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio, fmt_share
+from perfkit.trace.ask.communication import Communication
+from perfkit.trace.ask.copies import Copies
+from perfkit.trace.ask.critical_path import CriticalPath
+from perfkit.trace.ask.diff import Diff
+from perfkit.trace.ask.flops import Flops
+from perfkit.trace.ask.idle import Idle
+from perfkit.trace.ask.kernels import SMALL_KERNEL_US, Kernels
+from perfkit.trace.ask.memory_curve import DeviceMemory, MemoryCurve
+from perfkit.trace.ask.modules import Modules, SourceLines
+from perfkit.trace.ask.queue import LaunchQueue
+from perfkit.trace.ask.ranks import Ranks
+from perfkit.trace.ask.sequences import Sequences
 
 _TOP = 10
 _FEW_RANKS = 8

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from perfkit._printable import printable
 from perfkit.advice.trace_report import TraceReport
+from perfkit.base.printable import printable
+from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.show.document import Document, Table, document, document_for
-from perfkit.words import fmt_ms, fmt_share, plural
 
 _RANKS_HEADER = ("rank", "file", "bound by", "step", "compute", "communication", "idle")
 # Of a hundred ranks, those that the others wait for and the slowest say what there is to say.

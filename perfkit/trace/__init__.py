@@ -5,29 +5,29 @@ Pure functions over columns, one question a file; recording stands beside them.
 
 from __future__ import annotations
 
-from perfkit.scrub import scrub
-from perfkit.trace.breakdown import Breakdown, StepBreakdown, breakdown
-from perfkit.trace.columns import Category, Trace
-from perfkit.trace.communication import Communication, communication
-from perfkit.trace.copies import Copies, copies
-from perfkit.trace.cost import Cost
-from perfkit.trace.critical_path import CriticalPath, critical_path
-from perfkit.trace.diff import Diff, diff
-from perfkit.trace.export import export
-from perfkit.trace.flops import Flops, flops
-from perfkit.trace.idle import Idle, idle
-from perfkit.trace.kernels import Kernels, kernels
-from perfkit.trace.lines import Line, LineSamples
-from perfkit.trace.load import load
-from perfkit.trace.memory_curve import MemoryCurve, memory_curve
-from perfkit.trace.modules import Modules, SourceLines, modules, source_lines
-from perfkit.trace.operators import Operator, operators
-from perfkit.trace.queue import LaunchQueue, launch_queue
-from perfkit.trace.ranks import Ranks, ranks
-from perfkit.trace.record import Recorder, Recording
-from perfkit.trace.sequences import Sequences, sequences
-from perfkit.trace.steps import Steps, find_steps
-from perfkit.trace.syncs import Sync, syncs
+from perfkit.base.scrub import scrub
+from perfkit.trace.ask.breakdown import Breakdown, StepBreakdown, breakdown
+from perfkit.trace.ask.communication import Communication, communication
+from perfkit.trace.ask.copies import Copies, copies
+from perfkit.trace.ask.critical_path import CriticalPath, critical_path
+from perfkit.trace.ask.diff import Diff, diff
+from perfkit.trace.ask.flops import Flops, flops
+from perfkit.trace.ask.idle import Idle, idle
+from perfkit.trace.ask.kernels import Kernels, kernels
+from perfkit.trace.ask.memory_curve import MemoryCurve, memory_curve
+from perfkit.trace.ask.modules import Modules, SourceLines, modules, source_lines
+from perfkit.trace.ask.operators import Operator, operators
+from perfkit.trace.ask.queue import LaunchQueue, launch_queue
+from perfkit.trace.ask.ranks import Ranks, ranks
+from perfkit.trace.ask.sequences import Sequences, sequences
+from perfkit.trace.ask.syncs import Sync, syncs
+from perfkit.trace.read.columns import Category, Trace
+from perfkit.trace.read.export import export
+from perfkit.trace.read.load import load
+from perfkit.trace.read.steps import Steps, find_steps
+from perfkit.trace.record.cost import Cost
+from perfkit.trace.record.lines import Line, LineSamples
+from perfkit.trace.record.record import Recorder, Recording
 
 __all__ = [
     "Breakdown",

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from perfkit.errors import MissingError
+from perfkit.base.errors import MissingError
 
 _STATIC = Path(__file__).parent / "static"
 

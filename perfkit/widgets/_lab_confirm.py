@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from perfkit.experiment._cancel import Cancelled, cancellable
+from perfkit.experiment.compare._cancel import Cancelled, cancellable
 
 if TYPE_CHECKING:
-    from perfkit.experiment.ab import ABResult
-    from perfkit.experiment.portable import Packed
-    from perfkit.experiment.result import RunResult
+    from perfkit.experiment.compare.ab import ABResult
+    from perfkit.experiment.process.portable import Packed
+    from perfkit.experiment.process.result import RunResult
     from perfkit.experiment.settings import Setting
 
 # What Confirm may take: six blocks of a small workload fit, and slow steps get more time.
@@ -84,7 +84,7 @@ class Confirmation:
             self._thread.join()
 
     def _work(self) -> None:
-        from perfkit.experiment.ab import ab
+        from perfkit.experiment.compare.ab import ab
 
         try:
             with cancellable(self.stopped):

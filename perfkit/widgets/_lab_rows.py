@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from perfkit.experiment.result import SPEED, Ratio, RunResult, ratio
-from perfkit.show._text import table
-from perfkit.words import (
+from perfkit.base.words import (
     ABSENT,
     fmt_bytes,
     fmt_interval,
@@ -27,9 +25,11 @@ from perfkit.words import (
     fmt_share,
     plural,
 )
+from perfkit.experiment.process.result import SPEED, Ratio, RunResult, ratio
+from perfkit.show._text import table
 
 if TYPE_CHECKING:
-    from perfkit.experiment.ab import ABResult
+    from perfkit.experiment.compare.ab import ABResult
 
 Cell = dict[str, str]
 Kind = Literal["confirmed", "unconfirmed", "same settings"]

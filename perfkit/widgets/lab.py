@@ -22,10 +22,12 @@ import numpy as np
 import traitlets
 from markupsafe import escape
 
-from perfkit._files import write_atomically
 from perfkit.base.budget import scaled
-from perfkit.errors import PerfkitError, UsageError
-from perfkit.experiment.events import (
+from perfkit.base.errors import PerfkitError, UsageError
+from perfkit.base.files import write_atomically
+from perfkit.base.machine import facts
+from perfkit.base.words import fmt_ms
+from perfkit.experiment.process.events import (
     FINAL_STATES,
     Event,
     Points,
@@ -33,20 +35,18 @@ from perfkit.experiment.events import (
     RunStarted,
     StateChanged,
 )
-from perfkit.experiment.result import SPEED, RunResult
-from perfkit.experiment.session import Session, positive
+from perfkit.experiment.process.result import SPEED, RunResult
+from perfkit.experiment.process.session import Session, positive
 from perfkit.experiment.settings import Setting, clash
-from perfkit.machine import facts
 from perfkit.widgets import _lab_rows as rows_
 from perfkit.widgets._cell import Execution, execution
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
 from perfkit.widgets._history import History, planar
 from perfkit.widgets._lab_confirm import Confirmation, has_interval
 from perfkit.widgets._lab_figure import Curve, columns, png
-from perfkit.words import fmt_ms
 
 if TYPE_CHECKING:
-    from perfkit.experiment.ab import ABResult
+    from perfkit.experiment.compare.ab import ABResult
 
 __all__ = ["Lab"]
 

@@ -12,7 +12,7 @@ import numpy as np
 import traitlets
 from numpy.typing import ArrayLike
 
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
 from perfkit.widgets._frontend import answer_on_own_shell, bundle
 from perfkit.widgets._history import History, planar
 

@@ -14,13 +14,13 @@ import anywidget
 import numpy as np
 import traitlets
 
-from perfkit._printable import printable
-from perfkit.errors import UsageError
-from perfkit.trace.columns import Category, Trace
-from perfkit.trace.levels import KINDS, Boxes, Levels
-from perfkit.trace.load import load
+from perfkit.base.errors import UsageError
+from perfkit.base.printable import printable
+from perfkit.base.words import fmt_us, plural
+from perfkit.trace.ask.levels import KINDS, Boxes, Levels
+from perfkit.trace.read.columns import Category, Trace
+from perfkit.trace.read.load import load
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
-from perfkit.words import fmt_us, plural
 
 if TYPE_CHECKING:
     from perfkit.show.strip import Strip

@@ -1,6 +1,6 @@
 """``perfkit.watch(loader)``: the user's own loop, timed and shown while it runs.
 
-:class:`perfkit.timing.run.WatchedRun` measures. This shows it: as a live plot in a Jupyter kernel,
+:class:`perfkit.measure.run.WatchedRun` measures. This shows it: as a live plot in a Jupyter kernel,
 as one progress line on standard error elsewhere.
 """
 
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.errors import MissingError, UsageError
-from perfkit.machine import _host
+from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.machine import _host
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_share
+from perfkit.measure.run import DEFAULT_HZ, Observer, Update, WatchedRun, check_hz
+from perfkit.measure.verdict import RunSummary
 from perfkit.show._text import clip
 from perfkit.show.timing import counted, left
-from perfkit.timing.run import DEFAULT_HZ, Observer, Update, WatchedRun, check_hz
-from perfkit.timing.verdict import RunSummary
 from perfkit.widgets._frontend import has_front_end
-from perfkit.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_share
 
 __all__ = ["watch"]
 

@@ -11,10 +11,10 @@ from simulated_traces import Simulated, cpu_training, gpu_training
 from perfkit.advice import Diagnosis, Finding
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import diagnose
-from perfkit.timing.summary import summarize
+from perfkit.measure.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
-from perfkit.trace.facts import Facts
-from perfkit.trace.lines import NO_LINES
+from perfkit.trace.record.facts import Facts
+from perfkit.trace.record.lines import NO_LINES
 
 V100 = {"name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}
 A100 = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "warpSize": 32}

@@ -15,10 +15,10 @@ from simulated_traces import SINGLE, cpu_training, gpu_training
 from torch import nn
 
 from perfkit.advice import Profile, explain, profile_callable
-from perfkit.errors import UsageError
-from perfkit.timing.summary import summarize
+from perfkit.base.errors import UsageError
+from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, load
-from perfkit.trace.record import assert_nothing_runs
+from perfkit.trace.record.record import assert_nothing_runs
 
 
 def _step() -> None:

@@ -19,11 +19,11 @@ from perfkit.advice.diagnose import BOUNDS, diagnose
 from perfkit.advice.findings import duration, gain_words, interval
 from perfkit.advice.line_kinds import beside_the_model
 from perfkit.advice.rules import precision
-from perfkit.machine.busy import Busy
-from perfkit.timing.summary import summarize
+from perfkit.base.machine.busy import Busy
+from perfkit.measure.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
-from perfkit.trace.facts import Facts, OptimizerFacts
-from perfkit.trace.lines import NO_LINES
+from perfkit.trace.record.facts import Facts, OptimizerFacts
+from perfkit.trace.record.lines import NO_LINES
 
 
 def _diagnosis(

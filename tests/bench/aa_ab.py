@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 import perfkit
-from perfkit.machine import stamp
-from perfkit.timing import compare as compare_module
+from perfkit.base.machine import stamp
+from perfkit.measure import compare as compare_module
 
 STEPS = 100
 EFFECTS = (0, 3, 5, 10)

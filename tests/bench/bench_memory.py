@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from perfkit.machine import stamp
+from perfkit.base.machine import stamp
 from perfkit.memory.account import Accountant
 
 ROUNDS, CHUNK = 12, 8

@@ -37,7 +37,7 @@ from typing import Any
 
 from _big_trace import write
 
-from perfkit.machine import stamp
+from perfkit.base.machine import stamp
 
 AT_MOST_TIMES_MSGSPEC = 2.0
 AT_MOST_PEAK_GB = 1.2
@@ -100,7 +100,7 @@ _STRUCTS = (
     """
 import gc, msgspec
 import importlib
-_File = importlib.import_module("perfkit.trace.load")._File
+_File = importlib.import_module("perfkit.trace.read.load")._File
 decoder = msgspec.json.Decoder(_File, strict=False)
 gc.disable()
 """,

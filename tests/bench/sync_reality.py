@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 
-from perfkit.advice.synclint.catalogue import CATALOGUE
-from perfkit.advice.synclint.reality import check_syncs
-from perfkit.machine import stamp
+from perfkit.base.machine import stamp
+from perfkit.synclint.catalogue import CATALOGUE
+from perfkit.synclint.reality import check_syncs
 
-_HERE = Path(__file__).resolve().parent.parent / "advice" / "synclint"
+_HERE = Path(__file__).resolve().parent.parent / "synclint"
 sys.path.insert(0, str(_HERE))
 
 from snippets import compiled, namespace  # noqa: E402 - beside the tests of the catalogue

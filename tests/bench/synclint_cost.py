@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from perfkit.advice.synclint.find import find_syncs
-from perfkit.machine import stamp
+from perfkit.base.machine import stamp
+from perfkit.synclint.find import find_syncs
 
 ROUNDS = 25
 AT_MOST = 6.0  # times a plain step

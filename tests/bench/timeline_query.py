@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from _big_trace import write
 
-from perfkit.machine import stamp
-from perfkit.timing.summary import summarize
-from perfkit.trace.levels import Levels
-from perfkit.trace.load import load
+from perfkit.base.machine import stamp
+from perfkit.measure.summary import summarize
+from perfkit.trace.ask.levels import Levels
+from perfkit.trace.read.load import load
 from perfkit.widgets.timeline import Timeline
 
 AT_MOST_MS = 50

@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+from perfkit.base.machine import stamp
 from perfkit.experiment import Session
-from perfkit.machine import stamp
 
 COLD_ROUNDS = 5
 PREPARED_ROUNDS = 10

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from jupyter_client.manager import KernelManager
 
-from perfkit.machine import stamp
-from perfkit.timing.compare import ratio_interval
+from perfkit.base.machine import stamp
+from perfkit.measure.compare import ratio_interval
 
 _MARK = "perfkit-bench:"
 # 10 turns of 10 steps: a round is a second of each arm, a whole number of everybody's updates.
@@ -192,7 +192,7 @@ print("MARK" + json.dumps({"rounds": rounds, "updates": updates, "broken": broke
 # The cost of a step without any update: a loop that does nothing.
 _PER_STEP = """
 import statistics
-from perfkit.timing.run import WatchedRun
+from perfkit.measure.run import WatchedRun
 
 def loop_us(loader, n=20_000):
     t = time.perf_counter()

@@ -10,13 +10,13 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from perfkit.lessons.folding import fold_answers
+from perfkit.course.kit.folding import fold_answers
 
 pytestmark = pytest.mark.browser
 
 QUESTION = "Which one change makes this training at least twice as fast?"
 PREDICT = f"""
-from perfkit.lessons.predict import Predict
+from perfkit.course.kit.predict import Predict
 guess = Predict({QUESTION!r}, {{"a": "a larger batch", "b": "lower precision (bf16)",
     "c": "no printing and no .item() in the loop <b>",
     "d": "less work for each picture before it reaches the network"}}, lesson="00")
@@ -24,7 +24,7 @@ guess
 """
 SCORE = "guess.score('d', because='The step waited for its data.')"
 QUIZ = """
-from perfkit.lessons.quiz import Quiz
+from perfkit.course.kit.quiz import Quiz
 quiz = Quiz("A CPU tensor is sent with non_blocking=True. When may it be overwritten?",
     {"a": "at once", "b": "when the copy is done"}, right="b", because={
     "a": "The copy may still be reading it: the GPU would get half of each.",
@@ -32,7 +32,7 @@ quiz = Quiz("A CPU tensor is sent with non_blocking=True. When may it be overwri
 quiz
 """
 EXERCISE = """
-from perfkit.lessons.start_here import cache_pictures
+from perfkit.course.lessons.lesson_00_start_here.exercise import cache_pictures
 cache_pictures
 """
 BOX = ".pk-choices"

@@ -11,8 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 from playwright.sync_api import Browser, Page
 
-from perfkit.lessons.page import html_page
-from perfkit.lessons.picture import picture
+from perfkit.course.kit.page import html_page
+from perfkit.course.kit.picture import picture
 
 pytestmark = pytest.mark.browser
 

@@ -124,7 +124,7 @@ def test_hostile_names_are_text(open_notebook: Callable, jupyter: Any) -> None:
     html = (
         "from IPython.display import HTML, display\n"
         "from perfkit.advice.profile import explain\n"
-        "from perfkit.trace.load import load\n"
+        "from perfkit.trace.read.load import load\n"
         "from perfkit.show import strip\n"
         "display(explain(load('simulated.json')))"
     )

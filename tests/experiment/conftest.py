@@ -11,7 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from perfkit.experiment import Session, _process
+from perfkit.experiment import Session
+from perfkit.experiment.process import _process
 
 MARK = "PERFKIT_TEST_MARK"
 

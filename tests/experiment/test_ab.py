@@ -11,7 +11,7 @@ import pytest
 
 import perfkit
 from perfkit import show
-from perfkit.errors import (
+from perfkit.base.errors import (
     SettingError,
     StoreError,
     UsageError,
@@ -22,8 +22,8 @@ from perfkit.errors import (
     WorkloadNotPortableError,
 )
 from perfkit.experiment import setting
-from perfkit.experiment.ab import ab
-from perfkit.experiment.store import read
+from perfkit.experiment.compare.ab import ab
+from perfkit.experiment.compare.store import read
 
 SHORT = {"budget_s": 2.0, "min_blocks": 2, "say": False}
 
@@ -252,7 +252,9 @@ def test_progress_is_told_to_who_asks():
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(monkeypatch, options, error, words):
-    monkeypatch.setattr("perfkit.experiment.ab.prepared_process", None)  # nothing is prepared
+    monkeypatch.setattr(
+        "perfkit.experiment.compare.ab.prepared_process", None
+    )  # nothing is prepared
     given = {"workload": sleeping, "a": {"num_workers": 0}, "b": {"num_workers": 1}} | options
     with pytest.raises(error, match=words):
         ab(given.pop("workload"), given.pop("a"), given.pop("b"), say=False, **given)
@@ -311,7 +313,7 @@ def test_a_comparison_of_results_that_breaks_loses_no_times(monkeypatch):
     def broken(*_):
         raise RuntimeError("never seen")
 
-    monkeypatch.setattr("perfkit.experiment.ab.same_result", broken)
+    monkeypatch.setattr("perfkit.experiment.compare.ab.same_result", broken)
     found = ab(sleeping, {"quick": False}, {"quick": True}, **SHORT)
     assert found.same is None
     assert found.ratio.ratio > 1

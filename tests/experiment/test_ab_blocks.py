@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfkit.timing.compare import doubts
-from perfkit.timing.paired import ratio_interval
+from perfkit.measure.compare import doubts
+from perfkit.measure.paired import ratio_interval
 
 N = 400
 

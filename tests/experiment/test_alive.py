@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from perfkit.experiment import _alive, _failure, worker
+from perfkit.experiment.process import _alive, _failure, worker
 
 MIB = 2**20
 
 
 @pytest.fixture(scope="module")
 def result():
-    from perfkit.experiment.session import Session
+    from perfkit.experiment.process.session import Session
 
     def workload(s):
         import resource
@@ -213,7 +213,7 @@ def test_the_text_is_bounded():
 
 
 def test_with_no_room_left_at_all_the_failure_is_told():
-    from perfkit.experiment.session import Session
+    from perfkit.experiment.process.session import Session
 
     def workload(s):
         import resource

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perfkit.experiment import Session, setting
-from perfkit.experiment.ab import ab
-from perfkit.experiment.sweep import sweep
+from perfkit.experiment.compare.ab import ab
+from perfkit.experiment.compare.sweep import sweep
 
 WIDTH = setting("width", [1, 2])
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from perfkit.experiment import setting
-from perfkit.experiment._cancel import Cancelled, cancellable, raise_if_cancelled
-from perfkit.experiment.ab import ab
+from perfkit.experiment.compare._cancel import Cancelled, cancellable, raise_if_cancelled
+from perfkit.experiment.compare.ab import ab
 
 FACTOR = 1
 

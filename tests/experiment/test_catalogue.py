@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from perfkit.errors import SettingError
+from perfkit.base.errors import SettingError
+from perfkit.course.ledger.claims import claims
 from perfkit.experiment import Setting, Settings
-from perfkit.experiment.catalogue import CATALOGUE
-from perfkit.experiment.claims import claims
 from perfkit.experiment.settings import setting
+from perfkit.experiment.settings.catalogue import CATALOGUE
 
 # No row of the ledger is about these.
 WITHOUT_CLAIM = {"deterministic"}

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfkit.errors import SettingError
+from perfkit.base.errors import SettingError
+from perfkit.base.machine import Capability, Gpu, facts
 from perfkit.experiment import CATALOGUE, setting
 from perfkit.experiment.settings import check_values, clash, conflicts, resolve
-from perfkit.machine import Capability, Gpu, facts
 
 ALL = tuple(CATALOGUE.values())
 

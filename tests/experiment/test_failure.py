@@ -6,8 +6,8 @@ from collections import namedtuple
 import pytest
 import torch
 
-from perfkit.experiment import _failure
-from perfkit.experiment._run import Run
+from perfkit.experiment.process import _failure
+from perfkit.experiment.process._run import Run
 
 GIB = 2**30
 Usage = namedtuple("Usage", "total used free")

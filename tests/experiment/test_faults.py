@@ -11,9 +11,9 @@ import time
 import psutil
 import pytest
 
-from perfkit.errors import WorkloadEmptyError, WorkloadFailedError
+from perfkit.base.errors import WorkloadEmptyError, WorkloadFailedError
 from perfkit.experiment import setting
-from perfkit.experiment.result import NO_STEP
+from perfkit.experiment.process.result import NO_STEP
 
 
 @pytest.fixture
@@ -466,7 +466,7 @@ def test_a_large_workload_travels(session):
 
 
 def test_a_prepared_process_that_was_killed_is_started_anew(session):
-    from perfkit.experiment import _process
+    from perfkit.experiment.process import _process
 
     def workload(s):
         yield from range(4)

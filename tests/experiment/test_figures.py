@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfkit.errors import (
+from perfkit.base.errors import (
     MeasurementError,
     WorkloadEmptyError,
     WorkloadError,
@@ -12,10 +12,10 @@ from perfkit.errors import (
     WorkloadKilledError,
     WorkloadMemoryError,
 )
-from perfkit.experiment._figures import Curve, Pauses, figures
-from perfkit.experiment.result import NO_STEP, RunResult, ratio, table
-from perfkit.machine import stamp
-from perfkit.timing.summary import summarize
+from perfkit.base.machine import stamp
+from perfkit.experiment.process._figures import Curve, Pauses, figures
+from perfkit.experiment.process.result import NO_STEP, RunResult, ratio, table
+from perfkit.measure.summary import summarize
 
 
 def message(step_ms, *, first=0, quiet=True, wait=0.25, samples=10, end_s=None):

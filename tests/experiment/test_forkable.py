@@ -8,7 +8,8 @@ import sys
 import psutil
 import pytest
 
-from perfkit.experiment import Session, _process
+from perfkit.experiment import Session
+from perfkit.experiment.process import _process
 
 # A process is unfit for forks that use CUDA as soon as it has asked the runtime for the number of
 # GPUs, or for the accelerator. With these names torch takes itself for one built for CUDA.

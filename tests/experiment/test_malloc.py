@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.errors import SettingError
-from perfkit.experiment import CATALOGUE, _malloc
-from perfkit.experiment.settings import check_values, resolve
-from perfkit.machine import facts
+from perfkit.base.errors import SettingError
+from perfkit.base.machine import facts
+from perfkit.experiment import CATALOGUE
+from perfkit.experiment.settings import _malloc, check_values, resolve
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD works on Linux only")
 compiles = pytest.mark.skipif(shutil.which("cc") is None, reason="makes a library with cc")

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 import perfkit
-from perfkit import _scratch
-from perfkit.experiment import _process
+from perfkit.base import scratch as _scratch
+from perfkit.experiment.process import _process
 
 from .conftest import MARK, gone_within, marked
 
@@ -226,7 +226,7 @@ def test_a_spawned_child_behaves_alike(monkeypatch, session):
 
 def test_scratch_of_a_killed_process_is_swept_at_the_next_start(tmp_path):
     code = (
-        "import os, signal; from perfkit import _scratch; "
+        "import os, signal; from perfkit.base import scratch as _scratch; "
         f"_scratch.new_folder({str(tmp_path)!r}); os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code], check=False)

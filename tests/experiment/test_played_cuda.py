@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from perfkit.experiment import worker
-from perfkit.experiment._loader_wait import LoaderWait
+from perfkit.experiment.process import worker
+from perfkit.experiment.process._loader_wait import LoaderWait
 
 MIB = 2**20
 

@@ -8,8 +8,8 @@ import types
 
 import pytest
 
-from perfkit.errors import UsageError, WorkloadNotPortableError
-from perfkit.experiment import portable
+from perfkit.base.errors import UsageError, WorkloadNotPortableError
+from perfkit.experiment.process import portable
 
 
 def in_notebook(source: str, filename: str = "/nowhere/cell_1.py", **names):

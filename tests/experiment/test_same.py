@@ -16,10 +16,10 @@ from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
 import perfkit
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
 from perfkit.experiment import setting
-from perfkit.experiment._fingerprint import Fingerprint, Watch, _format_of, sketch
-from perfkit.experiment.same import same_result, tolerances
+from perfkit.experiment.compare.same import same_result, tolerances
+from perfkit.experiment.process._fingerprint import Fingerprint, Watch, _format_of, sketch
 from perfkit.show import html
 from tests.experiment._networks import NETWORKS, training
 
@@ -312,7 +312,7 @@ def test_a_step_that_a_cuda_graph_captures_is_not_read(monkeypatch) -> None:
 
 
 def test_trouble_in_the_hook_does_not_reach_the_training(monkeypatch) -> None:
-    from perfkit.experiment import _fingerprint
+    from perfkit.experiment.process import _fingerprint
 
     def fails(*args):
         raise RuntimeError("no such layout")

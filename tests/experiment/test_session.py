@@ -14,7 +14,7 @@ import psutil
 import pytest
 import torch
 
-from perfkit.errors import SettingError, UsageError, WorkloadNotPortableError
+from perfkit.base.errors import SettingError, UsageError, WorkloadNotPortableError
 from perfkit.experiment import (
     Points,
     RunFinished,
@@ -582,7 +582,7 @@ def test_two_runs_of_which_one_stands_still_do_not_disturb_each_other(session):
 
 
 def test_a_run_parks_where_nothing_is_prepared(session, monkeypatch):
-    from perfkit.experiment import _process
+    from perfkit.experiment.process import _process
 
     monkeypatch.setattr(_process, "can_prepare", lambda: False)
     seen = []

@@ -8,10 +8,10 @@ import re
 
 import pytest
 
-from perfkit.errors import SettingError
+from perfkit.base.errors import SettingError
+from perfkit.base.machine import facts
 from perfkit.experiment import CATALOGUE
 from perfkit.experiment.settings import check_values, resolve
-from perfkit.machine import facts
 
 HERE = facts()
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]

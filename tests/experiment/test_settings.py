@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from perfkit.errors import SettingError
+from perfkit.base.errors import SettingError
+from perfkit.base.machine import Capability, Gpu, facts
 from perfkit.experiment.settings import (
     CATALOGUE,
     Settings,
@@ -17,7 +18,6 @@ from perfkit.experiment.settings import (
     resolve,
     setting,
 )
-from perfkit.machine import Capability, Gpu, facts
 
 
 def machine(*, gpu=False, compiler=True, cores=4, bf16=True):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from perfkit.errors import SettingError
+from perfkit.base.errors import SettingError
 from perfkit.experiment import Settings
 
 here = pytest.mark.skipif(torch.cuda.is_available(), reason="compares numbers on a CPU")

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from perfkit.experiment import _memory_now
-from perfkit.experiment._stopwatch import EventStopwatch, HostStopwatch, cuda_stopwatch
+from perfkit.experiment.process import _memory_now
+from perfkit.experiment.process._stopwatch import EventStopwatch, HostStopwatch, cuda_stopwatch
 
 
 def ticking(times):

@@ -12,13 +12,13 @@ import sys
 import numpy as np
 import pytest
 
-from perfkit.errors import StoreError
-from perfkit.experiment import result as results
-from perfkit.experiment._identity import Identity, identity
-from perfkit.experiment._saved import run_of, saved
-from perfkit.experiment.store import SCHEMA, Store, read
-from perfkit.machine import stamp
-from perfkit.timing.summary import summarize
+from perfkit.base.errors import StoreError
+from perfkit.base.machine import stamp
+from perfkit.experiment.compare._identity import Identity, identity
+from perfkit.experiment.compare._saved import run_of, saved
+from perfkit.experiment.compare.store import SCHEMA, Store, read
+from perfkit.experiment.process import result as results
+from perfkit.measure.summary import summarize
 
 ME = Identity("train", "0123", "a machine", "none", "2.9.0")
 
@@ -173,8 +173,8 @@ def test_one_process_at_a_time_and_the_holder_is_named(tmp_path):
         Store(path, ME)
     program = (
         "import sys\n"
-        "from perfkit.experiment._identity import Identity\n"
-        "from perfkit.experiment.store import Store\n"
+        "from perfkit.experiment.compare._identity import Identity\n"
+        "from perfkit.experiment.compare.store import Store\n"
         f"Store(sys.argv[1], Identity{(ME.name, ME.digest, ME.machine, ME.gpu, ME.torch)!r})\n"
     )
     other = subprocess.run(
@@ -191,8 +191,8 @@ def test_a_lock_dies_with_its_holder(tmp_path):
     path = tmp_path / "s.jsonl"
     program = (
         "import os, sys\n"
-        "from perfkit.experiment._identity import Identity\n"
-        "from perfkit.experiment.store import Store\n"
+        "from perfkit.experiment.compare._identity import Identity\n"
+        "from perfkit.experiment.compare.store import Store\n"
         f"Store(sys.argv[1], Identity{(ME.name, ME.digest, ME.machine, ME.gpu, ME.torch)!r})\n"
         "os.kill(os.getpid(), 9)\n"
     )
@@ -321,7 +321,7 @@ def test_the_digest_follows_code_and_values_however_deep():
 
 
 PROGRAM = """
-from perfkit.experiment._identity import identity
+from perfkit.experiment.compare._identity import identity
 class Pictures:
     side = 3
     def get(self, i):

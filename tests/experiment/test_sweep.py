@@ -9,14 +9,14 @@ import pytest
 
 import perfkit
 from perfkit import show
-from perfkit.errors import SettingError, UsageError
+from perfkit.base.errors import SettingError, UsageError
+from perfkit.base.machine import facts
 from perfkit.experiment import setting
-from perfkit.experiment._grid import grid_of
-from perfkit.experiment.batch import _search, largest_batch
-from perfkit.experiment.knee import knee_of
-from perfkit.experiment.sweep import sweep
-from perfkit.machine import facts
-from perfkit.timing.compare import Interval
+from perfkit.experiment.compare._grid import grid_of
+from perfkit.experiment.compare.batch import _search, largest_batch
+from perfkit.experiment.compare.knee import knee_of
+from perfkit.experiment.compare.sweep import sweep
+from perfkit.measure.compare import Interval
 
 SHORT = {"seconds": 0.1, "say": False}
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfkit.errors import StoreError
+from perfkit.base.errors import StoreError
 from perfkit.experiment import setting
-from perfkit.experiment.store import read
-from perfkit.experiment.sweep import sweep
-from perfkit.experiment.tune import tune
+from perfkit.experiment.compare.store import read
+from perfkit.experiment.compare.sweep import sweep
+from perfkit.experiment.compare.tune import tune
 
 SHORT = {"seconds": 0.1, "say": False}
 
@@ -186,7 +186,7 @@ def test_a_disk_that_fills_ends_the_sweep_and_loses_nothing(tmp_path, monkeypatc
 def test_a_real_limit_on_the_file_size_is_told(tmp_path):
     program = """
         import json, resource, signal, sys
-        from perfkit.experiment.sweep import sweep
+        from perfkit.experiment.compare.sweep import sweep
 
         def workload(s):
             import time

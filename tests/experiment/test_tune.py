@@ -9,9 +9,9 @@ import pytest
 
 import perfkit
 from perfkit import show
-from perfkit.errors import SettingError
+from perfkit.base.errors import SettingError
 from perfkit.experiment import setting
-from perfkit.experiment.tune import _judged, tune
+from perfkit.experiment.compare.tune import _judged, tune
 
 
 def by_value(function):

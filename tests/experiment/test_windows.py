@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from perfkit.experiment import _windows
-from perfkit.experiment._windows import Windows
+from perfkit.experiment.process import _windows
+from perfkit.experiment.process._windows import Windows
 
 
 def walk(step_s, until_s):

@@ -11,9 +11,9 @@ import pytest
 from IPython.core.error import UsageError
 from IPython.core.magic_arguments import argument, magic_arguments
 
-from perfkit._files import write_atomically
-from perfkit.errors import ProfilerBusyError
-from perfkit.errors import UsageError as PerfkitUsageError
+from perfkit.base.errors import ProfilerBusyError
+from perfkit.base.errors import UsageError as PerfkitUsageError
+from perfkit.base.files import write_atomically
 from perfkit.magics import _arguments
 
 

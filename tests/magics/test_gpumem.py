@@ -255,7 +255,7 @@ def recording(kit: Notebook, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A recording of the allocator that a GPU would give (simulated); what was called."""
     from contextlib import contextmanager
 
-    from perfkit.machine import stamp
+    from perfkit.base.machine import stamp
     from perfkit.memory import history
 
     snapshot = {

@@ -13,7 +13,7 @@ from IPython.core.error import UsageError
 
 from perfkit.advice.profile import Profile
 from perfkit.show import RESULT_MIME
-from perfkit.trace.load import load
+from perfkit.trace.read.load import load
 
 if TYPE_CHECKING:
     from conftest import Notebook, Shown

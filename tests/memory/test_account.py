@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
 from perfkit.memory.account import Accountant, MemoryAccount, account
 from perfkit.memory.categories import CATEGORIES
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import perfkit
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
 from perfkit.memory import crossings as crossings_module
 from perfkit.memory.crossings import crossings
 

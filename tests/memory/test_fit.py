@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
 from perfkit.memory import fit as fit_module
 from perfkit.memory.account import account
 from perfkit.memory.fit import will_it_fit

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit.errors import MissingError, UsageError
-from perfkit.machine import stamp
+from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.machine import stamp
 from perfkit.memory import history as history_module
 from perfkit.memory.history import AllocatorHistory, history_of, load, record
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
 from perfkit.memory.graphs import nodes_of
 from perfkit.memory.leaks import LeakReport, find_leaks
 

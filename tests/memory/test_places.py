@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
 from perfkit.memory import ledger as ledger_module
 from perfkit.memory.account import Accountant, MemoryAccount, account
 from perfkit.memory.paths import module_paths

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
 from perfkit.memory.account import Accountant, account
 
 

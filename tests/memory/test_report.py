@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from perfkit import show
+from perfkit.base.words import fmt_bytes
 from perfkit.memory.account import MemoryAccount, account
 from perfkit.memory.live import now
-from perfkit.words import fmt_bytes
 
 MIB = 2**20
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from perfkit.machine import stamp
+from perfkit.base.machine import stamp
 
 pytestmark = [
     pytest.mark.gpu,

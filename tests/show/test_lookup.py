@@ -45,7 +45,7 @@ def test_every_room_with_results_has_a_module_that_imports() -> None:
 def test_plain_text_needs_neither_jinja2_nor_matplotlib() -> None:
     probe = (
         "import sys, perfkit.show as r\n"
-        "from perfkit.machine import stamp\n"
+        "from perfkit.base.machine import stamp\n"
         "assert str(stamp())\n"
         "print(sorted({'jinja2', 'matplotlib'} & set(sys.modules)))"
     )

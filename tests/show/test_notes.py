@@ -8,12 +8,13 @@ import html as stdlib_html
 import pytest
 from simulated_traces import cpu_training, gpu_training
 
-from perfkit import machine, show
+from perfkit import show
 from perfkit.advice.profile import explain
-from perfkit.advice.synclint.find import Syncs
-from perfkit.experiment.ledger import Ledger
+from perfkit.base import machine
+from perfkit.course.ledger.ledger import Ledger
 from perfkit.memory.crossings import Crossings
 from perfkit.show._html import render_string
+from perfkit.synclint.find import Syncs
 from perfkit.trace import idle, load
 
 _WARNINGS = ("the machine was busy", "one step was <cut>", "half of it was not recorded")

@@ -16,8 +16,8 @@ from perfkit.show import RESULT_MIME, _lesson
 from perfkit.show._as_text import _table
 from perfkit.show.document import Document
 from perfkit.show.profile import _lines_table, _step_name
-from perfkit.trace.lines import Line, LineSamples
-from perfkit.trace.load import load
+from perfkit.trace.read.load import load
+from perfkit.trace.record.lines import Line, LineSamples
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

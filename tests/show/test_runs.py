@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from perfkit import show
+from perfkit.base.machine import stamp
 from perfkit.experiment import CATALOGUE, Ratio, RunResult
-from perfkit.machine import stamp
+from perfkit.measure.summary import summarize
 from perfkit.show import runs as renderer
-from perfkit.timing.summary import summarize
 
 
 def run(run_id, step_ms, state="done", **more):

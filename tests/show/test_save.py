@@ -9,14 +9,14 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from perfkit.errors import UsageError
-from perfkit.experiment.result import RunResult
-from perfkit.experiment.same import same_result
-from perfkit.machine import stamp
+from perfkit.base.errors import UsageError
+from perfkit.base.machine import stamp
+from perfkit.experiment.compare.same import same_result
+from perfkit.experiment.process.result import RunResult
+from perfkit.measure.compare import compare
 from perfkit.show import alt_text, markdown
 from perfkit.show._as_markdown import escaped
 from perfkit.show.files import save
-from perfkit.timing.compare import compare
 
 NASTY = "a|b<img src=x onerror=y>$x_1$ `c` [l](http://e) @me & *b*"
 
@@ -114,8 +114,8 @@ def test_runs_and_answers_have_forms(tmp_path) -> None:
 
 
 def test_an_ab_result_has_all_forms(tmp_path) -> None:
-    from perfkit.experiment.ab import ABResult, Block
-    from perfkit.experiment.result import Ratio
+    from perfkit.experiment.compare.ab import ABResult, Block
+    from perfkit.experiment.process.result import Ratio
 
     blocks = tuple(Block(10.0 + i % 3, 5.0 + i % 2, "abba") for i in range(6))
     found = ABResult(

@@ -10,13 +10,13 @@ import pytest
 
 from perfkit import show
 from perfkit.advice.profile import explain
-from perfkit.errors import UsageError
+from perfkit.base.errors import UsageError
+from perfkit.base.words import fmt_ms
 from perfkit.show import strip
-from perfkit.trace.breakdown import breakdown
-from perfkit.trace.idle import idle_causes
-from perfkit.trace.load import load
-from perfkit.trace.steps import find_steps
-from perfkit.words import fmt_ms
+from perfkit.trace.ask.breakdown import breakdown
+from perfkit.trace.ask.idle import idle_causes
+from perfkit.trace.read.load import load
+from perfkit.trace.read.steps import find_steps
 from tests.simulated_traces import Simulated, cpu_training, gpu_training
 
 HOSTILE = "ProfilerStep#1 <img src=x onerror=alert(1)> \"quoted\" 'too' \x07\x00\u202e]]>"

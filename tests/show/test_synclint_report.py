@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from perfkit import show
-from perfkit.advice.synclint.find import Syncs, find_syncs
+from perfkit.synclint.find import Syncs, find_syncs
 
 
 def _syncs() -> Syncs:

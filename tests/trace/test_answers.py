@@ -19,7 +19,7 @@ from simulated_traces import SINGLE, Simulated, cpu_training, gpu_training
 
 import perfkit.trace as pt
 from perfkit import show
-from perfkit.errors import TraceError
+from perfkit.base.errors import TraceError
 
 QUESTIONS: tuple[Callable[[pt.Trace, pt.Steps], Any], ...] = (
     pt.breakdown, pt.idle, pt.copies, pt.kernels, pt.launch_queue, pt.communication, pt.flops,
@@ -185,7 +185,7 @@ def fuzz(n: int, seed: int) -> tuple[int, int, float]:
     bases = _bases()
     read = refused = 0
     longest_s = 0.0
-    reader = importlib.import_module("perfkit.trace.load")
+    reader = importlib.import_module("perfkit.trace.read.load")
     usual = reader._PIECE_BYTES
     for i in range(n):
         # Large files are read in pieces: these are small, so every second one is cut smaller.

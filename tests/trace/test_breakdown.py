@@ -9,7 +9,7 @@ import pytest
 from simulated_traces import ENGINE, HOST, SINGLE, WORKERS, Simulated, cpu_training, gpu_training
 
 from perfkit.trace import Breakdown, breakdown, load
-from perfkit.trace.breakdown import DEVICE_CLASSES, HOST_CLASSES
+from perfkit.trace.ask.breakdown import DEVICE_CLASSES, HOST_CLASSES
 
 
 def _host(sim: Simulated, step: int = 0) -> dict[str, int]:

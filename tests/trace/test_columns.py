@@ -8,8 +8,8 @@ import pytest
 from simulated_traces import gpu_training
 
 from perfkit.trace import breakdown, find_steps, load
-from perfkit.trace.columns import Category
-from perfkit.trace.events import runtime_calls
+from perfkit.trace.read.columns import Category
+from perfkit.trace.read.events import runtime_calls
 
 
 def test_an_answer_is_kept_and_cannot_be_written_to() -> None:

@@ -6,7 +6,7 @@ import pytest
 from simulated_traces import Simulated, cpu_training
 
 from perfkit.trace import communication, load
-from perfkit.trace.communication import bus_factor
+from perfkit.trace.ask.communication import bus_factor
 
 
 def test_bytes_bandwidth_and_overlap() -> None:

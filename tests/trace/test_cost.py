@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfkit.trace.cost import Cost, _rank_cut, ratio_interval
+from perfkit.trace.record.cost import Cost, _rank_cut, ratio_interval
 
 
 def _sentence(profiled: list[float], unprofiled: list[float]) -> str:

@@ -9,7 +9,7 @@ from real_traces import FOLDER, needs_traces
 from simulated_traces import Simulated, cpu_training, gpu_training
 
 from perfkit.trace import CriticalPath, critical_path, load
-from perfkit.trace.critical_path import PATH_CLASSES
+from perfkit.trace.ask.critical_path import PATH_CLASSES
 
 
 def _path(sim: Simulated, step: int | None = None) -> CriticalPath:
@@ -149,7 +149,7 @@ def test_a_host_that_waits_for_one_stream_does_not_wait_for_another() -> None:
 
 
 def test_event_waits_of_a_trace_survive_export(tmp_path: Path) -> None:
-    from perfkit.trace.export import export
+    from perfkit.trace.read.export import export
 
     trace = load(_two_streams(wait_for=21).json())
     assert trace.waits == {290: (21, 280)}

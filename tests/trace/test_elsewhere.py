@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from perfkit.trace.elsewhere import Elsewhere, elsewhere
-from perfkit.trace.lines import Line, LineSamples, Sample, _Key, common_frame
+from perfkit.trace.record.elsewhere import Elsewhere, elsewhere
+from perfkit.trace.record.lines import Line, LineSamples, Sample, _Key, common_frame
 
 _keys: dict[str, _Key] = {}
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfkit._files import write_atomically
-from perfkit.errors import MissingError, UsageError
-from perfkit.trace.columns import Trace
-from perfkit.trace.export import COLUMNS, export
-from perfkit.trace.load import load
+from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.files import write_atomically
+from perfkit.trace.read.columns import Trace
+from perfkit.trace.read.export import COLUMNS, export
+from perfkit.trace.read.load import load
 from tests.simulated_traces import STREAM, Simulated, cpu_training, gpu_training
 
 TEXTS = {

@@ -10,7 +10,7 @@ import pytest
 from simulated_traces import Simulated, cpu_training
 
 from perfkit.trace import flops, load
-from perfkit.trace.flops import _count
+from perfkit.trace.ask.flops import _count
 
 
 def _flops(name: str, dims: Any, inputs: Any = ()) -> float | None:

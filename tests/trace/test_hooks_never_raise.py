@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from perfkit.errors import MeasurementError
+from perfkit.base.errors import MeasurementError
 from perfkit.trace import Recorder
-from perfkit.trace import lines as lines_module
-from perfkit.trace.lines import Sampler
-from perfkit.trace.pauses import GcPauses
-from perfkit.trace.record import assert_nothing_runs
+from perfkit.trace.record import lines as lines_module
+from perfkit.trace.record.lines import Sampler
+from perfkit.trace.record.pauses import GcPauses
+from perfkit.trace.record.record import assert_nothing_runs
 
 
 def train(n: int = 12) -> list[float]:
@@ -154,7 +154,7 @@ def test_forgetting_while_the_sampler_inserts_does_not_raise() -> None:
 
 _ENDED_BY_ANOTHER = """
 import torch
-from perfkit.errors import MeasurementError
+from perfkit.base.errors import MeasurementError
 from perfkit.trace import Recorder
 m = torch.nn.Linear(4, 2); o = torch.optim.SGD(m.parameters(), lr=.1)
 def step():

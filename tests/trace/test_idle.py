@@ -6,7 +6,7 @@ import pytest
 from simulated_traces import Simulated, cpu_training, gpu_training
 
 from perfkit.trace import breakdown, critical_path, find_steps, idle, load
-from perfkit.trace.idle import IDLE_CAUSES, idle_causes, sitting
+from perfkit.trace.ask.idle import IDLE_CAUSES, idle_causes, sitting
 
 
 def _idle(sim: Simulated, step: int = 1) -> dict[str, int]:

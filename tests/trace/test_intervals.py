@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfkit.trace.intervals import nest, paint, union
+from perfkit.trace.read.intervals import nest, paint, union
 
 _PAIRS = st.lists(st.tuples(st.integers(0, 60), st.integers(-5, 20)), max_size=12)
 

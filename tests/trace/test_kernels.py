@@ -6,7 +6,7 @@ import pytest
 from simulated_traces import Simulated, cpu_training
 
 from perfkit.trace import Kernels, kernels, load
-from perfkit.trace.kernels import family, uses_tensor_cores
+from perfkit.trace.ask.kernels import family, uses_tensor_cores
 
 _AT = "void at::native::"
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfkit.trace.columns import Trace
-from perfkit.trace.levels import KINDS, MAX_BOXES, Levels
-from perfkit.trace.load import load
+from perfkit.trace.ask.levels import KINDS, MAX_BOXES, Levels
+from perfkit.trace.read.columns import Trace
+from perfkit.trace.read.load import load
 from tests.simulated_traces import STREAM, Simulated, cpu_training, gpu_training
 
 

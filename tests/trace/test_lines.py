@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from perfkit.trace import Recorder
-from perfkit.trace.lines import NO_LINES, Line, LineSamples, Sampler, _look
+from perfkit.trace.record.lines import NO_LINES, Line, LineSamples, Sampler, _look
 
 
 def _busy(seconds: float) -> None:
@@ -74,7 +74,7 @@ def test_the_deadline_is_called_once() -> None:
 
 def test_growing_memory_is_a_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter([100, 150, 150, 10_000] + [10_000] * 50)
-    monkeypatch.setattr("perfkit.trace.lines.resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr("perfkit.trace.record.lines.resident_bytes", lambda: next(sizes))
     called = threading.Event()
     sampler = Sampler(threading.get_ident(), on_deadline=called.set, memory_limit_bytes=1_000)
     sampler.start()

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from simulated_traces import HOST, SINGLE, Simulated, cpu_training, gpu_training
 
-from perfkit.errors import MissingError, TraceError
+from perfkit.base.errors import MissingError, TraceError
 from perfkit.trace import Category, Trace, breakdown, load
 
 
@@ -316,7 +316,7 @@ def test_in_pieces_reads_the_same_as_whole(
         "gzip": sim.gz(),
     }[form]
     whole = load(data)
-    reader = importlib.import_module("perfkit.trace.load")
+    reader = importlib.import_module("perfkit.trace.read.load")
     monkeypatch.setattr(reader, "_PIECE_BYTES", piece)
     monkeypatch.setattr(reader, "_decode", None)  # the road for whole files is not taken
     _same(load(data), whole)
@@ -325,7 +325,7 @@ def test_in_pieces_reads_the_same_as_whole(
 def test_in_pieces_damage_and_torn_ends_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     sim = gpu_training(20)
     whole = load(sim.json())
-    monkeypatch.setattr(importlib.import_module("perfkit.trace.load"), "_PIECE_BYTES", 500)
+    monkeypatch.setattr(importlib.import_module("perfkit.trace.read.load"), "_PIECE_BYTES", 500)
     torn = load(sim.json()[:-700])
     assert 0 < len(torn) < len(whole)
     assert any("ends early" in w for w in torn.warnings)
@@ -343,7 +343,7 @@ def test_in_pieces_a_list_inside_an_event_is_no_event(monkeypatch: pytest.Monkey
     nested = [{"ph": "X", "ts": 1, "dur": 2, "name": "inner", "cat": "kernel"}] * 40
     sim.host("outer", 1_010, 5, nested=nested)
     whole = load(sim.json())
-    monkeypatch.setattr(importlib.import_module("perfkit.trace.load"), "_PIECE_BYTES", 100)
+    monkeypatch.setattr(importlib.import_module("perfkit.trace.read.load"), "_PIECE_BYTES", 100)
     _same(load(sim.json()), whole)
     assert "inner" not in whole.names
 
@@ -390,7 +390,7 @@ def test_a_list_of_traces_is_loaded_as_a_list(tmp_path: Path) -> None:
 def test_progress_is_told_once_a_large_trace_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader = importlib.import_module("perfkit.trace.load")
+    reader = importlib.import_module("perfkit.trace.read.load")
     path = tmp_path / "trace.json"
     path.write_bytes(gpu_training(40).json())
     monkeypatch.setattr(reader, "_PIECE_BYTES", 300)
@@ -419,7 +419,7 @@ def test_a_packed_trace_expands_to_no_more_than_it_may() -> None:
 def test_a_pipe_is_read_and_a_silent_one_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import perfkit._files
+    import perfkit.base.files
 
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -428,7 +428,7 @@ def test_a_pipe_is_read_and_a_silent_one_is_not_waited_for(
     writer.start()
     assert len(load(pipe)) == len(load(whole))
     writer.join()
-    monkeypatch.setattr(perfkit._files, "SILENT_PIPE_S", 0.05)
+    monkeypatch.setattr(perfkit.base.files, "SILENT_PIPE_S", 0.05)
     with pytest.raises(TraceError, match="nothing came through this pipe"):
         load(pipe)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from perfkit.trace.pauses import GcPauses
+from perfkit.trace.record.pauses import GcPauses
 
 
 def test_long_collections_are_noted_and_short_ones_are_not() -> None:

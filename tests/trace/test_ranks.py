@@ -12,9 +12,9 @@ import psutil
 import pytest
 from simulated_traces import Simulated, cpu_training
 
-from perfkit.errors import TraceError
+from perfkit.base.errors import TraceError
 from perfkit.trace import Ranks, ranks
-from perfkit.trace.ranks import _communication_ms
+from perfkit.trace.ask.ranks import _communication_ms
 
 
 def _job(folder: Path, slow: int, n_ranks: int = 4, lag: float = 200) -> list[Path]:

@@ -8,8 +8,8 @@ import pytest
 from real_traces import FILES, each_trace, needs_traces
 
 from perfkit.trace import breakdown, find_steps, load, operators, syncs
-from perfkit.trace.idle import idle_causes
-from perfkit.trace.waits import waits_under
+from perfkit.trace.ask.idle import idle_causes
+from perfkit.trace.ask.waits import waits_under
 
 pytestmark = needs_traces
 

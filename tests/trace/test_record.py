@@ -17,10 +17,10 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from perfkit.errors import MeasurementError, ProfilerBusyError, UsageError
+from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.trace import Category, Recorder, Recording, breakdown, find_steps, load
-from perfkit.trace import record as record_module
-from perfkit.trace.record import assert_nothing_runs
+from perfkit.trace.record import record as record_module
+from perfkit.trace.record.record import assert_nothing_runs
 
 
 def _trainer(optimizer: str = "SGD") -> Callable[[], None]:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from perfkit.trace import breakdown, find_steps, load
-from perfkit.trace.record import Recorder
+from perfkit.trace.record.record import Recorder
 
 
 def _without_marks(sim: Simulated) -> Simulated:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulated_traces import ENGINE, Simulated, cpu_training
 
 from perfkit.trace import load
-from perfkit.trace.waits import Wait, waits_under
+from perfkit.trace.ask.waits import Wait, waits_under
 
 
 def _is_label(name: str) -> bool:

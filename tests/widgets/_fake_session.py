@@ -8,11 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.experiment.events import Event, Points, RunFinished, RunStarted, State, StateChanged
-from perfkit.experiment.result import RunResult
+from perfkit.base.machine import facts, stamp
+from perfkit.experiment.process.events import (
+    Event,
+    Points,
+    RunFinished,
+    RunStarted,
+    State,
+    StateChanged,
+)
+from perfkit.experiment.process.result import RunResult
 from perfkit.experiment.settings import Setting, check_values, resolve
-from perfkit.machine import facts, stamp
-from perfkit.timing.summary import summarize
+from perfkit.measure.summary import summarize
 
 
 class FakeSession:

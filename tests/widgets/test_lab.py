@@ -20,10 +20,10 @@ import numpy as np
 import pytest
 from _fake_session import FakeSession
 
-from perfkit.errors import SettingError, UsageError, WorkloadFailedError
-from perfkit.experiment import _cancel
-from perfkit.experiment.events import Points
-from perfkit.experiment.result import Ratio
+from perfkit.base.errors import SettingError, UsageError, WorkloadFailedError
+from perfkit.experiment.compare import _cancel
+from perfkit.experiment.process.events import Points
+from perfkit.experiment.process.result import Ratio
 from perfkit.experiment.settings import setting
 from perfkit.widgets import lab as lab_module
 from perfkit.widgets._cell import Execution
@@ -541,7 +541,7 @@ def test_the_pinned_run_alone_has_no_ghost(make: Callable[..., Lab]) -> None:
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What ``perfkit.ab`` is asked for, and the answer that it gives."""
-    from perfkit.experiment import ab as ab_module
+    from perfkit.experiment.compare import ab as ab_module
 
     asked: dict[str, Any] = {"low": 3.8, "high": 4.0, "hold": None}
 
@@ -651,7 +651,7 @@ def test_confirm_from_the_browser_and_stop(
 def test_a_confirm_that_fails_says_why(
     make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from perfkit.experiment import ab as ab_module
+    from perfkit.experiment.compare import ab as ab_module
 
     def failing(*_: Any, **__: Any) -> None:
         raise WorkloadFailedError("run 2: ValueError: broken", "")

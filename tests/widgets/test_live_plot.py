@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfkit.errors import MissingError, UsageError
+from perfkit.base.errors import MissingError, UsageError
 from perfkit.widgets import _frontend
 from perfkit.widgets._history import CAPACITY, History, planar
 from perfkit.widgets.live_plot import LivePlot, Series

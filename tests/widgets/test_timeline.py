@@ -10,10 +10,10 @@ import pytest
 
 import perfkit
 from perfkit.advice.profile import explain
-from perfkit.errors import TraceError, UsageError
-from perfkit.trace.columns import Trace
-from perfkit.trace.levels import KINDS, MAX_BOXES
-from perfkit.trace.load import load
+from perfkit.base.errors import TraceError, UsageError
+from perfkit.trace.ask.levels import KINDS, MAX_BOXES
+from perfkit.trace.read.columns import Trace
+from perfkit.trace.read.load import load
 from perfkit.widgets.timeline import Timeline
 from tests.simulated_traces import Simulated, cpu_training, gpu_training
 

@@ -15,9 +15,9 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 import perfkit
-from perfkit.errors import UsageError
-from perfkit.timing.footprint import Footprint
-from perfkit.timing.run import Update
+from perfkit.base.errors import UsageError
+from perfkit.measure.footprint import Footprint
+from perfkit.measure.run import Update
 from perfkit.widgets import watch as watch_module
 from perfkit.widgets.watch import fmt_seconds, watch
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
-from perfkit.trace.columns import Category
-from perfkit.trace.intervals import Intervals, union
-from perfkit.words import plural
+from perfkit.base.words import plural
+from perfkit.trace.read.columns import Category
+from perfkit.trace.read.intervals import Intervals, union
 
 _LEAST_SHARE = 0.05
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d+)/(?P<attempt>\d+)")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent, times
-from perfkit.trace.columns import Category
-from perfkit.trace.lines import Line, LineSamples
+from perfkit.trace.read.columns import Category
+from perfkit.trace.record.lines import Line, LineSamples
 
 # If the loader costs less than a twentieth of the step, changing it has no visible effect.
 _LEAST_SHARE = 0.05

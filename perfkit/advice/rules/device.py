@@ -9,9 +9,9 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
-from perfkit.trace.columns import Int64
-from perfkit.trace.kernels import TENSOR_FAMILIES, family, uses_tensor_cores
-from perfkit.words import plural
+from perfkit.base.words import plural
+from perfkit.trace.ask.kernels import TENSOR_FAMILIES, family, uses_tensor_cores
+from perfkit.trace.read.columns import Int64
 
 _LEAST_SHARE = 0.1
 # If the device idles for more than half of the step, faster kernels would only make it idle longer.

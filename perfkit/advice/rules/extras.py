@@ -9,10 +9,10 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
-from perfkit.trace.columns import Category, Int64
-from perfkit.trace.events import backward_rows
-from perfkit.trace.intervals import Intervals, union
-from perfkit.words import plural
+from perfkit.base.words import plural
+from perfkit.trace.read.columns import Category, Int64
+from perfkit.trace.read.events import backward_rows
+from perfkit.trace.read.intervals import Intervals, union
 
 _LEAST_SHARE = 0.05
 # A teacher network or a metric may run without gradients in every step; above this share it is

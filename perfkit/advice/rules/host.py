@@ -10,10 +10,10 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
 from perfkit.advice.line_kinds import OTHER, LineKind, kind_of
 from perfkit.advice.line_kinds import beside_the_model as kind_beside_the_model
-from perfkit.trace.columns import Category
-from perfkit.trace.lines import Line
-from perfkit.trace.operators import Operator
-from perfkit.words import fmt_count, fmt_ms, fmt_share, fmt_us, plural
+from perfkit.base.words import fmt_count, fmt_ms, fmt_share, fmt_us, plural
+from perfkit.trace.ask.operators import Operator
+from perfkit.trace.read.columns import Category
+from perfkit.trace.record.lines import Line
 
 # In a healthy step of a few ms, Python between ops takes up to a tenth.
 _LEAST_SHARE = 0.15

@@ -9,11 +9,11 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
-from perfkit.trace.columns import Category, Int64
-from perfkit.trace.events import is_data_wait
-from perfkit.trace.intervals import union
-from perfkit.trace.steps import WHOLE, n_backward_passes
-from perfkit.words import plural
+from perfkit.base.words import plural
+from perfkit.trace.read.columns import Category, Int64
+from perfkit.trace.read.events import is_data_wait
+from perfkit.trace.read.intervals import union
+from perfkit.trace.read.steps import WHOLE, n_backward_passes
 
 _LEAST_SHARE = 0.05
 # As in torch.profiler's pattern: ten repetitions of the same ops from one select to the next.

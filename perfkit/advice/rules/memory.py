@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
-from perfkit.trace.columns import Category
-from perfkit.words import fmt_bytes, plural
+from perfkit.base.words import fmt_bytes, plural
+from perfkit.trace.read.columns import Category
 
 # What PyTorch does not see (context, cuBLAS and cuDNN workspaces, NCCL) takes 0.5 to 2 GB: on a
 # 40 GB card, a twentieth. TensorBoard's plugin warns above 0.8; above 0.9 a longer batch fails.

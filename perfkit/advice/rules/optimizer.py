@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, duration, percent
-from perfkit.words import plural
+from perfkit.base.words import plural
 
 _LEAST_SHARE = 0.1
 _LEAST_ZEROING = 0.05

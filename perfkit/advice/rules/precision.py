@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
-from perfkit.machine._host import cpu_flags
-from perfkit.trace.columns import Category
+from perfkit.base.machine._host import cpu_flags
+from perfkit.trace.read.columns import Category
 
 _LEAST_SHARE = 0.15
 # Kernels and recorded input types for float64.

@@ -9,11 +9,11 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MOST_GAIN, Finding, amdahl, duration, percent
-from perfkit.trace.columns import DEVICE_CATEGORIES, Category, Int64
-from perfkit.trace.events import host_collectives as host_collectives_of
-from perfkit.trace.events import is_communication
-from perfkit.trace.intervals import paint, union
-from perfkit.words import plural
+from perfkit.base.words import plural
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64
+from perfkit.trace.read.events import host_collectives as host_collectives_of
+from perfkit.trace.read.events import is_communication
+from perfkit.trace.read.intervals import paint, union
 
 # TensorBoard's plugin warns if communication is a tenth of the step or more.
 _LEAST_SHARE = 0.1

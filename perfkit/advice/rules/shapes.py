@@ -12,7 +12,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
-from perfkit.words import fmt_count, plural
+from perfkit.base.words import fmt_count, plural
 
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
 _HALVES = ("c10::Half", "c10::BFloat16")

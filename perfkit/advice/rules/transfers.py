@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
 from perfkit.advice.where import user_place
-from perfkit.trace.columns import Category
-from perfkit.trace.syncs import Sync
-from perfkit.words import fmt_bytes, fmt_ms, fmt_us, plural
+from perfkit.base.words import fmt_bytes, fmt_ms, fmt_us, plural
+from perfkit.trace.ask.syncs import Sync
+from perfkit.trace.read.columns import Category
 
 _LEAST_SHARE = 0.05
 # A device that has work starts it, and a copy of some bytes, within some 10 µs: a call that waits

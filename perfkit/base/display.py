@@ -1,0 +1,92 @@
+"""How a result displays itself without its package knowing how.
+
+Results are low in the import order; what displays them is above. A result inherits :class:`Shown`.
+The package itself says in :data:`shower` which module displays results, and that module is
+imported when someone asks to see one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: The module that shows results; ``perfkit/__init__.py`` sets it.
+shower = ""
+
+
+def _show(part: str = "") -> Any:
+    return importlib.import_module(f"{shower}{part}")
+
+
+class Shown:
+    """Mixin: ``str()`` gives the full plain text; a notebook or prompt shows the first screen,
+    as HTML if possible. A class whose document is made outside of ``show`` names the module:
+    ``class Ledger(Shown, shown_by="...")``.
+    """
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, shown_by: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if shown_by:
+            cls.shown_by = shown_by  # type: ignore[attr-defined]
+        # IPython uses the first class that defines __repr__ or _repr_pretty_, and every dataclass
+        # has a generated __repr__: without this line you would see that.
+        cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
+
+    def __str__(self) -> str:
+        return str(_show().text(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return dict(_show(".plain").fields(self))
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as JSON, with what is private: ``save("x.json")`` takes that out."""
+        return json.dumps(_show(".plain").plain(self), indent=1, allow_nan=False)
+
+    def to_markdown(self, *, scrub: bool = True) -> str:
+        """The result as Markdown, for a pull request; names are escaped.
+
+        Args:
+            scrub: take out secrets and names of users and hosts, see :mod:`perfkit.base.scrub`.
+        """
+        return str(_show().markdown(self, scrub=scrub))
+
+    def figure(self) -> Figure:
+        """The result as a matplotlib figure.
+
+        Raises:
+            UsageError: this result has no picture.
+        """
+        return _show().figure(self)  # type: ignore[no-any-return]
+
+    def save(self, path: str | Path, *, scrub: bool = True) -> Path:
+        """Write it to a file; the ending chooses the format.
+
+        ``.txt``, ``.md``, ``.html`` (a page of its own), ``.json``, and ``.png`` or ``.svg`` where
+        it has a picture, with the picture's text alternative in it.
+
+        Args:
+            path: where to.
+            scrub: take out secrets and names of users and hosts, see :mod:`perfkit.base.scrub`.
+
+        Raises:
+            UsageError: another ending, no picture of this result, or a file that cannot be
+                written.
+        """
+        return Path(_show(".files").save(self, path, scrub=scrub))
+
+    def _repr_html_(self) -> str:
+        return str(_show().html(self))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return dict(_show().mime_bundle(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("…" if cycle else str(_show().brief(self)))

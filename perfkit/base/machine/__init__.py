@@ -1,0 +1,302 @@
+"""Which machine is this, what works on it, and the stamp that every result carries.
+
+:func:`stamp` is cheap and never imports torch. :func:`facts` adds what works here and is read
+once. :func:`doctor` also starts a fresh Python that imports torch and asks it for its GPUs, so
+that neither CUDA nor torch is initialised in the process that asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
+
+from perfkit._version import __version__
+from perfkit.base.display import Shown
+from perfkit.base.errors import UsageError
+from perfkit.base.machine import _gpu, _host, _packages
+from perfkit.base.machine._capabilities import Capability, capabilities
+from perfkit.base.machine._gpu import Gpu
+from perfkit.base.machine._torch_build import TorchBuild, probe_torch, torch_build
+from perfkit.base.machine.played import is_played
+
+__all__ = [
+    "Capability",
+    "Gpu",
+    "Kind",
+    "Machine",
+    "Provenance",
+    "TorchBuild",
+    "doctor",
+    "facts",
+    "stamp",
+]
+
+Kind = Literal["measured here", "recorded", "played", "simulated", "predicted"]
+
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Provenance(Shown):
+    """Where a figure comes from: which machine, which versions, when, and by what command.
+
+    Attributes:
+        kind: ``"measured here"``, ``"recorded"``, ``"played"``, ``"simulated"`` or ``"predicted"``.
+        machine: the computer in words, e.g. ``"AMD EPYC 7B13, 2 cores, 24 GiB"``.
+        device: ``"cpu"`` or the GPU's name, e.g. ``"NVIDIA H200"``.
+        versions: python, torch, perfkit, and cuda and driver where there are some.
+        when_utc: ISO 8601 to the second, in UTC.
+        command: what was run, where one command says it.
+        seed: of the random numbers, where there was one.
+    """
+
+    kind: str
+    machine: str
+    device: str
+    versions: Mapping[str, str]
+    when_utc: str
+    command: str | None = None
+    seed: int | None = None
+
+    def sentence(self) -> str:
+        """One line for under a figure: kind, device, machine, torch, time."""
+        # of a trace by somebody else little is known: what is missing is left out
+        device = "" if self.device == "cpu" and self.machine else self.device
+        torch = self.versions.get("torch")
+        software = f"torch {torch}" if torch else "no torch" if self.versions else ""
+        parts = [p for p in (device, self.machine, software, self._minute()) if p]
+        if not parts:
+            return self.kind
+        lead = "recorded on" if self.kind == "recorded" else f"{self.kind}:"
+        return f"{lead} {', '.join(parts)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types; :meth:`from_dict` takes it back."""
+        return asdict(self) | {"versions": dict(self.versions)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Provenance:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            UsageError: a field is missing or of another type, or one is there that provenance
+                does not have.
+        """
+        try:
+            found = cls(**data)
+        except TypeError as error:
+            raise UsageError(f"this is not a provenance: {error}") from None
+        texts = [found.kind, found.machine, found.device, found.when_utc]
+        if not isinstance(found.versions, Mapping):
+            raise UsageError("this is not a provenance: its versions are not a mapping")
+        if not all(isinstance(text, str) for text in (*texts, *found.versions.values())):
+            raise UsageError("this is not a provenance: one of its texts is not a text")
+        return found
+
+    def _minute(self) -> str:
+        return self.when_utc[:16].replace("T", " ") + " UTC" if self.when_utc else ""
+
+
+@dataclass(frozen=True)
+class Machine(Shown):
+    """This computer, and what of perfkit works on it.
+
+    Attributes:
+        cpu: the processor's name.
+        cores: logical processors that this process may use (affinity and container quota).
+        logical_cpus: logical processors of the machine.
+        ram_bytes: memory that this process may use (the container's limit counts).
+        shm_bytes: size of ``/dev/shm``; ``None`` where there is no such thing.
+        shm_free_bytes: what of it is free.
+        system: operating system and architecture.
+        python: version of the interpreter.
+        torch: the torch that would be imported; ``None`` where there is none.
+        gpus: the GPUs that CUDA would show to this process.
+        packages: version by name, of the packages that matter here and are installed.
+        capabilities: what works, each with its reason and remedy.
+        provenance: when this was read.
+        warnings: what makes these facts doubtful.
+    """
+
+    cpu: str
+    cores: int
+    logical_cpus: int
+    ram_bytes: int
+    shm_bytes: int | None
+    shm_free_bytes: int | None
+    system: str
+    python: str
+    torch: TorchBuild | None
+    gpus: tuple[Gpu, ...]
+    packages: Mapping[str, str]
+    capabilities: tuple[Capability, ...]
+    provenance: Provenance
+    warnings: tuple[str, ...] = field(default=())
+
+    def capability(self, name: str) -> Capability:
+        """The capability of that name.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        for capability in self.capabilities:
+            if capability.name == name:
+                return capability
+        names = ", ".join(c.name for c in self.capabilities)
+        raise UsageError(f"no capability is called {name!r}; there are: {names}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types: what ``perfkit doctor --json`` prints."""
+        return asdict(self) | {
+            "packages": dict(self.packages),
+            "provenance": self.provenance.to_dict(),
+        }
+
+
+def stamp(
+    kind: Kind = "measured here",
+    *,
+    command: str | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+) -> Provenance:
+    """Provenance of a result that is made now, on this machine.
+
+    Args:
+        kind: which of the five kinds of figure it belongs to. What is measured or recorded on a
+            played GPU (see :mod:`perfkit.base.machine.played`) is played, whatever is asked for.
+        command: what was run, where one command says it.
+        seed: of the random numbers, where there was one.
+        device: ``"cpu"`` or a GPU's name, for who knows better than the default: torch's current
+            one where this process uses CUDA, else the first visible GPU where torch is built for
+            one, else the CPU.
+
+    Raises:
+        UsageError: ``kind`` is not one of the five.
+    """
+    if kind not in get_args(Kind):
+        raise UsageError(f"a figure cannot be {kind!r}; it is one of: {', '.join(get_args(Kind))}")
+    device = _default_device() if device is None else device
+    if kind in ("measured here", "recorded") and device != "cpu" and is_played():
+        kind = "played"
+    return Provenance(
+        kind=kind,
+        machine=machine_sentence(),
+        device=device,
+        versions=dict(_versions()),
+        when_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        seed=seed,
+    )
+
+
+@functools.cache
+def machine_sentence() -> str:
+    """The computer in words: ``"AMD EPYC 7B13, 2 cores, 24 GiB"``."""
+    cores = _host.usable_cpus()
+    ram_gib = _host.memory_bytes() / _GIB
+    return f"{_host.cpu_model()}, {cores} core{'s' * (cores != 1)}, {ram_gib:.0f} GiB"
+
+
+@functools.cache
+def facts() -> Machine:
+    """This machine, read once; imports no torch and leaves CUDA alone."""
+    return _machine(torch_build(), _gpus_for(torch_build()), probe_error=None)
+
+
+def doctor() -> Machine:
+    """This machine and what of perfkit works on it, read now.
+
+    A fresh Python imports torch and asks it for its GPUs (1-3 s), so that a broken torch or
+    driver is reported instead of taking this process down, and CUDA stays out of it.
+    """
+    build = torch_build()
+    if build is None:
+        return _machine(None, (), probe_error=None)
+    answer, error = probe_torch()
+    if answer is None:
+        return _machine(build, _gpus_for(build), probe_error=error)
+    build = TorchBuild(
+        version=answer["version"],
+        cuda=answer["cuda"],
+        hip=answer["hip"],
+        cpu_capability=answer["cpu_capability"],
+        threads=answer["threads"],
+    )
+    return _machine(build, _merged_gpus(answer["gpus"], _gpus_for(build)), probe_error=None)
+
+
+def _machine(build: TorchBuild | None, gpus: tuple[Gpu, ...], probe_error: str | None) -> Machine:
+    shm = _host.shared_memory_bytes()
+    packages = _packages.installed()
+    warnings = []
+    cores, logical = _host.usable_cpus(), _host.logical_cpus()
+    if cores < logical:
+        warnings.append(
+            f"this process may use {cores} of {logical} processors; count workers and threads "
+            f"by {cores}"
+        )
+    return Machine(
+        cpu=_host.cpu_model(),
+        cores=cores,
+        logical_cpus=logical,
+        ram_bytes=_host.memory_bytes(),
+        shm_bytes=shm[0] if shm else None,
+        shm_free_bytes=shm[1] if shm else None,
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        torch=build,
+        gpus=gpus,
+        packages=packages,
+        capabilities=capabilities(build, gpus, packages, shm, probe_error),
+        provenance=stamp(device=gpus[0].name if gpus else "cpu"),
+        warnings=tuple(warnings),
+    )
+
+
+def _gpus_for(build: TorchBuild | None) -> tuple[Gpu, ...]:
+    """The GPUs that this torch can use: none for a CPU build."""
+    return _gpu.gpus() if build is not None and build.cuda else ()
+
+
+def _merged_gpus(told: list[list[Any]], from_driver: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """What torch lists is the truth about order and visibility; the driver's adds its version."""
+    driver = from_driver[0].driver if from_driver else ""
+    return tuple(
+        Gpu(index, name, int(memory), (int(cc[0]), int(cc[1])), driver, "torch")
+        for index, (name, memory, cc) in enumerate(told)
+    )
+
+
+@functools.cache
+def _versions() -> Mapping[str, str]:
+    build = torch_build()
+    versions = {"python": platform.python_version(), "perfkit": __version__}
+    if build is not None:
+        versions["torch"] = build.version
+        gpus = _gpus_for(build)
+        if gpus and build.cuda:
+            versions |= {"cuda": build.cuda, "driver": gpus[0].driver}
+    return versions
+
+
+def _default_device() -> str:
+    # where torch uses CUDA it knows which device is the current one; and CUDA numbers GPUs of
+    # several kinds by their speed, the driver by their slots
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        with contextlib.suppress(RuntimeError, AssertionError):  # a device that has failed
+            return str(cuda.get_device_name())
+    return _first_gpu()
+
+
+@functools.cache
+def _first_gpu() -> str:
+    gpus = _gpus_for(torch_build())
+    return gpus[0].name if gpus else "cpu"

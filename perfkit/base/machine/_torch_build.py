@@ -1,0 +1,104 @@
+"""Which torch would be imported, read without importing it; and what a fresh Python says of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfkit.base.machine._packages import version
+
+# Importing torch on a cold disk can take half a minute; more means that something hangs.
+_PROBE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """The torch that this Python would import.
+
+    Attributes:
+        version: e.g. ``"2.13.0+cpu"``.
+        cuda: version of the CUDA that it was built with; ``None`` for a CPU build.
+        hip: version of ROCm, likewise.
+        cpu_capability: the vector code that torch picks on this CPU, e.g. ``"AVX512"``.
+            Known to :func:`doctor` only.
+        threads: how many threads it computes with by default. Known to :func:`doctor` only.
+    """
+
+    version: str
+    cuda: str | None = None
+    hip: str | None = None
+    cpu_capability: str | None = None
+    threads: int | None = None
+
+
+def torch_build() -> TorchBuild | None:
+    """Version and CUDA of the torch that would be imported, read from its file, not imported."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "version"):
+        return TorchBuild(str(torch.__version__), torch.version.cuda, torch.version.hip)
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        text = Path(spec.origin).with_name("version.py").read_text()
+        values = _assigned_constants(text)
+        return TorchBuild(values["__version__"] or "unknown", values.get("cuda"), values.get("hip"))
+    except (OSError, SyntaxError, KeyError):
+        installed = version("torch")
+        return TorchBuild(installed) if installed else None
+
+
+def _assigned_constants(text: str) -> dict[str, str | None]:
+    values: dict[str, str | None] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign):
+            targets: list[ast.expr] = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        else:
+            continue
+        if isinstance(node.value, ast.Constant):
+            constant = node.value.value
+            text_or_none = None if constant is None else str(constant)
+            values |= {t.id: text_or_none for t in targets if isinstance(t, ast.Name)}
+    return values
+
+
+_PROBE = """
+import json, torch
+gpus = []
+if torch.cuda.is_available():
+    for i in range(torch.cuda.device_count()):
+        p = torch.cuda.get_device_properties(i)
+        gpus.append([p.name, p.total_memory, [p.major, p.minor]])
+print(json.dumps({
+    "version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip,
+    "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    "threads": torch.get_num_threads(), "gpus": gpus,
+}))
+"""
+
+
+def probe_torch() -> tuple[dict[str, Any] | None, str | None]:
+    """Ask torch in a fresh Python: its answer, or why there is none."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return None, f"no answer within {_PROBE_TIMEOUT_S:.0f} s"
+    lines = done.stdout.strip().splitlines()
+    if done.returncode == 0 and lines:
+        answer: dict[str, Any] = json.loads(lines[-1])
+        return answer, None
+    said = done.stderr.strip().splitlines()
+    return None, said[-1] if said else f"its process ended with code {done.returncode}"

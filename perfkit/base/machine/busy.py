@@ -1,0 +1,307 @@
+"""Was the machine busy with something else while we measured?
+
+A step that was preempted looks slow, and nothing in a trace says why. The operating system does:
+how long the measured thread was ready to run but had no core, how much of the allowed cores other
+programs took, how often the container's quota stopped everything, how much the hypervisor took
+away. A :class:`BusyMark` costs a few milliseconds: take one before, and ask it after.
+
+Every fact is None where the system does not report it (macOS and Windows report few).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfkit.base.machine import _host
+from perfkit.base.words import fmt_share
+
+__all__ = ["Busy", "BusyMark"]
+
+# A thread that had no core for a tenth of the time was measurably held up.
+_WAITED_FROM = 0.10
+# What other programs must take of the cores to be worth blaming: a quarter of one.
+_OTHERS_FROM = 0.25
+_STOLEN_FROM = 0.05
+_THROTTLED_FROM = 0.05
+# Below this, /proc's clock ticks of 10 ms and the scheduler's own noise decide.
+_SHORTEST_S = 0.2
+# Without the scheduler's own account: others fill the cores.
+_FULL = 0.95
+_SAID_FROM = 0.01
+# With a fifth of the time lost, another class than the largest may well be the true largest. Up
+# to there, times are too long by a known bound, and shares still say where they go.
+_SPOILS_FROM = 0.2
+
+
+@dataclass(frozen=True)
+class Busy:
+    """What else the machine did during a measurement; None where the system does not report it.
+
+    Attributes:
+        wall_s: how long was measured.
+        n_cores: cores that this process may use.
+        process_s: CPU time of this process, its children and, under torchrun, its other ranks.
+        waited_s: how long the thread that waited most for a core was ready but not running.
+        others_s: CPU time that other programs took on the cores that this process may use.
+        involuntary_switches: how often this process lost its core.
+        stolen_s: time that the hypervisor gave to other machines, on those cores.
+        throttled_s: time for which the container's quota stopped this process.
+        load: mean number of runnable threads of the whole machine over the last minute.
+    """
+
+    wall_s: float
+    n_cores: int
+    process_s: float
+    waited_s: float | None = None
+    others_s: float | None = None
+    involuntary_switches: int | None = None
+    stolen_s: float | None = None
+    throttled_s: float | None = None
+    load: float | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something outside of this process slowed the measured code down."""
+        return bool(self._reasons())
+
+    def _share(self, seconds: float | None) -> float:
+        return 0.0 if seconds is None else seconds / max(self.wall_s, 1e-9)
+
+    @property
+    def lost(self) -> float:
+        """The largest share of the time that the measured code can have lost to all this."""
+        if not self.is_busy:
+            return 0.0
+        # a core that has nothing to do is not stolen from: all of it may have hit ours
+        lost = self._share(self.throttled_s) + self._share(self.stolen_s)
+        if self._is_held_up and self.waited_s is not None:
+            lost += self._share(self.waited_s)
+        elif self._is_held_up:
+            lost += self._share(self.others_s) / self.n_cores
+        return min(lost, 1.0)
+
+    @property
+    def spoils(self) -> bool:
+        """Whether so much was lost that the times say little about the code."""
+        return self.lost >= _SPOILS_FROM
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether other programs took a core that this process was ready to use."""
+        others = self._share(self.others_s)
+        if self.waited_s is not None:
+            held_up = self._share(self.waited_s) >= _WAITED_FROM
+        else:
+            used = others + self._share(self.process_s)
+            held_up = self.others_s is not None and used >= _FULL * self.n_cores
+        return held_up and others >= _OTHERS_FROM
+
+    def _reasons(self) -> list[str]:
+        if self.wall_s < _SHORTEST_S:
+            return []
+        reasons = []
+        others = self._share(self.others_s)
+        throttled = self._share(self.throttled_s)
+        if throttled >= _THROTTLED_FROM:
+            reasons.append(
+                f"the container's CPU quota stopped it for {_percent(throttled)} of the time"
+            )
+        stolen = self._share(self.stolen_s) / self.n_cores
+        if stolen >= _STOLEN_FROM:
+            reasons.append(f"the hypervisor took {_percent(stolen)} of the cores' time away")
+        if self._is_held_up:
+            waited = self._share(self.waited_s)
+            had_none = (
+                ", and your code was ready but had no core for "
+                f"{_percent(min(waited, 1.0))} of the time"
+                if waited >= _SAID_FROM
+                else ""
+            )
+            cores = "core" if self.n_cores == 1 else "cores"
+            reasons.append(f"other programs used {others:.1f} of {self.n_cores} {cores}{had_none}")
+        return reasons
+
+    def sentence(self) -> str:
+        """What was busy, in words; empty where nothing outside slowed the code down."""
+        reasons = self._reasons()
+        if not reasons:
+            return ""
+        if self.spoils:
+            return f"The machine was busy: {'; '.join(reasons)}."
+        longer = self.lost / (1 - self.lost)
+        return (
+            f"The machine was a little busy: {'; '.join(reasons)}, so times are up to "
+            f"{_percent(longer)} too long."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            **{name: getattr(self, name) for name in self.__dataclass_fields__},
+            "is_busy": self.is_busy,
+            "lost": self.lost,
+        }
+
+
+class BusyMark:
+    """The counters now; :meth:`until_now` compares them with later ones.
+
+    Args:
+        thread_id: native id (``threading.get_native_id()``) of the thread that is measured, whose
+            waiting counts; all threads of the process by default.
+    """
+
+    def __init__(self, thread_id: int | None = None) -> None:
+        self._thread_id = thread_id
+        self._began_s = time.monotonic()
+        self._counters = _Counters.read(thread_id)
+
+    def until_now(self) -> Busy:
+        """What else the machine has done since this mark was made."""
+        wall_s = time.monotonic() - self._began_s
+        before, now = self._counters, _Counters.read(self._thread_id)
+        process_s = _since(before.process_s, now.process_s) or 0.0
+        machine_s = _since(before.machine_s, now.machine_s)
+        waits = [
+            waited - before.waited_s.get(thread, 0.0) for thread, waited in now.waited_s.items()
+        ]
+        switches = _since(before.switches, now.switches)
+        return Busy(
+            wall_s=wall_s,
+            n_cores=_host.usable_cpus(),
+            process_s=process_s,
+            waited_s=max(waits) if waits else None,
+            others_s=None if machine_s is None else max(machine_s - process_s, 0.0),
+            involuntary_switches=None if switches is None else int(switches),
+            stolen_s=_since(before.stolen_s, now.stolen_s),
+            throttled_s=_since(before.throttled_s, now.throttled_s),
+            load=_load(),
+        )
+
+
+@dataclass(frozen=True)
+class _Counters:
+    process_s: float
+    machine_s: float | None
+    stolen_s: float | None
+    throttled_s: float | None
+    switches: float | None
+    waited_s: dict[int, float]
+
+    @staticmethod
+    def read(thread_id: int | None) -> _Counters:
+        process_s, switches = _process()
+        machine_s, stolen_s = _machine()
+        return _Counters(
+            process_s, machine_s, stolen_s, _throttled_s(), switches, _waited_s(thread_id)
+        )
+
+
+def _since(before: float | None, now: float | None) -> float | None:
+    return None if before is None or now is None else max(now - before, 0.0)
+
+
+def _process() -> tuple[float, float | None]:
+    """CPU seconds of this process and its children, and how often it lost its core."""
+    import psutil
+
+    process = psutil.Process()
+    total_s = 0.0
+    times = process.cpu_times()
+    # children that have ended are counted here; those that live, below
+    total_s += times.user + times.system
+    total_s += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    try:
+        # the other ranks of a torchrun are no other programs
+        parent = process.parent() if "LOCAL_RANK" in os.environ else None
+        children = (parent or process).children(recursive=True)
+    except psutil.Error:
+        children = []
+    children = [child for child in children if child.pid != process.pid]
+    for child in children:
+        try:
+            spent = child.cpu_times()
+            total_s += spent.user + spent.system
+            total_s += getattr(spent, "children_user", 0.0) + getattr(spent, "children_system", 0.0)
+        except psutil.Error:  # it has just ended
+            continue
+    try:
+        switches: float | None = float(process.num_ctx_switches().involuntary)
+    except (psutil.Error, NotImplementedError, AttributeError):
+        switches = None
+    return total_s, switches
+
+
+def _machine() -> tuple[float | None, float | None]:
+    """Seconds that the cores this process may use were busy, and those stolen from them."""
+    import psutil
+
+    try:
+        per_cpu = psutil.cpu_times(percpu=True)
+    except (OSError, RuntimeError, NotImplementedError):
+        return None, None
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    chosen = [t for i, t in enumerate(per_cpu) if allowed is None or i in allowed] or per_cpu
+    if not chosen:
+        return None, None
+    # guest time is part of user time already
+    busy = ("user", "nice", "system", "irq", "softirq")
+    busy_s = sum(getattr(t, name, 0.0) for t in chosen for name in busy)
+    stolen_s = sum(t.steal for t in chosen) if hasattr(chosen[0], "steal") else None
+    return busy_s, stolen_s
+
+
+def _waited_s(thread_id: int | None) -> dict[int, float]:
+    """Thread → seconds that it was ready but not running (Linux)."""
+    if not sys.platform.startswith("linux"):
+        return {}
+    folder = Path("/proc/self/task")
+    try:
+        ids = [thread_id] if thread_id is not None else [int(p.name) for p in folder.iterdir()]
+    except OSError:
+        return {}
+    found = {}
+    for one in ids:
+        try:
+            found[one] = int((folder / str(one) / "schedstat").read_bytes().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):
+            continue
+    return found
+
+
+def _throttled_s() -> float | None:
+    """Seconds for which the control group's CPU quota stopped its processes."""
+    for path, name, unit in (
+        ("/sys/fs/cgroup/cpu.stat", "throttled_usec", 1e-6),
+        ("/sys/fs/cgroup/cpu/cpu.stat", "throttled_time", 1e-9),
+    ):
+        try:
+            for line in Path(path).read_text().splitlines():
+                key, _, value = line.partition(" ")
+                if key == name:
+                    return int(value) * unit
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _load() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except (OSError, AttributeError):
+        return None
+
+
+def _percent(share: float) -> str:
+    return fmt_share(share)
+
+
+def this_thread() -> BusyMark:
+    """A mark for the thread that calls."""
+    return BusyMark(threading.get_native_id())

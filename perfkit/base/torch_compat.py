@@ -1,0 +1,632 @@
+"""Every private name of torch that perfkit uses, behind functions of its own.
+
+Each function says which private name it hides and since when torch has it;
+``tests/base/test_torch_compat.py`` says what the installed torch lacks. torch is imported inside
+the functions: importing this module costs nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from typing import Any
+
+# --- memory -------------------------------------------------------------------------------
+
+
+def dispatch_mode_class() -> Any:
+    """``torch.utils._python_dispatch.TorchDispatchMode``, told to leave compiled code alone.
+
+    ``ignore_compile_internals`` (see :func:`modes_spare_compiled_code`): without it dynamo runs
+    the user's compiled functions uncompiled under the mode, and keeps doing so afterwards (seen
+    in torch 2.13, for functions compiled before as well). ``_should_skip_dynamo`` (since torch
+    2.6) would wrap the handler, which imports dynamo (a second) and costs a microsecond an
+    operator.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True
+
+    return DispatchMode
+
+
+def modes_spare_compiled_code() -> bool:
+    """Whether ``TorchDispatchMode.ignore_compile_internals`` exists (torch 2.13 has it)."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return hasattr(TorchDispatchMode, "ignore_compile_internals")
+
+
+def without_dispatch_modes() -> AbstractContextManager[Any]:
+    """``torch.utils._python_dispatch._disable_current_modes`` (since torch 2.0).
+
+    For operators of our own, which must reach no mode of the user's.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    context: AbstractContextManager[Any] = _disable_current_modes()
+    return context
+
+
+def leave_dispatch_mode(mode: Any) -> None:
+    """Exit ``mode`` even if user code left another mode above it, which then stays active.
+
+    Hides ``_pop_mode``, ``_push_mode`` and ``_get_current_dispatch_mode`` of
+    ``torch.utils._python_dispatch`` (since torch 2.0).
+    """
+    from torch.utils import _python_dispatch
+
+    above = []
+    top: Any
+    while (top := _python_dispatch._get_current_dispatch_mode()) not in {mode, None}:
+        above.append(_python_dispatch._pop_mode())
+    if top is mode:  # and not None: somebody else has taken it off already
+        mode.__exit__(None, None, None)
+    for other in reversed(above):
+        _python_dispatch._push_mode(other)
+
+
+def dispatch_mode_is_active(mode: Any) -> bool:
+    """Whether ``mode`` sees the operators of this thread.
+
+    Hides ``torch.utils._python_dispatch._get_current_dispatch_mode_stack`` (since torch 2.0).
+    """
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    return any(active is mode for active in _get_current_dispatch_mode_stack())
+
+
+def graph_task_id_reader() -> Callable[[], int]:
+    """``torch._C._current_graph_task_id`` (since torch 2.1): -1 outside of a backward pass."""
+    import torch
+
+    reader: Callable[[], int] = torch._C._current_graph_task_id
+    return reader
+
+
+def at_end_of_backward(callback: Callable[[], None]) -> None:
+    """Run ``callback`` when the backward pass that is now running has ended.
+
+    Hides ``torch.autograd.Variable._execution_engine.queue_callback``, which DDP and FSDP
+    are built on (since torch 1.0). Must be called from inside a backward pass.
+    """
+    from torch.autograd import Variable
+
+    Variable._execution_engine.queue_callback(callback)
+
+
+def makes_storage(func: Any) -> int:
+    """What an operator can do to storages, read from its schema.
+
+    0: nothing, all that it returns is a view of or the same as an argument; 1: its results may
+    be new; 2: it may give another size to a storage that exists (``resize_``, ``set_``,
+    ``out=``). Hides ``OpOverload._schema`` (since torch 1.12).
+    """
+    schema = getattr(func, "_schema", None)
+    if schema is None:  # a higher-order operator
+        return 1
+    if any(argument.is_out for argument in schema.arguments):
+        return 2
+    if schema.name.rpartition("::")[2] in {"resize_", "resize_as_", "resize", "set_", "set"}:
+        return 2
+    return int(any(result.alias_info is None for result in schema.returns))
+
+
+def inner_tensors(tensor: Any) -> list[Any] | None:
+    """The tensors that a composed tensor is made of; None for one with a storage of its own.
+
+    Covers sparse layouts (``_indices``/``_values``, which also take uncoalesced tensors) and
+    wrapper subclasses with ``__tensor_flatten__`` (since torch 2.1).
+    """
+    import torch
+
+    if hasattr(tensor, "__tensor_flatten__"):
+        names, _ = tensor.__tensor_flatten__()
+        return [getattr(tensor, name) for name in names]
+    names = _SPARSE_PARTS.get(str(tensor.layout))
+    if names is None:
+        return None
+    with without_dispatch_modes(), torch.no_grad():
+        return [getattr(tensor, name)() for name in names]
+
+
+_SPARSE_PARTS = {
+    "torch.sparse_coo": ("_indices", "_values"),
+    "torch.sparse_csr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_bsr": ("crow_indices", "col_indices", "values"),
+    "torch.sparse_csc": ("ccol_indices", "row_indices", "values"),
+    "torch.sparse_bsc": ("ccol_indices", "row_indices", "values"),
+}
+
+
+def is_fake(tensor: Any) -> bool:
+    """Whether this is a ``torch._subclasses.fake_tensor.FakeTensor`` (since torch 2.0)."""
+    fake = sys.modules.get("torch._subclasses.fake_tensor")
+    return fake is not None and isinstance(tensor, fake.FakeTensor)
+
+
+def fake_mode() -> Any:
+    """A ``torch._subclasses.fake_tensor.FakeTensorMode`` (since torch 2.0).
+
+    ``allow_non_fake_inputs`` lets a model's plain constants take part.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake_copy(mode: Any, obj: Any) -> Any:
+    """A deep copy of ``obj`` whose tensors are fake ones of ``mode``.
+
+    Hides ``torch._subclasses.fake_tensor.FakeCopyMode`` (since torch 2.0): ``Module.to`` fails
+    under a FakeTensorMode.
+    """
+    import copy
+
+    from torch._subclasses.fake_tensor import FakeCopyMode
+
+    with FakeCopyMode(mode):
+        return copy.deepcopy(obj)
+
+
+def start_allocator_history(max_entries: int) -> None:
+    """``torch.cuda.memory._record_memory_history`` (since torch 2.0), without stack traces.
+
+    Entries of a recording that somebody else has begun would count as the region's: they are
+    cleared (``clear_history``, since torch 2.9).
+    """
+    import torch
+
+    torch.cuda.memory._record_memory_history(
+        context=None, stacks="python", max_entries=max_entries, clear_history=True
+    )
+
+
+def stop_allocator_history() -> None:
+    """``torch.cuda.memory._record_memory_history(enabled=None)`` (since torch 2.0)."""
+    import torch
+
+    torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def allocator_snapshot() -> dict[str, Any]:
+    """``torch.cuda.memory._snapshot`` (since torch 2.0): segments and traces as plain values."""
+    import torch
+
+    snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
+    return snapshot
+
+
+def saved_tensors(node: Any) -> list[Any]:
+    """The tensors that a node of the autograd graph keeps for its backward.
+
+    Hides the attributes ``_raw_saved_*`` (since torch 1.9) and ``SavedTensor.data`` with
+    ``unpack_hook`` (seen in torch 2.11, not in 2.9; without them nothing is found). What a hook
+    has packed is left alone: to unpack it could run code, such as the recomputation of a
+    checkpoint.
+    """
+    import torch
+
+    found = []
+    node_type: Any = type(node)
+    for name in _saved_names(node_type):
+        try:
+            raw = getattr(node, name)
+        except RuntimeError:  # freed by a backward pass that has run
+            continue
+        for saved in raw if isinstance(raw, (list, tuple)) else (raw,):
+            data = getattr(saved, "data", None)
+            if isinstance(data, torch.Tensor) and getattr(saved, "unpack_hook", None) is None:
+                found.append(data)
+    return found
+
+
+@functools.cache
+def _saved_names(node_type: Hashable) -> tuple[str, ...]:
+    return tuple(name for name in dir(node_type) if name.startswith("_raw_saved_"))
+
+
+def compiled_code_types() -> tuple[type, ...]:
+    """The types that ``torch.compile`` leaves behind; empty while nothing was compiled.
+
+    Hides ``torch._dynamo.eval_frame.OptimizedModule`` and ``OptimizeContext`` (since torch 2.0).
+    """
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    names = ("OptimizedModule", "OptimizeContext")
+    return tuple(getattr(frames, name) for name in names if hasattr(frames, name))
+
+
+def compile_has_patched_torch() -> bool:
+    """Whether ``torch.compile`` has changed torch for this process, as its first use does.
+
+    Hides ``torch._dynamo.eval_frame.TorchPatcher.patch`` (since torch 2.0, cached since 2.1).
+    """
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    patch: Any = getattr(getattr(frames, "TorchPatcher", None), "patch", None)
+    return hasattr(patch, "cache_info") and bool(patch.cache_info().currsize)
+
+
+def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
+    """Call ``listener()`` when something compiled is called; returns how to stop.
+
+    It is told under the stance ``force_eager`` too, where nothing of it runs compiled. Hides
+    ``torch._dynamo.eval_frame._callback_from_stance`` (since torch 2.6), which every such call
+    asks for what to do.
+    """
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    original = getattr(frames, "_callback_from_stance", None)
+    if original is None:
+        return lambda: None
+
+    def ask(callback: Any) -> Any:
+        if callback is not None and callback is not False:  # those two: leave it as it is
+            listener()
+        return original(callback)
+
+    def stop() -> None:
+        frames._callback_from_stance = original
+
+    frames._callback_from_stance = ask
+    return stop
+
+
+def cuda_contexts() -> list[int]:
+    """The CUDA devices that this process has a context on; makes none.
+
+    Hides ``torch._C._cuda_hasPrimaryContext`` (since torch 1.1; without it, and on ROCm where to
+    wait makes no context, all visible devices are given). CUDA must be initialised here.
+    """
+    import torch
+
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", None)
+    if torch.version.hip:
+        has_context = None
+    devices = range(torch.cuda.device_count())
+    return [device for device in devices if has_context is None or has_context(device)]
+
+
+def cuda_is_capturing() -> bool:
+    """Whether a CUDA graph is being captured on the current stream: nothing may be waited for.
+
+    Asks nothing of a process in which CUDA is not initialised.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
+def cuda_graph_type() -> type | None:
+    """``torch.cuda.CUDAGraph`` (since torch 1.10; None in a torch without it)."""
+    import torch
+
+    return getattr(torch.cuda, "CUDAGraph", None)
+
+
+def forget_forward_hook(handle: Any) -> None:
+    """Remove a global forward hook with all its traces.
+
+    ``RemovableHandle.remove`` leaves the hook's entry in
+    ``torch.nn.modules.module._global_forward_hooks_with_kwargs`` (seen in torch 2.13).
+    """
+    from torch.nn.modules import module
+
+    handle.remove()
+    getattr(module, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
+
+
+_resize_listeners: list[Callable[[Any], None]] = []
+
+
+def watch_storage_resize(listener: Callable[[Any], None]) -> Callable[[], None]:
+    """Call ``listener(storage)`` after each ``UntypedStorage.resize_``; returns how to stop.
+
+    That method (FSDP frees and refills its shards with it) is no operator, so no mode sees it.
+    ``torch.UntypedStorage`` inherits it from ``torch._C.StorageBase`` (since torch 2.0): while
+    somebody listens, the class has a method of its own in front of it.
+    """
+    import torch
+
+    def resize_(storage: Any, size: int) -> Any:
+        result = torch._C.StorageBase.resize_(storage, size)  # type: ignore[attr-defined]
+        for listen in tuple(_resize_listeners):
+            listen(storage)
+        return result
+
+    def stop() -> None:
+        if listener in _resize_listeners:
+            _resize_listeners.remove(listener)
+            if not _resize_listeners:
+                del torch.UntypedStorage.resize_
+
+    if not _resize_listeners:
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
+    _resize_listeners.append(listener)
+    return stop
+
+
+# --- the profiler -------------------------------------------------------------------------
+
+
+def profiler_is_on() -> bool:
+    """Whether any of torch's profilers records in this thread or process.
+
+    Hides ``torch._C._autograd._profiler_enabled`` (since torch 1.0, in that module since 1.8)
+    and ``torch.autograd.profiler._is_profiler_enabled`` (since torch 1.12), which also covers
+    one that another thread has started.
+    """
+    import torch
+
+    return bool(
+        torch._C._autograd._profiler_enabled()
+        or getattr(torch.autograd.profiler, "_is_profiler_enabled", False)
+    )
+
+
+def profiler_is_prepared() -> bool:
+    """Whether a ``torch.profiler.profile`` with a schedule is in its warm-up.
+
+    It has prepared itself in torch, which reports no profiler yet; another one that starts now
+    takes its place, and its own start then ends the process (seen in torch 2.13). Found among all
+    objects, as torch keeps no list; reads their ``current_action`` (since torch 1.9), ``profiler``
+    (since 1.8.1) and ``kineto_results`` (since 1.8).
+    """
+    import gc
+
+    from torch.profiler import ProfilerAction, profile
+
+    for found in gc.get_objects():
+        if issubclass(type(found), profile):
+            inner = getattr(found, "profiler", None)
+            if (
+                getattr(found, "current_action", None) is ProfilerAction.WARMUP
+                and inner is not None
+                and getattr(inner, "kineto_results", None) is None
+            ):
+                return True
+    return False
+
+
+def profiler_label(name: str) -> AbstractContextManager[Any]:
+    """A label for the profiler around operators, which is itself no operator.
+
+    ``torch.profiler.record_function`` calls operators of its own, which modes would see. Hides
+    ``torch._C._profiler._RecordFunctionFast`` (since torch 2.2).
+    """
+    import torch
+
+    label: AbstractContextManager[Any] = torch._C._profiler._RecordFunctionFast(name)
+    return label
+
+
+_profiler_listeners: list[Callable[[], None]] = []
+
+
+def watch_profiler_starts(listener: Callable[[], None]) -> Callable[[], None]:
+    """Call ``listener()`` just before any of torch's profilers starts; returns how to stop.
+
+    It may raise, then that profiler does not start. Hides ``_prepare_profiler`` (since torch 1.9)
+    and ``_enable_profiler`` (since 1.0) of ``torch.autograd.profiler``, through which
+    ``torch.profiler`` goes as well, and ``_enable_profiler_legacy`` of
+    ``torch.autograd.profiler_legacy`` (since 1.9): names of these modules' own, which are set
+    aside while somebody listens.
+    """
+    if not _profiler_listeners:
+        _profiler_originals.extend(_put_before_profilers(_tell_profiler_listeners))
+    _profiler_listeners.append(listener)
+
+    def stop() -> None:
+        if listener in _profiler_listeners:
+            _profiler_listeners.remove(listener)
+            if not _profiler_listeners:
+                while _profiler_originals:
+                    _profiler_originals.pop()()
+
+    return stop
+
+
+def watch_profiler_ends(listener: Callable[[], bool]) -> Callable[[], None]:
+    """Call ``listener()`` just before the running profiler ends; returns how to stop.
+
+    Who ends a profiler takes its events. Some code ends whichever one runs (Lightning's profiler
+    does, with ``torch.autograd._disable_profiler``), and reading ours afterwards would end the
+    process. If the listener returns True it has ended the profiler itself, and nothing is left
+    to end. Hides ``_disable_profiler`` of ``torch.autograd`` (since torch 1.8),
+    ``torch.autograd.profiler`` and ``torch._C._autograd``.
+    """
+    import importlib
+
+    undo: list[Callable[[], None]] = []
+    for module_name in ("torch.autograd", "torch.autograd.profiler", "torch._C._autograd"):
+        module: Any = importlib.import_module(module_name)
+        original: Any = getattr(module, "_disable_profiler", None)
+        if original is None:
+            continue
+
+        def end(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            return None if listener() else _original(*args, **kwargs)
+
+        setattr(module, "_disable_profiler", end)  # noqa: B010
+        undo.append(functools.partial(setattr, module, "_disable_profiler", original))
+
+    def stop() -> None:
+        while undo:
+            undo.pop()()
+
+    return stop
+
+
+def profiler_runs_here() -> bool:
+    """``torch._C._autograd._profiler_enabled``: whether this thread's profiler is really running.
+
+    Unlike :func:`profiler_is_on` it asks torch's core alone.
+    """
+    import torch
+
+    return bool(torch._C._autograd._profiler_enabled())
+
+
+def forget_running_profiler() -> None:
+    """Set ``torch.autograd.profiler._is_profiler_enabled`` (since 1.12) back after a profiler was
+    ended behind its own back.
+    """
+    import torch
+
+    if hasattr(torch.autograd.profiler, "_is_profiler_enabled"):
+        torch.autograd.profiler._is_profiler_enabled = False
+
+
+_profiler_originals: list[Callable[[], None]] = []
+
+
+def _tell_profiler_listeners() -> None:
+    for listen in tuple(_profiler_listeners):
+        listen()
+
+
+def _put_before_profilers(tell: Callable[[], None]) -> list[Callable[[], None]]:
+    """Have ``tell`` called before each start; how to undo it, one function per name."""
+    import importlib
+
+    undo: list[Callable[[], None]] = []
+    for module_name, name in (
+        ("torch.autograd.profiler", "_prepare_profiler"),
+        ("torch.autograd.profiler", "_enable_profiler"),
+        ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"),
+    ):
+        try:
+            module: Any = importlib.import_module(module_name)
+            original: Any = getattr(module, name)
+        except (ImportError, AttributeError):  # a torch without it has nothing to start there
+            continue
+
+        def start(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            tell()
+            return _original(*args, **kwargs)
+
+        setattr(module, name, start)
+        undo.append(functools.partial(setattr, module, name, original))
+    return undo
+
+
+def n_optimizer_step_hooks() -> int:
+    """How many global optimizer-step hooks are registered, by whomever.
+
+    Hides ``_global_optimizer_pre_hooks`` and ``_global_optimizer_post_hooks`` of
+    ``torch.optim.optimizer`` (since torch 2.2).
+    """
+    from torch.optim import optimizer
+
+    return len(optimizer._global_optimizer_pre_hooks) + len(optimizer._global_optimizer_post_hooks)
+
+
+# --- experiment ---------------------------------------------------------------------------
+
+
+def watch_loader_iterators(
+    around: Callable[[Callable[[], Any], bool], Any],
+) -> Callable[[], None]:
+    """Have every fetch of a DataLoader go through ``around(fetch, is_batch)``; returns how to stop.
+
+    A fetch is a batch (``__next__``) or the start of an iterator, which starts its workers.
+    Hides ``torch.utils.data.dataloader._BaseDataLoaderIter`` (since torch 1.2).
+    """
+    from torch.utils.data import dataloader
+
+    iterator: Any = dataloader._BaseDataLoaderIter
+    loader: Any = dataloader.DataLoader
+    original_next, original_iter = iterator.__next__, loader.__iter__
+
+    def __next__(self: Any) -> Any:  # noqa: N807 - takes the place of the method
+        return around(lambda: original_next(self), True)
+
+    def __iter__(self: Any) -> Any:  # noqa: N807
+        return around(lambda: original_iter(self), False)
+
+    def stop() -> None:
+        iterator.__next__, loader.__iter__ = original_next, original_iter
+
+    iterator.__next__, loader.__iter__ = __next__, __iter__
+    return stop
+
+
+def tf32_allowed() -> tuple[bool, bool]:
+    """Whether float32 matrix products, and float32 convolutions, may use TF32 on a CUDA device.
+
+    Asks ``fp32_precision`` (since torch 2.9), which both ways of setting it change: torch refuses
+    what the older getters would say where the newer way was used.
+    """
+    import torch
+
+    backends: Any = torch.backends
+    products, convolutions = backends.cuda.matmul, backends.cudnn.conv
+    return products.fp32_precision == "tf32", convolutions.fp32_precision == "tf32"
+
+
+# --- sync lint ----------------------------------------------------------------------------
+
+
+def autograd_node_reader() -> Callable[[], Any]:
+    """``torch._C._current_autograd_node`` (since torch 2.0): None outside of a backward pass."""
+    import torch
+
+    reader: Callable[[], Any] = torch._C._current_autograd_node
+    return reader
+
+
+def sequence_number_reader() -> Callable[[], int]:
+    """``torch._C._autograd._get_sequence_nr`` (since torch 2.3): of the next autograd node."""
+    import torch
+
+    reader: Callable[[], int] = torch._C._autograd._get_sequence_nr
+    return reader
+
+
+def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
+    """Run every backward pass within ``context()``; returns how to stop.
+
+    Hides ``torch.autograd._engine_run_backward`` (since torch 2.3), through which
+    ``Tensor.backward`` and ``torch.autograd.grad`` go.
+    """
+    from torch import autograd as _autograd
+
+    autograd: Any = _autograd
+    original: Any = autograd._engine_run_backward
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return original(*args, **kwargs)
+
+    def stop() -> None:
+        autograd._engine_run_backward = original
+
+    autograd._engine_run_backward = run
+    return stop
+
+
+def leave_function_mode(mode: Any) -> None:
+    """Exit ``mode`` even if user code left another function mode above it, which then stays.
+
+    Hides ``_pop_mode``, ``_push_mode`` and ``_get_current_function_mode`` of
+    ``torch.overrides`` (since torch 2.0).
+    """
+    from torch import overrides as _overrides
+
+    overrides: Any = _overrides
+    above = []
+    top: Any
+    while (top := overrides._get_current_function_mode()) not in {mode, None}:
+        above.append(overrides._pop_mode())
+    if top is mode:
+        mode.__exit__(None, None, None)
+    for other in reversed(above):
+        overrides._push_mode(other)

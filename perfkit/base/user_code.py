@@ -1,0 +1,117 @@
+"""Which code is the user's own, and how to name one of its lines to a person.
+
+The one place that decides it. A file is the user's if it is neither an installed package's (torch
+among them, wherever it is) nor the standard library's nor perfkit's, and not generated code.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["cell_names", "is_user_code", "package_path", "tells_something", "where"]
+
+_INSTALLED = tuple(
+    {
+        os.path.normcase(path) + os.sep
+        for key in ("stdlib", "platstdlib", "purelib", "platlib")
+        if (path := sysconfig.get_paths().get(key))
+    }
+)
+_PERFKIT = os.path.normcase(str(Path(__file__).absolute().parents[1])) + os.sep
+# Code without a file: cells, the prompt and what somebody compiled under a name are the user's.
+# The rest is written by Python, attrs, dataclasses (<string>), torch.fx, NumPy, SymPy, beartype.
+_GENERATED = re.compile(
+    r"^<(frozen |string>|eval_with_key>|__array_function__|lambdifygenerated|decorator-gen|@)"
+    r"|^<\w+ generated "
+)
+_PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+# packages that pass on what they are asked for: the line that called them says more
+_SILENT = frozenset(
+    {
+        "IPython", "ipykernel", "matplotlib", "numpy", "pandas", "perfkit", "pluggy", "_pytest",
+        "pytest", "rich", "scipy", "torch", "tqdm", "triton",
+    }
+)  # fmt: skip
+
+
+@functools.cache
+def is_user_code(filename: str) -> bool:
+    """Whether code with this file name is the user's own.
+
+    It is not if it belongs to torch, an installed package, the standard library or perfkit, or
+    if a library generated it. A program given with ``python -c`` is the user's.
+    """
+    if filename == "<string>":
+        main = sys.modules.get("__main__")
+        return sys.argv[:1] == ["-c"] and getattr(main, "__file__", None) is None
+    if filename.startswith("<"):
+        return _GENERATED.match(filename) is None
+    path = os.path.normcase(filename)
+    if _PACKAGES.search(path):
+        return False
+    return not path.startswith((*_INSTALLED, _PERFKIT, _torch_folder()))
+
+
+def _torch_folder() -> str:
+    """Where torch is, if it is imported: a build from source is in no folder of packages."""
+    file = getattr(sys.modules.get("torch"), "__file__", None)
+    return os.path.normcase(os.path.dirname(file)) + os.sep if file else "\0"  # noqa: PTH120
+
+
+def package_path(filename: str) -> str:
+    """The path of an installed package's file from the package on: ``peft/a.py``; else ''."""
+    if filename.startswith("<"):
+        return ""
+    inner = _PACKAGES.split(filename)
+    return inner[-1].replace("\\", "/") if len(inner) > 1 else ""
+
+
+@functools.cache
+def tells_something(filename: str) -> bool:
+    """Whether a line of this installed package says more than the user's line that called it.
+
+    False for torch and for packages that only pass on what they are asked for.
+    """
+    package = package_path(filename).partition("/")[0].removesuffix(".py")
+    return bool(package) and package not in _SILENT and not filename.startswith(_torch_folder())
+
+
+def cell_names() -> Mapping[str, Any]:
+    """File names of notebook cells → their execution count, if IPython runs here.
+
+    Asked of a shell that already runs: where none does, nothing is imported.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    names = getattr(getattr(shell, "compile", None), "_filename_map", None)
+    return names if isinstance(names, dict) else {}
+
+
+def where(file: str, line: int, cells: Mapping[str, Any]) -> str:
+    """A line as a person names it: ``cell [3], line 7``, ``train.py:12``, ``peft/a.py:7``.
+
+    Args:
+        file: as tracebacks name it.
+        line: counted from 1.
+        cells: what :func:`cell_names` gave.
+    """
+    if file in cells:
+        return f"cell [{cells[file]}], line {line}"
+    old_style = re.match(r"<ipython-input-(\d+)-", file)
+    if old_style:
+        return f"cell [{old_style[1]}], line {line}"
+    if "ipykernel_" in file:
+        return f"cell, line {line}"
+    if file.startswith("<"):
+        return f"{file}, line {line}"
+    package = package_path(file)
+    if package and not package.startswith("torch/"):
+        return f"{package}:{line}"
+    return f"{os.path.basename(file)}:{line}"  # noqa: PTH119  # once per line shown

@@ -1,0 +1,230 @@
+"""The ``perfkit`` command: thin subcommands over the library."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from perfkit._version import __version__
+from perfkit.base.errors import PerfkitError, UsageError
+from perfkit.base.printable import printable
+from perfkit.cli import claims as _claims_command
+from perfkit.cli import compare_runs as _compare_runs_command
+from perfkit.cli import record as _record_command
+from perfkit.cli import trace as _trace_command
+from perfkit.cli import tutorial as _tutorial_command
+
+__all__ = ["main"]
+
+_OWN_FILES = (
+    __file__,
+    *(
+        command.__file__
+        for command in (
+            _claims_command,
+            _compare_runs_command,
+            _record_command,
+            _trace_command,
+            _tutorial_command,
+        )
+    ),
+)
+
+_DOCTOR_JSON = """\
+--json prints one object:
+  cpu, system, python       text
+  cores, logical_cpus       usable by this process / of the machine
+  ram_bytes, shm_bytes, shm_free_bytes
+  torch                     version, cuda, hip, cpu_capability, threads; null without torch
+  gpus                      index, name, memory_bytes, compute_capability, driver, source
+  packages                  version by name
+  capabilities              name, available, reason, remedy
+  provenance, warnings
+The exit code is always 0; 'available' says what works.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
+    _say_anything()
+    arguments = _parser().parse_args(argv)
+    try:
+        code = int(arguments.run(arguments))
+        if sys.stdout is not None:  # closed by the shell's >&-
+            sys.stdout.flush()
+        return code
+    except UsageError as error:
+        return _fail(error, 2)
+    except PerfkitError as error:
+        return _fail(error, 1)
+    except BrokenPipeError:
+        # The reader of our output is gone (``perfkit doctor | head``). That is not a failure, and
+        # Python must not try to flush the rest at exit.
+        _drop_output()
+        return 0
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        _drop_output()
+        reason = error.strerror or str(error)
+        return _fail(PerfkitError(f"the output could not be written: {reason}"), 1)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _say_anything() -> None:
+    """Escape characters that the terminal's encoding lacks, instead of failing on them."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether one of our own lines raised it: the only file they touch is standard output."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return frames[-1].filename in _OWN_FILES
+
+
+def _drop_output() -> None:
+    with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(error: PerfkitError, code: int) -> int:
+    print(f"perfkit: {error}", file=sys.stderr)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """Echoes what was typed without letting it control the terminal."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        super()._print_message(printable(message, lines=True), file)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="perfkit",
+        description="Find out why PyTorch training is slow, change it, and see that it helped.",
+    )
+    parser.add_argument("--version", action="version", version=f"perfkit {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    doctor = commands.add_parser(
+        "doctor",
+        help="show what this machine has, and which parts of perfkit work on it",
+        epilog=_DOCTOR_JSON,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
+    doctor.set_defaults(run=_doctor)
+
+    lab = commands.add_parser("lab", help="open JupyterLab on a lesson, the first by default")
+    lab.add_argument("--port", type=int, help="default: the first free port from 8888 up")
+    lab.add_argument(
+        "--browser",
+        action=argparse.BooleanOptionalAction,
+        help="open a browser (default: if there is a screen, and not over ssh)",
+    )
+    lab.add_argument(
+        "--in-place",
+        action="store_true",
+        help="open the clone's own notebooks, to edit the course (default: your copy, my-course)",
+    )
+    lab.add_argument("lesson", nargs="?", default="00", help="e.g. 00 (the default)")
+    lab.set_defaults(run=_lab)
+
+    tour = commands.add_parser(
+        "tour",
+        help="run lessons without a browser and print what they found and measured",
+        epilog="Writes one site (index.html and a page for each lesson) and summary.json. A lesson "
+        "that fails does not end the tour; the exit code is then 1.",
+    )
+    tour.add_argument("lesson", nargs="*", help="e.g. 00 06; default: all, a minute or so each")
+    tour.add_argument(
+        "--out", type=_folder, default=Path("build", "tour"), help="default: build/tour"
+    )
+    tour.add_argument(
+        "--save", action="store_true", help="write the outputs back into the notebooks"
+    )
+    tour.set_defaults(run=_tour)
+
+    _trace_command.add(commands)
+    _claims_command.add(commands)
+    _compare_runs_command.add(commands)
+    _record_command.add(commands)
+    _tutorial_command.add(commands)
+
+    synclint = commands.add_parser(
+        "synclint",
+        help="list the lines of a training script that would make it wait for a GPU; needs no GPU",
+        description="Runs the script for a few optimizer steps, then stops it.",
+    )
+    synclint.add_argument("--json", action="store_true", help="print JSON instead of text")
+    synclint.add_argument("--steps", type=int, default=2, metavar="N", help="default: 2")
+    synclint.add_argument("--strict", action="store_true", help="exit with 1 if any line is found")
+    synclint.add_argument("script", help="the script, as you would give it to python")
+    synclint.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, after --")
+    synclint.set_defaults(run=_synclint)
+    return parser
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from perfkit.base.machine import doctor
+
+    machine = doctor()
+    print(json.dumps(machine.to_dict(), indent=1) if arguments.json else machine)
+    return 0
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give the name of a folder")
+    return Path(text)
+
+
+def _lab(arguments: argparse.Namespace) -> int:
+    from perfkit.course.kit._places import lesson_path
+    from perfkit.course.kit.server import serve
+    from perfkit.course.kit.tutorial import own_copy
+
+    path = lesson_path(arguments.lesson)
+    if not arguments.in_place:
+        path = own_copy(path, _say)
+    serve(path, port=arguments.port, browser=arguments.browser, say=_say)
+    return 0
+
+
+def _tour(arguments: argparse.Namespace) -> int:
+    from perfkit.course.kit.tour import tour
+
+    tour(arguments.lesson, arguments.out, _say, save=arguments.save)
+    return 0
+
+
+def _synclint(arguments: argparse.Namespace) -> int:
+    from perfkit.synclint.script import run_script
+
+    argv = arguments.args[1:] if arguments.args[:1] == ["--"] else arguments.args
+    # with --json the script's own output goes to stderr: standard output is one JSON object
+    with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
+        result = run_script(arguments.script, argv, steps=arguments.steps)
+    found = result.to_dict()
+    print(json.dumps(found, indent=1) if arguments.json else result)
+    return int(arguments.strict and bool(found["syncs"]))
+
+
+def _say(line: str) -> None:
+    print(printable(line, lines=True), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""``perfkit trace FILE…``: arguments, progress and output of the command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from perfkit.base.errors import MissingError, TraceError
+from perfkit.base.printable import printable
+
+# Most files are read faster than this; only slower ones need to show progress.
+_SILENT_S = 2.0
+
+_EPILOG = """\
+Several FILEs are the ranks of one run. Reads .json, .json.gz and .zst traces from torch.profiler
+(Kineto), 2021 to today, of CUDA, ROCm and CPU runs.
+
+--json prints one object (schema perfkit.trace/1; keys are only ever added; times in us):
+  schema, perfkit           "perfkit.trace/1", version that wrote it
+  file, rank, n_events      the trace; its rank or null; timed events in it
+  bound_by, sentence        data, host, launch, sync, copy, gaps, driver, compute or communication;
+                            in words
+  no_cure                   set if no finding is about what bounds the step
+  how_found, step_ms        how steps were found; their length (median, low, high, n)
+  shares, device_shares     class -> share of all steps' time; they add up to 1
+  steps[]                   name, wall_us, host_us {class: us} and, with a device, device_us
+                            {class: us}; each adds up to wall_us
+  findings[]                rule, sentence, evidence[], what_to_do, gain_at_most (1.4: at most
+                            1.4 times as fast; 10: over 10 times at best; null without a device),
+                            formula, lesson, line; largest first
+  syncs[]                   op, file, line (null without stacks), line_is (call, def or null),
+                            count, cost_us, call, copy, is_transfer; all steps together
+  operators[]               name, count, self_us, total_us, device_us, n_launches, share
+  provenance, warnings[]    where and when it was recorded; what is doubtful
+  ranks[]                   several FILEs only: the same keys for each; those above are then for
+                            the rank that the others wait for
+  rank_comparison           several FILEs only: stragglers[], imbalance, n_collectives, waits[]
+                            (rank, for_rank, ms_per_step)
+  diff                      --diff only: what is new, gone or longer in FILE, against OTHER
+
+User and host names, environment dumps and tokens are removed from JSON and HTML;
+--no-scrub keeps them.
+
+Exit code: 0 done, 2 a file that cannot be read or is not a trace (one line on stderr).
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to ``perfkit``'s parser."""
+    parser = commands.add_parser(
+        "trace",
+        help="explain traces recorded by torch.profiler, one file or one per rank",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a trace; several are ranks")
+    parser.add_argument("--diff", metavar="OTHER", help="a trace to compare FILE with")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print all tables: operators, source lines, host waits, every step",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="write a self-contained page")
+    parser.add_argument(
+        "--scrub",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="remove private data from JSON and HTML (default)",
+    )
+    parser.add_argument(
+        "--unpack-at-most",
+        type=_gib,
+        default=2.0,
+        metavar="GIB",
+        help="refuse a compressed trace that expands to more than this (default: 2 GiB)",
+    )
+    parser.set_defaults(run=run)
+
+
+def _gib(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number of GiB such as 2 or 0.5")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain the files; return 0, or 2 if one cannot be read."""
+    from perfkit.advice.trace_report import trace_report
+
+    try:
+        with Progress() as progress:
+            report = trace_report(
+                arguments.files,
+                diff=arguments.diff,
+                progress=progress,
+                unpack_at_most=int(arguments.unpack_at_most * 2**30),
+            )
+    except (TraceError, MissingError) as error:
+        print(f"perfkit: {error}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        files = printable(", ".join(arguments.files))
+        print(f"perfkit: not enough memory for {files}", file=sys.stderr)
+        return 2
+    if arguments.html is not None:
+        from perfkit.show.files import write_page
+
+        write_page(report, arguments.html, scrub=arguments.scrub)
+    if arguments.json:
+        said = report.to_dict()
+        if arguments.scrub:
+            from perfkit.base.scrub import scrub
+
+            said = scrub(said)
+        print(json.dumps(said, indent=1, allow_nan=False))
+    else:
+        from perfkit.show import brief
+
+        print(report if arguments.verbose else brief(report))
+    return 0
+
+
+class Progress:
+    """Context manager that reports progress on stderr once the work takes over two seconds."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._said = ""
+        self._began_s = time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="perfkit-progress", daemon=True)
+
+    def __call__(self, what: str) -> None:
+        self._what = what
+        if time.monotonic() - self._began_s > _SILENT_S:
+            self._say()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        if not self._over.wait(_SILENT_S):
+            self._say()
+
+    def _say(self) -> None:
+        what = self._what
+        if what and what != self._said:
+            self._said = what
+            print(f"perfkit: {printable(what)} …", file=sys.stderr, flush=True)

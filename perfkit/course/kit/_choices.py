@@ -1,0 +1,164 @@
+"""Lettered answers to click on, where a notebook's front end is there to show them.
+
+The widget is made when it is first shown in a kernel: plain Python and a terminal never import
+ipywidgets for it. Everything that can be clicked can be called as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from perfkit.base.errors import UsageError
+
+__all__ = ["Choices", "checked_answers", "checked_letter"]
+
+_FRONT = Path(__file__).parent / "front"
+_STYLE = Path(__file__).parents[2] / "show" / "templates" / "report.css"
+_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class Choices:
+    """A question's answers as radio buttons with one button that settles on one.
+
+    Args:
+        question: its legend.
+        answers: text by letter.
+        button: what the button says.
+        chosen: called with a letter and a percentage or None when the button is pressed; what it
+            raises as a UsageError is shown.
+        sure: the percentages to choose from for "how sure"; empty where that is not asked.
+        unfolds: whether settling on one opens the folded outputs below, where the page allows it.
+    """
+
+    def __init__(
+        self,
+        question: str,
+        answers: Mapping[str, str],
+        *,
+        button: str,
+        chosen: Callable[[str, int | None], Any],
+        sure: Sequence[int] = (),
+        unfolds: bool = False,
+    ) -> None:
+        self._fixed = {
+            "question": question,
+            "answers": [[letter, text] for letter, text in answers.items()],
+            "button": button,
+            "sure": list(sure),
+            "unfolds": unfolds,
+        }
+        self._chosen = chosen
+        self._state: dict[str, Any] = {
+            "turn": 0,
+            "open": True,
+            "picked": None,
+            "marks": {},
+            "status": "",
+        }
+        self._widget: Any = None
+
+    def update(
+        self,
+        status: str,
+        *,
+        open: bool,  # noqa: A002 - whether another answer may still be chosen
+        picked: str | None = None,
+        marks: Mapping[str, tuple[str, str]] | None = None,
+    ) -> None:
+        """Show what became of a choice, in every view of the widget.
+
+        Args:
+            status: one sentence or two.
+            open: whether another answer may be chosen.
+            picked: the letter that is marked as chosen.
+            marks: for a letter, its kind (``"right"``, ``"wrong"``, ``"mine"``) and the words
+                beside it.
+        """
+        self._state = {
+            "turn": self._state["turn"] + 1,
+            "open": open,
+            "picked": picked,
+            "marks": {letter: list(mark) for letter, mark in (marks or {}).items()},
+            "status": status,
+        }
+        if self._widget is not None:
+            self._widget.state = self._state
+
+    def view(self) -> dict[str, Any]:
+        """The MIME part that shows the widget; empty without a front end."""
+        if not _has_front_end():
+            return {}
+        if self._widget is None:
+            self._widget = _widget_class()(fixed=self._fixed, state=self._state)
+            self._widget.on_msg(self._on_message)
+        data = self._widget._repr_mimebundle_()
+        # older versions of ipywidgets give the parts alone, newer ones with their metadata
+        parts = data[0] if isinstance(data, tuple) else data
+        return {_VIEW: parts[_VIEW]} if parts and _VIEW in parts else {}
+
+    def _on_message(self, _: Any, content: Any, buffers: Any) -> None:
+        try:
+            self._chosen(str(content["letter"]), content.get("sure"))
+        except UsageError as error:
+            self._state = {**self._state, "turn": self._state["turn"] + 1, "status": str(error)}
+            self._widget.state = self._state
+
+
+def checked_answers(what: str, question: Any, answers: Any) -> dict[str, str]:
+    """The answers by letter.
+
+    Raises:
+        UsageError: the question is no text, or the answers are no mapping of at least two texts,
+            each with a letter that is not empty.
+    """
+    if not isinstance(question, str):
+        raise UsageError(f"a {what} needs a question in words, not {question!r:.60}")
+    if not isinstance(answers, Mapping):
+        raise UsageError(f"the answers of a {what} are a mapping of texts by letter: {{'a': …}}")
+    if len(answers) < 2:
+        raise UsageError(f"a {what} needs at least two answers to choose from")
+    for letter, text in answers.items():
+        if not isinstance(letter, str) or not letter or not isinstance(text, str):
+            raise UsageError(
+                f"no letter and text of a {what}'s answer: {letter!r:.40}: {text!r:.40}"
+            )
+    return dict(answers)
+
+
+def checked_letter(letter: Any, answers: Mapping[str, str]) -> str:
+    """The letter.
+
+    Raises:
+        UsageError: no answer has it.
+    """
+    if not isinstance(letter, str) or letter not in answers:
+        raise UsageError(f"no answer {letter!r:.60}; there are: {', '.join(answers)}")
+    return letter
+
+
+def _has_front_end() -> bool:
+    """Whether this Python is a Jupyter kernel: a script, a terminal and a worker are none."""
+    kernelbase = sys.modules.get("ipykernel.kernelbase")
+    return kernelbase is not None and bool(kernelbase.Kernel.initialized())
+
+
+@functools.cache
+def _widget_class() -> Any:
+    import anywidget
+    import traitlets
+
+    style = _STYLE.read_text(encoding="utf-8") + (_FRONT / "choices.css").read_text("utf-8")
+
+    class ChoicesWidget(anywidget.AnyWidget):  # type: ignore[misc]
+        """``fixed`` is the question, ``state`` what became of it; letters come as messages."""
+
+        _esm = (_FRONT / "choices.js").read_text(encoding="utf-8")
+        _css = style
+        fixed = traitlets.Dict().tag(sync=True)
+        state = traitlets.Dict().tag(sync=True)
+
+    return ChoicesWidget

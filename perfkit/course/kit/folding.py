@@ -1,0 +1,98 @@
+"""What of a lesson is folded: outputs until the reader has locked a guess, and optional sections.
+
+What a lesson measured answers its own question, so every output below the question is folded: by
+cell metadata, which JupyterLab, Notebook 7 and VS Code read, and by ``<details>`` on a page
+(:mod:`perfkit.course.kit.page`). Locking the guess opens them all; running a cell opens its own.
+
+A section whose heading begins with "Optional" is saved collapsed, as JupyterLab does it: its cells
+run with the others, and the stated minutes leave it out (:mod:`perfkit.course.kit.minutes`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+__all__ = ["fold_answers", "folded_cells", "optional_sections", "plain_heading"]
+
+_ASKS = "Predict("
+# JupyterLab's own name for a heading whose section is collapsed
+_COLLAPSED = "jp-MarkdownHeadingCollapsed"
+_HEADING = re.compile(r"(#{1,6}) +(.+)")
+# What a reader needs while guessing or solving: it shows nothing that was measured.
+_OPEN = ("lock", "exercise", "quiz")
+
+
+def folded_cells(notebook: Any) -> list[int]:
+    """The numbers of the cells whose outputs wait for the guess; none where nothing is asked.
+
+    Args:
+        notebook: an ``nbformat`` node, or the same as plain dictionaries.
+    """
+    cells = notebook["cells"]
+    asking = [
+        number
+        for number, cell in enumerate(cells)
+        if cell["cell_type"] == "code" and _ASKS in "".join(cell["source"])
+    ]
+    if not asking:
+        return []
+    return [
+        number
+        for number, cell in enumerate(cells)
+        if number > asking[0]
+        and cell["cell_type"] == "code"
+        and cell.get("outputs")
+        and not str(cell.get("id", "")).startswith(_OPEN)
+    ]
+
+
+def optional_sections(notebook: Any) -> list[range]:
+    """The cells of each optional section, its heading first.
+
+    A section begins with a Markdown cell whose first line is a heading that begins with
+    "Optional", and ends before the next cell that begins with a heading of its level or above.
+    """
+    found = []
+    start, level = None, 0
+    for number, cell in enumerate(notebook["cells"]):
+        heading = (
+            _HEADING.match("".join(cell["source"])) if cell["cell_type"] == "markdown" else None
+        )
+        if heading is None:
+            continue
+        if start is not None and len(heading[1]) <= level:
+            found.append(range(start, number))
+            start = None
+        if start is None and heading[2].startswith("Optional"):
+            start, level = number, len(heading[1])
+    if start is not None:
+        found.append(range(start, len(notebook["cells"])))
+    return found
+
+
+def plain_heading(line: str) -> str:
+    """A heading's words, without its marks and code ticks."""
+    return line.lstrip("#").strip().replace("`", "").replace("*", "")
+
+
+def fold_answers(notebook: Any) -> None:
+    """Fold, in place, the outputs that wait for the guess and the optional sections."""
+    optional = {section.start for section in optional_sections(notebook)}
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] == "markdown":
+            cell["metadata"].pop(_COLLAPSED, None)
+            if number in optional:
+                cell["metadata"][_COLLAPSED] = True
+    folded = set(folded_cells(notebook))
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] != "code":
+            continue
+        metadata = cell["metadata"]
+        jupyter = {**metadata.pop("jupyter", {})}
+        for place, name in ((metadata, "collapsed"), (jupyter, "outputs_hidden")):
+            place.pop(name, None)
+            if number in folded:
+                place[name] = True
+        if jupyter:
+            metadata["jupyter"] = jupyter

@@ -1,0 +1,70 @@
+"""The key points of a lesson, and what the claims ledger says about its claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from perfkit.base.errors import UsageError
+from perfkit.course.kit._message import Message
+from perfkit.course.kit._recorded import recorded_folders, taught_claims
+from perfkit.course.ledger._figures import shown
+from perfkit.course.ledger.claims import claims as known_claims
+from perfkit.course.ledger.ledger import Row, ledger
+from perfkit.course.ledger.records import read_records
+
+__all__ = ["KeyPoints"]
+
+
+class KeyPoints:
+    """What to remember from a lesson, as a list.
+
+    Args:
+        points: one sentence or two each.
+        claims: ids of claims; for each, the ledger's status and figure follow the points.
+            They come from records and change with them, so a cell that shows them is not one to
+            compare.
+
+    Raises:
+        UsageError: no points, one that is no text, or a claim that the ledger does not know.
+    """
+
+    def __init__(self, *points: str, claims: Sequence[str] = ()) -> None:
+        if not points:
+            raise UsageError("key points need at least one point")
+        if isinstance(claims, str):
+            raise UsageError(f"claims= is a list of ids: [{claims!r:.60}]")
+        if not all(isinstance(text, str) for text in (*points, *claims)):
+            raise UsageError("points and claims are texts")
+        unknown = [claim for claim in claims if claim not in known_claims()]
+        if unknown:
+            raise UsageError(f"no claim {unknown[0]!r}; `perfkit claims` lists all")
+        self.points = points
+        self.claims = tuple(claims)
+
+    def _messages(self) -> list[Message]:
+        found = [Message("Key points", items=self.points)]
+        if self.claims:
+            rows = ledger(read_records(recorded_folders()), taught_claims()).rows
+            said = {row.claim.id: _said(row) for row in rows}
+            found.append(
+                Message("The ledger says", items=tuple(said[claim] for claim in self.claims))
+            )
+        return found
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(repr, self._messages()))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        return "\n".join(message._repr_html_() for message in self._messages())
+
+
+def _said(row: Row) -> str:
+    figure = row.headline
+    value = f", {shown(figure)}" if figure is not None else ""
+    where = f", {row.records[0].source(figure)}" if figure is not None else ""
+    tested = f"; tested: {row.tested}" if row.tested else ""
+    return f"{row.claim.id} ({row.claim.technique}): {row.status}{value}{where}{tested}"

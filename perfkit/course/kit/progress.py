@@ -1,0 +1,214 @@
+"""What the reader guessed, lesson by lesson: stored in one folder of theirs, deleted with one call.
+
+The folder is ``$PERFKIT_HOME``, else ``perfkit`` in the user's data folder (:func:`folder`). Each
+scored guess is a small JSON file of its own in ``guesses/``: two kernels cannot lose each
+other's, and a damaged file loses one guess. Only the first guess at a question counts: the second
+time its answer is known. Nothing else is stored, and nothing leaves the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from perfkit.base.errors import UsageError
+from perfkit.base.files import write_atomically
+from perfkit.course.kit._message import Message
+
+__all__ = ["Calibration", "Guess", "calibration", "folder", "forget", "guesses", "keep"]
+
+_SCHEMA = "perfkit.guess/1"
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One locked guess and what came of it.
+
+    Attributes:
+        lesson: the lesson's number or slug.
+        question: as it was asked.
+        chosen, right: letters.
+        sure: how sure the reader said to be, in percent; None where they did not say.
+    """
+
+    lesson: str
+    question: str
+    chosen: str
+    right: str
+    sure: int | None = None
+
+    @property
+    def was_right(self) -> bool:
+        """Whether the guess was the right answer."""
+        return self.chosen == self.right
+
+
+@dataclass(frozen=True, repr=False)
+class Calibration:
+    """How often guesses were right, in all and by how sure the reader was.
+
+    Attributes:
+        guesses: every scored guess, by lesson.
+    """
+
+    guesses: tuple[Guess, ...]
+
+    @property
+    def n_right(self) -> int:
+        """How many were right."""
+        return sum(guess.was_right for guess in self.guesses)
+
+    def by_confidence(self) -> dict[int, tuple[int, int]]:
+        """For each stated confidence in percent: how many were right, of how many."""
+        stated = sorted({guess.sure for guess in self.guesses if guess.sure is not None})
+        found = {}
+        for sure in stated:
+            those = [guess for guess in self.guesses if guess.sure == sure]
+            found[sure] = (sum(guess.was_right for guess in those), len(those))
+        return found
+
+    def sentence(self) -> str:
+        """The total, in one sentence."""
+        n = len(self.guesses)
+        if not n:
+            return "No guess has been scored yet."
+        return f"So far you were right {self.n_right} of {n} {'time' if n == 1 else 'times'}."
+
+    def message(self) -> Message:
+        """The total, a line for each stated confidence, one for each guess."""
+        sure = tuple(
+            f"When you were {percent} % sure: right {right} of {n} {'time' if n == 1 else 'times'}."
+            for percent, (right, n) in self.by_confidence().items()
+        )
+        items = tuple(
+            f"{guess.lesson}: {'right' if guess.was_right else 'wrong'}, "
+            f"you said {guess.chosen}, it is {guess.right}. {guess.question}"
+            for guess in self.guesses
+        )
+        return Message("Your guesses", (self.sentence(), *sure), items)
+
+    def __repr__(self) -> str:
+        return repr(self.message())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        return self.message()._repr_html_()
+
+
+def folder() -> Path:
+    """The one folder in which the teaching kit keeps anything.
+
+    Raises:
+        UsageError: this user has no home folder, and ``PERFKIT_HOME`` is not set; or that is
+            ``~somebody`` who is not here.
+    """
+    told = os.environ.get("PERFKIT_HOME")
+    if told:
+        try:
+            return Path(told).expanduser().absolute()
+        except RuntimeError:
+            raise UsageError(
+                f"PERFKIT_HOME={told!r:.80} begins with a user who is not here: name a folder"
+            ) from None
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise UsageError("this user has no home folder: set PERFKIT_HOME") from None
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "perfkit"
+    variable = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_DATA_HOME"
+    default = home / "AppData" / "Local" if sys.platform == "win32" else home / ".local" / "share"
+    data = Path(os.environ.get(variable) or default)
+    # the specification of these variables says that a relative one is to be ignored
+    return (data if data.is_absolute() else default) / "perfkit"
+
+
+def keep(guess: Guess) -> str:
+    """Store a guess, unless this question was scored before.
+
+    Returns:
+        Empty, or why it could not be stored: a lesson goes on without.
+    """
+    try:
+        path = folder() / "guesses" / _name(guess)
+        if _read(path) is not None:
+            return ""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"schema": _SCHEMA, **asdict(guess)}, indent=1) + "\n"
+        write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+    except UsageError as error:
+        return str(error)
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
+def guesses() -> tuple[Guess, ...]:
+    """Every stored guess, by lesson; files that cannot be read are passed over."""
+    # a name with a dot in front is a file that another kernel is writing
+    found = (_read(path) for path in _files() if not path.name.startswith("."))
+    return tuple(sorted((g for g in found if g), key=lambda g: (g.lesson, g.question)))
+
+
+def calibration() -> Calibration:
+    """How often the reader's guesses were right."""
+    return Calibration(guesses())
+
+
+def forget() -> Message:
+    """Delete everything that the teaching kit keeps; other files in the folder stay.
+
+    Raises:
+        UsageError: a file could not be deleted.
+    """
+    files = _files()
+    stayed = []
+    for path in files:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            stayed.append(f"{path} ({error.strerror or error})")
+    if stayed:
+        raise UsageError(f"these could not be deleted: {', '.join(stayed)}")
+    with contextlib.suppress(OSError, UsageError):  # not there, or not empty: then it stays
+        (folder() / "guesses").rmdir()
+        folder().rmdir()
+    n = len(files)
+    return Message(
+        f"Forgotten: {n} {'guess' if n == 1 else 'guesses'}" if n else "Nothing was kept"
+    )
+
+
+def _files() -> list[Path]:
+    with contextlib.suppress(OSError, UsageError, ValueError):
+        return sorted((folder() / "guesses").glob("*.json"))
+    return []
+
+
+def _name(guess: Guess) -> str:
+    """A file name from lesson and question, whatever characters are in them."""
+    digest = hashlib.sha256(f"{guess.lesson}\0{guess.question}".encode()).hexdigest()[:12]
+    return f"{re.sub(r'[^A-Za-z0-9-]', '_', guess.lesson)[:40]}-{digest}.json"
+
+
+def _read(path: Path) -> Guess | None:
+    """The guess in a file; None where there is none that can be understood."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        lesson, question = data["lesson"], data["question"]
+        chosen, right, sure = data["chosen"], data["right"], data.get("sure")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    if not all(isinstance(text, str) for text in (lesson, question, chosen, right)):
+        return None
+    usable = isinstance(sure, int) and not isinstance(sure, bool) and 0 <= sure <= 100
+    return Guess(lesson, question, chosen, right, sure if usable else None)

@@ -1,0 +1,150 @@
+"""JupyterLab on the course's notebooks, for this user only, with its address in plain sight.
+
+The server listens on the loopback address, under a fresh token, and asks nobody for news,
+updates or extensions.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+from perfkit.base.errors import MissingError, UsageError
+
+__all__ = ["serve"]
+
+_LOOPBACK = "127.0.0.1"
+_FIRST_PORT = 8888  # Jupyter's own default
+_PORTS_TRIED = 50
+_READY_TIMEOUT_S = 120.0
+
+# One more folder of Jupyter's configuration: without the question whether to ask for news.
+_CONFIG = Path(__file__).parent / "lab_config"
+
+
+def serve(
+    notebook: Path, *, port: int | None, browser: bool | None, say: Callable[[str], None]
+) -> None:
+    """Run JupyterLab until Ctrl-C, opened on ``notebook``.
+
+    Args:
+        notebook: what is shown first; its folder is the root of the file browser.
+        port: which port; ``None`` takes the first free one from 8888 on.
+        browser: whether to open one; ``None`` does where there is a screen.
+        say: takes each line to print.
+
+    Raises:
+        MissingError: JupyterLab is not installed.
+        UsageError: the port is taken or cannot be.
+    """
+    try:
+        from jupyterlab.labapp import LabApp
+    except ImportError:
+        raise MissingError("JupyterLab is missing: pip install 'perfkit[lab]'") from None
+    chosen = _free_port(port)
+    token = secrets.token_hex(24)
+    address = f"http://{_LOOPBACK}:{chosen}/lab/tree/{notebook.name}?token={token}"
+    announcer = threading.Thread(
+        target=_announce,
+        args=(chosen, token, address, _has_screen() if browser is None else browser, say),
+        name="perfkit-announce",
+        daemon=True,
+    )
+    announcer.start()
+    others = os.environ.get("JUPYTER_CONFIG_PATH")
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
+        [str(_CONFIG), *([others] if others else [])]
+    )
+    LabApp.launch_instance(argv=_arguments(notebook, chosen, token))
+
+
+def _arguments(notebook: Path, port: int, token: str) -> list[str]:
+    arguments = [
+        f"--ServerApp.root_dir={notebook.parent}",
+        f"--ServerApp.ip={_LOOPBACK}",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        "--ServerApp.open_browser=False",
+        "--ServerApp.answer_yes=True",  # Ctrl-C ends it without a question
+        "--ServerApp.log_level=WARN",
+        f"--LabApp.default_url=/lab/tree/{notebook.name}",
+        # No question to the outside: no news, no update check, no list of extensions.
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--LabApp.extension_manager=readonly",
+        # These arguments stay in this process: the token does not show in the process list.
+        f"--IdentityProvider.token={token}",
+    ]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        arguments.append("--ServerApp.allow_root=True")
+    return arguments
+
+
+def _free_port(wanted: int | None) -> int:
+    if wanted is not None and not 1 <= wanted <= 65535:
+        raise UsageError(f"a port is between 1 and 65535, not {wanted}")
+    candidates = [wanted] if wanted else range(_FIRST_PORT, _FIRST_PORT + _PORTS_TRIED)
+    for port in candidates:
+        if _is_free(port):
+            return port
+    if wanted:
+        raise UsageError(f"port {wanted} is taken; choose another, or give none")
+    raise UsageError(
+        f"ports {_FIRST_PORT} to {_FIRST_PORT + _PORTS_TRIED - 1} are all taken; choose one"
+    )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        if os.name == "posix":
+            # As the server itself does: a port in TIME_WAIT counts as free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def _has_screen() -> bool:
+    """Whether a browser opened here would be seen: not over ssh, not without a display."""
+    if os.environ.get("SSH_CONNECTION"):
+        return False
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def _announce(
+    port: int, token: str, address: str, browser: bool, say: Callable[[str], None]
+) -> None:
+    """Say the address as soon as the server answers."""
+    status = f"http://{_LOOPBACK}:{port}/api/status?token={token}"
+    # Past any proxy: loopback is not the proxy's business.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + _READY_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            with opener.open(status, timeout=2):
+                break
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    else:
+        say(f"JupyterLab has not answered within {_READY_TIMEOUT_S:.0f} s")
+        return
+    say(
+        f"JupyterLab runs. Open\n\n    {address}\n\n"
+        f"From another machine, first: ssh -N -L {port}:{_LOOPBACK}:{port} <this machine>\n"
+        "Ctrl-C ends it."
+    )
+    if browser:
+        webbrowser.open(address)

@@ -1,0 +1,222 @@
+"""A copy of the course in the reader's own folder, from an installed perfkit or from a clone.
+
+A reader works in a copy: running a lesson rewrites its notebook, and a clone should stay clean.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import perfkit
+from perfkit._version import __version__
+from perfkit.base.errors import MissingError, UsageError
+from perfkit.course.kit._course_files import SHIPPED, course_files
+from perfkit.course.kit._places import clone_folder
+
+__all__ = ["WORK", "Copied", "copy_course", "course_root", "own_copy"]
+
+#: Where a reader of a clone works: git ignores it, and nothing deletes it.
+WORK = "my-course"
+
+_README = Path(__file__).parent / "templates" / "tutorial.md"
+_MANIFEST = ".perfkit-tutorial.json"
+_SHOWN = 5  # names in a message
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a copy did.
+
+    Attributes:
+        folder: where the course is now.
+        written: new or renewed files.
+        same: files that were already up to date.
+        lessons: how many lessons there are.
+        outdated: files that the reader changed and the course changed since; they were left alone.
+    """
+
+    folder: Path
+    written: int
+    same: int
+    lessons: int
+    outdated: tuple[str, ...] = ()
+
+
+def course_root() -> Path:
+    """The folder that the course is copied from: in the installed package, else in its clone.
+
+    Raises:
+        MissingError: neither is here.
+    """
+    package = Path(perfkit.__file__).resolve().parent
+    for root in (package / SHIPPED, package.parent):
+        if (root / "notebooks").is_dir() and (root / "data" / "make_images.py").is_file():
+            return root
+    raise MissingError(
+        "this perfkit was installed without its lessons: reinstall it from its wheel or its "
+        "repository"
+    )
+
+
+def copy_course(
+    folder: Path, *, force: bool = False, root: Path | None = None, merge: bool = False
+) -> Copied:
+    """Copy lessons, solutions, data makers and recorded results into ``folder``.
+
+    A file that the reader changed is not overwritten, and then nothing is copied at all. One that
+    is as an earlier copy left it is renewed. All files are made beside their places first and then
+    moved there, so a full disk leaves no half of a course.
+
+    Args:
+        folder: made where it is missing.
+        force: overwrite what the reader changed, too.
+        root: the course to copy; by default perfkit's own.
+        merge: leave alone what the reader changed, and copy the rest.
+
+    Raises:
+        MissingError: there is no course to copy.
+        UsageError: files were changed (named), something else is in the place of a file or
+            folder, ``folder`` is where the course comes from, or nothing can be written there.
+    """
+    root = course_root() if root is None else root
+    try:
+        wanted = {path: (root / path).read_bytes() for path in course_files(root)}
+        wanted[PurePosixPath("README.md")] = _README.read_bytes()
+        if folder.resolve() == root:
+            raise UsageError(f"{folder} is where the course comes from: name another folder")
+        stale, changed = _compared(folder, wanted)
+        if changed and not force and not merge:
+            raise UsageError(_refusal(folder, changed))
+        new = stale if merge and not force else stale + changed
+        noted = {str(path): _digest(content) for path, content in wanted.items()}
+        outdated: tuple[str, ...] = ()
+        if merge and not force:
+            copied = _manifest(folder)
+            # what the reader's version began as: so that it is known when the course goes on
+            kept = {str(path): copied.get(str(path), noted[str(path)]) for path in changed}
+            outdated = tuple(name for name, digest in kept.items() if digest != noted[name])
+            noted |= kept
+        _write(folder, {path: wanted[path] for path in new}, noted)
+    except OSError as error:
+        raise UsageError(f"cannot copy into {folder}: {error.strerror or error}") from None
+    n = sum(path.parent.name == "notebooks" and path.suffix == ".ipynb" for path in wanted)
+    return Copied(folder, len(new), len(wanted) - len(new), n, outdated)
+
+
+def own_copy(notebook: Path, say: Callable[[str], None]) -> Path:
+    """The reader's own copy of a lesson of a clone; any other notebook is opened where it is.
+
+    The copy is ``my-course`` in the clone. What the reader changed there stays. Generated data is
+    shared with the clone, through ``PERFKIT_DATA``.
+
+    Args:
+        notebook: a lesson or solution of the clone, or any other notebook.
+        say: takes each line to print.
+
+    Raises:
+        UsageError: the copy cannot be written.
+    """
+    clone = clone_folder()
+    if clone is None or (clone / _MANIFEST).is_file():
+        return notebook
+    lessons = (clone / "notebooks").resolve()
+    if not notebook.resolve().is_relative_to(lessons):
+        return notebook
+    copied = copy_course(clone / WORK, root=clone, merge=True)
+    os.environ.setdefault("PERFKIT_DATA", str(clone / "data" / "generated"))
+    say(f"Your copy of the course is {copied.folder}: git ignores it, and what you change stays.")
+    if copied.outdated:
+        names = ", ".join(copied.outdated[:_SHOWN])
+        more = f" and {len(copied.outdated) - _SHOWN} more" if len(copied.outdated) > _SHOWN else ""
+        say(
+            f"The course has newer versions of files that you changed: {names}{more}. To get one, "
+            "delete or rename yours and call this again."
+        )
+    return copied.folder / "notebooks" / notebook.resolve().relative_to(lessons)
+
+
+def _compared(
+    folder: Path, wanted: Mapping[PurePosixPath, bytes]
+) -> tuple[list[PurePosixPath], list[PurePosixPath]]:
+    """The files that are missing or from an earlier copy, and those that the reader changed.
+
+    Raises:
+        UsageError: one cannot be a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder: name another one")
+    copied = _manifest(folder)
+    stale: list[PurePosixPath] = []
+    changed: list[PurePosixPath] = []
+    for path, content in wanted.items():
+        target = folder / path
+        blocked = next((p for p in _parents(folder, path) if p.exists() and not p.is_dir()), None)
+        if blocked or (target.exists() and not target.is_file()):
+            raise UsageError(f"{blocked or target} is in the way: move it, or name another folder")
+        if not target.exists():
+            stale.append(path)
+            continue
+        there = target.read_bytes()
+        if there != content:
+            is_ours = copied.get(str(path)) == _digest(there)
+            (stale if is_ours else changed).append(path)
+    return stale, changed
+
+
+def _refusal(folder: Path, changed: Sequence[PurePosixPath]) -> str:
+    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
+    return (
+        f"{len(changed)} file{'s' * (len(changed) > 1)} in {folder} changed since they were "
+        f"copied: {', '.join(map(str, changed[:_SHOWN]))}{more}. Nothing was written. Name another "
+        "folder, or overwrite them with --force"
+    )
+
+
+def _parents(folder: Path, path: PurePosixPath) -> list[Path]:
+    return [folder / parent for parent in path.parents if parent.name]
+
+
+def _write(folder: Path, new: Mapping[PurePosixPath, bytes], digests: Mapping[str, str]) -> None:
+    """Put ``new`` in its places, and note what each file was when it was copied."""
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = {
+        "perfkit": __version__,
+        "files": dict(digests),
+    }
+    staging = None
+    try:
+        # in the same folder: moving a file within one file system is done at once or not at all
+        staging = Path(tempfile.mkdtemp(prefix=".perfkit-copy-", dir=folder))
+        for path, content in new.items():
+            (staging / path).parent.mkdir(parents=True, exist_ok=True)
+            (staging / path).write_bytes(content)
+        (staging / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        for path in [*new, PurePosixPath(_MANIFEST)]:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (staging / path).replace(folder / path)
+    finally:
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _manifest(folder: Path) -> dict[str, str]:
+    """The digests of an earlier copy; empty where there is none that can be read."""
+    try:
+        files = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["files"]
+        return {str(path): str(digest) for path, digest in files.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

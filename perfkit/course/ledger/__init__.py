@@ -1,0 +1,1 @@
+"""What the course claims, and what records say of it."""

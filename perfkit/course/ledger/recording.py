@@ -1,0 +1,302 @@
+"""Experiments that settle a row of the claims ledger, and their outcomes.
+
+A lesson's experiments are plain functions in ``perfkit/course/experiments/<module>.py``::
+
+    @experiment("A9", lesson="06-host-to-device", title="bytes of a batch, uint8 against float32")
+    def small_batches(context: Context) -> Outcome:
+        ...
+        return Outcome(
+            holds=ratio > 1,
+            figures={"bytes_ratio": Figure(ratio, "×", kind="exact")},
+            headline="bytes_ratio",
+            sentence="A batch of uint8 images with uint8 masks is a fifth of the float32 one.",
+        )
+
+``perfkit record`` runs each in its own process and writes the outcome to a file
+(:mod:`perfkit.course.ledger.records`). An experiment that cannot run on a machine, for example
+because
+it needs a GPU, raises :class:`perfkit.base.errors.MissingError` and is skipped with that reason.
+Experiments must neither import IPython nor print.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeVar, get_args
+
+from perfkit.base.errors import UsageError
+
+__all__ = [
+    "Context",
+    "Experiment",
+    "Figure",
+    "FigureKind",
+    "Outcome",
+    "experiment",
+    "lesson_number",
+    "registered",
+]
+
+FigureKind = Literal["exact", "measured", "predicted", "simulated"]
+
+_CLAIM = re.compile(r"[A-Z][0-9]{1,2}")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
+_LESSON = re.compile(r"([0-9]{2})(-[a-z0-9-]+)?")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a record.
+
+    Attributes:
+        value: the number; if measured, a median or a ratio of medians.
+        unit: its unit: ``"×"``, ``"B"``, ``"ms"``, ``"GB/s"``, ``"1"`` for a plain number …
+        low, high: its 95 % interval; both ``None`` if there is none, as for an exact count.
+        kind: ``"exact"`` for figures that do not depend on a clock (bytes, counts), ``"measured"``,
+            ``"predicted"``, or ``"simulated"``, also if a sleep sets the outcome of a measurement.
+
+    Raises:
+        UsageError: a value is not a finite number, one end of the interval is missing or they are
+            swapped, the unit is empty, or the kind is unknown.
+    """
+
+    value: float
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    kind: FigureKind = "measured"
+
+    def __post_init__(self) -> None:
+        for name in ("value", "low", "high"):
+            number = getattr(self, name)
+            if name == "value" or number is not None:
+                object.__setattr__(self, name, _plain(number))
+        ends = [end for end in (self.low, self.high) if end is not None]
+        if not self.unit.strip():
+            raise UsageError('a figure needs a unit; a plain number has the unit "1"')
+        if len(ends) == 1 or (len(ends) == 2 and ends[0] > ends[1]):
+            raise UsageError(f"an interval goes from low to high, not {self.low} to {self.high}")
+        if self.kind not in get_args(FigureKind):
+            kinds = ", ".join(get_args(FigureKind))
+            raise UsageError(f"a figure cannot be {self.kind!r}; it is one of: {kinds}")
+
+    @classmethod
+    def of(cls, comparison: Any, *, kind: FigureKind = "measured") -> Figure:
+        """The ratio of a ``perfkit.compare`` or ``perfkit.ab`` result, with its interval.
+
+        Args:
+            comparison: has ``ratio``, ``low`` and ``high`` (a ``Comparison`` or ``Ratio``), or a
+                ``ratio`` that has them (an ``ABResult``).
+            kind: ``"simulated"`` if a sleep, rather than work, sets how long an arm takes.
+
+        Raises:
+            UsageError: it has none of these, or its ratio is not a finite number.
+        """
+        found = comparison
+        if hasattr(getattr(found, "ratio", None), "ratio"):
+            found = found.ratio
+        try:
+            value, low, high = float(found.ratio), float(found.low), float(found.high)
+        except (AttributeError, TypeError, ValueError):
+            name = type(comparison).__name__
+            raise UsageError(f"a {name} has no ratio with an interval to take") from None
+        if not (math.isfinite(low) and math.isfinite(high)):  # one block gives no interval
+            return cls(value, "×", kind=kind)
+        return cls(value, "×", low, high, kind)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {
+            "value": self.value,
+            "unit": self.unit,
+            "low": self.low,
+            "high": self.high,
+            "kind": self.kind,
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment found on this machine.
+
+    Attributes:
+        holds: whether the claim's direction holds here.
+        figures: by short name (lower case, digits and ``_``), e.g. ``"bytes_ratio"``.
+        headline: the name of the figure that the ledger shows.
+        sentence: one sentence of plain text.
+
+    Raises:
+        UsageError: a name is invalid, the headline names no figure, or the sentence is empty or has
+            several lines.
+    """
+
+    holds: bool
+    figures: Mapping[str, Figure]
+    headline: str
+    sentence: str
+
+    def __post_init__(self) -> None:
+        for name, figure in self.figures.items():
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
+                raise UsageError(
+                    f"a figure cannot be called {name!r}: take lower case, digits and _, "
+                    "as in 'bytes_ratio'"
+                )
+            if not isinstance(figure, Figure):
+                raise UsageError(f"figure {name!r} is a {type(figure).__name__}, not a Figure")
+        if self.headline not in self.figures:
+            names = ", ".join(self.figures) or "none"
+            raise UsageError(f"the headline {self.headline!r} is not a figure; there are: {names}")
+        if not self.sentence.strip() or "\n" in self.sentence.strip():
+            raise UsageError(f"an outcome has one sentence on one line, not {self.sentence!r}")
+        object.__setattr__(self, "holds", bool(self.holds))
+        object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
+
+
+@dataclass(frozen=True)
+class Context:
+    """The argument of an experiment.
+
+    Attributes:
+        budget_s: approximate seconds that it may spend.
+        device: ``"cpu"`` or ``"cuda"``, for its tensors.
+        seed: seed for everything random.
+        folder: an empty scratch folder, removed afterwards.
+    """
+
+    budget_s: float
+    device: str
+    seed: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One registered experiment.
+
+    Attributes:
+        claim: id of the ledger's row, e.g. ``"A9"``.
+        lesson: the lesson as the author named it, e.g. ``"06-host-to-device"``.
+        title: one line.
+        needs: importable packages beyond torch and numpy.
+        function: takes a :class:`Context`, returns an :class:`Outcome`.
+    """
+
+    claim: str
+    lesson: str
+    title: str
+    needs: tuple[str, ...]
+    function: Callable[[Context], Outcome] = field(repr=False)
+
+    @property
+    def number(self) -> str:
+        """The lesson's two digits."""
+        return lesson_number(self.lesson)
+
+    def run(self, context: Context) -> Outcome:
+        """Call the function.
+
+        Raises:
+            UsageError: it did not return an outcome.
+        """
+        outcome = self.function(context)
+        if not isinstance(outcome, Outcome):
+            raise UsageError(
+                f"the experiment for {self.claim} returned a {type(outcome).__name__}, "
+                "not an Outcome"
+            )
+        return outcome
+
+
+_Function = TypeVar("_Function", bound=Callable[[Context], Outcome])
+
+# by claim and lesson: two lessons may test different sides of one claim
+_REGISTRY: dict[tuple[str, str], Experiment] = {}
+
+
+def experiment(
+    claim: str, *, lesson: str, title: str, needs: Sequence[str] = ()
+) -> Callable[[_Function], _Function]:
+    """Decorator: register a function that settles a row of the ledger; returns it unchanged.
+
+    Args:
+        claim: id of the row, e.g. ``"A9"``.
+        lesson: the lesson that teaches it, ``"06"`` or ``"06-host-to-device"``.
+        title: one line that says what is measured.
+        needs: importable packages beyond torch and numpy, without which it is skipped.
+
+    Raises:
+        UsageError: the id or lesson is invalid, or this lesson already has an experiment for it.
+    """
+    if not _CLAIM.fullmatch(claim):
+        raise UsageError(f"no claim can be called {claim!r}; an id looks like A9")
+    number = lesson_number(lesson)
+    if isinstance(needs, str):
+        raise UsageError(f"needs is a list of packages: needs=[{needs!r}]")
+
+    def register(function: _Function) -> _Function:
+        known = _REGISTRY.get((claim, number))
+        if known is not None and _place(known.function) != _place(function):
+            raise UsageError(
+                f"lesson {number} has two experiments for {claim}: {_place(known.function)} and "
+                f"{_place(function)}; make one of them"
+            )
+        _REGISTRY[claim, number] = Experiment(claim, lesson, title, tuple(needs), function)
+        return function
+
+    return register
+
+
+def registered(
+    *, claims: Iterable[str] | None = None, lessons: Iterable[str] | None = None
+) -> list[Experiment]:
+    """The experiments of all modules imported so far, ordered by lesson and claim.
+
+    Args:
+        claims: only those for these ids.
+        lessons: only those of these lessons, each as ``"06"`` or ``"06-host-to-device"``.
+
+    Raises:
+        UsageError: a lesson is invalid.
+    """
+    wanted = None if claims is None else set(claims)
+    numbers = None if lessons is None else {lesson_number(lesson) for lesson in lessons}
+    found = [
+        one
+        for one in _REGISTRY.values()
+        if (wanted is None or one.claim in wanted) and (numbers is None or one.number in numbers)
+    ]
+    return sorted(found, key=lambda one: (one.number, one.claim[0], int(one.claim[1:])))
+
+
+def lesson_number(lesson: str) -> str:
+    """``"06"`` of ``"06-host-to-device"``.
+
+    Raises:
+        UsageError: it does not start with the two digits of a lesson.
+    """
+    found = _LESSON.fullmatch(lesson)
+    if found is None:
+        raise UsageError(f"no lesson {lesson!r}; one looks like 06 or 06-host-to-device")
+    return found[1]
+
+
+def _plain(number: Any) -> float:
+    """The number as a Python int or float, also from numpy, so that JSON can hold it."""
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, numbers.Real)
+        or not math.isfinite(number)
+    ):
+        raise UsageError(f"a figure must be a finite number, not {number!r}")
+    return int(number) if isinstance(number, numbers.Integral) else float(number)
+
+
+def _place(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"

@@ -1,0 +1,1 @@
+"""One folder a lesson, with what that lesson alone needs."""

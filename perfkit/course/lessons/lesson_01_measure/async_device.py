@@ -1,0 +1,114 @@
+"""A device that works on its own while the host runs on: a GPU, or a simulated one without.
+
+The simulated one is a counter of jobs and a thread that sleeps for each of them. It computes
+nothing, but it behaves as a GPU does in the one respect that matters to a stopwatch:
+``launch()`` returns at once, and only ``synchronize()`` tells that the work is done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Protocol
+
+from perfkit.base.errors import UsageError
+
+__all__ = ["AsyncDevice", "CudaDevice", "SimulatedDevice", "async_device"]
+
+# float32, 2048 x 2048: 17 GFLOP each, milliseconds together even on a large GPU
+_MATRIX_SIDE = 2048
+_PRODUCTS = 20
+
+
+class AsyncDevice(Protocol):
+    """What the lesson needs of a device."""
+
+    name: str
+
+    def launch(self) -> None:
+        """Ask for one piece of work; returns before it is done."""
+
+    def pending(self) -> bool:
+        """Whether work that was asked for is not done yet."""
+
+    def synchronize(self) -> None:
+        """Wait until all of it is done."""
+
+
+class SimulatedDevice:
+    """Jobs that take ``work_ms`` each, one after the other, in the background.
+
+    Args:
+        work_ms: milliseconds that each job takes at least.
+
+    Raises:
+        UsageError: ``work_ms`` is not positive.
+    """
+
+    name = "simulated device"
+
+    def __init__(self, work_ms: float = 10.0) -> None:
+        if not work_ms > 0:
+            raise UsageError(f"a job must take some time, not {work_ms!r} ms")
+        self.work_ms = work_ms
+        self._jobs = 0
+        self._changed = threading.Condition()
+
+    def launch(self) -> None:
+        with self._changed:
+            self._jobs += 1
+            if self._jobs == 1:  # nobody is at work: the thread ends when no job is left
+                threading.Thread(
+                    target=self._work, name="perfkit-simulated-device", daemon=True
+                ).start()
+
+    def pending(self) -> bool:
+        return self._jobs > 0
+
+    def synchronize(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs == 0)
+
+    def _work(self) -> None:
+        left = 1
+        while left:
+            time.sleep(self.work_ms / 1e3)
+            with self._changed:
+                self._jobs -= 1
+                left = self._jobs
+                self._changed.notify_all()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.work_ms:g} ms a job>"
+
+
+class CudaDevice:
+    """The current GPU; a piece of work is 20 products of 2048 × 2048 float32 matrices."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch: Any = torch
+        self.name = torch.cuda.get_device_name()
+        self._a = torch.rand(_MATRIX_SIDE, _MATRIX_SIDE, device="cuda")
+        self._out = torch.empty_like(self._a)
+
+    def launch(self) -> None:
+        for _ in range(_PRODUCTS):
+            self._torch.mm(self._a, self._a, out=self._out)
+
+    def pending(self) -> bool:
+        return not self._torch.cuda.current_stream().query()
+
+    def synchronize(self) -> None:
+        self._torch.cuda.synchronize()
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+def async_device(work_ms: float = 10.0) -> AsyncDevice:
+    """The GPU where there is one, else a simulated device whose jobs take ``work_ms``."""
+    import torch
+
+    return CudaDevice() if torch.cuda.is_available() else SimulatedDevice(work_ms)

@@ -1,0 +1,382 @@
+"""What looking costs: the profiler's price for a step, option by option, and that of a label."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from perfkit.base.budget import scaled
+from perfkit.base.errors import UsageError
+from perfkit.base.machine import stamp
+from perfkit.base.words import fmt_count, fmt_interval, fmt_ms, fmt_ratio, fmt_us
+from perfkit.measure.clock import clock_in_use
+from perfkit.measure.compare import Interval, ratio_interval
+from perfkit.measure.summary import Summary, summarize
+from perfkit.show._text import table, wrap
+from perfkit.trace.record.quiet import quiet_profiler
+
+__all__ = ["LabelCost", "OptionCost", "ProfilerCost", "label_cost", "profiler_cost"]
+
+NO_PROFILER = "no profiler"
+_FEWEST_BLOCKS = 6  # fewer cannot give an interval of 95 %; see perfkit.measure.compare
+_MOST_BLOCKS = 40
+# Events of these categories are the trace's own; the rest is what a step leaves in it. "overhead"
+# is what CUDA's tracing did for itself, when it liked.
+_FRAME = {"Trace", "user_annotation", "gpu_user_annotation", "fwdbwd", "ac2g", "overhead"}
+_LABELS = 300
+_LABEL_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class OptionCost:
+    """One way to profile.
+
+    Attributes:
+        name: the options that are on.
+        step: milliseconds of a step while it is recorded.
+        ratio: how many times as long as a step without the profiler; None for that one.
+        stop: milliseconds of stopping, for each recorded step; None without the profiler.
+        events: that one step leaves in the trace, counted; 0 without the profiler.
+    """
+
+    name: str
+    step: Summary
+    ratio: Interval | None
+    stop: Summary | None
+    events: int
+
+
+_HTML = """{% extends "_base.html" %}
+{% import "_parts.html" as parts %}
+{% block name %}{{ name }}{% endblock %}
+{% block body %}
+<div class="pk-wide" tabindex="0" role="region" aria-label="{{ name }}, figures">
+<table>
+<thead><tr>{% for cell in header %}
+<th scope="col"{% if loop.first %} class="pk-left"{% endif %}>{{ cell }}</th>
+{% endfor %}</tr></thead>
+<tbody>
+{% for row in rows %}<tr>{% for cell in row %}
+<td{% if loop.first %} class="pk-left"{% endif %}>{{ cell }}</td>
+{% endfor %}</tr>{% endfor %}
+</tbody>
+</table>
+</div>
+{{ parts.foot([foot]) }}
+{% endblock %}"""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What both prices are shown as: the first column on the left, figures on the right."""
+
+    name: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    foot: str
+
+    def text(self) -> str:
+        align = "<" + ">" * (len(self.header) - 1)
+        return f"{table(self.header, self.rows, align=align)}\n{wrap(self.foot, indent='  ')}"
+
+    def html(self) -> str:
+        from perfkit.show._html import render_string
+
+        return render_string(
+            _HTML, name=self.name, header=self.header, rows=self.rows, foot=self.foot
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class ProfilerCost:
+    """The profiler's price, option by option; shown and printed, a table.
+
+    Attributes:
+        options: without the profiler first.
+        n_blocks: passes through all options, there and back.
+        steps: recorded at a stretch.
+        source: where and when it was measured, in words.
+    """
+
+    options: tuple[OptionCost, ...]
+    n_blocks: int
+    steps: int
+    source: str
+
+    def __getitem__(self, name: str) -> OptionCost:
+        for option in self.options:
+            if option.name == name:
+                return option
+        names = ", ".join(option.name for option in self.options)
+        raise UsageError(f"no option {name!r} was measured; there are: {names}")
+
+    def _table(self) -> _Table:
+        rows = [
+            (
+                one.name,
+                fmt_ms(one.step.median),
+                "1" if one.ratio is None else _with_interval(one.ratio),
+                "–" if one.stop is None else fmt_ms(one.stop.median),
+                "–" if one.stop is None else fmt_count(one.events),
+            )
+            for one in self.options
+        ]
+        header = ("recorded", "step", "times as long (95 %)", "stop, per step", "events per step")
+        foot = (
+            f"medians of {2 * self.n_blocks} stretches of {self.steps} steps for each row, all in "
+            f"turn; {self.source}"
+        )
+        return _Table("What the profiler costs", header, rows, foot)
+
+    def __repr__(self) -> str:
+        return self._table().text()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
+
+
+@dataclass(frozen=True, repr=False)
+class LabelCost:
+    """What one ``record_function`` block costs.
+
+    Attributes:
+        off: nanoseconds with no profiler running.
+        on: nanoseconds while one runs.
+        empty: nanoseconds of ``with contextlib.nullcontext()``, a block that does nothing.
+        source: where and when it was measured, in words.
+    """
+
+    off: Summary
+    on: Summary
+    empty: Summary
+    source: str
+
+    def _table(self) -> _Table:
+        rows = [
+            (name, *(fmt_us(value / 1e3) for value in (one.median, one.low, one.high)))
+            for name, one in (
+                ("label, no profiler runs", self.off),
+                ("label, profiler runs", self.on),
+                ("a block that does nothing", self.empty),
+            )
+        ]
+        header = ("one block", "median", "95 % from", "to")
+        return _Table("What a label costs", header, rows, self.source)
+
+    def __repr__(self) -> str:
+        return self._table().text()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
+
+
+def profiler_cost(
+    step: Callable[[], object],
+    *,
+    steps: int = 4,
+    budget_s: float = 12.0,
+    seed: int = 0,
+) -> ProfilerCost:
+    """Time a step without the profiler and under each of its options, all in turn.
+
+    Every block goes through all options in random order and back again; each stretch of ``steps``
+    steps has a profiler of its own and one step before it that does not count. At least six
+    blocks are measured, even if that takes longer than ``budget_s``.
+
+    Raises:
+        UsageError: ``steps`` or ``budget_s`` is not positive.
+    """
+    if steps < 1 or not budget_s > 0:
+        raise UsageError("steps and budget_s must be positive")
+    budget_s = scaled(budget_s)
+    import torch
+
+    began = time.monotonic()
+    options = _options(torch.cuda.is_available())
+    for _ in range(3):
+        step()
+    events = {name: _events_per_step(step, kwargs) for name, kwargs in options.items()}
+    step_ms: dict[str, list[list[float]]] = {name: [] for name in options}
+    stop_ms: dict[str, list[float]] = {name: [] for name in options}
+    order = np.random.default_rng(seed)
+    first_block = time.monotonic()
+    n_blocks = 0
+    while n_blocks < _MOST_BLOCKS:
+        names = [list(options)[i] for i in order.permutation(len(options))]
+        block: dict[str, list[float]] = {name: [] for name in options}
+        gc.collect()  # what the last profilers left is not collected within a step's time
+        for name in (*names, *reversed(names)):
+            took, stopping = _stretch(step, options[name], steps)
+            block[name].append(took)
+            stop_ms[name].append(stopping)
+        for name, times in block.items():
+            step_ms[name].append(times)
+        n_blocks += 1
+        now = time.monotonic()
+        spent, next_one = now - began, (now - first_block) / n_blocks
+        if n_blocks >= _FEWEST_BLOCKS and spent + next_one > budget_s:
+            break
+    return ProfilerCost(
+        options=tuple(
+            OptionCost(
+                name=name,
+                step=summarize([t for pair in step_ms[name] for t in pair]),
+                ratio=None
+                if kwargs is None
+                else ratio_interval(step_ms[name], step_ms[NO_PROFILER]),
+                stop=None if kwargs is None else summarize(stop_ms[name]),
+                events=events[name],
+            )
+            for name, kwargs in options.items()
+        ),
+        n_blocks=n_blocks,
+        steps=steps,
+        source=stamp().sentence(),
+    )
+
+
+def label_cost(*, rounds: int = _LABEL_ROUNDS) -> LabelCost:
+    """Time empty ``record_function`` blocks, with the profiler on and off in turn.
+
+    What an empty loop takes is taken off.
+
+    Raises:
+        UsageError: fewer than one round.
+    """
+    if rounds < 1:
+        raise UsageError("label_cost needs at least one round")
+    off: list[float] = []
+    on: list[float] = []
+    empty: list[float] = []
+    with quiet_profiler():
+        for i in range(rounds):
+            for profiled in (False, True) if i % 2 else (True, False):
+                (on if profiled else off).append(_label_ns(profiled))
+            empty.append(_block_ns(contextlib.nullcontext))
+    return LabelCost(
+        off=summarize(off, unit="ns"),
+        on=summarize(on, unit="ns"),
+        empty=summarize(empty, unit="ns"),
+        source=stamp().sentence(),
+    )
+
+
+def _label_ns(profiled: bool) -> float:
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    def label() -> Any:
+        return record_function("label")
+
+    if not profiled:
+        return _block_ns(label)
+    with profile(activities=[ProfilerActivity.CPU]):
+        return _block_ns(label)
+
+
+def _block_ns(make: Callable[[], contextlib.AbstractContextManager[Any]]) -> float:
+    """Nanoseconds of ``with make(): pass``, less those of the bare loop around it."""
+
+    def blocks() -> None:
+        for _ in range(_LABELS):
+            with make():
+                pass
+
+    def bare() -> None:
+        for _ in range(_LABELS):
+            pass
+
+    def took(function: Callable[[], None]) -> int:
+        start = time.perf_counter_ns()
+        function()
+        return time.perf_counter_ns() - start
+
+    blocks()
+    return max(took(blocks) - took(bare), 0) / _LABELS
+
+
+def _options(cuda: bool) -> dict[str, dict[str, Any] | None]:
+    """Name → arguments of ``torch.profiler.profile``; None runs without it."""
+    from torch.profiler import ProfilerActivity
+
+    cpu = [ProfilerActivity.CPU]
+    both = [*cpu, ProfilerActivity.CUDA] if cuda else cpu
+    everything = {"record_shapes": True, "profile_memory": True, "with_stack": True}
+    found: dict[str, dict[str, Any] | None] = {NO_PROFILER: None}
+    if cuda:
+        found["CUDA activity alone"] = {"activities": [ProfilerActivity.CUDA]}
+    found["CPU activity"] = {"activities": cpu}
+    if cuda:
+        found["CPU and CUDA activity"] = {"activities": both}
+    found |= {
+        f"… and {name}": {"activities": both, name: value} for name, value in everything.items()
+    }
+    found["… and all three"] = {"activities": both, **everything}
+    return found
+
+
+def _stretch(
+    step: Callable[[], object], options: Mapping[str, Any] | None, steps: int
+) -> tuple[float, float]:
+    """Milliseconds of a step, and of stopping the profiler divided by the recorded steps."""
+    from torch.profiler import profile
+
+    clock = clock_in_use()
+    profiler = None if options is None else profile(**options)
+    with quiet_profiler():
+        if profiler is not None:
+            profiler.start()
+        step()
+        clock.settle()
+        start = clock.now()
+        for _ in range(steps):
+            step()
+        clock.settle()
+        end = clock.now()
+        if profiler is not None:
+            profiler.stop()
+    stopped = clock.now()
+    return (end - start) / 1e6 / steps, (stopped - end) / 1e6 / (steps + 1)
+
+
+def _events_per_step(step: Callable[[], object], options: Mapping[str, Any] | None) -> int:
+    """Events that one more step adds to a trace: what three leave, less what two leave.
+
+    The first step is not taken alone: memory that was there before is freed in it unseen.
+    """
+    if options is None:
+        return 0
+    two, three = (_n_events(step, options, n) for n in (2, 3))
+    return three - two
+
+
+def _n_events(step: Callable[[], object], options: Mapping[str, Any], steps: int) -> int:
+    from torch.profiler import profile
+
+    with tempfile.TemporaryDirectory(prefix="perfkit-") as folder, quiet_profiler():
+        with profile(**options) as profiler:
+            for _ in range(steps):
+                step()
+            clock_in_use().settle()
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_bytes())["traceEvents"]
+    return sum(event.get("cat", "Trace") not in _FRAME for event in events)
+
+
+def _with_interval(ratio: Interval) -> str:
+    return f"{fmt_ratio(ratio.ratio)} {fmt_interval(ratio.low, ratio.high)}"

@@ -1,0 +1,50 @@
+"""A machine that slowly gets slower, *simulated*: what drift does to a comparison.
+
+Real drift (a chip that warms up, another program that starts) comes when it likes. Here it comes
+always, in simulated time, so that a lesson can show it in a moment and the same way each time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfkit.base.errors import UsageError
+
+__all__ = ["SlowingMachine"]
+
+
+class SlowingMachine:
+    """Every call of :meth:`run` takes a little longer than the one before; no time passes.
+
+    Args:
+        rise: by how much a call's time grows over ``calls`` calls, as a share: 0.1 is 10 %.
+        calls: see ``rise``.
+        jitter: standard deviation of the logarithm of a call's time, about its own trend.
+        seed: of the jitter.
+
+    Raises:
+        UsageError: ``rise`` or ``jitter`` is negative or ``calls`` is not positive.
+    """
+
+    base_ms = 10.0
+
+    def __init__(
+        self, rise: float = 0.1, *, calls: int = 80, jitter: float = 0.03, seed: int = 0
+    ) -> None:
+        if rise < 0 or jitter < 0 or calls < 1:
+            raise UsageError("rise and jitter must not be negative, calls must be positive")
+        self._rise_per_call = rise / calls
+        self._jitter = jitter
+        self._n = 0
+        self._random = np.random.default_rng(seed)
+
+    def run(self) -> float:
+        """Run the same step once more.
+
+        Returns:
+            the milliseconds that it took, in simulated time.
+        """
+        trend = 1 + self._rise_per_call * self._n
+        self._n += 1
+        noise = float(np.exp(self._jitter * self._random.standard_normal()))
+        return self.base_ms * trend * noise

@@ -1,0 +1,324 @@
+"""Lesson 02: the simulated steps that it reads, the texts of its CPU twin, and its exercise."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from perfkit.base.words import fmt_ratio, fmt_share
+from perfkit.course.kit._message import Message
+from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.simulated_gpu import (
+    BOUNDS,
+    SimulatedTraining,
+    simulate,
+    what_bounds,
+    what_if,
+)
+from perfkit.measure.clock import clock_in_use
+from perfkit.show import strip
+from perfkit.trace.ask.breakdown import breakdown
+from perfkit.trace.read.columns import Category, Trace
+from perfkit.trace.read.steps import find_steps
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "BUSY",
+    "CASES",
+    "Pace",
+    "StepStrip",
+    "achievable_tflop_per_s",
+    "anonymous_steps",
+    "documents",
+    "name_the_bound",
+    "operators_per_step",
+    "pace",
+    "step_strip",
+    "tokens",
+    "what_if_table",
+]
+
+#: The four steps of the lesson: one network, four loops around it.
+CASES: Mapping[str, SimulatedTraining] = {
+    "data": SimulatedTraining(batch=1024, loader_us=8_000),
+    "launch": SimulatedTraining(batch=16),
+    "sync": SimulatedTraining(batch=4096, items=10, python_us=700),
+    "compute": SimulatedTraining(batch=4096),
+}
+
+#: Always busy, and hardly ever multiplying: eight elementwise kernels after each narrow layer.
+BUSY = SimulatedTraining(batch=65_536, width=32, elementwise=8, item_at_end=True)
+
+
+# ---- to look at --------------------------------------------------------------------------
+
+
+_STRIP = """{% extends "_base.html" %}
+{% block name %}{{ title }}{% endblock %}
+{% block body %}
+{% if picture %}
+<div class="pk-strip">{{ picture }}</div>
+{% else %}
+<p>No step was found in this trace.</p>
+{% endif %}
+{% endblock %}"""
+
+
+@dataclass(frozen=True, repr=False)
+class StepStrip:
+    """One typical step: a picture where a page can show it, letters elsewhere."""
+
+    strip: strip.Strip | None
+
+    def __repr__(self) -> str:
+        return strip.text(self.strip) or "no step was found in this trace"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))
+
+    def _repr_html_(self) -> str:
+        from markupsafe import Markup
+
+        from perfkit.show._html import render_string
+
+        title = "no step" if self.strip is None else self.strip.title
+        # our own picture, in which all names are escaped already; in a report it takes its colours
+        return render_string(
+            _STRIP, title=title, picture=Markup(strip.figure(self.strip, alone=True))
+        )
+
+
+def step_strip(trace: Trace) -> StepStrip:
+    """The median step of a trace, host above device."""
+    return StepStrip(strip.strip_of(trace))
+
+
+def what_if_table(trainings: Mapping[str, SimulatedTraining]) -> str:
+    """How many times as fast each simulated step would be without each cause, as a table."""
+    head = {"compute": "a GPU twice as fast"}
+    titles = [head.get(cause, f"no {cause}") for cause in BOUNDS]
+    lines = [f"{'':<9}" + "".join(f"{title:>{len(title) + 3}}" for title in titles)]
+    for name, training in trainings.items():
+        ratios = what_if(training)
+        cells = (f"{ratios[c]:>{len(t) + 2}.2f}×" for c, t in zip(BOUNDS, titles, strict=True))
+        lines.append(f"{name:<9}" + "".join(cells))
+    return "\n".join(lines)
+
+
+# ---- the twin, measured here -------------------------------------------------------------
+
+_WORDS = 1000
+_WORD = re.compile(r"w(\d+)")
+
+
+def documents(n: int = 64, *, words: int = 12_000, seed: int = 0) -> list[str]:
+    """Made-up texts of so many words each, the same on every machine; ``w17 w902 …``."""
+    made = random.Random(seed)
+    return [" ".join(f"w{made.randrange(_WORDS)}" for _ in range(words)) for _ in range(n)]
+
+
+def tokens(text: str, length: int) -> list[int]:
+    """The first ``length`` words of a text as numbers, after all of it was taken apart."""
+    found = [int(number) for number in _WORD.findall(text.lower())]
+    return found[:length]
+
+
+def operators_per_step(trace: Trace) -> float:
+    """Operators that ran in a step of a recorded trace, nested ones too; the mean of its steps."""
+    steps = find_steps(trace)
+    inside = trace.is_a(Category.OP) & (steps.containing(trace.start_ns) >= 0)
+    return float(inside.sum()) / max(len(steps), 1)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a piece of work runs, without a profiler.
+
+    Attributes:
+        busy: processor time of this process over wall time, as ``top`` shows it: 1.0 is one core.
+        seconds: wall time of a call.
+    """
+
+    busy: float
+    seconds: float
+
+
+def pace(work: Callable[[], object], *, calls: int = 5, rounds: int = 6) -> Pace:
+    """Call it some times, and see how busy that keeps the processor; the device's work counts.
+
+    The quickest of some rounds tells: in the others something else had the processor too.
+    """
+    clock = clock_in_use()
+    work()
+    found = []
+    for _ in range(rounds):
+        clock.settle()
+        began, used = clock.now(), time.process_time()
+        for _ in range(calls):
+            work()
+        clock.settle()
+        wall = max(clock.now() - began, 1) / 1e9
+        found.append(Pace((time.process_time() - used) / wall, wall / calls))
+    return min(found, key=lambda one: one.seconds)
+
+
+def achievable_tflop_per_s(
+    device: torch.device | str = "cpu", *, size: int = 0, calls: int = 8
+) -> float:
+    """10¹² FLOP/s of a large float32 matrix product on this machine: the best of a few calls.
+
+    Args:
+        device: where.
+        size: of the square matrices; by default 768 on a CPU and 4096 on a GPU.
+        calls: products to time.
+    """
+    import torch
+
+    n = size or (768 if torch.device(device).type == "cpu" else 4096)
+    a, b = torch.ones(n, n, device=device), torch.ones(n, n, device=device)
+    clock = clock_in_use()
+    best_ns = float("inf")
+    for _ in range(calls + 2):
+        clock.settle()
+        begin = clock.now()
+        torch.mm(a, b)
+        clock.settle()
+        best_ns = min(best_ns, clock.now() - begin)
+    return 2.0 * n**3 / max(best_ns, 1.0) / 1e3
+
+
+# ---- the exercise ------------------------------------------------------------------------
+
+# What the reader sees, by letter. D and F are the tricky ones: a host that waits is no loss while
+# the device works.
+_STEPS: Mapping[str, SimulatedTraining] = {
+    "A": SimulatedTraining(batch=24, width=384),
+    "B": SimulatedTraining(batch=1024, loader_us=8_000, item_at_end=True),
+    "C": SimulatedTraining(batch=4096, items=8, python_us=900),
+    "D": SimulatedTraining(batch=4096, item_at_end=True),
+    "E": SimulatedTraining(batch=1024, pinned=False, input_bytes=77_000_000),
+    "F": SimulatedTraining(batch=4096, loader_us=5_000),
+}
+_SEEDS = (1, 2)
+
+Answer = Callable[[Trace], Any]
+
+
+def anonymous_steps() -> dict[str, Trace]:
+    """The exercise's simulated steps by letter; which is which is not said."""
+    return {letter: _simulated(training) for letter, training in _STEPS.items()}
+
+
+@lru_cache(maxsize=64)
+def _simulated(training: SimulatedTraining) -> Trace:
+    return simulate(training, steps=3)
+
+
+def _varied(training: SimulatedTraining, seed: int) -> SimulatedTraining:
+    """The like of it, of other sizes."""
+    made = random.Random(seed)
+
+    def about(value: float) -> float:
+        return value * made.uniform(0.9, 1.15)
+
+    return replace(
+        training,
+        batch=round(about(training.batch)),
+        loader_us=about(training.loader_us),
+        python_us=about(training.python_us),
+        input_bytes=round(about(training.input_bytes)),
+    )
+
+
+def _named(answer: Answer, training: SimulatedTraining) -> str:
+    said = answer(_simulated(training))
+    if said is None:
+        raise NotYet("your function returns nothing yet: return one word")
+    if not isinstance(said, str) or said not in BOUNDS:
+        shown = repr(said)[:60]
+        raise NotYet(f"return one of {', '.join(BOUNDS)}, not {shown}")
+    return said
+
+
+def _show(answer: Answer) -> Message:
+    items = []
+    for letter, training in _STEPS.items():
+        said = _named(answer, training)
+        split = breakdown(_simulated(training))
+        host = split.shares()
+        most = max(host, key=lambda name: host[name])
+        busy = 1 - split.device_shares()["idle"]
+        items.append(
+            f"{letter}: {said} (host mostly: {most}, {fmt_share(host[most])}; "
+            f"device busy {fmt_share(busy)})"
+        )
+    return Message("You say of the six simulated steps", items=tuple(items))
+
+
+def _check(answer: Answer) -> list[str]:
+    said = {letter: _named(answer, training) for letter, training in _STEPS.items()}
+    for letter, training in _STEPS.items():
+        _compare(f"step {letter}", said[letter], training)
+    for seed in _SEEDS:
+        for letter, training in _STEPS.items():
+            other = _varied(training, seed)
+            _compare(f"a step like {letter}, of another size", _named(answer, other), other)
+    return [
+        "all six steps: " + ", ".join(f"{letter} {word}" for letter, word in said.items()),
+        f"and {len(_SEEDS) * len(_STEPS)} similar steps of other sizes",
+        "in D and F the host mostly waits, which costs the device next to nothing",
+    ]
+
+
+_WITHOUT = {
+    "data": "Without its wait for data",
+    "launch": "With a host that launches at once",
+    "sync": "Without its syncs",
+    "copy": "Without its copies",
+}
+
+
+def _compare(which: str, said: str, training: SimulatedTraining) -> None:
+    """What the simulation says to a wrong answer: how little it would help to act on it."""
+    truth = what_bounds(training)
+    if said == truth:
+        return
+    ratios = what_if(training)
+    if said == "compute":
+        raise NotYet(
+            f"{which}: not compute. Without one of the other causes it would be "
+            f"{fmt_ratio(ratios[truth])} as fast: what does the device wait for?"
+        )
+    little = f"{_WITHOUT[said]}, {which} would be {fmt_ratio(ratios[said])} as fast"
+    if truth == "compute":
+        raise NotYet(f"{little}: next to nothing. How much of this step is the device idle?")
+    raise NotYet(f"{little}; without another cause {fmt_ratio(ratios[truth])}. Which one?")
+
+
+name_the_bound = Exercise(
+    "name what bounds a step",
+    spec=(
+        "name_bound(trace) returns one word: data, launch, sync, copy or compute.",
+        "The word names what costs the device most time; compute, if no loss is worth removing.",
+        "It must work for any trace with a device.",
+    ),
+    hints=(
+        "What the host does says little: it may wait while the device works. Ask what the device "
+        "loses, and to which cause.",
+        "perfkit.trace.idle(trace).shares() gives cause → share of the step. A cause that takes "
+        "less than a fifth (0.2) of the step does not bound it: then it is compute.",
+        "A transfer keeps the device from computing as well, but it is no idle time: add "
+        'perfkit.trace.breakdown(trace).device_shares()["copy"] to the share of "copy".',
+        "lost = perfkit.trace.idle(trace).shares(); add the copies; "
+        "worst = max(lost, key=lost.get); return worst if lost[worst] >= 0.2, else compute.",
+    ),
+    show=_show,
+    check=_check,
+)

@@ -1,0 +1,212 @@
+"""The pictures of lesson 02: steps side by side with their launch queue, and busy against used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from perfkit.base.words import fmt_ms, fmt_share
+from perfkit.show.strip import Strip, strip_of
+from perfkit.trace.ask.queue import launch_queue
+from perfkit.trace.read.columns import Trace
+from perfkit.trace.read.steps import find_steps
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Use", "draw_steps", "draw_use", "words_of_steps", "words_of_use"]
+
+_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
+# class → colour and pattern, as in the step strip; Okabe and Ito's palette
+_LOOK = {
+    "data wait": ("#E69F00", ""),
+    "forward": ("#56B4E9", ""),
+    "backward": ("#0072B2", ""),
+    "optimizer": ("#009E73", ""),
+    "sync": ("#D55E00", "///"),
+    "copy": ("#F0E442", "..."),
+    "other": ("#A5ABB3", "xx"),
+    "compute": ("#0072B2", ""),
+    "communication": ("#CC79A7", "///"),
+}
+_IDLE = "#ffffff"
+_POINTS = 400  # of the queue's curve: some two a pixel
+
+
+def draw_steps(traces: Mapping[str, Trace], *, source: str) -> Figure:
+    """A row for each trace: host and device of its median step, and the launch queue meanwhile.
+
+    Args:
+        traces: by name.
+        source: where they come from, e.g. ``"simulated"``; shown under the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.4, 1.25 * len(traces) + 1.0), facecolor=_GROUND)
+    grid = figure.subplots(len(traces), 2, squeeze=False, width_ratios=(2.1, 1))
+    longest = 1
+    for (left, right), (name, trace) in zip(grid, traces.items(), strict=True):
+        strip = strip_of(trace)
+        if strip is None:
+            continue
+        _lanes(left, strip)
+        left.set_title(f"{name}: a step of {fmt_ms(strip.wall_ns / 1e6)}", **_title())
+        at, length = _queue(trace)
+        longest = max(longest, int(length.max(initial=0)))
+        right.fill_between(at, length, step="post", color="#0072B2", alpha=0.25, linewidth=0)
+        right.step(at, length, where="post", color="#0072B2", linewidth=1)
+    for _, right in grid:
+        right.set_yscale("symlog", linthresh=1)
+        right.set_ylim(0, 2 * longest)
+        right.set_yticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1000"])
+        right.set_xlim(0, 1)
+        right.set_xticks([])
+        _plain(right)
+    grid[0][1].set_title("launches in the queue", **_title())
+    _legend(figure)
+    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=_DIM)
+    figure.tight_layout(rect=(0, 0.085, 1, 1))
+    return figure
+
+
+def words_of_steps(traces: Mapping[str, Trace], *, source: str) -> str:
+    """The same in words."""
+    said = [f"Typical steps ({source}), host above device, beside the launch queue."]
+    for name, trace in traces.items():
+        strip = strip_of(trace)
+        if strip is None:
+            continue
+        queue = launch_queue(trace)
+        lanes = ", ".join(f"{lane.name.lower()} {_largest(lane.totals_ns)}" for lane in strip.lanes)
+        empty = f"; queue empty {fmt_share(queue.empty_share)} of the time"
+        said.append(f"{name}: {lanes}{empty if queue.empty_share is not None else ''}.")
+    return " ".join(said)
+
+
+@dataclass(frozen=True)
+class Use:
+    """How busy something was, and how much of its arithmetic was used.
+
+    Attributes:
+        name: of what.
+        busy: share of the time in which it worked at all, 0 … 1.
+        used: achieved FLOP/s over achievable ones, 0 … 1.
+    """
+
+    name: str
+    busy: float
+    used: float
+
+
+def draw_use(uses: Sequence[Use], *, source: str, busy: str = "utilisation") -> Figure:
+    """Two bars for each: how busy, and how much of the arithmetic was used."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.4, 0.62 * len(uses) + 1.25), facecolor=_GROUND)
+    axes = figure.subplots()
+    rows = np.arange(len(uses))[::-1]
+    for shift, values, colour, pattern, label in (
+        (0.19, [u.busy for u in uses], "#E69F00", "///", busy),
+        (-0.19, [u.used for u in uses], "#0072B2", "", "achieved FLOP/s, of the achievable"),
+    ):
+        bars = axes.barh(rows + shift, values, 0.36, color=colour, label=label)
+        for bar, value in zip(bars, values, strict=True):
+            bar.set_hatch(pattern)
+            bar.set_edgecolor(_INK if pattern else colour)
+            bar.set_linewidth(0.4)
+            axes.text(
+                value + 0.012,
+                bar.get_y() + bar.get_height() / 2,
+                fmt_share(value),
+                va="center",
+                fontsize=8.5,
+                color=_INK,
+            )
+    axes.set_yticks(rows, [u.name for u in uses])
+    axes.set_xlim(0, 1.12)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+    _plain(axes)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(left=False, labelsize=9)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=8.5)
+    figure.text(0.995, 0.015, source, ha="right", fontsize=8, color=_DIM)
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    return figure
+
+
+def words_of_use(uses: Sequence[Use], *, source: str, busy: str = "utilisation") -> str:
+    """The same in words."""
+    parts = "; ".join(
+        f"{u.name}: {busy} {fmt_share(u.busy)}, {fmt_share(u.used)} of the achievable FLOP/s"
+        for u in uses
+    )
+    return f"Bars ({source}). {parts}."
+
+
+def _lanes(axes: Axes, strip: Strip) -> None:
+    lanes = strip.lanes
+    for row, lane in enumerate(reversed(lanes)):
+        for part in lane.parts:
+            colour, pattern = _LOOK.get(part.name, (_IDLE, ""))
+            box = axes.barh(
+                row, part.end - part.start, 0.78, left=part.start, color=colour, linewidth=0
+            )
+            if pattern and part.end - part.start > 0.004:
+                box[0].set(hatch=pattern, edgecolor="#00000066")
+        axes.barh(row, 1, 0.78, facecolor="none", edgecolor=_DIM, linewidth=0.6)
+    axes.set_yticks(range(len(lanes)), [lane.name for lane in reversed(lanes)])
+    axes.set_xlim(0, 1)
+    axes.set_xticks([])
+    _plain(axes)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(left=False)
+
+
+def _queue(trace: Trace) -> tuple[Any, Any]:
+    """The queue's length over the median step: time as a share of it, and launches."""
+    steps, queue = find_steps(trace), launch_queue(trace)
+    if not len(queue.at_ns):
+        return np.zeros(0), np.zeros(0)
+    wall = steps.end_ns - steps.start_ns
+    index = int(np.argsort(wall, kind="stable")[(len(wall) - 1) // 2])
+    begin, end = int(steps.start_ns[index]), int(steps.end_ns[index])
+    edges = np.linspace(begin, end, _POINTS)
+    row = np.searchsorted(queue.at_ns, edges, side="right") - 1
+    length = np.where(row >= 0, queue.length[np.maximum(row, 0)], 0)
+    return np.linspace(0, 1, _POINTS), length
+
+
+def _largest(totals: Mapping[str, int]) -> str:
+    name = max(totals, key=lambda key: totals[key])
+    return f"mostly {name} ({fmt_share(totals[name] / max(sum(totals.values()), 1))})"
+
+
+def _title() -> dict[str, Any]:
+    return {"loc": "left", "fontsize": 9.5, "color": _INK}
+
+
+def _plain(axes: Axes) -> None:
+    axes.set_facecolor(_GROUND)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(labelsize=8, colors=_INK)
+
+
+def _legend(figure: Figure) -> None:
+    from matplotlib.patches import Patch
+
+    shown = ("data wait", "forward", "backward", "optimizer", "sync", "copy", "other")
+    handles = [
+        Patch(facecolor=_LOOK[n][0], hatch=_LOOK[n][1], edgecolor="#00000066", label=n)
+        for n in shown
+    ]
+    handles.append(Patch(facecolor=_LOOK["compute"][0], label="device: compute"))
+    handles.append(Patch(facecolor=_IDLE, edgecolor=_DIM, label="device: idle"))
+    figure.legend(
+        handles=handles, loc="lower left", ncols=5, fontsize=8, frameon=False, labelcolor=_INK
+    )

@@ -1,0 +1,160 @@
+"""The same work with and without vector code: each side in a process of its own, by a switch.
+
+Libraries look at the processor when they start and take the widest vector code it has; an
+environment variable can forbid that. Which switch reaches which library was tried on the wheels
+of Pillow 13, simplejpeg 1.9, OpenCV 5.0 and torch 2.13 (x86-64): see each work's ``remark``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from perfkit.base.errors import MeasurementError, MissingError
+
+__all__ = ["WORKS", "Running", "Work"]
+
+_JPEG = {"JSIMD_FORCENONE": "1"}  # libjpeg-turbo's switch
+# OpenCV's own names for what it can do without; a name that it does not know it only reports.
+_OPENCV = {
+    "OPENCV_CPU_DISABLE": "AVX512-SKX,AVX512-COMMON,AVX2,FMA3,AVX,FP16,SSE4.2,SSE4.1,SSSE3,NEON"
+}
+_SWITCHES = ("JSIMD_FORCENONE", "OPENCV_CPU_DISABLE", "OPENCV_IPP", "ATEN_CPU_CAPABILITY")
+
+
+@dataclass(frozen=True)
+class Running:
+    """A process that stands ready to do the work; a call has it done once, and waits.
+
+    Attributes:
+        digest: SHA-256 of the result's bytes.
+        level: what torch says that it uses (``"AVX2"``, ``"DEFAULT"`` …); empty without torch.
+    """
+
+    digest: str
+    level: str
+    _again: Callable[[], None]
+
+    def __call__(self) -> None:
+        self._again()
+
+
+@dataclass(frozen=True)
+class Work:
+    """Something that a library can do with vector code or without.
+
+    Attributes:
+        name: library and work.
+        package: what must be importable.
+        switch: environment that forbids the vector code.
+        reaches: whether the switch was found to reach this work in the wheel that was tried.
+        remark: what else there is to say.
+    """
+
+    name: str
+    package: str
+    switch: Mapping[str, str]
+    reaches: bool = True
+    remark: str = ""
+
+    @property
+    def switch_name(self) -> str:
+        """The variable that forbids it."""
+        return next(iter(self.switch))
+
+    @property
+    def installed(self) -> bool:
+        """Whether its library is here."""
+        return importlib.util.find_spec(self.package) is not None
+
+    @contextlib.contextmanager
+    def running(self, file: Path, *, vector: bool) -> Iterator[Running]:
+        """A process that does this work on a JPEG file, with vector code or without.
+
+        Raises:
+            MissingError: the library is not installed.
+            MeasurementError: the process ended instead of doing its work.
+        """
+        if not self.installed:
+            raise MissingError(f"{self.name}: {self.package} is not installed here")
+        environment = {k: v for k, v in os.environ.items() if k not in _SWITCHES}
+        if not vector:
+            environment |= self.switch
+        with tempfile.TemporaryFile("w+") as complaints:
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "perfkit.course.lessons.lesson_03_storage_and_formats._vector_program",
+                    self.name,
+                    str(file),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                env=environment,
+                text=True,
+            )
+            try:
+                yield self._ready(process, complaints)
+            finally:
+                for pipe in (process.stdin, process.stdout):
+                    with contextlib.suppress(OSError):
+                        if pipe is not None:
+                            pipe.close()
+                try:
+                    process.wait(5)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+    def _ready(self, process: subprocess.Popen[str], complaints: IO[str]) -> Running:
+        def line() -> str:
+            assert process.stdout is not None
+            text = process.stdout.readline()
+            if not text:
+                complaints.seek(0)
+                said = complaints.read().strip().splitlines()[-1:] or ["no message"]
+                raise MeasurementError(f"{self.name}: its process ended: {said[0]}")
+            return text
+
+        def again() -> None:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # line() tells why
+                process.stdin.write("\n")
+                process.stdin.flush()
+            line()
+
+        told: dict[str, Any] = json.loads(line())
+        return Running(told["digest"], told["level"], again)
+
+
+#: Everything that the lesson tries.
+WORKS = (
+    Work("Pillow decode", "PIL", _JPEG),
+    Work("simplejpeg decode", "simplejpeg", _JPEG),
+    Work(
+        "OpenCV decode",
+        "cv2",
+        _JPEG | _OPENCV,
+        reaches=False,
+        remark="OpenCV's copy of libjpeg-turbo is built without the switch",
+    ),
+    Work("OpenCV blur", "cv2", _OPENCV),
+    Work(
+        "OpenCV resize",
+        "cv2",
+        {"OPENCV_IPP": "disabled"} | _OPENCV,
+        remark="cubic, by Intel's IPP, which OPENCV_CPU_DISABLE does not reach",
+    ),
+    Work("torch resize", "torch", {"ATEN_CPU_CAPABILITY": "default"}),
+)

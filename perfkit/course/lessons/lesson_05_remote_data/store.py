@@ -1,0 +1,213 @@
+"""An object store on this machine's loopback, made slow on purpose: lesson 05's far-away data.
+
+::
+
+    with Store(folder, latency_ms=10) as store:
+        fsspec.filesystem("http").cat_file(store.url("00000.bin"))
+        store.counts()        # requests: 1, bytes: …
+
+A process of its own serves the folder (``_store_program.py``), so that it does
+not share the trainer's interpreter. It ends with the ``Store``, and also when this process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal
+from urllib.parse import quote
+
+from perfkit.base.errors import MeasurementError, MissingError, UsageError
+from perfkit.base.words import fmt_bytes, fmt_count
+
+__all__ = ["Counts", "Failure", "Store"]
+
+#: ``"refuse"`` answers 503; ``"cut"`` promises a file, sends half of it and hangs up.
+Failure = Literal["refuse", "cut"]
+
+_END_S = 5.0
+
+
+@dataclass(frozen=True, repr=False)
+class Counts:
+    """What a store was asked, exactly.
+
+    Attributes:
+        requests: those that came, failed ones included.
+        bytes: of bodies sent; headers are not in it.
+        failed: requests that were told to fail.
+    """
+
+    requests: int
+    bytes: int
+    failed: int = 0
+
+    def __sub__(self, earlier: Counts) -> Counts:
+        return Counts(
+            self.requests - earlier.requests,
+            self.bytes - earlier.bytes,
+            self.failed - earlier.failed,
+        )
+
+    def __repr__(self) -> str:
+        words = f"requests: {fmt_count(self.requests)}, bytes: {fmt_bytes(self.bytes)}"
+        return f"{words}, failed: {fmt_count(self.failed)}" if self.failed else words
+
+
+class Store:
+    """Serves a folder over HTTP on 127.0.0.1 and a free port, each request late.
+
+    Args:
+        folder: its files are the store's keys.
+        latency_ms: how long each request waits for its answer.
+
+    Raises:
+        UsageError: there is no such folder, or the latency cannot be.
+        MissingError: aiohttp is not installed.
+        MeasurementError: its process did not start; the message has its last words.
+    """
+
+    def __init__(self, folder: Path | str, *, latency_ms: float = 10.0) -> None:
+        if importlib.util.find_spec("aiohttp") is None:
+            raise MissingError("the store needs aiohttp: pip install 'perfkit[lab]'")
+        if not Path(folder).is_dir():
+            raise UsageError(f"no folder {str(folder)!r}: make it before its store")
+        options = {"folder": str(folder), "latency_ms": _milliseconds(latency_ms)}
+        self.latency_ms = options["latency_ms"]
+        self._lock = threading.Lock()
+        self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with it
+        self._process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "perfkit.course.lessons.lesson_05_remote_data._store_program",
+                json.dumps(options),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._complaints,
+            text=True,
+            start_new_session=True,  # the kernel's Ctrl-C is not meant for it
+        )
+        self._end = weakref.finalize(self, _end, self._process, self._complaints, os.getpid())
+        self.address = f"http://127.0.0.1:{self._line()['port']}"
+
+    @property
+    def pid(self) -> int:
+        """Process number of its server."""
+        return self._process.pid
+
+    def url(self, key: str) -> str:
+        """Where a key is."""
+        return f"{self.address}/{quote(key)}"
+
+    def counts(self) -> Counts:
+        """All requests so far, and the bytes of their answers."""
+        return self._tell()
+
+    def count(self, work: Callable[[], object]) -> Counts:
+        """Call ``work()``; what the store was asked meanwhile."""
+        before = self.counts()
+        work()
+        return self.counts() - before
+
+    def set_latency(self, milliseconds: float) -> None:
+        """From now on each request waits that long.
+
+        Raises:
+            UsageError: a number of milliseconds that cannot be.
+        """
+        self.latency_ms = _milliseconds(milliseconds)
+        self._tell(latency_ms=self.latency_ms)
+
+    def fail(self, times: int, *, after: int = 0, how: Failure = "refuse") -> None:
+        """Let requests fail: the next ``after`` ones still succeed, then ``times`` of them fail.
+
+        A second call replaces the first; ``fail(0)`` ends it.
+
+        Raises:
+            UsageError: a negative number, or a way to fail that there is not.
+        """
+        if times < 0 or after < 0:
+            raise UsageError(f"times and after count requests, got {times!r} and {after!r}")
+        if how not in ("refuse", "cut"):
+            raise UsageError(f'a store cannot fail by {how!r}: take "refuse" or "cut"')
+        self._tell(fail_times=times, fail_after=after, how=how)
+
+    def close(self) -> None:
+        """End its process; a second call does nothing."""
+        self._end()
+
+    def _tell(self, **command: Any) -> Counts:
+        with self._lock:
+            if not self._end.alive:
+                raise UsageError("this store is closed: make a new one")
+            assert self._process.stdin is not None
+            with contextlib.suppress(OSError):  # _line() says what happened
+                self._process.stdin.write(json.dumps(command) + "\n")
+                self._process.stdin.flush()
+            told = self._line()
+        return Counts(told["requests"], told["bytes"], told["failed"])
+
+    def _line(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        text = self._process.stdout.readline()
+        if not text:
+            self._complaints.seek(0)
+            said = self._complaints.read().decode(errors="replace").strip().splitlines()
+            self.close()
+            raise MeasurementError(
+                f"the store's process ended: {said[-1] if said else 'it left no message'}"
+            )
+        told: dict[str, Any] = json.loads(text)
+        return told
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if not self._end.alive:
+            return "<Store, closed>"
+        return f"<Store at {self.address}, {self.latency_ms:g} ms added to each request>"
+
+
+def _milliseconds(given: float) -> float:
+    # a minute is longer than any reader waits, and than fsspec's patience in a lesson
+    if not (math.isfinite(given) and 0 <= given <= 60_000):
+        raise UsageError(f"a latency is 0 to 60,000 ms, not {given!r}")
+    return float(given)
+
+
+def _end(process: subprocess.Popen[str], complaints: IO[bytes], owner: int) -> None:
+    if os.getpid() != owner:  # a forked worker drops its copy; the store is not its own
+        return
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(OSError):
+            if pipe is not None:
+                pipe.close()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    complaints.close()

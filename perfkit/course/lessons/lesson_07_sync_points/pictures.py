@@ -1,0 +1,188 @@
+"""The pictures of lesson 07: what a step takes at least, what stopwatches read, sparse masks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from perfkit.base.words import fmt_ms
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_bounds", "draw_clocks", "draw_crossover"]
+
+_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
+_ORANGE, _BLUE = "#E69F00", "#0072B2"
+
+
+def draw_bounds(
+    published: Mapping[str, float], least: Mapping[str, float], *, source: str
+) -> tuple[Figure, str]:
+    """Published times beside times that cannot be undercut, in ms on a log scale; and in words.
+
+    Args:
+        published: label → ms.
+        least: label → ms that the work takes at least.
+        source: shown under the picture.
+    """
+    from matplotlib.figure import Figure
+
+    rows = [(name, ms, False) for name, ms in published.items()]
+    rows += [(name, ms, True) for name, ms in least.items()]
+    rows.sort(key=lambda row: row[1])
+    figure = Figure(figsize=(7.6, 0.46 * len(rows) + 1.1), facecolor=_GROUND)
+    axes = figure.subplots()
+    for at, (_, ms, predicted) in enumerate(reversed(rows)):
+        axes.barh(
+            at,
+            ms,
+            0.62,
+            left=0,
+            color=_BLUE if predicted else _ORANGE,
+            hatch="" if predicted else "///",
+            edgecolor=_INK,
+            linewidth=0.4,
+        )
+        text = f"at least {fmt_ms(ms)}" if predicted else fmt_ms(ms)
+        axes.text(ms * 1.08, at, text, va="center", fontsize=8.5, color=_INK)
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)])
+    axes.set_xscale("log")
+    axes.set_xlim(1, max(ms for _, ms, _ in rows) * 4)
+    axes.set_xlabel("ms a step (log scale)", fontsize=8.5, color=_DIM)
+    _plain(axes)
+    figure.text(0.995, 0.015, source, ha="right", fontsize=8, color=_DIM)
+    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    said = "; ".join(
+        f"{name}: {'at least ' if predicted else ''}{fmt_ms(ms)}" for name, ms, predicted in rows
+    )
+    return figure, f"Bars on a log scale of milliseconds a step. {said}. Source: {source}."
+
+
+def draw_clocks(
+    runs: Mapping[str, tuple[Sequence[tuple[float, float]], float]], *, source: str
+) -> tuple[Figure, str]:
+    """What a stopwatch around each step reads, and how long the work took; and in words.
+
+    Args:
+        runs: name → when each step was begun and left, and when all of the work was done; ms
+            since the first began.
+        source: the device; shown under the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.6, 0.85 * len(runs) + 1.0), facecolor=_GROUND)
+    axes = figure.subplots()
+    said = []
+    for at, (name, (steps, done)) in enumerate(reversed(list(runs.items()))):
+        left = steps[-1][1]
+        spans = [(start, end - start) for start, end in steps]
+        axes.barh(at, done - left, 0.4, left=left, facecolor=_GROUND, edgecolor=_DIM, hatch="///")
+        axes.broken_barh(
+            spans, (at - 0.2, 0.4), facecolor=_BLUE, edgecolor="#ffffff", linewidth=0.8
+        )
+        reads = fmt_ms(statistics.median(length for _, length in spans))
+        takes = fmt_ms(done / len(steps))
+        text = f"the stopwatch reads {reads} a step; a step takes {takes}"
+        axes.text(0, at + 0.27, text, va="bottom", fontsize=9, color=_INK)
+        said.append(
+            f"{name}: the host has left {len(steps)} steps after {fmt_ms(left)} and the work is "
+            f"done after {fmt_ms(done)}; {text}"
+        )
+    axes.set_yticks(range(len(runs)), list(runs)[::-1])
+    axes.set_ylim(-0.35, len(runs) - 0.35)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("ms", fontsize=8.5, color=_DIM)
+    _plain(axes)
+    legend = "blue: a step, as the host sees it; hatched: the device is still at work"
+    figure.text(0.005, 0.015, legend, fontsize=8, color=_DIM)
+    figure.text(0.995, 0.015, source, ha="right", fontsize=8, color=_DIM)
+    figure.tight_layout(rect=(0, 0.05, 1, 1))
+    return figure, f"Two rows of bars over time ({source}). {'. '.join(said)}."
+
+
+def draw_crossover(
+    densities: Sequence[float], ratios: Sequence[Any], crossing: float | None, *, source: str
+) -> tuple[Figure, str]:
+    """Time of compacting ÷ time of ``ignore_index`` by density, log-log; and in words.
+
+    Args:
+        densities: share of labelled pixels, ascending.
+        ratios: each with ``ratio``, ``low`` and ``high``, of a ``perfkit.compare`` result.
+        crossing: where the ratio passes 1; None where it does not.
+        source: shown under the picture.
+    """
+    from matplotlib.figure import Figure
+
+    percent = [100 * d for d in densities]
+    middle = [one.ratio for one in ratios]
+    figure = Figure(figsize=(7.2, 3.5), facecolor=_GROUND)
+    axes = figure.subplots()
+    axes.axhline(1, color=_INK, linewidth=1)
+    errors = (
+        [max(0.0, one.ratio - one.low) for one in ratios],
+        [max(0.0, one.high - one.ratio) for one in ratios],
+    )
+    axes.errorbar(percent, middle, yerr=errors, color=_BLUE, marker="o", capsize=3, linewidth=1.5)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    low, high = min(0.5, *middle) / 1.6, max(2.0, *middle) * 1.6
+    axes.set_ylim(low, high)
+    axes.axhspan(low, 1, color=_ORANGE, alpha=0.14, linewidth=0)
+    axes.text(0.985, 0.03, "below 1: compacting wins", transform=axes.transAxes, **_note())
+    axes.text(
+        0.02, 0.95, "above 1: ignore_index wins", transform=axes.transAxes, **_note("left", "top")
+    )
+    ticks = [t for t in (0.25, 0.5, 1, 2, 4, 8, 16) if low < t < high]
+    axes.set_yticks(ticks, [f"{t:g}×" for t in ticks])
+    axes.minorticks_off()
+    axes.set_xticks(percent, [f"{p:g} %" for p in percent])
+    if crossing is not None:
+        early = crossing < (densities[0] * densities[-1]) ** 0.5
+        axes.axvline(100 * crossing, color=_ORANGE, linestyle="--", linewidth=1.2)
+        axes.annotate(
+            f"equal at about {_one_digit(100 * crossing)} %",
+            (100 * crossing, 1),
+            # where the curve is not: below it to the right, or above it to the left
+            xytext=(8, -16) if early else (-8, 10),
+            ha="left" if early else "right",
+            textcoords="offset points",
+            fontsize=9,
+            color=_INK,
+            bbox={"facecolor": _GROUND, "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            zorder=5,
+        )
+    axes.set_xlabel("pixels that are labelled", fontsize=9, color=_DIM)
+    axes.set_ylabel("x[mask] ÷ ignore_index (time)", fontsize=9, color=_DIM)
+    _plain(axes)
+    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=_DIM)
+    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    said = ", ".join(f"{p:g} %: {r:.2g}×" for p, r in zip(percent, middle, strict=True))
+    where = (
+        "The two are never equal in this range."
+        if crossing is None
+        else f"They are equal at about {_one_digit(100 * crossing)} % labelled pixels."
+    )
+    return figure, (
+        f"A curve ({source}): time of x[mask] over time of ignore_index, by the share of labelled "
+        f"pixels. {said}. {where}"
+    )
+
+
+def _one_digit(value: float) -> str:
+    """12.3 → ``10``, 0.26 → ``0.3``: a point between two measured ones is not known better."""
+    return f"{float(f'{value:.1g}'):g}"
+
+
+def _note(ha: str = "right", va: str = "bottom") -> dict[str, Any]:
+    return {"ha": ha, "va": va, "fontsize": 8.5, "color": _DIM}
+
+
+def _plain(axes: Axes) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(_DIM)
+    axes.tick_params(colors=_INK, labelsize=9)

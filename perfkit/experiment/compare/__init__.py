@@ -1,0 +1,1 @@
+"""Runs against each other: two, a grid, a search, and their store."""

@@ -1,0 +1,65 @@
+"""One progress line: how far an experiment is, and about how long it still takes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from perfkit.base.printable import printable
+
+# If lines cannot be overwritten (a log file), one every so often is enough.
+_LINE_EVERY_S = 10.0
+_WIDTH = 100
+
+Say = Callable[[str], None]
+
+
+class Progress:
+    """Passes each line to ``say``, or overwrites the last one on standard error.
+
+    Args:
+        say: called with each line; ``None`` for standard error, ``False`` for no output.
+    """
+
+    def __init__(self, say: Say | bool | None = None) -> None:
+        self._say = say
+        self._wrote = False
+        self._last_s = float("-inf")
+
+    def line(self, text: str) -> None:
+        """Show the current state."""
+        if callable(self._say):
+            self._say(text)
+        elif self._say is None:
+            self._write(printable(text)[:_WIDTH])
+
+    def _write(self, text: str) -> None:
+        if _writes_over():
+            sys.stderr.write(f"\r{text:<{_WIDTH}}")
+            self._wrote = True
+        elif time.monotonic() - self._last_s >= _LINE_EVERY_S:
+            sys.stderr.write(f"{text}\n")
+            self._last_s = time.monotonic()
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Keep the line; further output begins a new one."""
+        if self._wrote:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+            self._wrote = False
+
+
+def _writes_over() -> bool:
+    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+
+
+def left(seconds: float) -> str:
+    """A remaining time in words: ``about 40 s left``."""
+    seconds = max(seconds, 0.0)
+    if seconds < 1:
+        return "nearly done"
+    if seconds < 100:
+        return f"about {seconds:.0f} s left"
+    return f"about {seconds / 60:.0f} min left"

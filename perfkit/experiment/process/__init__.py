@@ -1,0 +1,1 @@
+"""The process in which a workload runs, and what comes of a run."""

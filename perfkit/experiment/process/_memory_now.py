@@ -1,0 +1,123 @@
+"""The memory of a run, read cheaply and labelled with what it is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+from perfkit.base import torch_compat as _torch_compat
+
+# Between two readings the last one is repeated: a reading costs some 10 µs, a step may be shorter.
+_READ_EVERY_S = 0.05
+# Reading a worker's own pages takes 1 to 5 ms; for more workers than this the sum is extrapolated.
+_MOST_WORKERS_READ = 8
+
+
+class Memory(Protocol):
+    """The memory that the training process holds."""
+
+    now_kind: str
+    peak_kind: str
+
+    def now(self) -> int:
+        """Bytes now."""
+
+    def peak(self) -> int:
+        """The most so far."""
+
+
+class ResidentMemory:
+    """For a process without a GPU: its resident set, including torch itself and shared pages."""
+
+    now_kind = "resident set of the training process"
+    peak_kind = "peak resident set of the training process"
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._page = os.sysconf("SC_PAGE_SIZE") if sys.platform == "linux" else 0
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY) if self._page else -1
+        self._highest = 0
+
+    def now(self) -> int:
+        if self._page:
+            size = int(os.pread(self._statm, 128, 0).split()[1]) * self._page
+        else:
+            size = int(self._process.memory_info().rss)
+        self._highest = max(self._highest, size)
+        return size
+
+    def peak(self) -> int:
+        if self._page:
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        info = self._process.memory_info()
+        # Windows reports the peak; elsewhere use the highest reading
+        return max(int(getattr(info, "peak_wset", 0)), self._highest, int(info.rss))
+
+
+class AllocatorMemory:
+    """For a process that uses CUDA: memory allocated by the caching allocator on one device."""
+
+    now_kind = "CUDA memory allocated"
+    peak_kind = "peak CUDA memory allocated"
+
+    def __init__(self, device: int) -> None:
+        import torch
+
+        self._cuda = torch.cuda
+        self._device = device
+
+    def now(self) -> int:
+        return int(self._cuda.memory_allocated(self._device))
+
+    def peak(self) -> int:
+        return int(self._cuda.max_memory_allocated(self._device))
+
+
+def busiest_gpu() -> int:
+    """The device with the highest peak: a workload need not use torch's current device."""
+    import torch
+
+    current = torch.cuda.current_device()
+    others = [device for device in _torch_compat.cuda_contexts() if device != current]
+    return max((current, *others), key=torch.cuda.max_memory_allocated)
+
+
+class SampledMemory:
+    """Reads memory at most every 50 ms and repeats the last figure in between."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self._next_s = 0.0
+        self._last = 0
+
+    def at(self, now_s: float) -> int:
+        """Bytes at about this time."""
+        if now_s >= self._next_s:
+            self._last = self.memory.now()
+            self._next_s = now_s + _READ_EVERY_S
+        return self._last
+
+
+def workers_bytes() -> int | None:
+    """Unique set size of all DataLoader workers in bytes; None without workers.
+
+    It leaves out pages shared with the training process or each other: adding up resident sets
+    would count torch once per worker.
+    """
+    workers = multiprocessing.active_children()
+    if not workers:
+        return None
+    sizes = []
+    for worker in workers[:_MOST_WORKERS_READ]:
+        try:
+            sizes.append(psutil.Process(worker.pid).memory_full_info().uss)
+        except psutil.Error:  # ended meanwhile, or not readable
+            continue
+    return round(sum(sizes) / len(sizes) * len(workers)) if sizes else None

@@ -1,0 +1,572 @@
+"""Is one version faster than the other, by how much, and how sure is that?
+
+The two take turns in ABBA blocks, so that slow changes (temperature, other load) affect both alike.
+The answer is the ratio of their times within blocks, with its interval: see
+:mod:`perfkit.measure.paired`.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import math
+import numbers
+import reprlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.base.budget import scaled
+from perfkit.base.display import Shown
+from perfkit.base.errors import UsageError
+from perfkit.base.machine import Provenance, facts, stamp
+from perfkit.base.machine.busy import BusyMark, this_thread
+from perfkit.base.printable import printable
+from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ratio, fmt_s, fmt_share
+from perfkit.measure.clock import Clock, clock_in_use
+from perfkit.measure.drift import Conditions, conditions, drift
+from perfkit.measure.paired import FEWEST, Interval, ratio_interval
+from perfkit.measure.power import power
+from perfkit.measure.summary import Summary, summarize
+
+__all__ = ["Comparison", "Interval", "compare", "ratio_interval"]
+
+# One letter of ABBA lasts at least this long: long compared with a timer interrupt and the loop's
+# own cost (about 30 ns per call), short compared with changes of the machine.
+_LETTER_NS = 5_000_000
+# … and at least this many ticks of the clock, so that rounding stays below 0.1 %.
+_LETTER_TICKS = 1000
+_MOST_REPEATS = 10_000_000
+_LONGEST_NAME = 60
+# A trial that seems long enough may just have been interrupted. Trials of a tenth of a letter fit
+# between interruptions, and the shortest of this many counts. Long calls get fewer trials, and a
+# call too long for an interruption to explain gets one.
+_MOST_TRIALS = 8
+_TRIALS = 3
+_SURELY_LONG = 20
+# If two calls both take twice a letter, it is not two interruptions.
+_LONG = 2.0
+# Arms whose calls take about equally long get the same number of calls per letter, so that
+# interruptions (timer, scheduler, garbage collection) affect both alike.
+_ALIKE = 2.0
+# Measuring stops early when the interval is tight. It checks only the width, at a few geometrically
+# spaced moments: stopping when a difference appears would give too many false ones.
+_LOOK_GROWTH = 1.5
+# Warm-up and finding the repeats take at most these shares of the budget; the rest is for blocks.
+# One call of each is always made.
+_WARM_UP_SHARE = 0.25
+_REPEATS_SHARE = 0.35
+_OVERRUN = 1.2
+_WIDE_INTERVAL = 0.10
+_WIDE_SPREAD = 0.25
+
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Comparison(Shown):
+    """The result of :func:`compare`: two callables, measured in turn.
+
+    Attributes:
+        names: of the first (expected to be slow) and the second.
+        slow, fast: time per call of each, one value per letter of the blocks.
+        ratio: how many times longer the first takes, within blocks; 2 means that the second takes
+            half the time. (Close to ``slow.median / fast.median``, which unlike this is affected by
+            drift.)
+        low, high: interval of the ratio at ``confidence``; 0 and infinity if only one or two blocks
+            fitted into the budget.
+        confidence: of that interval.
+        n_blocks: ABBA blocks measured. If not even one fits, one call of each counts as one.
+        different: whether the interval excludes 1.
+        sentence: the answer in words.
+        warnings: reasons to doubt it.
+        provenance: where and when it was measured.
+        repeats: calls of each per letter (more than 1 for very short callables).
+        stopped: why measuring ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
+        duration_s: how long it took in all, including warm-up.
+        detectable: the smallest difference that such a comparison detects with 80 % probability, as
+            a share (0.03 is a ratio of 1.03), predicted from the spread of the blocks: see
+            :mod:`perfkit.measure.power`. None if there are too few blocks.
+    """
+
+    names: tuple[str, str]
+    slow: Summary
+    fast: Summary
+    ratio: float
+    low: float
+    high: float
+    confidence: float
+    n_blocks: int
+    different: bool
+    sentence: str
+    warnings: tuple[str, ...]
+    provenance: Provenance
+    repeats: tuple[int, int] = (1, 1)
+    stopped: str = "time budget"
+    duration_s: float = 0.0
+    detectable: float | None = None
+
+    def power(self, effect: float = 0.03) -> float | None:
+        """The probability that such a comparison detects a difference of this share.
+
+        Predicted, see :mod:`perfkit.measure.power`; None if there are too few blocks.
+        """
+        interval = Interval(self.ratio, self.low, self.high, self.confidence)
+        return power(interval, self.n_blocks, effect)
+
+    def to_dict(self) -> dict[str, Any]:
+        """This result as plain JSON types."""
+        return {
+            "names": list(self.names),
+            "slow": self.slow.to_dict(),
+            "fast": self.fast.to_dict(),
+            "ratio": self.ratio,
+            "low": self.low,
+            # JSON has no infinity
+            "high": self.high if math.isfinite(self.high) else None,
+            "confidence": self.confidence,
+            "n_blocks": self.n_blocks,
+            "different": self.different,
+            "sentence": self.sentence,
+            "warnings": list(self.warnings),
+            "provenance": self.provenance.to_dict(),
+            "repeats": list(self.repeats),
+            "stopped": self.stopped,
+            "duration_s": self.duration_s,
+            "detectable": self.detectable,
+            "power_for_3_percent": self.power(),
+        }
+
+
+def compare(
+    slow: Callable[[], object],
+    fast: Callable[[], object],
+    *,
+    names: tuple[str, str] | None = None,
+    budget_s: float = 20.0,
+    min_blocks: int = FEWEST,
+    max_blocks: int = 1000,
+    warmup: int = 2,
+    seed: int = 0,
+    clock: Clock | None = None,
+) -> Comparison:
+    """Time two callables in turn and report the ratio of their times, with its interval.
+
+    Blocks of slow-fast-fast-slow and fast-slow-slow-fast run in random order until the interval is
+    tight, the time budget is spent, or ``max_blocks`` are done. On a CUDA device each turn ends
+    with a synchronisation, so the device's work counts towards the call that launched it.
+    Exceptions of the callables and interrupts propagate unchanged.
+
+    Args:
+        slow: the one you expect to take longer; called without arguments, its result is discarded.
+        fast: the other one.
+        names: what to call the two in the report. By default their own names if both are named
+            functions, else ``"first"`` and ``"second"``.
+        budget_s: seconds to spend in all. Long calls give fewer blocks and a wider interval, or
+            none. Only the first two calls of each may overrun it.
+        min_blocks: fewest blocks before a tight interval may end the measurement; at least 2.
+        max_blocks: most blocks.
+        warmup: calls of each before measuring. One is always made; the others only within the first
+            quarter of the budget.
+        seed: seed of the random order within blocks.
+        clock: the clock to use; by default CUDA's if the callables have initialised CUDA, else
+            the host's.
+
+    Returns:
+        A :class:`Comparison`: ``ratio`` with ``low`` and ``high``, ``different``, ``sentence``,
+        ``warnings``. Print it, or display it in a notebook.
+
+    Raises:
+        UsageError: an argument cannot be called without arguments or returns a generator or
+            coroutine (a call would then measure nothing), or a number or name is invalid.
+        MeasurementError: the clock did not advance during the calls.
+
+    Example::
+
+        >>> large, small = torch.rand(512, 512), torch.rand(64, 64)
+        >>> print(perfkit.compare(lambda: large @ large, lambda: small @ small, budget_s=2))
+    """
+    names = _own_names(slow, fast) if names is None else _checked_names(names)
+    _check_numbers(budget_s, min_blocks, max_blocks, warmup, seed)
+    budget_s = scaled(budget_s)
+    for name, function in zip(names, (slow, fast), strict=True):
+        _check_callable(name, function)
+    wall = time.monotonic_ns if clock is None else clock.now
+    before = conditions()
+    began = wall()
+    budget_ns = budget_s * 1e9
+
+    def spent(share: float = 1.0, needed_ns: float = 0.0) -> bool:
+        return wall() - began + needed_ns > share * budget_ns
+
+    for name, function in zip(names, (slow, fast), strict=True):
+        _first_call(name, function)
+    clock = clock_in_use() if clock is None else clock
+    calls_ms = 0.0, 0.0
+    for _ in range(warmup - 1):
+        if spent(_WARM_UP_SHARE):
+            break
+        calls_ms = _time(slow, 1, clock), _time(fast, 1, clock)
+
+    repeats = 1, 1
+
+    def letter(which: int) -> float:
+        count = repeats[which]
+        return _time(slow if which == 0 else fast, count, clock) / count
+
+    mark = this_thread()
+    order = np.random.default_rng(seed)
+    arms: tuple[list[list[float]], list[list[float]]] = ([], [])
+    stopped = ""
+    if spent(_WARM_UP_SHARE):
+        outer = int(order.integers(2))
+        pair = {which: letter(which) for which in (outer, 1 - outer)}
+        calls_ms = pair[0], pair[1]
+        if spent(needed_ns=2e6 * sum(calls_ms)):  # no whole block fits: use the pair
+            arms, stopped = ([[pair[0]]], [[pair[1]]]), "time budget"
+    if not stopped:
+        repeats = _repeats(slow, fast, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
+        # collect the garbage of building and warm-up now, not inside a letter; if time is short,
+        # blocks are worth more
+        if not spent(_WARM_UP_SHARE):
+            gc.collect()
+    first_block = wall()
+    next_look = min_blocks
+    while not stopped:
+        outer = int(order.integers(2))
+        block: tuple[list[float], list[float]] = ([], [])
+        for which in (outer, 1 - outer, 1 - outer, outer):
+            block[which].append(letter(which))
+        for arm, times in zip(arms, block, strict=True):
+            arm.append(times)
+        done = len(arms[0])
+        if done >= max_blocks:
+            stopped = "most blocks"
+        elif spent(needed_ns=(wall() - first_block) / done):
+            stopped = "time budget"
+        elif done >= next_look:
+            next_look = math.ceil(done * _LOOK_GROWTH)
+            if ratio_interval(*arms).tight:
+                stopped = "interval tight"
+    return _comparison(
+        names,
+        np.array(arms[0]),
+        np.array(arms[1]),
+        clock=clock,
+        repeats=repeats,
+        stopped=stopped,
+        duration_s=(wall() - began) / 1e9,
+        budget_s=budget_s,
+        seed=seed,
+        before=before,
+        mark=mark,
+    )
+
+
+def _time(function: Callable[[], object], count: int, clock: Clock) -> float:
+    """Milliseconds for ``count`` calls, including the device's work."""
+    clock.settle()
+    start = clock.now()
+    for _ in range(count):
+        function()
+    clock.settle()
+    return max(clock.now() - start, 0) / 1e6
+
+
+def _repeats(
+    slow: Callable[[], object],
+    fast: Callable[[], object],
+    clock: Clock,
+    calls_ms: tuple[float, float],
+    enough: Callable[[], bool],
+) -> tuple[int, int]:
+    """How many calls of each make a letter long compared with clock ticks and interruptions.
+
+    Args:
+        calls_ms: what one warm call of each took; 0 if there was none.
+        enough: whether the time for finding this out is used up.
+    """
+    wanted_ms = max(_LETTER_NS, _LETTER_TICKS * clock.resolution_ns) / 1e6
+    if min(calls_ms) >= _SURELY_LONG * wanted_ms:
+        return 1, 1
+    calls_ms = (
+        _per_call_ms(slow, wanted_ms, clock, enough),
+        _per_call_ms(fast, wanted_ms, clock, enough),
+    )
+    if max(calls_ms) <= _ALIKE * min(calls_ms):
+        calls_ms = (min(calls_ms),) * 2
+    first, second = (
+        min(max(math.ceil(wanted_ms / call_ms), 1), _MOST_REPEATS) if call_ms else _MOST_REPEATS
+        for call_ms in calls_ms
+    )
+    return first, second
+
+
+def _per_call_ms(
+    function: Callable[[], object], wanted_ms: float, clock: Clock, enough: Callable[[], bool]
+) -> float:
+    """How long one uninterrupted call takes; 0 if the clock cannot resolve it."""
+    short_ms = wanted_ms / 10
+    count = 1
+    while True:
+        took_ms = total_ms = _time(function, count, clock)
+        trials = 1
+        while took_ms >= short_ms and total_ms < _SURELY_LONG * wanted_ms:
+            if trials == _MOST_TRIALS or (trials >= _TRIALS and total_ms > _TRIALS * wanted_ms):
+                break
+            if (trials >= 2 and took_ms >= _LONG * wanted_ms) or enough():
+                break
+            again_ms = _time(function, count, clock)
+            took_ms, total_ms, trials = min(took_ms, again_ms), total_ms + again_ms, trials + 1
+        if took_ms >= short_ms or count >= _MOST_REPEATS:
+            return took_ms / count
+        # aim 20 % beyond the goal, but extrapolate a short measurement by at most a factor of 10
+        growth = 1.2 * short_ms / took_ms if took_ms > 0 else 10.0
+        count = min(math.ceil(count * min(max(growth, 1.2), 10.0)), _MOST_REPEATS)
+
+
+def _first_call(name: str, function: Callable[[], object]) -> None:
+    result = function()
+    kind = (
+        "coroutine"
+        if inspect.iscoroutine(result)
+        else "generator"
+        if inspect.isgenerator(result) or inspect.isasyncgen(result)
+        else "awaitable"
+        if inspect.isawaitable(result)
+        else ""
+    )
+    if kind:
+        close = getattr(result, "close", None)
+        if close is not None:
+            close()  # otherwise Python warns that the coroutine was never awaited
+        raise UsageError(
+            f"calling {name!r} only makes a {kind} and runs nothing: pass compare() a function "
+            f"that runs it to its end"
+        )
+
+
+def _own_names(first: object, second: object) -> tuple[str, str]:
+    """What to call the two if the user names neither."""
+    own = tuple(inspect.unwrap(f).__name__ if inspect.isroutine(f) else "" for f in (first, second))
+    if own[0] == own[1] or "" in own or "<lambda>" in own:
+        return "first", "second"
+    return _checked_names(own)
+
+
+def _checked_names(names: object) -> tuple[str, str]:
+    if (
+        not isinstance(names, Sequence)
+        or isinstance(names, str)
+        or len(names) != 2
+        or not all(isinstance(n, str) for n in names)
+    ):
+        raise UsageError(f"names must be two strings, got {_shown(names)}")
+    first, second = (printable(name, _LONGEST_NAME) for name in names)
+    if first == second:
+        raise UsageError(f"names must differ, got {first!r} twice")
+    return first, second
+
+
+def _check_numbers(
+    budget_s: object, min_blocks: object, max_blocks: object, warmup: object, seed: object
+) -> None:
+    if not _is_real(budget_s) or not (budget_s > 0 and math.isfinite(budget_s)):
+        raise UsageError(f"budget_s must be a positive number of seconds, got {_shown(budget_s)}")
+    if not _is_whole(min_blocks) or min_blocks < 2:
+        raise UsageError(f"min_blocks must be a whole number ≥ 2, got {_shown(min_blocks)}")
+    if not _is_whole(max_blocks) or max_blocks < min_blocks:
+        raise UsageError(
+            f"max_blocks must be a whole number not below min_blocks ({min_blocks}), got "
+            f"{_shown(max_blocks)}"
+        )
+    for what, number in (("warmup", warmup), ("seed", seed)):
+        if not _is_whole(number) or number < 0:
+            raise UsageError(f"{what} must be a whole number ≥ 0, got {_shown(number)}")
+
+
+def _is_real(value: object) -> TypeGuard[float]:
+    return isinstance(value, (numbers.Real, np.floating)) and not isinstance(value, bool)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    return printable(reprlib.repr(value), _LONGEST_NAME)
+
+
+def _check_callable(name: str, function: object) -> None:
+    if not callable(function):
+        raise UsageError(
+            f"{name!r} is a {type(function).__name__}, not callable: pass the function itself, "
+            f"not its result"
+        )
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if not inspect.isroutine(inner) and not inspect.isclass(inner):
+        inner = type(inner).__call__
+    for is_kind, kind in (
+        (inspect.isgeneratorfunction, "generator"),
+        (inspect.iscoroutinefunction, "coroutine"),
+        (inspect.isasyncgenfunction, "async generator"),
+    ):
+        if is_kind(inner):
+            raise UsageError(
+                f"{name!r} is a {kind} function: calling it runs nothing; pass compare() a "
+                f"function that runs it to its end"
+            )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # some builtins have no signature; the call will show
+    try:
+        signature.bind()
+    except TypeError as error:
+        raise UsageError(
+            f"{name!r} cannot be called without arguments ({error}): wrap it in a lambda"
+        ) from None
+
+
+def _comparison(
+    names: tuple[str, str],
+    slow: _Array,
+    fast: _Array,
+    *,
+    clock: Clock,
+    repeats: tuple[int, int],
+    stopped: str,
+    duration_s: float,
+    budget_s: float,
+    seed: int,
+    before: Conditions,
+    mark: BusyMark,
+) -> Comparison:
+    interval = ratio_interval(slow, fast)
+    unit, scale = _unit(float(np.median(slow)))
+    return Comparison(
+        names=names,
+        slow=summarize(slow.ravel() * scale, unit=unit),
+        fast=summarize(fast.ravel() * scale, unit=unit),
+        ratio=interval.ratio,
+        low=interval.low,
+        high=interval.high,
+        confidence=interval.confidence,
+        n_blocks=len(slow),
+        different=interval.different,
+        sentence=sentence(names, interval),
+        warnings=doubts(
+            slow,
+            fast,
+            interval,
+            before=before,
+            busy=mark.until_now().sentence(),
+            over=_overrun(duration_s, budget_s),
+        ),
+        provenance=stamp(
+            "measured here",
+            command=f"perfkit.compare({names[0]}, {names[1]})",
+            seed=seed,
+            device=None if clock.device != "cpu" else "cpu",
+        ),
+        repeats=repeats,
+        stopped=stopped,
+        duration_s=duration_s,
+        detectable=interval.detectable,
+    )
+
+
+def _unit(median_ms: float) -> tuple[str, float]:
+    if median_ms < 0.1:
+        return "µs", 1e3
+    return ("s", 1e-3) if median_ms >= 10_000 else ("ms", 1.0)
+
+
+def sentence(names: tuple[str, str], interval: Interval) -> str:
+    """The answer in words; ``names`` are those of the first (slow) and the second."""
+    slow, fast = names
+    ratio = fmt_ratio(interval.ratio)
+    if not interval.known:
+        blocks = "block" if interval.n_blocks == 1 else "blocks"
+        return (
+            f"Too little was measured to compare {slow!r} with {fast!r}: {interval.n_blocks} "
+            f"{blocks} with a ratio of {ratio}, and no interval."
+        )
+    ends = (
+        f"{fmt_chosen_share(interval.confidence)} interval "
+        f"{fmt_interval(interval.low, interval.high)}"
+    )
+    if not interval.different:
+        least = interval.detectable
+        would = (
+            ""
+            if least is None
+            else f" A difference of {fmt_share(least)} would have been seen with 80 % probability."
+        )
+        return (
+            f"No difference seen between {slow!r} and {fast!r}: the ratio is {ratio} "
+            f"({ends}).{would}"
+        )
+    # the same direction as in the table below: a ratio below 1 means slower
+    slower = "slower: " if interval.ratio < 1 else ""
+    return f"{fast!r} is {slower}{ratio} as fast as {slow!r} ({ends})."
+
+
+def _overrun(duration_s: float, budget_s: float) -> str:
+    if duration_s <= _OVERRUN * budget_s:
+        return ""
+    return f"two calls of each took {fmt_s(duration_s)}, more than the budget of {budget_s:g} s"
+
+
+def doubts(
+    slow: _Array,
+    fast: _Array,
+    interval: Interval,
+    *,
+    before: Conditions | None = None,
+    busy: str = "",
+    over: str = "",
+) -> tuple[str, ...]:
+    """Reasons to doubt the interval of two arms, in one sentence; empty if there are none.
+
+    Args:
+        before: the machine's state when measuring began, to name the cause of drift.
+        busy: what else the machine was doing, see :meth:`perfkit.base.machine.busy.Busy.sentence`.
+        over: how far the budget was overrun.
+    """
+    found = [busy.rstrip(".")] if busy else []
+    found += [over] if over else []
+    after = conditions() if before is not None else None
+    drifted = drift(slow, fast, before=before, after=after, cores=facts().cores)
+    found += [drifted] if drifted else []
+    spread = _spread(slow, fast)
+    if spread > _WIDE_SPREAD and not busy:
+        found.append(
+            f"unsteady: the ratio of the middle half of the blocks spans {fmt_share(spread)}"
+        )
+    n = interval.n_blocks
+    remedy = "measure again on a quiet machine" if busy else "raise budget_s"
+    half = math.sqrt(interval.high / interval.low) - 1 if interval.known else math.inf
+    if half > _WIDE_INTERVAL:
+        known = "has no interval" if half == math.inf else f"is known to ±{fmt_share(half)} only"
+        blocks = f"{n} block{'s' * (n != 1)}"
+        found.append(f"after {blocks} the ratio {known}: {remedy}")
+    return ("; ".join(found),) if found else ()
+
+
+def _spread(slow: _Array, fast: _Array) -> float:
+    """Spread of the blocks' own ratios: what remains after slow changes have cancelled."""
+    means = slow.mean(axis=1), fast.mean(axis=1)
+    usable = (means[0] > 0) & (means[1] > 0)
+    ratios = means[0][usable] / means[1][usable]
+    if not len(ratios):
+        return 0.0
+    lower, middle, upper = np.quantile(ratios, [0.25, 0.5, 0.75])
+    return float((upper - lower) / middle)

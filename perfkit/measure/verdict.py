@@ -1,0 +1,543 @@
+"""The verdict on a watched run: one sentence, and the figures behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.base.display import Shown
+from perfkit.base.machine import Provenance, stamp
+from perfkit.base.machine.busy import Busy
+from perfkit.base.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
+from perfkit.measure._student import t_quantile
+from perfkit.measure.clock import cuda_in_use
+from perfkit.measure.footprint import Footprint
+from perfkit.measure.groups import group_ends, group_size
+from perfkit.measure.summary import Summary, drift_of, summarize
+from perfkit.measure.trend import Trend, trend
+
+__all__ = ["MemoryUse", "RunCurve", "RunFacts", "RunSummary", "summarize_run"]
+
+# A loader without waits makes a step at most 1 / (1 - share) times as fast: 2× at one half, 1.25×
+# at a fifth. Below a fifth other things are better worth the work.
+DATA_BOUND_FROM = 0.5
+PARTLY_FROM = 0.2
+# A larger gain is not a prediction: something else would bound the step first.
+_MOST_GAIN = 100
+# Further steps left out after the first: caches, cuDNN's choice of algorithm, compilation.
+_WARM_UP_STEPS = 2
+_WARM_UP_AWAY_FROM = 10
+# A mean far above the median: long steps at intervals, such as from workers that deliver in bursts.
+# Steps of more than twice the median are the long ones.
+_UNEVEN_FROM = 1.5
+_LONG_FROM = 2.0
+# They come "every 10th" step if this share of the distances between them is the same.
+_REGULAR = 0.8
+_LISTED = 3
+# Long steps of which none is longer than another by more than this have one length in words.
+_ALIKE = 1.25
+# The sentence mentions the loader's start if it takes a tenth of the run.
+_STARTS_FROM = 0.1
+# Memory creeps if it clearly grows, by more than the counter's own noise over the run: an
+# allocator's counter is exact, resident size varies by what malloc keeps (a few MiB).
+_CREEP_FROM_BYTES = {"allocated": 256 * 1024, "resident": 8 * 2**20}
+_CREEP_FROM_SHARE = {"allocated": 0.0, "resident": 0.01}
+_GROWING = {"allocated": "allocated memory", "resident": "memory in use (malloc)"}
+_SHARE_BINS = 20
+_CURVE_POINTS = 2000
+_CONFIDENCE = 0.95
+
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunFacts:
+    """What was counted; filled in by :class:`~perfkit.measure.run.WatchedRun`."""
+
+    name: str
+    ended: str
+    n_batches: int
+    n_epochs: int
+    n_unfinished: int
+    numbers: npt.NDArray[np.int64]
+    step_ms: _Array
+    wait_ms: _Array
+    total_ms: float
+    starts: tuple[tuple[int, float, float], ...]
+    samples: int | None
+    batch_size: int | None
+    memory: tuple[tuple[int, Footprint], ...]
+    wall_s: float
+    update_s: float
+    one_shot: bool
+    problems: tuple[str, ...]
+    n_peeks: int = 0
+    busy: Busy | None = None
+    during: Callable[[set[int]], str] = lambda _steps: ""
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Memory over the run, read a few times a second between steps.
+
+    Attributes:
+        kind: ``"allocated"`` (CUDA allocator) or ``"resident"`` (this process).
+        label: the kind in words.
+        first_bytes, last_bytes, highest_bytes: among the readings; the true peak within a step may
+            be higher.
+        n_readings: number of readings.
+        creep: bytes per step, where memory clearly grows in every third of the run; else None.
+            On a CPU what counts is memory in use, not the resident size (see
+            :class:`~perfkit.measure.footprint.Footprint`).
+    """
+
+    kind: str
+    label: str
+    first_bytes: int
+    last_bytes: int
+    highest_bytes: int
+    n_readings: int
+    creep: Trend | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "label": self.label,
+            "first_bytes": self.first_bytes,
+            "last_bytes": self.last_bytes,
+            "highest_bytes": self.highest_bytes,
+            "n_readings": self.n_readings,
+            "creep_bytes_per_step": None if self.creep is None else self.creep.to_dict(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class RunCurve:
+    """The run to draw, at most 2000 points; with more steps, means of neighbours.
+
+    Attributes:
+        numbers: step numbers from 1; the first step of each epoch is left out.
+        step_ms, wait_ms: durations and data waits of these steps.
+        memory_numbers, memory_bytes: the memory readings and their step numbers.
+    """
+
+    numbers: _Array
+    step_ms: _Array
+    wait_ms: _Array
+    memory_numbers: _Array
+    memory_bytes: _Array
+
+
+@dataclass(frozen=True, eq=False)
+class RunSummary(Shown):
+    """The summary of a watched run.
+
+    Attributes:
+        name: of the run.
+        sentence: the verdict.
+        ended: ``"finished"``, ``"ended after 80 of 100 batches"`` (by a break, a trainer's limit
+            of steps, an exception), ``"interrupted"`` or what the loader raised.
+        n_steps: steps that were completed, of ``group`` batches each.
+        n_epochs: loops over the loader; a look at a single batch is none.
+        wall_s: seconds from the beginning to the end of these loops.
+        step: duration of a step in ms, without warm-up and first steps of epochs; None if no step
+            was completed.
+        mean_step_ms: mean of the same steps.
+        wait_share: data wait as a share of the time of these steps, between 0 and 1.
+        wait_low, wait_high: its 95 % interval, over 20 stretches of the run; None for few steps.
+        batch_size: samples in the largest batch; None if the size is unknown.
+        samples_per_s, steps_per_s: over all steps, including the first ones.
+        starts_ms: milliseconds until the first batch of each epoch arrived.
+        drift: of the step time, if it is clear and at least 5 %.
+        memory: readings and creep; None if there were no readings.
+        update_share: share of the run taken by live updates and looking at batches; not part of any
+            step.
+        curve: the points to draw.
+        warnings: reasons to doubt this.
+        provenance: where and when it was measured.
+        n_unfinished: last steps of loops that never asked for another batch (the loop was left, or
+            its driver counts batches). They are not timed and not counted elsewhere.
+        group: batches per step; more than 1 if several are fetched at a time, as for gradient
+            accumulation.
+        n_batches: batches of the completed steps and of the one that was left.
+        busy: what else the machine was doing; None for very short runs.
+    """
+
+    name: str
+    sentence: str
+    ended: str
+    n_steps: int
+    n_epochs: int
+    wall_s: float
+    step: Summary | None
+    mean_step_ms: float | None
+    wait_share: float | None
+    wait_low: float | None
+    wait_high: float | None
+    batch_size: int | None
+    samples_per_s: float | None
+    steps_per_s: float | None
+    starts_ms: tuple[float, ...]
+    drift: Trend | None
+    memory: MemoryUse | None
+    update_share: float
+    curve: RunCurve = field(repr=False)
+    warnings: tuple[str, ...]
+    provenance: Provenance
+    n_unfinished: int = 0
+    group: int = 1
+    n_batches: int = 0
+    busy: Busy | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """This summary as plain JSON types, without the curve."""
+        return {
+            "name": self.name,
+            "sentence": self.sentence,
+            "ended": self.ended,
+            "n_steps": self.n_steps,
+            "n_batches": self.n_batches,
+            "n_epochs": self.n_epochs,
+            "n_unfinished": self.n_unfinished,
+            "group": self.group,
+            "busy": None if self.busy is None else self.busy.to_dict(),
+            "wall_s": self.wall_s,
+            "step": None if self.step is None else self.step.to_dict(),
+            "mean_step_ms": self.mean_step_ms,
+            "wait_share": self.wait_share,
+            "wait_low": self.wait_low,
+            "wait_high": self.wait_high,
+            "batch_size": self.batch_size,
+            "samples_per_s": self.samples_per_s,
+            "steps_per_s": self.steps_per_s,
+            "starts_ms": list(self.starts_ms),
+            "drift": None if self.drift is None else self.drift.to_dict(),
+            "memory": None if self.memory is None else self.memory.to_dict(),
+            "update_share": self.update_share,
+            "warnings": list(self.warnings),
+            "provenance": self.provenance.to_dict(),
+        }
+
+
+def summarize_run(facts: RunFacts) -> RunSummary:
+    """Figures and verdict of a run, from what was counted."""
+    steps, notes = _steady(facts)
+    step_ms, wait_ms, group = steps.step_ms, steps.wait_ms, steps.group
+    step = summarize(step_ms, unit="ms") if len(step_ms) else None
+    share, low, high = _wait_share(step_ms, wait_ms)
+    drift = drift_of(step_ms) if len(step_ms) else None
+    readings = tuple((batch / group, reading) for batch, reading in facts.memory)
+    memory = _memory_use(readings)
+    per_s = 1e3 / facts.total_ms if facts.total_ms > 0 else None
+    on_cuda = cuda_in_use()
+    warnings = [*notes]
+    if facts.n_peeks and facts.n_epochs:
+        warnings.append(
+            f"{plural(facts.n_peeks, 'loop')} took one batch and no second: counted as no epoch"
+        )
+    if on_cuda and step is not None:
+        warnings.append(
+            "times are the host's, between batches: the GPU runs behind, so single steps blur "
+            "into one another while medians over many converge to the true step"
+        )
+    if step is not None:
+        # the sentence mentions drift, with its own threshold
+        warnings += [w for w in step.warnings if not w.startswith("drift")]
+    warnings += facts.problems
+    return RunSummary(
+        name=facts.name,
+        sentence=_sentence(facts, step, steps, share, low, high, drift, memory),
+        ended=facts.ended,
+        n_steps=steps.n_all,
+        n_epochs=facts.n_epochs,
+        wall_s=facts.wall_s,
+        step=step,
+        mean_step_ms=float(step_ms.mean()) if len(step_ms) else None,
+        wait_share=share,
+        wait_low=low,
+        wait_high=high,
+        batch_size=facts.batch_size,
+        samples_per_s=facts.samples * per_s if facts.samples and per_s else None,
+        steps_per_s=facts.n_batches / group * per_s if facts.n_batches and per_s else None,
+        starts_ms=tuple(wait for _, _, wait in facts.starts),
+        drift=drift,
+        memory=memory,
+        update_share=facts.update_s / facts.wall_s if facts.wall_s > 0 else 0.0,
+        curve=_curve(steps, readings),
+        warnings=tuple(warnings),
+        provenance=stamp(
+            "measured here",
+            command=f"perfkit.watch({facts.name})",
+            device=None if on_cuda else "cpu",
+        ),
+        n_unfinished=facts.n_unfinished,
+        group=group,
+        n_batches=facts.n_batches,
+        busy=facts.busy,
+    )
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """The steps that stand for the run, each of ``group`` batches; ``n_all`` of them there were.
+
+    ``numbers`` are the steps' own, from 0; ``batches`` says which batch each ends with.
+    """
+
+    numbers: npt.NDArray[np.int64]
+    batches: npt.NDArray[np.int64]
+    step_ms: _Array
+    wait_ms: _Array
+    group: int
+    n_all: int
+
+
+def _group(facts: RunFacts) -> int:
+    thinned = len(facts.numbers) > 1 and facts.numbers[1] - facts.numbers[0] > 1
+    return 1 if thinned else group_size(facts.step_ms, facts.wait_ms)
+
+
+def _steady(facts: RunFacts) -> tuple[_Steps, list[str]]:
+    """The steps that represent the run: no first step of an epoch, no warm-up."""
+    group = _group(facts)
+    numbers = batches = facts.numbers
+    step_ms, wait_ms, n_all = facts.step_ms, facts.wait_ms, facts.n_batches
+    first = np.isin(batches, [number for number, _, _ in facts.starts])
+    notes = []
+    if group > 1:
+        ends = group_ends(step_ms, wait_ms)
+        begins, upto = np.concatenate([[0], ends[:-1] + 1]), int(ends[-1]) + 1
+        step_ms, wait_ms = (np.add.reduceat(c[:upto], begins) for c in (step_ms, wait_ms))
+        first = np.add.reduceat(first[:upto].astype(int), begins) > 0
+        numbers, batches, n_all = np.arange(len(ends)), batches[ends], len(ends)
+        notes.append(
+            f"{group} batches are fetched before there is work, as with gradient accumulation: "
+            f"a step is {group} batches"
+        )
+    keep = ~first
+    if n_all >= _WARM_UP_AWAY_FROM:
+        keep &= numbers > _WARM_UP_STEPS
+    if facts.n_batches and not keep.any():
+        keep = np.ones_like(keep)
+        notes.append("every step is the first of its epoch: starting the loader is part of each")
+    kept = _Steps(numbers[keep], batches[keep], step_ms[keep], wait_ms[keep], group, n_all)
+    return kept, notes
+
+
+def _wait_share(
+    step_ms: _Array, wait_ms: _Array
+) -> tuple[float | None, float | None, float | None]:
+    """Data wait over step time, with the interval of a ratio estimator over stretches of the run.
+
+    Neighbouring steps are dependent (workers deliver in bursts); stretches hardly are. Cochran,
+    Sampling Techniques, 6.4.
+    """
+    total = float(step_ms.sum())
+    if total <= 0:
+        return None, None, None
+    share = float(wait_ms.sum()) / total
+    m = min(_SHARE_BINS, len(step_ms) // 2)
+    if m < 3:
+        return share, None, None
+    edges = np.linspace(0, len(step_ms), m + 1).astype(int)[:-1]
+    steps, waits = np.add.reduceat(step_ms, edges), np.add.reduceat(wait_ms, edges)
+    residual = waits - share * steps
+    error = math.sqrt(m / (m - 1) * float(residual @ residual)) / total
+    half = t_quantile(_CONFIDENCE, m - 1) * error
+    return share, max(share - half, 0.0), min(share + half, 1.0)
+
+
+def _memory_use(readings: Sequence[tuple[float, Footprint]]) -> MemoryUse | None:
+    if not readings:
+        return None
+    held = np.array([reading.n_bytes for _, reading in readings], dtype=np.float64)
+    return MemoryUse(
+        kind=readings[0][1].kind,
+        label=readings[0][1].label,
+        first_bytes=int(held[0]),
+        last_bytes=int(held[-1]),
+        highest_bytes=int(held.max()),
+        n_readings=len(held),
+        creep=_creep(readings),
+    )
+
+
+def _creep(readings: Sequence[tuple[float, Footprint]]) -> Trend | None:
+    """Memory in use that grows clearly, by more than its counter's grain, in every third of the
+    run.
+
+    A resident size is no witness: it rises when malloc takes pages that it hands out again later.
+    """
+    kind = readings[0][1].kind
+    counts = [r.n_bytes if kind == "allocated" else r.in_use_bytes for _, r in readings]
+    if None in counts:
+        return None
+    # in the first tenth, caches fill
+    settled = slice(len(counts) // 10, None)
+    steps = np.array([step for step, _ in readings], dtype=np.float64)[settled]
+    used = np.array(counts, dtype=np.float64)[settled]
+    creep = trend(used, steps)
+    least = max(_CREEP_FROM_BYTES[kind], _CREEP_FROM_SHARE[kind] * float(np.median(used)))
+    if creep is None or not creep.clear or creep.slope <= 0 or creep.change < least:
+        return None
+    return creep if _grows_in_each(used, steps, creep.slope / 4) else None
+
+
+def _grows_in_each(used: _Array, steps: _Array, slope: float, thirds: int = 3) -> bool:
+    """Whether each third of the run grows, between its medians at both ends, at least so fast."""
+    for at in np.array_split(np.arange(len(used)), thirds):
+        ends = np.array_split(at, 2)
+        rise, run = (np.median(c[ends[1]]) - np.median(c[ends[0]]) for c in (used, steps))
+        if rise < slope * run:
+            return False
+    return True
+
+
+def _curve(steps: _Steps, readings: Sequence[tuple[float, Footprint]]) -> RunCurve:
+    numbers = steps.numbers
+    columns: list[_Array] = [numbers.astype(np.float64) + 1, steps.step_ms, steps.wait_ms]
+    if len(numbers) > _CURVE_POINTS:
+        edges = np.linspace(0, len(numbers), _CURVE_POINTS + 1).astype(int)[:-1]
+        sizes = np.diff(edges, append=len(numbers))
+        columns = [np.asarray(np.add.reduceat(c, edges) / sizes) for c in columns]
+    return RunCurve(
+        numbers=columns[0],
+        step_ms=columns[1],
+        wait_ms=columns[2],
+        memory_numbers=np.array([step for step, _ in readings], dtype=np.float64),
+        memory_bytes=np.array([reading.n_bytes for _, reading in readings], dtype=np.float64),
+    )
+
+
+def _sentence(
+    facts: RunFacts,
+    step: Summary | None,
+    steps: _Steps,
+    share: float | None,
+    low: float | None,
+    high: float | None,
+    drift: Trend | None,
+    memory: MemoryUse | None,
+) -> str:
+    if step is None or share is None:
+        return _no_step(facts)
+    verdict = (
+        "Data-bound"
+        if share >= DATA_BOUND_FROM
+        else "Partly data-bound"
+        if share >= PARTLY_FROM
+        else "Not data-bound"
+    )
+    between = "" if low is None or high is None else f" [{fmt_share(low)}, {fmt_share(high)}]"
+    first = ""
+    if facts.busy is not None and facts.busy.spoils:
+        return (
+            f"{facts.busy.sentence()} So these times say little about your loop: watch it again "
+            f"on a quiet machine. (Median step {fmt_ms(step.median)}, from "
+            f"{fmt_ms(step.minimum)} to {fmt_ms(step.maximum)}; "
+            f"{fmt_share(share)} of the time waited for the loader.)"
+        )
+    if facts.busy is not None and facts.busy.is_busy:
+        first = f"{facts.busy.sentence()} "
+    of = "" if steps.group == 1 else f" of {steps.group} batches"
+    parts = [
+        f"{verdict}: {fmt_share(share)}{between} of each step{of} waits for the loader "
+        f"(median step {fmt_ms(step.median)} [{fmt_ms(step.low)}, {fmt_ms(step.high)}], n={step.n})"
+    ]
+    if PARTLY_FROM <= share < 1:
+        parts.append(f"a loader without waits would make it {_gain(1 / (1 - share))} as fast")
+    if step.median > 0 and float(steps.step_ms.mean()) > _UNEVEN_FROM * step.median:
+        parts.append(_uneven(steps, step.median, facts.during))
+    if drift is not None:
+        way = "slower" if drift.change > 0 else "faster"
+        parts.append(f"steps got {fmt_share(abs(drift.relative))} {way} over the run")
+    starts_ms = [wait for _, _, wait in facts.starts]
+    if facts.wall_s > 0 and sum(starts_ms) >= _STARTS_FROM * 1e3 * facts.wall_s:
+        typical = float(np.median(starts_ms))
+        times = f"in each of {len(starts_ms)} epochs" if len(starts_ms) > 1 else "at the start"
+        part = sum(starts_ms) / 1e3 / facts.wall_s
+        parts.append(
+            f"the first batch took {fmt_ms(typical)} {times} ({fmt_share(part)} of the run)"
+        )
+    if memory is not None and memory.creep is not None:
+        parts.append(
+            f"{_GROWING[memory.kind]} grows by {fmt_bytes(memory.creep.slope)} a step "
+            f"[{fmt_bytes(memory.creep.low)}, {fmt_bytes(memory.creep.high)}]"
+        )
+    return f"{first}{'; '.join(parts)}."
+
+
+def _uneven(steps: _Steps, median: float, during: Callable[[set[int]], str]) -> str:
+    """Which steps are long, how long, and what ran in them."""
+    long = steps.step_ms > _LONG_FROM * median
+    if not long.any():
+        return f"steps are uneven, their mean is {fmt_ms(float(steps.step_ms.mean()))}"
+    numbers, took, waited = steps.numbers[long] + 1, steps.step_ms[long], steps.wait_ms[long]
+    share = float(took.sum() / steps.step_ms.sum())
+    gaps = np.diff(numbers)
+    usual = int(np.median(gaps)) if len(gaps) else 0
+    listed = ", ".join(fmt_count(int(n)) for n in numbers[:_LISTED])
+    listed += " …" if len(numbers) > _LISTED else ""
+    take = "takes"
+    if len(gaps) >= _LISTED and float(np.mean(gaps == usual)) >= _REGULAR:
+        which = f"every {_ordinal(usual)} ({listed})"
+    elif len(numbers) == 1:
+        which = f"number {listed}"
+    else:
+        which = f"{fmt_count(len(numbers))} of {fmt_count(len(steps.step_ms))} ({listed})"
+        take = "take"
+    shortest, longest = fmt_ms(float(took.min())), fmt_ms(float(took.max()))
+    if len(numbers) == 1:
+        said = f"steps are uneven: {which} takes {longest}, {fmt_share(share)} of the time"
+    else:
+        times = (
+            f"{shortest} to {longest}"
+            if float(took.max()) > _ALIKE * float(took.min())
+            else f"{fmt_ms(float(np.median(took)))} (median)"
+        )
+        said = (
+            f"steps are uneven: {which} {take} {times}, and together they are "
+            f"{fmt_share(share)} of the time"
+        )
+    if float(waited.sum()) > float(took.sum()) / 2:
+        return f"{said}; in these the loop waits for the loader"
+    line = during(_batches_of(steps.batches[long], steps.group))
+    return f"{said}; in these it runs {line}" if line else said
+
+
+def _batches_of(ends: npt.NDArray[np.int64], group: int) -> set[int]:
+    return {int(end) - back for end in ends for back in range(group)}
+
+
+def _ordinal(n: int) -> str:
+    ending = "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
+
+
+def _no_step(facts: RunFacts) -> str:
+    if facts.n_epochs == 0 and facts.n_peeks:
+        return (
+            "Nothing watched: the loop took one batch and asked for no second, so no step was "
+            "timed."
+        )
+    if facts.n_epochs == 0:
+        return "Nothing watched yet: the loop has not begun."
+    if facts.ended == "running":
+        return "No step is over yet."
+    if facts.n_batches:
+        return f"{facts.n_batches} steps took no time that the clock could show."
+    if facts.ended != "finished":
+        return f"No step was completed ({facts.ended})."
+    hint = ": it is an iterator, which can be looped over only once" if facts.one_shot else ""
+    return f"No step: the loader gave no batch{hint}."
+
+
+def _gain(gain: float) -> str:
+    if gain > _MOST_GAIN:
+        return f"more than {_MOST_GAIN}×"
+    return f"at most {fmt_bound(gain)}"

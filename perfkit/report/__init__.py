@@ -1,1 +1,0 @@
-"""The old name of :mod:`perfkit.show`, until everything says the new one."""

@@ -1,0 +1,250 @@
+"""The lines of a training step that would make a GPU wait, as a list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from perfkit.base.display import Shown
+from perfkit.base.machine import Provenance, stamp
+from perfkit.synclint.catalogue import CATALOGUE, COPIES, Entry
+from perfkit.synclint.sites import called, place, source_line, spelled
+
+if TYPE_CHECKING:
+    import torch
+
+    from perfkit.synclint.watch import Found, Watch
+
+__all__ = ["Sync", "Syncs", "find_syncs", "syncs_of"]
+
+# a library that asks for the value -> the entry that says what to do about it
+_ASKED_BY = {
+    "torch/amp/grad_scaler.py": "grad_scaler",
+    "torch/distributions/": "distribution",
+    "torch/nn/utils/clip_grad.py": "clip_grad",
+}
+_READS = frozenset({"bool", "float", "int", "item", "number"})
+_INDEXING_CALLS = frozenset({"__getitem__", "__setitem__"})
+_ITS_BACKWARD = "its backward"
+_CHECKS_AGAIN = (
+    "torch.compile was used in this process, which switches the argument checks of "
+    "torch.distributions off: here those lines do not wait, in a process that compiles nothing "
+    "they do; validate_args=False switches them off in both"
+)
+_COMPARING = frozenset({"max", "min", "sorted"})
+_ANY_OR_ALL = re.compile(r"\b(any|all)\(")
+
+
+@dataclass(frozen=True)
+class Sync(Shown):
+    """One line that makes the host wait for the GPU.
+
+    Attributes:
+        file: the file of the line, as tracebacks name it.
+        line: the line, counted from 1.
+        op: what on that line waits, as it was written; several are separated by commas.
+        why: what the host waits for.
+        instead: code that does without.
+        count: how often it happened while the code was watched.
+        code: the text of the line; empty where the source is not to be had.
+        place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.
+        inside: the line of torch's Python that asked for the value (``file:line``), if there is
+            one; else empty.
+        waited_ms: host time in the runtime calls that waited, all ``count`` together, in ms, as a
+            trace of this run has it; None where there is none, as in a prediction.
+        kind: ``"value"`` where the host waits for something that the GPU computes, ``"copy"``
+            where it waits for a copy to the GPU.
+        right_after: how many of ``count`` came right after another wait, with next to nothing
+            queued between: those cost little as long as the other is there.
+        below: where ``file`` is a library's: the user's line that called it; else empty.
+        module: where ``file`` is a library's: the module that was running; else empty.
+    """
+
+    file: str
+    line: int
+    op: str
+    why: str
+    instead: str
+    count: int
+    code: str
+    place: str
+    inside: str = ""
+    waited_ms: float | None = None
+    kind: str = "value"
+    right_after: int = 0
+    below: str = ""
+    module: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return asdict(self)
+
+
+class Syncs(list[Sync], Shown):
+    """A list of :class:`Sync`, by file and line, that shows itself as a report.
+
+    Attributes:
+        provenance: predicted, and from a run on which machine.
+        warnings: what makes the list doubtful.
+        seen: which part of the program was watched, where that is not all that was run.
+    """
+
+    def __init__(
+        self,
+        syncs: Iterable[Sync] = (),
+        *,
+        provenance: Provenance | None = None,
+        warnings: tuple[str, ...] = (),
+        seen: str = "",
+    ) -> None:
+        super().__init__(syncs)
+        self.seen = seen
+        self.provenance = provenance or stamp("predicted")
+        self.warnings = warnings
+
+    def __str__(self) -> str:
+        return Shown.__str__(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The list under the key ``"syncs"``, as plain JSON types."""
+        return {
+            "syncs": [sync.to_dict() for sync in self],
+            "warnings": list(self.warnings),
+            "seen": self.seen,
+            "provenance": self.provenance.to_dict(),
+        }
+
+
+def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None) -> Syncs:
+    """Run ``step()`` once and list the lines that would make the host wait for a GPU.
+
+    The step runs for real, on CPU tensors: it trains as it would without, at a few times the
+    cost. Only values count that depend on the model's parameters, buffers or inputs. What a
+    data loader does, or what stays on the host before ``.to(device)``, does not.
+
+    On a machine with a GPU, with a step that uses it, this is still the prediction;
+    :func:`perfkit.synclint.reality.check_syncs` compares it with what happened.
+
+    Args:
+        step: one training step, without arguments: forward, backward, optimizer.
+        model: whose tensors are on the device. By default all modules that run, and all
+            tensors that have a gradient.
+
+    Raises:
+        UsageError: within another ``find_syncs`` or ``no_syncs``.
+        Exception: whatever ``step`` raises, unchanged.
+    """
+    from perfkit.synclint.watch import Watch
+
+    watch = Watch(model)
+    with watch:
+        step()
+    return syncs_of(watch)
+
+
+def syncs_of(watch: Watch) -> Syncs:
+    """One :class:`Sync` a line, from what a watch has noted."""
+    lines: dict[tuple[str, int], list[tuple[Found, int]]] = {}
+    found = watch.found()
+    for one, count in found:
+        lines.setdefault((one.site.file, one.site.line), []).append((one, count))
+    warnings: tuple[str, ...] = ()
+    if not watch.saw_a_model:
+        warnings = (
+            "no module with parameters ran and no gradient was seen, so nothing counted as being "
+            "on the device; run the whole step, or pass model=",
+        )
+    if watch.instrument.failure is not None:
+        warnings += (watch.instrument.failure.sentence(),)
+    if watch.checks_again and any(entry_of(one) == "distribution" for one, _ in found):
+        warnings += (_CHECKS_AGAIN,)
+    cheap = watch.right_after_another()
+    syncs = (_sync(file, line, hits, cheap) for (file, line), hits in sorted(lines.items()))
+    return Syncs(syncs, warnings=warnings)
+
+
+def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Found, int]) -> Sync:
+    hits = sorted(hits, key=lambda hit: hit[0].backward)  # forward first
+    entries: list[Entry] = []
+    ops: list[str] = []
+    for one, _ in hits:
+        entry = CATALOGUE[entry_of(one)]
+        op = _spelled(one, entry)
+        if one.backward and ops and op.startswith(_ITS_BACKWARD):
+            op = _ITS_BACKWARD  # goes away with what is written forward
+        else:
+            entries.append(entry)
+        if op not in ops:
+            ops.append(op)
+    inside = next((f"{one.inside.file}:{one.inside.line}" for one, _ in hits if one.inside), "")
+    below = next((one.site.below for one, _ in hits if one.site.below), None)
+    return Sync(
+        kind="copy" if all(one.entry in COPIES for one, _ in hits) else "value",
+        right_after=sum(cheap.get(one, 0) for one, _ in hits),
+        below=place(*below) if below is not None else "",
+        module=next((one.module for one, _ in hits if one.module), ""),
+        file=file,
+        line=line,
+        op=", ".join(ops),
+        why="; ".join(dict.fromkeys(entry.why for entry in entries)),
+        instead="\n".join(dict.fromkeys(entry.instead for entry in entries)),
+        count=sum(count for _, count in hits),
+        code=source_line(file, line),
+        place=place(file, line),
+        inside=inside,
+    )
+
+
+def entry_of(found: Found) -> str:
+    """The entry of the catalogue, by what was called and who asked for the value."""
+    if found.inside is not None and found.entry in _READS:
+        file = found.inside.file.replace("\\", "/")
+        for part, entry in _ASKED_BY.items():
+            if part in file:
+                asks = entry == "grad_scaler" and found.inside.function == "get_scale"
+                return "get_scale" if asks else entry
+    if found.entry == "number":
+        if found.api in _INDEXING_CALLS:
+            return "slice"
+        return "number"
+    if found.entry == "nonzero" and found.api == "where":
+        return "where"
+    if found.entry == "bool" and called(found.site) in _COMPARING:
+        return "builtin"
+    if found.entry == "bool" and _ANY_OR_ALL.search(source_line(found.site.file, found.site.line)):
+        return "any"
+    return found.entry
+
+
+def _spelled(found: Found, entry: Entry) -> str:
+    """The operation in the reader's words: ``Tensor.to("cpu")``, ``backward of x[mask]``."""
+    op = entry.op
+    if entry is CATALOGUE["tensor_to_device"]:
+        name = "" if found.inside is not None else spelled(found.site)
+        op = f"{name}(…)" if name else entry.op
+    elif entry is CATALOGUE["copy_to_device"] and found.api in {"to", ""}:
+        op = "Tensor.to"
+    elif entry is CATALOGUE["cpu"] and found.api == "to":
+        op = 'Tensor.to("cpu")'
+    elif entry is CATALOGUE["builtin"]:
+        op = f"{called(found.site)}() of Python on a tensor"
+    elif found.entry == "bool" and (word := _keyword(found)):
+        op = f"{word} tensor"
+    elif entry is CATALOGUE["other"] and found.api:
+        op = found.api
+    if not found.backward or entry is CATALOGUE["prod"]:
+        return op
+    code = source_line(found.site.file, found.site.line)
+    if "backward(" in code or "autograd.grad(" in code:
+        return f"{op}, somewhere in this backward pass"
+    return f"{_ITS_BACKWARD} ({op})"
+
+
+def _keyword(found: Found) -> str:
+    """``if``, ``while`` or ``assert`` where the line starts with it and asked the question."""
+    if found.inside is not None or called(found.site):
+        return ""
+    first = source_line(found.site.file, found.site.line).split(" ")[0].split("(")[0]
+    return first if first in {"if", "elif", "while", "assert"} else ""

@@ -1,0 +1,125 @@
+"""Lint a training script: run it for a few steps, then stop it."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfkit.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from perfkit.synclint.find import Syncs
+    from perfkit.synclint.reality import SyncCheck
+
+__all__ = ["run_script"]
+
+
+class _Enough(BaseException):
+    """Unwinds the script; no ``except Exception`` of its own stops it."""
+
+
+def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) -> Syncs | SyncCheck:
+    """Run a script as ``python path argv…`` would, and list the lines that make a GPU wait.
+
+    What comes before the first module runs is set-up, which waits once, and is not listed.
+    The script is stopped when its first optimizer is about to step for the ``steps + 1``-th
+    time; its ``finally`` blocks run. A script without an optimizer runs to its end. The result's
+    ``seen`` says which part of the program that was.
+
+    Args:
+        path: the script.
+        argv: its arguments.
+        steps: optimizer steps to watch.
+
+    Raises:
+        UsageError: there is no such file, or ``steps`` is less than 1.
+        Exception: whatever the script raises, unchanged; ``SystemExit`` only with a code that
+            says failure.
+    """
+    from torch.nn.modules.module import register_module_forward_pre_hook
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    from perfkit.synclint.find import Syncs
+    from perfkit.synclint.reality import lint
+    from perfkit.synclint.watch import Watch
+
+    script = Path(path)
+    if not script.is_file():
+        raise UsageError(f"{path}: there is no such script; give the path of a Python file")
+    if steps < 1:
+        raise UsageError(f"steps={steps}: watch at least one step")
+
+    first: list[Any] = []
+    n_steps = 0
+    began_at = ""
+    stopped_at = ""
+
+    def before_step(optimizer: Any, *_: object) -> None:
+        nonlocal n_steps, stopped_at
+        first[:] = first or [optimizer]
+        if optimizer is first[0]:
+            n_steps += 1
+            if n_steps > steps:
+                stopped_at = _line_now()
+                raise _Enough
+
+    began = False
+
+    def before_module(module: Any, _: object) -> None:
+        nonlocal began, began_at
+        if not began and next(module.parameters(), None) is not None:
+            began = True
+            began_at = _line_now()
+            if Watch._active is not None:
+                Watch._active.start_anew()
+
+    def run() -> None:
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except _Enough:
+            pass
+        except SystemExit as stop:
+            if stop.code not in (None, 0):
+                raise
+
+    with ExitStack() as stack:
+        stack.callback(_restore, sys.argv, list(sys.path))
+        sys.argv = [str(script), *argv]
+        sys.path.insert(0, str(script.resolve().parent))
+        stack.callback(register_optimizer_step_pre_hook(before_step).remove)
+        stack.callback(register_module_forward_pre_hook(before_module).remove)
+        result = lint(run)
+    syncs = result if isinstance(result, Syncs) else result.predicted
+    if not began:
+        syncs.seen = "No module with parameters ran: the whole script was watched."
+    elif stopped_at:
+        syncs.seen = (
+            f"Seen: from the first forward pass ({began_at}) to the end of optimizer step {steps} "
+            f"(stopped at {stopped_at}). Set-up before it is left out; what comes after it, such "
+            "as a validation or a checkpoint, was not run."
+        )
+    else:
+        times = f"{n_steps} optimizer step{'s' * (n_steps != 1)}"
+        syncs.seen = (
+            f"Seen: from the first forward pass ({began_at}) to the script's end, {times}. Set-up "
+            "before it is left out."
+        )
+    return result
+
+
+def _line_now() -> str:
+    """The line that is running, as a person names it."""
+    from perfkit.synclint.sites import place, site_of
+
+    site = site_of(sys._getframe(1))
+    if site is None:
+        return "no line of the script"
+    return place(*(site.below or (site.file, site.line)))
+
+
+def _restore(argv: list[str], path: list[str]) -> None:
+    sys.argv, sys.path[:] = argv, path

@@ -1,0 +1,233 @@
+"""From a stack to the line that is to blame.
+
+The innermost frame of the user's (:func:`perfkit.base.user_code.is_user_code`) is the one to blame,
+unless code of a package that says something runs below it: below ``trainer.fit()`` the line of the
+trainer says more.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
+
+__all__ = [
+    "Library",
+    "Site",
+    "called",
+    "is_literal_cpu",
+    "library_between",
+    "module_around",
+    "place",
+    "run_by_autograd",
+    "site_of",
+    "source_line",
+    "spelled",
+]
+
+# torch's own Python between a user's line and the operator: says nothing about the cause
+_PLUMBING = (
+    "_compile.py",
+    "_jit_internal.py",
+    "_ops.py",
+    "_tensor.py",
+    "_tensor_str.py",
+    "functional.py",
+    "overrides.py",
+    "_torch_docs.py",
+    "autograd/",
+    "nn/functional.py",
+    "nn/modules/module.py",
+    "utils/_contextlib.py",
+    "utils/_python_dispatch.py",
+)
+
+
+class Site(NamedTuple):
+    """One instruction of the code to blame.
+
+    Attributes:
+        code: the code object whose frame it was.
+        instruction: the offset in it, which tells two calls on one line apart.
+        line: the line, counted from 1.
+        below: the user's file and line that called it, if it is a library's; else None.
+    """
+
+    code: CodeType
+    instruction: int
+    line: int
+    below: tuple[str, int] | None = None
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename
+
+
+@functools.cache
+def _torch_root() -> str:
+    module = sys.modules.get("torch")
+    return f"{Path(str(module.__file__)).parent}/" if module is not None else "\0"
+
+
+@functools.cache
+def _is_plumbing(filename: str) -> bool:
+    if filename.startswith(_torch_root()):
+        return filename.removeprefix(_torch_root()).startswith(_PLUMBING)
+    return filename.startswith(("<", f"{Path(__file__).resolve().parents[1]}/"))
+
+
+def site_of(frame: FrameType | None) -> Site | None:
+    """The line to blame at or above ``frame``; None where no user code is running."""
+    library: FrameType | None = None
+    while frame is not None:
+        code = frame.f_code
+        if is_user_code(code.co_filename):
+            if library is None:
+                return Site(code, frame.f_lasti, frame.f_lineno)
+            below = code.co_filename, frame.f_lineno
+            return Site(library.f_code, library.f_lasti, library.f_lineno, below)
+        if library is None and tells_something(code.co_filename):
+            library = frame
+        frame = frame.f_back
+    return None
+
+
+def module_around(frame: FrameType | None) -> str:
+    """The innermost module that runs, as ``encoder.layer.0 (BertLayer)``; empty outside of one."""
+    from torch import nn
+
+    modules: list[nn.Module] = []
+    while frame is not None:
+        # only of methods, whose first name it is: reading all locals of a frame has a price
+        if frame.f_code.co_varnames[:1] == ("self",):
+            owner = frame.f_locals.get("self")
+            if isinstance(owner, nn.Module):
+                modules.append(owner)
+        frame = frame.f_back
+    if not modules:
+        return ""
+    paths = {id(module): path for path, module in modules[-1].named_modules()}
+    name = type(modules[0]).__name__
+    path = paths.get(id(modules[0]), "")
+    return f"{path} ({name})" if path else name
+
+
+class Library(NamedTuple):
+    """A line of a library that runs below the user's.
+
+    Attributes:
+        file: its file.
+        line: counted from 1.
+        function: the function that the line is in.
+    """
+
+    file: str
+    line: int
+    function: str
+
+
+def library_between(frame: FrameType | None) -> Library | None:
+    """The innermost line of library code between ``frame`` and the user's line.
+
+    torch's own Python that only leads to an operator does not count.
+    """
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        code = frame.f_code
+        if not _is_plumbing(code.co_filename):
+            return Library(code.co_filename, frame.f_lineno, code.co_name)
+        frame = frame.f_back
+    return None
+
+
+def run_by_autograd(frame: FrameType | None) -> bool:
+    """Whether the autograd engine itself is at work, not user code that it has called."""
+    while frame is not None and not is_user_code(frame.f_code.co_filename):
+        if frame.f_code.co_name == "_engine_run_backward":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def source_line(filename: str, line: int) -> str:
+    """The text of that line, stripped; empty where the source is not to be had."""
+    return linecache.getline(filename, line).strip()
+
+
+def place(filename: str, line: int) -> str:
+    """The line as a person names it: ``train.py:12``, ``cell [3], line 5``, ``peft/a.py:7``."""
+    return where(filename, line, cell_names())
+
+
+@functools.lru_cache(maxsize=4096)
+def _expression(code: CodeType, instruction: int) -> ast.expr | None:
+    """The expression that this instruction evaluates, from the source text."""
+    positions = list(code.co_positions())
+    index = instruction // 2
+    if not 0 <= index < len(positions):
+        return None
+    first, last, start, end = positions[index]
+    if first is None or last is None or start is None or end is None:
+        return None
+    lines = [linecache.getline(code.co_filename, n).encode() for n in range(first, last + 1)]
+    if not lines or not lines[0]:
+        return None
+    # positions count bytes of the line as UTF-8; cut the end first: it may be the same line
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    text = b"".join(lines).decode(errors="replace")
+    try:
+        return ast.parse(f"({text}\n)", mode="eval").body
+    except SyntaxError:
+        return None
+
+
+def called(site: Site) -> str:
+    """The name of the plain function that the line was calling: ``max``, ``print``; else ''."""
+    expression = _expression(site.code, site.instruction)
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
+        return expression.func.id
+    return ""
+
+
+def spelled(site: Site) -> str:
+    """The call that the line was making, without its arguments: ``x.to``; else ''."""
+    expression = _expression(site.code, site.instruction)
+    return ast.unparse(expression.func) if isinstance(expression, ast.Call) else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _literal_cpu(code: CodeType, instruction: int) -> bool:
+    expression = _expression(code, instruction)
+    if not isinstance(expression, ast.Call):
+        return False
+    values = [*expression.args, *(k.value for k in expression.keywords)]
+    return any(_names_cpu(value) for value in values)
+
+
+def _names_cpu(value: ast.expr) -> bool:
+    if isinstance(value, ast.Constant):
+        return value.value == "cpu"
+    if isinstance(value, ast.Call):  # torch.device("cpu")
+        return len(value.args) == 1 and _names_cpu(value.args[0])
+    # a name that says so; `device` on a machine without a GPU does not
+    name = value.id if isinstance(value, ast.Name) else getattr(value, "attr", "")
+    return "cpu" in str(name).lower()
+
+
+def is_literal_cpu(frame: FrameType, device: Any) -> bool:
+    """Whether a call asks for the CPU by name, on every machine.
+
+    ``x.to("cpu")`` does; ``x.to(device)`` does not, although ``device`` is the CPU here: there
+    it is what the script falls back to where it finds no GPU.
+    """
+    if str(device) != "cpu":
+        return False
+    if is_user_code(frame.f_code.co_filename):
+        return _literal_cpu(frame.f_code, frame.f_lasti)
+    return isinstance(device, str)  # libraries pass devices as objects, and write "cpu" as text

@@ -1,0 +1,928 @@
+"""Watch real operations on CPU tensors and note those for which a GPU's host would wait.
+
+Two modes look at the same code from two heights. The dispatch mode sees every operator, those
+of the backward pass too; the function mode sees what leaves no operator behind on a CPU
+(``.tolist()``, ``.cpu()``) and how the user had spelled it. Whether a value would be on the
+GPU at all is decided at the end, when all connections are known.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import sys
+import threading
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.errors import UsageError
+from perfkit.base.instrument import Instrument
+from perfkit.synclint.argument_checks import checks_as_without_compile
+from perfkit.synclint.connections import Connections
+from perfkit.synclint.find import entry_of
+from perfkit.synclint.rules import API_READS, rule_of
+from perfkit.synclint.sites import (
+    Library,
+    Site,
+    is_literal_cpu,
+    library_between,
+    module_around,
+    run_by_autograd,
+    site_of,
+)
+
+if TYPE_CHECKING:
+    from perfkit.synclint.tracer import Tracer
+
+__all__ = ["Found", "Watch"]
+
+_Tensor = torch.Tensor
+_MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__
+# forward lines kept for the backward pass; the older half goes when it is full
+_MOST_LINES = 200_000
+
+# operators that unite operands of no dimension too (elsewhere those may stay on the host)
+_UNITE_ALL = frozenset(
+    {"aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"}
+)
+# operators whose later operands may be on the host while the first is on the device
+_FIRST_ONLY = frozenset(
+    {"aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor", "aten::embedding_renorm_"}
+)
+# packing: position of the lengths among operands and results; torch wants them on the host
+_HOST_SECOND = frozenset({"aten::_pack_padded_sequence", "aten::_pad_packed_sequence"})
+# backward formulas that look for zeros among the values; while a dispatch mode is active torch
+# takes another road there (isTensorSubclassLike in FunctionsManual.cpp), so no operator tells
+_LOOKING_BACKWARDS = ("CumprodBackward", "ProdBackward")
+# these look at the quantiles asked for, but only on a CPU (quantile_checks in Sorting.cpp, in some
+# versions of torch by an operator), and wait for nothing on a GPU
+_CHECKED_ON_A_CPU = frozenset({"nanquantile", "quantile"})
+# the host has caught up after a wait: what a few small operators have queued since then takes some
+# 10 µs. 2^20 elements are 4 MB, which a GPU reads in that time.
+_FEW_OPERATORS = 8
+_FEW_ELEMENTS = 2**20
+# hits that are kept; a step has some, unless Python goes through a tensor element by element
+_MOST_HITS = 200_000
+# these move to a GPU without waiting although they are not told to on a CPU
+_DECIDES_BY_DEVICE = ("fabric/utilities/apply_func.py",)
+_INDEXING = frozenset(
+    {"aten::index.Tensor", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+)
+
+
+class Found(NamedTuple):
+    """A place that makes the host wait, as the watch has noted it.
+
+    Attributes:
+        site: the user's line.
+        entry: the rule of the catalogue.
+        api: name of the Python-level torch function that was running; empty in autograd.
+        inside: the line of the library that asked for the value; None if the user did.
+        called_at: the line that started the backward pass, if it happens when autograd comes back
+            to this line (or in ``.backward()`` itself); else None.
+        module: the module that was running, where the line is a library's.
+    """
+
+    site: Site
+    entry: str
+    api: str
+    inside: Library | None
+    called_at: Site | None
+    module: str = ""
+
+    @property
+    def backward(self) -> bool:
+        """Whether it happens in the backward pass."""
+        return self.called_at is not None
+
+
+class _Hit(NamedTuple):
+    """One wait, if it is one: that is known when all connections are.
+
+    Attributes:
+        found: where and why.
+        numbers: the tensors that must be on the device.
+        absent: the tensors that must not be, because they are copied to it.
+        queued: what operators have made since the hit before, as number and size; None if that
+            were many or much.
+    """
+
+    found: Found
+    numbers: tuple[int, ...]
+    absent: tuple[int, ...]
+    queued: tuple[tuple[int, int], ...] | None
+
+
+class Watch:
+    """Context manager around the code to be looked at; one at a time in a process.
+
+    Args:
+        model: whose parameters, buffers and inputs are on the device. By default everything
+            that has or needs a gradient, and all modules that run.
+        tracer: traces which operators really wait, on a machine with a GPU. Then the process is
+            left as it is, because what happens in it is looked at too.
+
+    Attributes:
+        saw_cuda: whether a tensor on a real GPU came along.
+        checks_again: whether the argument checks of torch.distributions ran only for the watch,
+            as they would in a process that compiles nothing.
+
+    Raises:
+        UsageError: on entry, if a watch is already active.
+    """
+
+    _active: Watch | None = None
+    _claim = threading.Lock()
+
+    def __init__(
+        self, model: torch.nn.Module | None = None, *, tracer: Tracer | None = None
+    ) -> None:
+        self._model = model
+        self.tracer = tracer
+        self._members = None if model is None else weakref.WeakSet(model.modules())
+        self._links = Connections()
+        self._hits: list[_Hit] = []
+        self._queued: list[tuple[int, int]] | None = None
+        self._seen_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        # devices that were read off a tensor, by identity: `device=x.device` says "where x is"
+        self._devices: dict[int, tuple[Any, int]] = {}
+        self._first_nodes: list[int] = []
+        self._forward_lines: list[tuple[int, Site]] = []
+        self._node = _torch_compat.autograd_node_reader()
+        self._sequence = _torch_compat.sequence_number_reader()
+        self._paused = 0
+        self.instrument = Instrument("the sync lint", switch_off=self._switch_off)
+        self._moving = 0
+        self._reading = 0
+        self._backward = 0
+        self._backward_line: Site | None = None
+        self._looked_at = -1
+        self.saw_cuda = False
+        self.checks_again = False
+        self._api = ""
+        self.also_forget: list[Callable[[], None]] = []
+        self._stack = ExitStack()
+
+    # --- life ---------------------------------------------------------------------------
+
+    def __enter__(self) -> Watch:
+        with Watch._claim:
+            if Watch._active is not None:
+                raise UsageError(
+                    "syncs are already being watched in this process: find_syncs, no_syncs and "
+                    "%synclint cannot be nested; leave the outer one first"
+                )
+            Watch._active = self
+        with ExitStack() as stack:
+            stack.callback(self._release)
+            if self._model is not None:
+                self._seed(self._model)
+            before_module = self.instrument.hook(self._before_module)
+            handle = register_module_forward_pre_hook(before_module)
+            stack.callback(handle.remove)
+            stack.callback(_torch_compat.watch_loader_iterators(self._fetch))
+            stack.enter_context(_explicit_waits(self))
+            if self.tracer is not None:
+                self.tracer.pause = self._unwatched
+                stack.enter_context(_waits_for_streams(self))
+            stack.enter_context(self._unwatched_display())
+            if "torch._dynamo" in sys.modules:  # compiled code hides its operators from modes
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+                stack.enter_context(warnings.catch_warnings())
+                # it warns of our own hook, which may well fire twice
+                warnings.filterwarnings("ignore", message="Using `torch.compile.*global hooks")
+                if self.tracer is None:
+                    checks = checks_as_without_compile(self._compiled)
+                    self.checks_again = stack.enter_context(checks)
+            api, ops = _ApiMode(self), _OpMode(self)
+            api.__enter__()  # type: ignore[no-untyped-call]
+            stack.callback(_torch_compat.leave_function_mode, api)
+            stack.callback(_torch_compat.around_backward(lambda: self._in_backward(api)))
+            ops.__enter__()
+            stack.callback(_torch_compat.leave_dispatch_mode, ops)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def _switch_off(self) -> None:
+        self._paused += 1
+
+    def go_on(self, once: _Once, error: Exception, args: Any, kwargs: Any) -> Any:
+        """After ``error`` around a call of the user's: only its own comes through.
+
+        The function is called once, whenever the fault came.
+        """
+        if error is once.error:
+            raise error
+        self.instrument.fail(error, "looking at a call")
+        if once.error is not None:
+            raise once.error
+        return once.result if once.ran else once.func(*args, **kwargs)
+
+    @staticmethod
+    def _release() -> None:
+        Watch._active = None
+
+    def _compiled(self) -> None:
+        """Compiled code runs in the step: it makes no argument checks, wherever it runs."""
+        self.checks_again = False
+        self._hits = [hit for hit in self._hits if entry_of(hit.found) != "distribution"]
+
+    @contextmanager
+    def _in_backward(self, api: _ApiMode) -> Iterator[None]:
+        """A backward pass: hooks and custom functions in it are user code like any other."""
+        outer = self._backward_line
+        with self.instrument.guard("looking for the line of a backward pass"):
+            # one frame for each of the two context managers
+            self._backward_line = site_of(sys._getframe(2))
+        self._backward += 1
+        try:
+            with api:
+                yield
+        finally:
+            self._backward -= 1
+            self._backward_line = outer
+
+    @contextmanager
+    def _unwatched(self) -> Iterator[None]:
+        self._paused += 1
+        try:
+            yield
+        finally:
+            self._paused -= 1
+
+    @contextmanager
+    def _unwatched_display(self) -> Iterator[None]:
+        """A shell that shows the last value of a cell reads it, but the user's code did not."""
+        original = sys.displayhook
+
+        def display(value: object) -> None:
+            with self._unwatched():
+                original(value)
+
+        sys.displayhook = display
+        try:
+            yield
+        finally:
+            sys.displayhook = original
+
+    def _fetch(self, fetch: Callable[[], Any], is_batch: bool) -> Any:
+        """What a data loader does is on the host, whatever it does."""
+        with self._unwatched():
+            return fetch()
+
+    # --- what is on the device ----------------------------------------------------------
+
+    def _seed(self, module: torch.nn.Module) -> None:
+        for tensor in (*module.parameters(), *module.buffers()):
+            self._put_on_device(tensor)
+
+    def _put_on_device(self, tensor: Any) -> None:
+        number = self._number(tensor)
+        if number is not None:
+            self._links.put_on_device(number)
+
+    def _put_on_host(self, tensor: Any) -> None:
+        number = self._number(tensor)
+        if number is not None:
+            self._links.put_on_host(number)
+
+    def _number(self, tensor: Any) -> int | None:
+        number = self._links.node(tensor)
+        if number is not None and tensor.is_cuda:
+            self.saw_cuda = True
+            self._links.put_on_device(number)
+        return number
+
+    def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
+        if self._paused or (self._members is not None and module not in self._members):
+            return
+        if module not in self._seen_modules:
+            self._seen_modules.add(module)
+            self._seed(module)
+        if next(module.parameters(), None) is not None:
+            for value in _tensors(inputs):
+                self._put_on_device(value)
+
+    # --- noting -------------------------------------------------------------------------
+
+    def hit(
+        self,
+        entry: str,
+        needs: Sequence[Any],
+        frame: FrameType | None,
+        absent: Sequence[Any] = (),
+    ) -> None:
+        """Note that the code at ``frame`` waits if all tensors of ``needs`` are on the device.
+
+        Args:
+            entry: the rule of the catalogue.
+            needs: the tensors that must be on the device.
+            frame: where to look for the line from.
+            absent: the tensors that must not be: they are copied there.
+        """
+        numbers = []
+        for tensor in needs:
+            number = self._number(tensor)
+            if number is None or self._links.is_on_host(number):
+                return
+            numbers.append(number)
+        sources = [n for tensor in absent if (n := self._number(tensor)) is not None]
+        site, called_at = self.line_of(frame)
+        if site is None:
+            return
+        module = module_around(frame) if site.below is not None else ""
+        if called_at is not None:
+            found = Found(site, entry, "", None, called_at, module)
+        else:
+            inside = library_between(frame)
+            if inside is not None and inside[:2] == (site.file, site.line):
+                inside = None
+            found = Found(site, entry, self._api, inside, None, module)
+        if len(self._hits) < _MOST_HITS:
+            queued = None if self._queued is None else tuple(self._queued)
+            self._hits.append(_Hit(found, tuple(numbers), tuple(sources), queued))
+            self._queued = []
+
+    def _launched(self, func: Any, args: Sequence[Any], result: Any) -> None:
+        """An operator has queued work for the device, if it is there."""
+        if self._queued is None or not _works(func):
+            return
+        tensors = _tensors((*args, result))
+        number = self._number(tensors[-1]) if tensors else None
+        if number is not None:
+            self._queued.append((number, sum(tensor.numel() for tensor in tensors)))
+            if len(self._queued) > _FEW_OPERATORS:
+                self._queued = None
+
+    def line_of(self, frame: FrameType | None) -> tuple[Site | None, Site | None]:
+        """The user's line that is running and, in the backward pass, the one that started it.
+
+        What autograd does by itself belongs to the line of the forward pass that it comes from.
+        """
+        site = site_of(frame)
+        # on CUDA the engine works in a thread of its own, which has no user code on its stack
+        if self._backward and (site is None or run_by_autograd(frame)):
+            forward = self._forward_line()
+            started = self._backward_line or forward or site
+            return forward or started, started
+        return site, None
+
+    def _forward_line(self) -> Site | None:
+        """The line of the forward pass that made the autograd node which is running now."""
+        node = self._node()
+        if node is None:
+            return None
+        number = node._sequence_nr()
+        at = bisect.bisect_right(self._first_nodes, number) - 1
+        if at < 0:
+            return None
+        end, site = self._forward_lines[at]
+        return site if number < end else None
+
+    def remember_line(self, first: int, end: int, frame: FrameType) -> None:
+        """Autograd nodes ``first`` … ``end - 1`` were made by the user line above ``frame``."""
+        site = site_of(frame)
+        if site is None or (self._first_nodes and first <= self._first_nodes[-1]):
+            return
+        if len(self._first_nodes) >= _MOST_LINES:
+            del self._first_nodes[: _MOST_LINES // 2], self._forward_lines[: _MOST_LINES // 2]
+        self._first_nodes.append(first)
+        self._forward_lines.append((end, site))
+
+    def traced(self, func: Callable[..., Any], frame: FrameType, *args: Any, **kwargs: Any) -> Any:
+        """Run it as an operator of the line above ``frame``, for the trace."""
+        if self.tracer is None or self._paused:
+            return func(*args, **kwargs)
+        with self.tracer.around(*self.line_of(frame)):
+            return func(*args, **kwargs)
+
+    def found(self) -> list[tuple[Found, int]]:
+        """What waits, with how often it did, in the order in which it was first seen."""
+        return list(Counter(found for found, _ in self._settled()).items())
+
+    def right_after_another(self) -> Counter[Found]:
+        """How many of these waits found next to nothing queued since the wait before."""
+        return Counter(found for found, is_cheap in self._settled() if is_cheap)
+
+    def _settled(self) -> Iterator[tuple[Found, bool]]:
+        links = self._links
+        links.settle()
+        queued: list[tuple[int, int]] | None = None
+        for hit in self._hits:
+            queued = None if queued is None or hit.queued is None else [*queued, *hit.queued]
+            if not links.all_on_device(hit.numbers):
+                continue
+            if any(links.is_on_device(number) for number in hit.absent):
+                continue
+            work = (
+                None
+                if queued is None
+                else [n for number, n in queued if links.is_on_device(number)]
+            )
+            yield (
+                hit.found,
+                work is not None and len(work) <= _FEW_OPERATORS and sum(work) <= _FEW_ELEMENTS,
+            )
+            queued = []
+
+    @property
+    def saw_a_model(self) -> bool:
+        """Whether anything at all is known to be on the device."""
+        return self._links.any_on_device
+
+    def start_anew(self) -> None:
+        """Forget what was noted so far, but not what is on the device."""
+        self._hits.clear()
+        self._queued = None
+        for forget in self.also_forget:
+            forget()
+
+    # --- operators ----------------------------------------------------------------------
+
+    def note_operator(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        rule = rule_of(func)
+        name = func.name()
+        if name == "aten::_to_copy" and args[0].is_cuda != result.is_cuda:
+            # the engine's threads on CUDA have no function mode that would have seen `.cpu()`
+            if args[0].is_cuda and not kwargs.get("non_blocking"):
+                self.hit("cpu", args[:1], sys._getframe())
+            if args[0].is_cuda:
+                self._put_on_host(result)
+            return
+        if rule is not None and not self._reading and self._api not in _CHECKED_ON_A_CPU:
+            hit = rule(args, kwargs)
+            if hit is not None:
+                self.hit(hit.entry, hit.needs, sys._getframe())
+        self._relate(name, args, kwargs, result)
+        self._launched(func, args, result)
+        if self._backward and args:
+            self._look_backwards(args)
+
+    def _look_backwards(self, args: Sequence[Any]) -> None:
+        node = self._node()
+        if node is None or not node.name().startswith(_LOOKING_BACKWARDS):
+            return
+        number = node._sequence_nr()
+        if number != self._looked_at and isinstance(args[0], _Tensor):
+            self._looked_at = number
+            self.hit("prod", args[:1], sys._getframe())
+
+    def _relate(
+        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        if name in _INDEXING:
+            operands = [args[0], *(i for i in args[1] if i is not None and i.dtype is torch.bool)]
+            operands += args[2:3]
+        elif name in _FIRST_ONLY:
+            operands = [args[0]]
+        elif name in _HOST_SECOND:
+            self._put_on_host(args[1])
+            self._put_on_host(result[1])
+            operands, result = [args[0]], result[0]
+        elif name == "aten::copy_":
+            source, target = self._number(args[1]), self._number(args[0])
+            if source is not None and target is not None and self._links.is_on_host(target):
+                if not (kwargs.get("non_blocking") or (len(args) > 2 and args[2])):
+                    self.hit("copy_to_host", [args[1]], sys._getframe())
+                return
+            if source is not None and self._links.is_on_host(source) and args[1].dim():
+                if not (kwargs.get("non_blocking") or (len(args) > 2 and args[2])):
+                    self.hit("copy_to_device", [args[0]], sys._getframe(), [args[1]])
+                return
+            operands = [args[0], args[1]] if args[1].dim() else [args[0]]
+        else:
+            operands = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else _tensors(args)
+        links, watch_gradients = self._links, self._members is None
+        large: list[int] = []
+        small: list[int] = []
+        for tensor in operands:
+            number = self._number(tensor)
+            if number is None:
+                continue
+            if watch_gradients and tensor.requires_grad and not links.is_on_device(number):
+                links.put_on_device(number)
+            (large if tensor.dim() else small).append(number)
+        results = [n for t in _tensors((result,)) if (n := self._number(t)) is not None]
+        if large:
+            together = [*large, *results]
+            if name in _UNITE_ALL:
+                together += small
+        elif len(small) == 1 or (small and results[:1] == small[:1]):  # in place: one device
+            together = [*small, *results]
+        else:
+            for operand in small:
+                for number in results:
+                    links.feed(operand, number)
+            return
+        first = together[0] if together else -1
+        for number in together[1:]:
+            if number != first:
+                links.join(first, number)
+
+    # --- Python-level calls -------------------------------------------------------------
+
+    def call(
+        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], frame: FrameType
+    ) -> Any:
+        """Run one overridable torch function, and note what it means for the host."""
+        special = _CALLS.get(name)
+        if special is not None:
+            return special(self, func, args, kwargs, frame)
+        return self.plain_call(func, name, args, kwargs, frame)
+
+    def plain_call(
+        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], frame: FrameType
+    ) -> Any:
+        before = self._sequence()
+        outer, self._api = self._api, name
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._api = outer
+        after = self._sequence()
+        if after != before:
+            self.remember_line(before, after, frame)
+        device = kwargs.get("device")
+        if device is not None and isinstance(result, _Tensor):
+            self._made_on(result, device, frame)
+            if name in _FROM_DATA and device != "meta":
+                self.hit("tensor_to_device", [result], frame)
+        return result
+
+    def _made_on(self, result: _Tensor, device: Any, frame: FrameType) -> None:
+        """A tensor was made with ``device=``: it is where that says."""
+        like = self._devices.get(id(device))
+        number = self._number(result)
+        if number is None:
+            return
+        if like is not None:
+            self._links.join(like[1], number)
+        elif is_literal_cpu(frame, device):
+            self._links.put_on_host(number)
+        else:
+            self._links.put_on_device(number)
+
+    def _read(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        name = func.__name__
+        outer, self._api = self._api, name
+        self._reading += 1
+        try:
+            # printing switches the modes off that would label its operators
+            result = self.traced(func, frame, *args, **kwargs)
+        finally:
+            self._reading -= 1
+            self._api = outer
+        if args and isinstance(args[0], _Tensor):
+            self.hit(API_READS[name], args[:1], frame)
+        return result
+
+    def _one_hot(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+        # a GPU is asked for the largest class, and only where no number is given; a CPU also
+        # for the smallest, and always, to check them
+        self._reading += 1
+        try:
+            result = self.traced(self.plain_call, frame, func, "one_hot", args, kwargs, frame)
+        finally:
+            self._reading -= 1
+        target = args[0] if args else kwargs.get("tensor", kwargs.get("input"))
+        if classes == -1 and isinstance(target, _Tensor):
+            self.hit("one_hot", [target], frame)
+        return result
+
+    def _item(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        """``x[…]`` and ``x[…] = …``: a list or an array of positions is copied to the device."""
+        result = self.plain_call(func, func.__name__, args, kwargs, frame)
+        index = args[1] if len(args) > 1 else None
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(_is_positions(part) for part in parts) and isinstance(args[0], _Tensor):
+            self.hit("index_list", [args[0]], frame)
+        return result
+
+    def _new_tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        result = self._tensor(func, args, kwargs, frame)
+        data = args[1] if len(args) > 1 else kwargs.get("data")
+        if kwargs.get("device") is None and not _tensors((data,)):
+            self.hit("tensor_to_device", [args[0]], frame)
+        return result
+
+    def _cov(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        # what it reads is a number that it has put on the device itself (cov in Correlation.cpp)
+        result = self.plain_call(func, func.__name__, args, kwargs, frame)
+        samples = args[0] if args else kwargs.get("input")
+        if isinstance(samples, _Tensor):
+            self.hit("cov", [samples], frame)
+        return result
+
+    def _ctc(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        # it moves the lengths to where it needs them, which on a CPU is unknown from a meeting
+        before = self._sequence()
+        result = self._move(func, args, kwargs)
+        self.remember_line(before, self._sequence(), frame)
+        values = (*args, *kwargs.values())
+        number, scores = self._number(result), self._number(values[0])
+        if number is not None and scores is not None:
+            self._links.join(scores, number)
+        lengths = kwargs.get("input_lengths", args[2] if len(args) > 2 else None)
+        if isinstance(lengths, _Tensor):
+            self.hit("ctc", [lengths], frame)
+        return result
+
+    def _cpu(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        return self._to_host(func, args, kwargs, frame)
+
+    def _to(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
+        if isinstance(target, _Tensor):
+            self._devices[id(target)] = (target, self._number(target) or 0)
+        elif not isinstance(target, str | int | torch.device):  # a dtype, or nothing
+            return self.plain_call(func, "to", args, kwargs, frame)
+        if is_literal_cpu(frame, target):
+            return self._to_host(func, args, kwargs, frame)
+        where = target.device if isinstance(target, _Tensor) else torch.device(target)
+        if args[0].is_cuda and where.type == "cpu":
+            return self._to_host(func, args, kwargs, frame)
+        return self._to_device(func, args, kwargs, frame)
+
+    def _as_tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        if args and isinstance(args[0], _Tensor) and kwargs.get("device") is not None:
+            return self._to(func, (args[0],), {**kwargs}, frame)
+        return self._tensor(func, args, kwargs, frame)
+
+    def _tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        result = self.plain_call(func, func.__name__, args, kwargs, frame)
+        data = args[-1] if args else kwargs.get("data")
+        if isinstance(data, list | tuple):
+            for element in _tensors(data):
+                self.hit("tensor_of_tensors", [element], frame)
+        return result
+
+    def _to_host(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        source = args[0]
+        result = self._move(func, args, kwargs)
+        number = self._number(source)
+        if frame.f_code.co_filename == _MODULE_FILE or number is None:  # model.cpu()
+            return result
+        if self._links.is_on_host(number):
+            return result
+        if not (kwargs.get("non_blocking") or (len(args) > 3 and args[3])):
+            self.hit("cpu", [source], frame)
+        # the copy that a GPU would make: from here on the two lead separate lives
+        if result is source:
+            result = self._move(source.clone, (), {})
+        self._put_on_host(result)
+        return result
+
+    def _to_device(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        source = args[0]
+        result = self._move(func, args, kwargs)
+        number = self._number(source)
+        if number is None:
+            return result
+        stays = (
+            result is not source
+            or frame.f_code.co_filename == _MODULE_FILE  # model.to(device): one and the same
+            or source.requires_grad
+            or self._links.is_on_device(number)
+        )
+        if not stays:
+            # what the data code has done with it before was done on the host
+            result = self._move(source.clone, (), {})
+        if not source.is_cuda and source is not result and not source.requires_grad:
+            self._copied_to_device(source, result, args, kwargs, frame)
+        target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
+        like = self._devices.get(id(target))
+        moved = self._number(result)
+        if like is not None and moved is not None:
+            self._links.join(like[1], moved)
+        else:
+            self._put_on_device(result)
+        return result
+
+    def _copied_to_device(
+        self, source: _Tensor, result: _Tensor, args: Any, kwargs: Any, frame: FrameType
+    ) -> None:
+        later = kwargs.get("non_blocking") or any(a is True for a in args[2:])
+        decides = frame.f_code.co_filename.replace("\\", "/").endswith(_DECIDES_BY_DEVICE)
+        if not later and not decides and frame.f_code.co_filename != _MODULE_FILE:
+            self.hit("copy_to_device", [result], frame, [source])
+
+    def _move(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        self._moving += 1
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._moving -= 1
+
+    def _attribute(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        result = func(*args, **kwargs)
+        if isinstance(result, torch.device) and args and isinstance(args[0], _Tensor):
+            number = self._number(args[0])
+            if number is not None:
+                self._devices[id(result)] = (result, number)
+        return result
+
+    def _storage(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        caller = frame.f_back
+        if caller is not None and caller.f_code.co_name == "_reduce_ex_internal":
+            self.hit("save", args[:1], frame)  # pickling: the bytes are written out
+        return func(*args, **kwargs)
+
+
+# what makes a tensor of Python's data: on the host first, then a copy
+_FROM_DATA = frozenset({"as_tensor", "asarray", "tensor"})
+
+
+def _is_positions(part: Any) -> bool:
+    """Whether a part of an index is a list or an array of numbers."""
+    if isinstance(part, list):
+        return bool(part) and all(isinstance(p, int) for p in part)
+    return type(part).__module__ == "numpy" and getattr(part, "ndim", 0) > 0 and part.size > 0
+
+
+_CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]] = {
+    **dict.fromkeys(API_READS, Watch._read),
+    "__get__": Watch._attribute,
+    "__getitem__": Watch._item,
+    "__setitem__": Watch._item,
+    "as_tensor": Watch._as_tensor,
+    "asarray": Watch._as_tensor,
+    "corrcoef": Watch._cov,
+    "cov": Watch._cov,
+    "cpu": Watch._cpu,
+    "ctc_loss": Watch._ctc,
+    "new_tensor": Watch._new_tensor,
+    "one_hot": Watch._one_hot,
+    "tensor": Watch._tensor,
+    "to": Watch._to,
+    "type_as": Watch._to,
+    "untyped_storage": Watch._storage,
+}
+
+
+@functools.cache
+def _works(func: Any) -> bool:
+    """Whether an operator computes something, and does not only look at memory another way."""
+    return bool(_torch_compat.makes_storage(func) or func._schema.is_mutable)
+
+
+def _tensors(values: Any) -> list[Any]:
+    """The tensors among these values and the lists among them."""
+    found = []
+    for value in values:
+        if isinstance(value, _Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += _tensors(value)
+        elif isinstance(value, dict):
+            found += _tensors(value.values())
+    return found
+
+
+class _Once:
+    """A function of the user's on its way through our code: what became of it is remembered."""
+
+    __slots__ = ("__name__", "error", "func", "ran", "result")
+
+    def __init__(self, func: Any) -> None:
+        self.func = func
+        self.__name__ = getattr(func, "__name__", "")
+        self.ran = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.ran = True
+        try:
+            self.result = self.func(*args, **kwargs)
+        except BaseException as error:
+            self.error = error
+            raise
+        return self.result
+
+
+class _ApiMode(TorchFunctionMode):
+    """Sees the calls of torch's Python functions and tensor methods."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        watch = self._watch
+        kwargs = kwargs or {}
+        if watch._paused or watch._moving:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        once = _Once(func)
+        try:  # no function between: each frame counts against the limit of recursion
+            return watch.call(once, name, args, kwargs, sys._getframe(1))
+        except Exception as error:
+            return watch.go_on(once, error, args, kwargs)
+
+
+class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
+    """Sees every operator, on its way to the kernel.
+
+    In the threads of the autograd engine, where CUDA's backward runs, no frame is below its
+    handler: the search for a line starts at its own frame.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        watch = self._watch
+        if watch.tracer is None:
+            result = func(*args, **kwargs)
+        else:
+            once = _Once(func)
+            try:
+                result = watch.traced(once, sys._getframe(), *args, **kwargs)
+            except Exception as error:
+                result = watch.go_on(once, error, args, kwargs)
+        if watch._paused or watch._moving:
+            return result
+        try:
+            if watch._backward:
+                # the function mode is on there, and would see our own look at the tensors
+                with torch._C.DisableTorchFunction():
+                    watch.note_operator(func, args, kwargs, result)
+            else:
+                watch.note_operator(func, args, kwargs, result)
+        except Exception as error:
+            watch.instrument.fail(error, "looking at an operator")
+        return result
+
+
+@contextmanager
+def _explicit_waits(watch: Watch) -> Iterator[None]:
+    """Note ``torch.cuda.synchronize()`` and ``empty_cache()``; without a GPU they do nothing."""
+
+    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            if not watch._paused:
+                with watch.instrument.guard("noting a wait"):
+                    watch.hit(name, (), frame)
+            if torch.cuda.is_available():
+                return watch.traced(original, frame, *args, **kwargs)
+            return None
+
+        return call
+
+    with _replaced(torch.cuda, ("synchronize", "empty_cache"), replaced):
+        yield
+
+
+@contextmanager
+def _waits_for_streams(watch: Watch) -> Iterator[None]:
+    """Note what waits for an event or a stream of a GPU; without one there are none."""
+
+    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def synchronize(waited_for: Any) -> Any:
+            frame = sys._getframe(1)
+            if not watch._paused:
+                with watch.instrument.guard("noting a wait"):
+                    watch.hit("wait_for_stream", (), frame)
+            return watch.traced(original, frame, waited_for)
+
+        return synchronize
+
+    with (
+        _replaced(torch.cuda.Event, ("synchronize",), replaced),
+        _replaced(torch.cuda.Stream, ("synchronize",), replaced),
+    ):
+        yield
+
+
+@contextmanager
+def _replaced(
+    owner: Any, names: Sequence[str], make: Callable[[str, Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """Put others in the place of these functions."""
+    originals = {name: getattr(owner, name) for name in names}
+    try:
+        for name, original in originals.items():
+            setattr(owner, name, make(name, original))
+        yield
+    finally:
+        for name, original in originals.items():
+            setattr(owner, name, original)

@@ -1,0 +1,1 @@
+"""Questions to a trace, one a file."""

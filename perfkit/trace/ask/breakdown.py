@@ -1,0 +1,306 @@
+"""Where each step's time went: exclusive classes that add up to the step, exactly.
+
+On the host every ns of a step belongs to the first of these classes that covers it:
+
+1. *sync*: a runtime call that waits for the device, or a blocking device-to-host copy;
+2. *copy*: a host-to-device transfer and the wait that belongs to it;
+3. *data wait*: ``enumerate(DataLoader)#…__next__`` on the step's thread;
+4. *optimizer*: ``Optimizer.step#`` (after the closure, if it runs one) and
+   ``Optimizer.zero_grad#``;
+5. *backward*: the autograd engine, on the step's thread (CPU) or its own (CUDA), with the
+   short gaps between two of its functions;
+6. *forward*: every other op on the step's thread (the loss and metrics too);
+7. *communication*: a collective that the host carries out (gloo, MPI), in any thread;
+8. *other*: what is left: Python between ops, logging, data loading without a DataLoader.
+
+On the device: *compute* (kernels), else *communication* (NCCL, RCCL), else *copy* (copies and
+memsets), else *idle*; of the busiest device where a process uses several.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from perfkit.base.display import Shown
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
+from perfkit.trace.read.events import (
+    backward_rows,
+    host_collectives,
+    host_threads,
+    is_communication,
+    is_data_wait,
+    runtime_calls,
+)
+from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union
+from perfkit.trace.read.steps import Steps, find_steps
+
+HOST_CLASSES = (
+    "data wait", "forward", "backward", "optimizer", "sync", "copy", "communication", "other",
+)  # fmt: skip
+DEVICE_CLASSES = ("compute", "communication", "copy", "idle")
+
+#: The host's classes, the first that covers a ns first.
+HOST_PRIORITY = (
+    "sync", "copy", "data wait", "optimizer", "backward", "forward", "communication", "other",
+)  # fmt: skip
+
+# Between two autograd functions the engine itself works for some µs; a longer pause without
+# any op is Python between two calls of backward().
+_ENGINE_GAP_NS = 1_000_000
+
+
+@dataclass(frozen=True)
+class StepBreakdown:
+    """One step. The values of ``host_ns``, and of ``device_ns`` if there are any, add up to
+    ``wall_ns``.
+
+    Attributes:
+        name: what the trace calls the step.
+        start_us: its start, in µs after the trace's origin.
+        wall_ns: its length in ns.
+        host_ns: host class → ns.
+        device_ns: device class → ns; empty without a device.
+        idle_ns: the device's idle time, by what the host did meanwhile: host class → ns.
+        n_fetches: how often a DataLoader was asked for a batch in it.
+    """
+
+    name: str
+    start_us: float
+    wall_ns: int
+    host_ns: Mapping[str, int]
+    device_ns: Mapping[str, int]
+    idle_ns: Mapping[str, int]
+    n_fetches: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing ran in it: a mark that was open when the profiler stopped, for one."""
+        host = any(ns for name, ns in self.host_ns.items() if name != "other")
+        return not host and not any(ns for name, ns in self.device_ns.items() if name != "idle")
+
+    @property
+    def wall_us(self) -> float:
+        """Length in µs."""
+        return self.wall_ns / 1e3
+
+    @property
+    def host_us(self) -> dict[str, float]:
+        """Host class → µs."""
+        return {k: v / 1e3 for k, v in self.host_ns.items()}
+
+    @property
+    def device_us(self) -> dict[str, float]:
+        """Device class → µs; empty without a device."""
+        return {k: v / 1e3 for k, v in self.device_ns.items()}
+
+
+@dataclass(frozen=True)
+class Breakdown(Shown):
+    """Where the steps' time went.
+
+    Attributes:
+        steps: one entry per step.
+        how_found: how the steps were found, in words.
+        warnings: what is doubtful.
+    """
+
+    steps: tuple[StepBreakdown, ...]
+    how_found: str
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def has_device(self) -> bool:
+        """Whether the trace holds device work."""
+        return bool(self.steps) and bool(self.steps[0].device_ns)
+
+    @cached_property
+    def wall_ms(self) -> tuple[float, ...]:
+        """Length of every step in ms."""
+        return tuple(s.wall_ns / 1e6 for s in self.steps)
+
+    @property
+    def median_step_ms(self) -> float:
+        """Median length of a step in ms."""
+        return statistics.median(self.wall_ms) if self.steps else 0.0
+
+    @property
+    def typical(self) -> StepBreakdown:
+        """The step of median length (the shorter of the middle two), of those with work in them.
+
+        Where no step has any, all count.
+        """
+        steps = [s for s in self.steps if not s.is_empty] or list(self.steps)
+        return sorted(steps, key=lambda s: s.wall_ns)[(len(steps) - 1) // 2]
+
+    def shares(self) -> dict[str, float]:
+        """Host class → its share of all steps' time; they add up to 1, or are 0 without any."""
+        return self._shares([s.host_ns for s in self.steps], HOST_CLASSES)
+
+    def device_shares(self) -> dict[str, float]:
+        """Device class → its share of all steps' time, adding up to 1; empty without a device."""
+        return self._shares([s.device_ns for s in self.steps], DEVICE_CLASSES)
+
+    def idle_shares(self) -> dict[str, float]:
+        """Host class → share of all steps' time in which the device idled meanwhile."""
+        return self._shares([s.idle_ns for s in self.steps], HOST_CLASSES)
+
+    def _shares(self, parts: list[Mapping[str, int]], classes: tuple[str, ...]) -> dict[str, float]:
+        if not parts or not parts[0]:
+            return {}
+        wall_ns = max(sum(s.wall_ns for s in self.steps), 1)  # steps may have no length at all
+        return {c: sum(p[c] for p in parts) / wall_ns for c in classes}
+
+    def median_ms(self) -> dict[str, float]:
+        """Host class → median over the steps, in ms (medians do not add up to a step)."""
+        return {c: statistics.median(s.host_ns[c] / 1e6 for s in self.steps) for c in HOST_CLASSES}
+
+    def device_median_ms(self) -> dict[str, float]:
+        """Device class → median over the steps, in ms; empty without a device."""
+        if not self.has_device:
+            return {}
+        return {
+            c: statistics.median(s.device_ns[c] / 1e6 for s in self.steps) for c in DEVICE_CLASSES
+        }
+
+
+def breakdown(trace: Trace, steps: Steps | None = None) -> Breakdown:
+    """Split every step among the classes in this module's head.
+
+    Args:
+        trace: the trace.
+        steps: its steps; found from the trace where not given.
+    """
+    steps = find_steps(trace) if steps is None else steps
+    host = host_layers(trace, steps)
+    device, device_warnings = device_layers(trace)
+    cells = paint(steps.start_ns, steps.end_ns, [host[c] for c in HOST_PRIORITY[:-1]], device)
+    n_fetches = _fetches(trace, steps)
+    result = []
+    for index, name in enumerate(steps.names):
+        cell = cells[index]
+        by_host = dict(zip(HOST_PRIORITY, map(int, cell.sum(axis=1)), strict=True))
+        idle = dict(zip(HOST_PRIORITY, map(int, cell[:, -1]), strict=True))
+        by_device = (
+            dict(zip(DEVICE_CLASSES, map(int, cell.sum(axis=0)), strict=True)) if device else {}
+        )
+        result.append(
+            StepBreakdown(
+                name=name,
+                start_us=float(steps.start_ns[index]) / 1e3,
+                wall_ns=int(steps.end_ns[index] - steps.start_ns[index]),
+                host_ns={c: by_host[c] for c in HOST_CLASSES},
+                device_ns=by_device,
+                idle_ns={c: idle[c] for c in HOST_CLASSES} if device else {},
+                n_fetches=int(n_fetches[index]),
+            )
+        )
+    return Breakdown(tuple(result), steps.how_found, (*steps.warnings, *device_warnings))
+
+
+def _fetches(trace: Trace, steps: Steps) -> Int64:
+    """How often a DataLoader was asked for a batch, in each step."""
+    rows = trace.is_a(Category.OP, Category.ANNOTATION) & trace.named(is_data_wait)
+    inside = steps.containing(trace.start_ns[rows & (trace.thread == steps.thread)])
+    return np.bincount(inside[inside >= 0], minlength=len(steps)).astype(np.int64)
+
+
+def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
+    """Where each host class (all but *other*) was active; they overlap, priority decides."""
+    question = "host layers", steps.thread  # all that it depends on
+    found: dict[str, Intervals] | None = trace.answers.get(question)
+    if found is None:
+        found = trace.answers[question] = _host_layers(trace, steps)
+    return found
+
+
+def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
+    start, end = trace.start_ns, trace.end_ns
+    on_thread = trace.thread == steps.thread
+    labels = trace.is_a(Category.OP, Category.ANNOTATION) & on_thread
+    ops = trace.is_a(Category.OP) & on_thread
+    data = labels & trace.named(is_data_wait)
+    optimizer = labels & trace.named(
+        lambda n: n.startswith(("Optimizer.step#", "Optimizer.zero_grad#"))
+    )
+    marked = backward_rows(trace) & host_threads(trace, steps)[trace.thread]
+    # A thread of the autograd engine does nothing else: all its ops are backward.
+    engine_threads = np.flatnonzero(np.bincount(trace.thread[marked & ~on_thread]))
+    backward = marked | (trace.is_a(Category.OP) & np.isin(trace.thread, engine_threads))
+    calls = runtime_calls(trace, steps)
+    backward_parts = union(start[backward], end[backward])
+    # What the step's thread does by itself; a gap in which it starts something is no engine gap.
+    busy = start[(ops | data | optimizer) & ~backward]
+    return {
+        "sync": calls.waiting(trace),
+        "copy": calls.copying(trace),
+        "data wait": union(start[data], end[data]),
+        "optimizer": _without_closures(union(start[optimizer], end[optimizer]), backward_parts),
+        "backward": _close_gaps(backward_parts, busy),
+        "forward": union(start[ops], end[ops]),
+        "communication": host_collectives(trace, steps),
+    }
+
+
+def _without_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
+    """``optimizer.step(closure)`` runs forward and backward inside: the update is what follows."""
+    if not len(optimizer) or not len(backward):
+        return optimizer
+    last = np.searchsorted(backward.end, optimizer.end, side="right") - 1
+    last_end = backward.end[np.maximum(last, 0)]
+    began_inside = backward.start[np.maximum(last, 0)] >= optimizer.start
+    closure = (last >= 0) & began_inside & (last_end > optimizer.start)
+    return union(np.where(closure, last_end, optimizer.start), optimizer.end)
+
+
+def _close_gaps(parts: Intervals, busy_start: Int64) -> Intervals:
+    """Join neighbours whose gap is short and in which the step's thread starts nothing."""
+    if len(parts) < 2:
+        return parts
+    busy_start = np.sort(busy_start)
+    gap_start, gap_end = parts.end[:-1], parts.start[1:]
+    starts_inside = np.searchsorted(busy_start, gap_end, side="left") - np.searchsorted(
+        busy_start, gap_start, side="left"
+    )
+    closed = (starts_inside == 0) & (gap_end - gap_start <= _ENGINE_GAP_NS)
+    keep_start = np.r_[True, ~closed]
+    keep_end = np.r_[~closed, True]
+    return Intervals(parts.start[keep_start], parts.end[keep_end])
+
+
+def busiest_device(trace: Trace) -> int:
+    """Index of the device that worked the longest; -1 where none did."""
+    on_device = trace.is_a(*DEVICE_CATEGORIES)
+    dur = (trace.end_ns - trace.start_ns)[on_device]
+    device = trace.device[on_device]
+    time_of = {int(d): int(dur[device == d].sum()) for d in np.unique(device)}
+    return max(time_of, key=lambda d: time_of[d], default=-1)
+
+
+def device_layers(trace: Trace) -> tuple[list[Intervals], list[str]]:
+    """Where each device class (all but *idle*) was active, and doubts; empty without a device."""
+    on_device = trace.is_a(*DEVICE_CATEGORIES)
+    if not on_device.any():
+        return [], []
+    warnings = []
+    n_devices = len(np.unique(trace.device[on_device]))
+    if n_devices > 1:
+        busiest = busiest_device(trace)
+        on_device = on_device & (trace.device == busiest)
+        warnings.append(
+            f"{n_devices} devices in one process: device figures are of device {busiest}, "
+            "the busiest"
+        )
+    kernels = on_device & trace.is_a(Category.KERNEL)
+    talk = kernels & trace.named(is_communication)
+    compute = kernels & ~talk
+    copies = on_device & ~kernels
+    layers = [
+        union(trace.start_ns[rows], trace.end_ns[rows]) if rows.any() else EMPTY
+        for rows in (compute, talk, copies)
+    ]
+    return layers, warnings

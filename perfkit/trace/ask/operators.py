@@ -1,0 +1,160 @@
+"""Time by operator inside the steps: self time on the host, and on the device where joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
+from perfkit.trace.read.events import backward_rows, host_threads
+from perfkit.trace.read.intervals import nest
+from perfkit.trace.read.lookups import launch_rows
+from perfkit.trace.read.steps import Steps
+
+
+@dataclass(frozen=True)
+class Operator:
+    """All calls of one operator inside the steps, or all launches by one call outside of any.
+
+    Attributes:
+        name: e.g. ``aten::convolution_backward``; of a launch that no operator encloses (a replay
+            of a CUDA graph, a kernel of Triton's) ``cudaGraphLaunch (no operator)``.
+        count: calls, all steps together.
+        self_us: host time without the operators it called, in µs, all steps together.
+        total_us: host time with them (an operator that calls itself counts once), in µs.
+        device_us: time of the kernels, copies and memsets that it launched itself, in µs; 0.0
+            where none were joined. All that one launch started counts (a CUDA graph).
+        n_launches: how many of these.
+        share: ``self_us`` over the self time of all operators.
+    """
+
+    name: str
+    count: int
+    self_us: float
+    total_us: float
+    device_us: float
+    n_launches: int
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Nesting:
+    """Events of the step's thread and its backward threads, with their enclosing operator.
+
+    Attributes:
+        rows: trace rows of ops, labels and runtime calls that begin inside a step.
+        parent: position in ``rows`` of the innermost enclosing event; -1 where none.
+        parent_op: position of the innermost enclosing op (not a label); -1 where none.
+        step: index of the step in which each begins.
+    """
+
+    rows: Int64
+    parent: Int64
+    parent_op: Int64
+    step: Int64
+
+
+def nesting(trace: Trace, steps: Steps) -> Nesting:
+    """Which op encloses which op and runtime call, inside the steps."""
+    step_of = steps.containing(trace.start_ns)
+    chosen = (
+        trace.is_a(Category.OP, Category.ANNOTATION, Category.RUNTIME)
+        & host_threads(trace, steps)[trace.thread]
+        & (step_of >= 0)
+        # The steps' own marks enclose everything and are nobody's operator.
+        & ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
+    )
+    rows = np.flatnonzero(chosen)
+    parent = np.full(len(rows), -1, dtype=np.int64)
+    for thread in np.flatnonzero(np.bincount(trace.thread[rows])):
+        here = np.flatnonzero(trace.thread[rows] == thread)
+        _, above = nest(trace.start_ns[rows[here]], trace.end_ns[rows[here]])
+        parent[here] = np.where(above >= 0, here[np.maximum(above, 0)], -1)
+    is_op = trace.category[rows] == Category.OP
+    parent_op = parent.copy()
+    while True:  # climb over labels: as many rounds as labels are nested
+        climb = (parent_op >= 0) & ~is_op[np.maximum(parent_op, 0)]
+        if not climb.any():
+            break
+        parent_op[climb] = parent[parent_op[climb]]
+    return Nesting(rows, parent, parent_op, step_of[rows])
+
+
+def operators(trace: Trace, steps: Steps, *, within: Nesting | None = None) -> tuple[Operator, ...]:
+    """Operators by self time, the costliest first.
+
+    Args:
+        trace: the trace.
+        steps: only what begins inside them counts.
+        within: the result of :func:`nesting`, where it is known already.
+    """
+    inside = nesting(trace, steps) if within is None else within
+    rows = inside.rows
+    is_op = trace.category[rows] == Category.OP
+    if not len(rows):
+        return ()
+    dur = (trace.end_ns - trace.start_ns)[rows]
+    of_ops = np.zeros(len(rows), dtype=np.int64)
+    has_parent = is_op & (inside.parent_op >= 0)
+    np.add.at(of_ops, inside.parent_op[has_parent], dur[has_parent])
+    self_ns = np.maximum(dur - of_ops, 0)
+
+    # One launch may start many activities: each goes to the call that launched it.
+    active = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
+    by = launch_rows(trace, active)
+    position = np.full(len(trace), -1, dtype=np.int64)
+    position[rows] = np.arange(len(rows))
+    call = np.where(by >= 0, position[np.maximum(by, 0)], -1)
+    active, call = active[call >= 0], call[call >= 0]
+    # to the operator that made the call; else to the call itself
+    owner = np.where(inside.parent_op[call] >= 0, inside.parent_op[call], call)
+    device_ns = np.zeros(len(rows), dtype=np.int64)
+    launches = np.zeros(len(rows), dtype=np.int64)
+    np.add.at(device_ns, owner, (trace.end_ns - trace.start_ns)[active])
+    np.add.at(launches, owner, 1)
+
+    # names of calls that stand for themselves come after those of the trace
+    alone = (launches > 0) & ~is_op
+    name = trace.name_id[rows].astype(np.int64)
+    name[alone] += len(trace.names)
+    listed = is_op | alone
+    outermost = is_op.copy()
+    direct = has_parent & (name == name[np.maximum(inside.parent_op, 0)])
+    outermost[direct] = False
+    outermost |= alone
+    n_names = 2 * len(trace.names)
+
+    def total(values: Int64, where: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Int64:
+        sums = np.zeros(n_names, dtype=np.int64)
+        np.add.at(sums, name[where], values[where])
+        return sums
+
+    count = total(np.ones(len(rows), dtype=np.int64), listed)
+    self_sum, total_sum = total(self_ns, listed), total(dur, outermost)
+    device_sum, launch_sum = total(device_ns, listed), total(launches, listed)
+    all_self = max(int(self_sum.sum()), 1)
+    found = [
+        Operator(
+            name=(
+                trace.names[i]
+                if i < len(trace.names)
+                else f"{trace.names[i - len(trace.names)]} (no operator)"
+            ),
+            count=int(count[i]),
+            self_us=int(self_sum[i]) / 1e3,
+            total_us=int(total_sum[i]) / 1e3,
+            device_us=int(device_sum[i]) / 1e3,
+            n_launches=int(launch_sum[i]),
+            share=int(self_sum[i]) / all_self,
+        )
+        for i in np.flatnonzero(count)
+    ]
+    return tuple(sorted(found, key=lambda o: (-o.self_us, o.name)))
+
+
+def ops_per_step(trace: Trace, steps: Steps, within: Nesting) -> float:
+    """Operators that no other operator called, per step: what the host's Python issues."""
+    top = (trace.category[within.rows] == Category.OP) & (within.parent_op < 0)
+    backward = backward_rows(trace)[within.rows]
+    return float((top | backward).sum()) / max(len(steps), 1)

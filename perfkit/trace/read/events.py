@@ -1,0 +1,206 @@
+"""What an event means: data wait, sync, copy, communication … in traces of any year and vendor.
+
+CUDA and ROCm names are handled alike. A host wait is proven by a runtime call, never by an
+op: ``aten::item`` on a CPU tensor waits for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfkit.trace.read.columns import Bool, Category, Int64, Trace
+from perfkit.trace.read.intervals import Intervals, union
+from perfkit.trace.read.steps import Steps, is_backward
+
+_SYNC = re.compile(
+    r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^cuda(Thread)Synchronize|^xpu.*[Ww]ait"
+)
+_MEMCPY = re.compile(r"^(cuda|hip|cu)Memcpy|^hipMemcpyWithStream")
+# These return only when the copy is done, whatever the memory.
+_BLOCKING_MEMCPY = re.compile(
+    r"^(cuda|hip)Memcpy(2D|3D)?(_v\d+)?$|^hipMemcpyWithStream|^cuMemcpy[DH]to[DH]_v2$"
+)
+_LAUNCH = re.compile(r"Launch|Memset|Memcpy")
+# A launch takes some µs; another call of the driver that takes longer than this is not launching.
+_LONGEST_LAUNCH_NS = 100_000
+# NCCL and its kin; and the all-reduces that vLLM and SGLang bring along.
+_COMMUNICATION = re.compile(r"^(nccl|rccl|msccl|nvshmem)|cross_device_reduce", re.IGNORECASE)
+# Collectives that the host carries out, mostly in a thread of their own.
+_HOST_COLLECTIVE = ("gloo:", "mpi:", "ucc:")
+# A copy that takes this much longer than its bytes need has waited for the device first: from
+# pageable memory a host copies 2 GB a second and more, and a call may take a while to get going.
+_SLOWEST_BYTES_PER_NS = 2.0
+_LONGEST_START_NS = 1_000_000
+
+
+def is_communication(name: str) -> bool:
+    """Whether a kernel of this name moves data between ranks."""
+    return _COMMUNICATION.match(name) is not None
+
+
+def is_data_wait(name: str) -> bool:
+    """Whether a label of this name is the wait for a DataLoader's next batch."""
+    return name.startswith("enumerate(DataLoader)")
+
+
+def host_collectives(trace: Trace, steps: Steps) -> Intervals:
+    """When the process of the steps took part in a collective of the host, in any thread."""
+    pid = trace.threads[steps.thread].pid
+    same = np.array([t.pid == pid for t in trace.threads], dtype=np.bool_)
+    rows = (
+        trace.is_a(Category.OP, Category.ANNOTATION)
+        & same[trace.thread]
+        & trace.named(lambda n: n.startswith(_HOST_COLLECTIVE))
+    )
+    return union(trace.start_ns[rows], trace.end_ns[rows])
+
+
+def launch_calls(trace: Trace, steps: Steps) -> Int64:
+    """Rows of the calls that launch kernels and graphs, also outside of operators."""
+    return np.flatnonzero(
+        trace.is_a(Category.RUNTIME)
+        & host_threads(trace, steps)[trace.thread]
+        & trace.named(lambda n: "Launch" in n)
+    )
+
+
+def driver_calls(trace: Trace, steps: Steps) -> Int64:
+    """Rows of long calls that neither launch, copy nor wait: they allocate, free, load code …"""
+    return np.flatnonzero(
+        trace.is_a(Category.RUNTIME)
+        & (trace.end_ns - trace.start_ns > _LONGEST_LAUNCH_NS)
+        & host_threads(trace, steps)[trace.thread]
+        & ~trace.named(lambda n: _SYNC.search(n) or _MEMCPY.search(n) or _LAUNCH.search(n))
+    )
+
+
+def blocks_the_host(call: str) -> bool:
+    """Whether a runtime call of this name returns only when the device is done, by its nature."""
+    return bool(_SYNC.search(call) or _BLOCKING_MEMCPY.search(call))
+
+
+@dataclass(frozen=True, eq=False)
+class RuntimeCalls:
+    """Runtime calls that copy or wait, on the step's thread and the backward threads.
+
+    Attributes:
+        rows: their rows in the trace.
+        device_row: row of the device activity joined by correlation, -1 where there is none.
+        is_sync: the host waits for the device (a sync call, a blocking device-to-host copy, or
+            a blocking copy that takes far longer than its bytes need).
+        is_copy: a host-to-device transfer (the call, and the wait that belongs to it).
+        blocks: the call returns only when the device is done: all syncs, and the copies that the
+            host waits for. Not a copy that is only asked for (pinned memory).
+        copying_ns: of a sync that ends with a copy to the device: how long that copy took at its
+            end; 0 for others.
+    """
+
+    rows: Int64
+    device_row: Int64
+    is_sync: Bool
+    is_copy: Bool
+    blocks: Bool
+    copying_ns: Int64
+
+    def waiting(self, trace: Trace) -> Intervals:
+        """When the host waits for the device."""
+        rows = self.rows[self.is_sync]
+        return union(trace.start_ns[rows], trace.end_ns[rows] - self.copying_ns[self.is_sync])
+
+    def copying(self, trace: Trace) -> Intervals:
+        """When the host copies to the device, or has it copy."""
+        end = trace.end_ns[self.rows]
+        start = np.where(self.is_copy, trace.start_ns[self.rows], end - self.copying_ns)
+        return union(start, end)
+
+
+def backward_rows(trace: Trace) -> Bool:
+    """Rows of the backward pass: the engine's labels where they exist, else node names."""
+    ops = trace.is_a(Category.OP, Category.ANNOTATION)
+    engine = ops & trace.named(lambda n: n.startswith("autograd::engine::evaluate_function"))
+    return engine if engine.any() else ops & trace.named(is_backward)
+
+
+def host_threads(trace: Trace, steps: Steps) -> Bool:
+    """For every entry of ``threads``: the step's own thread, or one that runs its backward."""
+    chosen = np.zeros(len(trace.threads), dtype=np.bool_)
+    chosen[steps.thread] = True
+    pid = trace.threads[steps.thread].pid
+    same = np.array([t.pid == pid for t in trace.threads], dtype=np.bool_)
+    chosen[trace.thread[backward_rows(trace)]] = True
+    if not trace.is_a(Category.OP).any():  # only runtime calls say which threads drive the device
+        chosen[trace.thread[trace.is_a(Category.RUNTIME)]] = True
+    return chosen & same
+
+
+def join_device(trace: Trace, rows: Int64) -> Int64:
+    """For each runtime row: the row of its device activity (by correlation), -1 where none."""
+    device = np.flatnonzero(
+        trace.is_a(Category.KERNEL, Category.MEMCPY, Category.MEMSET) & (trace.correlation >= 0)
+    )
+    result = np.full(len(rows), -1, dtype=np.int64)
+    if not len(device) or not len(rows):
+        return result
+    order = np.argsort(trace.correlation[device], kind="stable")
+    keys, device = trace.correlation[device][order], device[order]
+    wanted = trace.correlation[rows]
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    hit = (keys[at] == wanted) & (wanted >= 0)
+    result[hit] = device[at[hit]]
+    return result
+
+
+def runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
+    """The calls that copy or wait, distinguished by the device activity joined to them.
+
+    A wait that follows a host-to-device copy inside the same op (pageable memory) is part of
+    that copy. Device-to-device copies only launch, so they count as neither.
+    """
+    question = "runtime calls", steps.thread  # all that it depends on
+    found: RuntimeCalls | None = trace.answers.get(question)
+    if found is None:
+        found = trace.answers[question] = _runtime_calls(trace, steps)
+    return found
+
+
+def _runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
+    here = trace.is_a(Category.RUNTIME) & host_threads(trace, steps)[trace.thread]
+    waits = here & trace.named(lambda n: _SYNC.search(n))
+    copies = here & trace.named(lambda n: _MEMCPY.search(n))
+    rows = np.flatnonzero(waits | copies)
+    device_row = join_device(trace, rows)
+    kind_to_host = trace.name_table(lambda n: "DtoH" in n)
+    kind_to_device = trace.name_table(lambda n: "HtoD" in n)
+    kind_pageable = trace.name_table(lambda n: "Pageable" in n)
+    device_name = trace.name_id[np.maximum(device_row, 0)]
+    joined = device_row >= 0
+    to_host = joined & kind_to_host[device_name]
+    to_device = joined & kind_to_device[device_name]
+    blocking = trace.name_table(lambda n: _BLOCKING_MEMCPY.search(n))[trace.name_id[rows]]
+    is_wait = waits[rows]
+
+    ops_that_send = trace.external_id[rows][to_device]
+    external = trace.external_id[rows]
+    of_a_copy = is_wait & (external >= 0) & np.isin(external, ops_that_send)
+    is_copy = to_device | of_a_copy | (~is_wait & blocking & ~to_host & ~joined)
+    # A wait in the same op makes any copy to the host a blocking one (.item() through a pinned
+    # buffer); without it, a copy to pinned memory does not block and its short call is a copy.
+    waited_for = (external >= 0) & np.isin(external, external[is_wait])
+    is_sync = (is_wait & ~of_a_copy) | (
+        to_host & (kind_pageable[device_name] | blocking | waited_for)
+    )
+    is_copy |= to_host & ~is_sync
+    took: Int64 = trace.end_ns[rows] - trace.start_ns[rows]
+    # a wait that belongs to a copy, or a copy from memory that the driver must copy first
+    blocks = is_sync | of_a_copy | (is_copy & (blocking | (joined & kind_pageable[device_name])))
+    at = np.maximum(device_row, 0)
+    busy: Int64 = trace.end_ns[at] - trace.start_ns[at]
+    needed = np.maximum(busy, (trace.n_bytes[at] / _SLOWEST_BYTES_PER_NS).astype(np.int64))
+    known = joined & (trace.n_bytes[at] >= 0)
+    waited_first = is_copy & blocks & known & (took > needed + _LONGEST_START_NS)
+    copying = np.where(waited_first, needed, 0).astype(np.int64)
+    is_sync, is_copy = is_sync | waited_first, is_copy & ~waited_first
+    return RuntimeCalls(rows, device_row, is_sync, is_copy, blocks, copying)

@@ -1,0 +1,1 @@
+"""From a running profiler to columns."""

@@ -1,0 +1,116 @@
+"""What recording itself cost, so that it can be told beside the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from perfkit.base.words import fmt_change, fmt_ms, fmt_s, plural
+
+_CONFIDENCE = 0.95
+# Up to so many pairs the ranks are counted exactly; beyond, the normal curve is as good.
+_EXACT_PAIRS = 400
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What recording cost.
+
+    Attributes:
+        profiled_step_ms: median step while the profiler ran; None where no step was seen.
+        unprofiled_step_ms: median of later steps without it; None where none followed.
+        n_profiled: how many steps the first figure stands on.
+        n_unprofiled: how many the second.
+        stop_s: seconds that stopping the profiler took, once.
+        read_s: seconds to write the trace out and read it back, once, after the region.
+        n_events: events recorded.
+        slowdown_interval: 95 % interval of the ratio of profiled to unprofiled steps (see
+            :func:`ratio_interval`); None where there are too few for one.
+    """
+
+    profiled_step_ms: float | None
+    unprofiled_step_ms: float | None
+    n_profiled: int
+    n_unprofiled: int
+    stop_s: float
+    read_s: float
+    n_events: int
+    slowdown_interval: tuple[float, float] | None = None
+
+    @property
+    def slowdown(self) -> float | None:
+        """Profiled over unprofiled median step; None where one of them is missing."""
+        if not self.profiled_step_ms or not self.unprofiled_step_ms:
+            return None
+        return self.profiled_step_ms / self.unprofiled_step_ms
+
+    def sentence(self) -> str:
+        """The same in words."""
+        parts = []
+        if self.slowdown is not None:
+            parts.append(
+                f"a profiled step took {fmt_ms(self.profiled_step_ms)} (n={self.n_profiled}), "
+                f"an unprofiled one {fmt_ms(self.unprofiled_step_ms)} (n={self.n_unprofiled}): "
+                f"{self._verdict(self.slowdown)}"
+            )
+        elif self.profiled_step_ms is not None:
+            parts.append(
+                f"a profiled step took {fmt_ms(self.profiled_step_ms)} (n={self.n_profiled}); "
+                "no unprofiled step followed to compare it with"
+            )
+        parts.append(
+            f"stopping {fmt_s(self.stop_s)} and reading {fmt_s(self.read_s)}, once "
+            f"({plural(self.n_events, 'event')})"
+        )
+        return "Profiling cost: " + "; ".join(parts) + "."
+
+    def _verdict(self, slowdown: float) -> str:
+        if self.slowdown_interval is None:
+            return "too few to tell a difference"
+        low, high = self.slowdown_interval
+        if high < 1:  # a profiler makes nothing faster
+            return "the steps themselves differ, so the cost is unknown"
+        interval = f"95 % interval {fmt_change(low - 1)} to {fmt_change(high - 1)}"
+        if low <= 1:
+            return f"no difference seen ({interval})"
+        return f"{fmt_change(slowdown - 1)} ({interval})"
+
+
+def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of how many times as long as ``second`` ``first`` takes; None if too few.
+
+    Free of a distribution: the ratios of all pairs, cut where the rank-sum test of Mann and
+    Whitney (1947) rejects (Hodges and Lehmann 1963, on logarithms). Takes steps as independent.
+    """
+    n, m = len(first), len(second)
+    if not n or not m or min(*first, *second) <= 0:
+        return None
+    cut = _rank_cut(n, m)
+    if cut < 1:
+        return None
+    ratios = np.sort(np.divide.outer(np.asarray(first), np.asarray(second)).ravel())
+    return float(ratios[cut - 1]), float(ratios[n * m - cut])
+
+
+def _rank_cut(n: int, m: int) -> int:
+    """From which pair on, counted from an end, the interval begins; 0 if there is none."""
+    tail = (1 - _CONFIDENCE) / 2
+    if n * m > _EXACT_PAIRS:
+        z = NormalDist().inv_cdf(1 - tail)
+        return max(math.floor(n * m / 2 - z * math.sqrt(n * m * (n + m + 1) / 12)), 0)
+    # in how many of all orders the statistic takes each value: Gauss's binomial coefficient
+    ways = [1] + [0] * (n * m)
+    for i in range(1, n + 1):
+        for k in range(n * m, m + i - 1, -1):
+            ways[k] -= ways[k - m - i]
+        for k in range(i, n * m + 1):
+            ways[k] += ways[k - i]
+    below, cut, total = 0, 0, math.comb(n + m, n)
+    while cut < len(ways) and (below + ways[cut]) / total <= tail:
+        below += ways[cut]
+        cut += 1
+    return cut

@@ -1,0 +1,271 @@
+"""How much of a region was not in steps like the recorded ones, and where that time was.
+
+A few recorded steps say nothing of an evaluation every tenth step, of rollouts between updates,
+or of a data set that is built first. The length of *every* step is known, and lines are sampled
+all along: whatever a step took beyond twice a recorded one counts as time elsewhere, with the
+lines that ran in it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from perfkit.base.words import fmt_s, fmt_share
+from perfkit.trace.record.lines import LineSamples, Sample, common_frame
+
+# A step like the recorded ones takes at most so many times their median, and at most so many
+# times the longest of them.
+_MEDIANS, _LONGEST = 2.0, 1.25
+# A recorded step that takes so many times their median is no measure for others.
+_FAR = 3.0
+# What a scheduler does to any step, in seconds.
+_SLACK_S = 0.002
+# Below these it is not worth a word.
+_LEAST_S, _LEAST_SHARE = 0.05, 0.1
+# From here on the region is about something else than its steps.
+_MOST = 0.5
+_MOST_NAMED = 3
+_LEAST_SAMPLES = 2
+_MOST_ORDINARY = 2000
+_NEARLY_ALL = 0.85
+_MOSTLY = 0.6
+_LONGEST_SOURCE = 60
+# Slow steps of which none takes this many times as much more as another are alike.
+_ALIKE = 1.25
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Time of one kind that was not in steps like the recorded ones.
+
+    Attributes:
+        when: ``before the first step ended``, ``in every 10th step`` …
+        seconds: what it took beyond steps like the recorded ones.
+        n_steps: how many steps it is spread over; 0 where it is in none.
+        excess_s: what each of these took beyond a step like the recorded ones, by time.
+        numbers: which steps these are, from 1.
+        place: the innermost line below which most of it ran, or the line most often seen in it;
+            empty where too few samples were taken.
+        source: that line's source.
+        share: how much of the stretch's samples ran below it.
+        below: the source of the call around it that ordinary steps do not make, if another line.
+    """
+
+    when: str
+    seconds: float
+    n_steps: int
+    place: str = ""
+    source: str = ""
+    share: float = 0.0
+    below: str = ""
+    excess_s: tuple[float, ...] = ()
+    numbers: tuple[int, ...] = ()
+
+    def words(self) -> str:
+        """The same in words."""
+        when = self._when()
+        if not self.place:
+            return f"{fmt_s(self.seconds)} {when}"
+        most = "mostly" if self.share >= _MOSTLY else f"{fmt_share(self.share)} of it"
+        source = f": {_shortened(self.source)}" if self.source else ""
+        below = f", below {_shortened(self.below)}" if self.below else ""
+        return f"{fmt_s(self.seconds)} {when}, {most} at {self.place}{source}{below}"
+
+    def _when(self) -> str:
+        """Which steps, and what each of them took more: one figure only where they are alike."""
+        if self.n_steps < 2 or len(self.excess_s) < 2:
+            return self.when
+        least, most = fmt_s(min(self.excess_s)), fmt_s(max(self.excess_s))
+        if max(self.excess_s) <= _ALIKE * min(self.excess_s):
+            each = f"{fmt_s(statistics.fmean(self.excess_s))} more each"
+        elif len(self.numbers) <= _MOST_NAMED:
+            *some, last = (
+                f"{number} ({fmt_s(excess)} more)"
+                for number, excess in zip(self.numbers, self.excess_s, strict=True)
+            )
+            return f"in steps {', '.join(some)} and {last}"
+        else:
+            each = f"{least} to {most} more each"
+        if self.when.endswith(")"):
+            return f"{self.when[:-1]}; {each})"
+        return f"{self.when} ({each})"
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The region's time that was not in steps like the recorded ones.
+
+    Attributes:
+        region_s: how long the region took.
+        n_steps: how many steps it had.
+        like_ms: median of the recorded steps.
+        stretches: where the time was, longest first.
+    """
+
+    region_s: float
+    n_steps: int
+    like_ms: float
+    stretches: tuple[Stretch, ...]
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return sum(s.seconds for s in self.stretches)
+
+    @property
+    def share(self) -> float:
+        """All of it, as a share of the region, 0 to 1."""
+        return min(self.seconds / self.region_s, 1.0) if self.region_s > 0 else 0.0
+
+    @property
+    def is_most(self) -> bool:
+        """Whether the region is about something else than its steps."""
+        return self.share >= _MOST and self.seconds >= _LEAST_S
+
+    @property
+    def is_worth_a_word(self) -> bool:
+        """Whether there is enough of it."""
+        return self.share >= _LEAST_SHARE and self.seconds >= _LEAST_S
+
+    def sentence(self) -> str:
+        """Where the time was, in words; empty where there is little of it."""
+        if not self.is_worth_a_word:
+            return ""
+        told = [s for s in self.stretches if s.seconds >= 0.15 * self.seconds][:_MOST_NAMED]
+        what = "; ".join(s.words() for s in told)
+        part = f"{fmt_share(self.share)} of its {fmt_s(self.region_s)}"
+        start = "Most of this code's time" if self.is_most else "Part of this code's time"
+        return f"{start} ({part}) was not in steps like the recorded ones: {what}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types."""
+        return {**asdict(self), "seconds": self.seconds, "share": self.share}
+
+
+def elsewhere(
+    step_ends_s: Sequence[tuple[float, float]],
+    began_s: float,
+    ended_s: float,
+    recorded_ms: Sequence[float],
+    samples: Sequence[Sample],
+    lines_of: Callable[[Sequence[Sample]], LineSamples],
+    *,
+    n_steps: int | None = None,
+    region_s: float | None = None,
+) -> Elsewhere | None:
+    """Reconcile the recorded steps with the whole region; None where no step was recorded.
+
+    Args:
+        step_ends_s: begin and end of every step, by time; the first begins with the region.
+        began_s: when the region began, as of ``time.perf_counter``.
+        ended_s: when it ended.
+        recorded_ms: lengths of the recorded steps.
+        samples: line samples of the whole region.
+        lines_of: makes lines of some of the samples.
+        n_steps: of the whole region, where not all are in ``step_ends_s``.
+        region_s: how long the region took, where that is not the difference of its ends.
+    """
+    if not recorded_ms or not step_ends_s:
+        return None
+    like_s = statistics.median(recorded_ms) / 1e3
+    # a recorded step that is far longer than the others holds something else itself
+    alike = [ms / 1e3 for ms in recorded_ms if ms <= _FAR * 1e3 * like_s]
+    limit_s = max(_MEDIANS * like_s, _LONGEST * max(alike)) + _SLACK_S
+    times = [s.at_s for s in samples]
+
+    def inside(spans: Sequence[tuple[float, float]]) -> list[Sample]:
+        found: list[Sample] = []
+        for begin, end in spans:
+            found += samples[bisect.bisect_left(times, begin) : bisect.bisect_right(times, end)]
+        return found
+
+    def stretch(when: str, spans: Sequence[tuple[float, float]], steps: Sequence[int]) -> Stretch:
+        """``steps`` are the indices of the steps that the spans are; none where they are none."""
+        excess_s = tuple(end - begin - (like_s if steps else 0.0) for begin, end in spans)
+        found = Stretch(
+            when,
+            sum(excess_s),
+            len(steps),
+            excess_s=excess_s if steps else (),
+            numbers=tuple(i + 1 for i in steps),
+        )
+        seen = inside(spans)
+        around = common_frame(seen, ordinary) if len(seen) >= _LEAST_SAMPLES else None
+        if around is not None:
+            return replace(
+                found, place=around.place, source=around.source, share=around.share,
+                below=around.below,
+            )  # fmt: skip
+        top = lines_of(seen).by_line()[:1]
+        if not top or top[0].n_samples < _LEAST_SAMPLES:
+            return found
+        return replace(found, place=top[0].place, source=top[0].source, share=top[0].share)
+
+    ordinary = inside([(b, e) for b, e in step_ends_s[1:] if e - b <= limit_s][:_MOST_ORDINARY])
+    slow = [i for i, (begin, end) in enumerate(step_ends_s) if end - begin > limit_s]
+    found = []
+    if slow and slow[0] == 0:
+        found.append(stretch("before the first step ended", [step_ends_s[0]], [0]))
+        slow = slow[1:]
+    for some in _by_weight(slow, [end - begin - like_s for begin, end in step_ends_s]):
+        when = _which(some, len(step_ends_s))
+        found.append(stretch(when, [step_ends_s[i] for i in some], some))
+    last_s = step_ends_s[-1][1]
+    if ended_s - last_s > limit_s:
+        found.append(stretch("after the last step", [(last_s, ended_s)], []))
+    return Elsewhere(
+        region_s=ended_s - began_s if region_s is None else region_s,
+        n_steps=len(step_ends_s) if n_steps is None else n_steps,
+        like_ms=like_s * 1e3,
+        stretches=tuple(sorted(found, key=lambda s: -s.seconds)),
+    )
+
+
+def _by_weight(slow: Sequence[int], excess_s: Sequence[float]) -> list[list[int]]:
+    """The few steps that make up nearly all of the time, and the others apart."""
+    total_s = sum(excess_s[i] for i in slow)
+    main: list[int] = []
+    so_far_s = 0.0
+    for i in sorted(slow, key=lambda i: -excess_s[i]):
+        # steps as slow as the last one chosen belong to it
+        if so_far_s >= _NEARLY_ALL * total_s and excess_s[i] < 0.5 * excess_s[main[-1]]:
+            break
+        main.append(i)
+        so_far_s += excess_s[i]
+    others = sorted(set(slow) - set(main))
+    return [sorted(group) for group in (main, others) if group]
+
+
+def _shortened(source: str) -> str:
+    return source if len(source) <= _LONGEST_SOURCE else f"{source[:_LONGEST_SOURCE]}…"
+
+
+def _which(slow: Sequence[int], n_steps: int) -> str:
+    """Which steps, counted from 1: ``in every 10th step``, ``in steps 7 and 31``."""
+    numbers = [i + 1 for i in slow]
+    gaps = {b - a for a, b in itertools.pairwise(numbers)}
+    if len(numbers) > 2 and len(gaps) == 1:
+        (gap,) = gaps
+        if gap > 1:
+            return (
+                f"in every {_ordinal(gap)} step (steps {numbers[0]}, {numbers[1]} … {numbers[-1]})"
+            )
+        return f"in steps {numbers[0]} to {numbers[-1]}"
+    if len(numbers) > n_steps / 2:
+        return f"in {len(numbers)} of the {n_steps} steps"
+    if len(numbers) == 1:
+        return f"in step {numbers[0]}"
+    if len(numbers) <= _MOST_NAMED:
+        return f"in steps {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+    shown = ", ".join(map(str, numbers[:_MOST_NAMED]))
+    return f"in {len(numbers)} steps ({shown} …)"
+
+
+def _ordinal(n: int) -> str:
+    ending = "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"

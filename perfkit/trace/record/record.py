@@ -1,0 +1,801 @@
+"""Record a few training steps of a region of code that knows nothing of it.
+
+A step ends when an optimizer has stepped, as torch's global optimizer hooks report. The profiler
+runs from the start of the region (what it sees before the warm-up is over is *provisional*:
+the result if nothing better comes), marks ``active_steps`` steps after ``warmup_steps``, then
+stops, and the region runs on unprofiled. Later steps are timed by the hook alone, which shows
+what profiling cost; lines are sampled at a low rate all along, so that time outside of steps like
+the recorded ones can be named (see :mod:`perfkit.trace.record.elsewhere`).
+
+One profiler serves the whole recording; while nothing is wanted its collection is switched
+off, not stopped. Stopping and starting again inside of a ``record_function`` block of the user
+would leave torch with a pointer into the first recording.
+
+The marks are ``ProfilerStep#n``, as of ``torch.profiler.profile.step``, so that other tools
+find the same steps in a saved trace.
+
+torch cannot run two profilers at once: one that the region starts, or ends, takes the other's
+events, and reading ours then ends the process. So our recording ends just before and is read at
+once, and the region's own profiler works as if it were alone. If torch says that our profiler no
+longer runs, its result is somebody else's and is never touched.
+
+All that runs inside the region (hooks, callbacks, the sampler) is guarded by an
+:class:`~perfkit.base.instrument.Instrument`: if it fails the recording ends,
+and the region goes on.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import threading
+import time
+import warnings
+import weakref
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
+from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.machine._host import usable_cpus
+from perfkit.base.machine.busy import Busy, BusyMark
+from perfkit.base.words import fmt_ms, fmt_s
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Trace
+from perfkit.trace.read.load import load
+from perfkit.trace.record._main_thread import call_in_main_thread
+from perfkit.trace.record._threads import watch_thread_starts
+from perfkit.trace.record.cost import Cost, ratio_interval
+from perfkit.trace.record.coverage import Coverage
+from perfkit.trace.record.elsewhere import Elsewhere, elsewhere
+from perfkit.trace.record.facts import Facts, OptimizerFacts, optimizer_facts
+from perfkit.trace.record.lines import LineSamples, Sampler
+from perfkit.trace.record.pauses import GcPauses
+from perfkit.trace.record.profiler import raw_trace, refuse_beside_another, start_quietly
+from perfkit.trace.record.quiet import quiet_profiler
+
+ACTIVE_STEPS = 6
+WARMUP_STEPS = 2
+MAX_SECONDS = 10.0
+
+REGION_MARK = "perfkit region"
+_STEP_MARK = "ProfilerStep#"
+_UNFINISHED_MARK = "perfkit unfinished step"
+
+# One step may be longer than max_seconds; it is waited for, up to this many times as long.
+_PATIENCE = 5
+# Tiny ops make a million events a second, at about 1 KB each; then time is no bound.
+_MEMORY_BYTES = 2 * 2**30
+
+# Kept for the median of unprofiled steps; more would not move it.
+_MOST_UNPROFILED = 1000
+# The recorded steps may be too short to show a busy machine; then the whole region decides.
+_LEAST_BUSY_S = 0.5
+# Begin and end of so many steps are kept, 16 bytes each.
+_MOST_STEPS = 200_000
+
+# A profiler makes no step faster, and seldom a step more than three times as long or, of some
+# thousand operators, longer by this: beyond, the steps themselves differ.
+_FASTER, _SLOWER, _MOST_COST_MS = 0.8, 3.0, 20.0
+
+# Names of started threads are kept for a note; these are enough to know them by.
+_MOST_THREADS = 3
+
+_State = Literal["new", "provisional", "paused", "active", "done"]
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A recorded region.
+
+    Attributes:
+        trace: the events.
+        n_steps_seen: steps of the whole region, profiled or not.
+        n_steps_profiled: steps that the trace's marks cover.
+        cost: what recording cost.
+        lines: samples of source lines.
+        facts: what the trace does not say.
+        raw: the trace as torch wrote it, JSON.
+        coverage: what part of the region the figures are of.
+        warnings: what is doubtful.
+        elsewhere: the region's time outside of steps like the recorded ones; None where no step
+            was recorded.
+        busy: what else the machine did meanwhile.
+        cut_short: it ended early because the region started or ended a profiler by itself.
+    """
+
+    trace: Trace
+    n_steps_seen: int
+    n_steps_profiled: int
+    cost: Cost
+    lines: LineSamples
+    facts: Facts
+    raw: bytes
+    coverage: Coverage
+    warnings: tuple[str, ...]
+    elsewhere: Elsewhere | None = None
+    busy: Busy | None = None
+    cut_short: bool = False
+
+    def not_steps(self) -> str:
+        """Why the figures are not of steps although the region has some; empty where they are."""
+        if not self.cut_short or self.n_steps_profiled or not self.n_steps_seen:
+            return ""
+        return (
+            "No step was recorded: your code runs a torch profiler of its own (take it out to "
+            "profile with perfkit), and what perfkit saw before it is "
+            f"{fmt_s(self.coverage.profiled_s)} of {fmt_s(self.coverage.region_s)}."
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<Recording of {self.n_steps_profiled} of {self.n_steps_seen} steps: {self.trace!r}>"
+        )
+
+
+class Recorder:
+    """Records a region; a context manager, or :meth:`start` and :meth:`stop`.
+
+    ``with Recorder() as recorder: train()``, then ``recorder.recording``. What the region raises
+    passes through; what was recorded until then is still there.
+
+    Args:
+        active_steps: how many steps to record.
+        warmup_steps: how many to let pass before; the first ones are not typical.
+        stacks: record the Python stack of every op. With shapes and memory this costs +47 % on a
+            3 ms step where the default costs +18 %.
+        shapes: record the shapes and types of inputs.
+        memory: record allocations.
+        max_seconds: record no longer than this at a stretch. A region in which no optimizer
+            steps is recorded so far and then runs on unprofiled.
+        lines: sample source lines.
+
+    Raises:
+        UsageError: a count or time that cannot be.
+    """
+
+    def __init__(
+        self,
+        *,
+        active_steps: int = ACTIVE_STEPS,
+        warmup_steps: int = WARMUP_STEPS,
+        stacks: bool = False,
+        shapes: bool = False,
+        memory: bool = False,
+        max_seconds: float = MAX_SECONDS,
+        lines: bool = True,
+    ) -> None:
+        if active_steps < 1:
+            raise UsageError(f"active_steps must be at least 1, got {active_steps}")
+        if warmup_steps < 0:
+            raise UsageError(f"warmup_steps must not be negative, got {warmup_steps}")
+        if not 0 < max_seconds < float("inf"):
+            raise UsageError(f"max_seconds must be a positive time, got {max_seconds}")
+        self.active_steps = active_steps
+        self.warmup_steps = warmup_steps
+        self._options: dict[str, Any] = {
+            "with_stack": stacks,
+            "record_shapes": shapes,
+            "profile_memory": memory,
+        }
+        self._max_seconds = max_seconds
+        self._with_lines = lines
+
+        self._state: _State = "new"
+        self._profile: Any = None
+        self._raw: bytes | None = None  # read already, where another profiler was in the way
+        self._instrument = Instrument(
+            "perfkit's recorder", switch_off=self._give_up, let_pass=(ProfilerBusyError,)
+        )
+        self._hook: Any = None
+        self._unwatch: Any = None
+        self._unwatch_ends: Any = None
+        self._busy_mark: BusyMark | None = None
+        self._busy: Busy | None = None
+        # (time.perf_counter, name) of each mark opened: ties the samples' clock to the trace's
+        self._marks: list[tuple[float, str]] = []
+        self._step_times: list[tuple[float, float]] = []
+        self._gave_way = False  # to a profiler of the region's own
+        self._cut_short = False  # … before all steps were recorded
+        self._taken = False  # our profiler was ended behind our back: its events are lost
+        self._sampler: Sampler | None = None
+        self._gc: GcPauses | None = None
+        self._mark: Any = None
+        self._thread_id = 0
+        self._in_main_thread = False
+        self._working = False  # inside our own code: a pending call must wait
+        self._time_is_up = False
+        self._patient = False
+
+        self._first_optimizer: weakref.ref[Any] | None = None
+        self._optimizers: dict[int, OptimizerFacts] = {}
+        self._n_foreign = 0
+        self._started_threads: list[str] = []
+        self._unwatch_threads: Any = None
+        self._n_steps = 0
+        self._n_profiled = 0
+        self._n_steps_until_stop = 0
+        self._began_s = self._ended_s = self._profiler_ended_s = self._stop_inside_s = 0.0
+        self._step_began_s = 0.0
+        self._skip_interval = False
+        self._profiled_ms: list[float] = []
+        self._unprofiled_ms: list[float] = []
+        self._stop_s = 0.0
+        self._recorded_s = 0.0
+        self._ended_as: _State = "new"  # the state in which the profiler was stopped
+        self._ran_ahead = False
+        self._recording: Recording | None = None
+
+    @property
+    def n_steps_seen(self) -> int:
+        """Steps that have ended so far, profiled or not."""
+        return self._n_steps
+
+    @property
+    def is_done(self) -> bool:
+        """The profiler has stopped: all active steps are recorded, or the region has ended."""
+        return self._state == "done"
+
+    @property
+    def saw_other_threads(self) -> bool:
+        """The code started threads, or optimizers stepped in another one: not recorded."""
+        return self._n_foreign > 0 or bool(self._started_threads)
+
+    @property
+    def gave_way(self) -> bool:
+        """The recording ended early because the region started a profiler of its own."""
+        return self._cut_short
+
+    @property
+    def failure(self) -> Failure | None:
+        """What of the recorder failed and was switched off; None where all went well."""
+        parts = (self._instrument, self._sampler, self._gc)
+        return next((p.failure for p in parts if p is not None and p.failure is not None), None)
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises:
+            ProfilerBusyError: a profiler is active already; nothing has been changed.
+            UsageError: this recorder was started before.
+        """
+        if self._state != "new":
+            raise UsageError("a Recorder records once: make a new one for the next region")
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        refuse_beside_another()
+        self._thread_id = threading.get_ident()
+        self._in_main_thread = threading.current_thread() is threading.main_thread()
+        self._activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            self._activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profile = torch.profiler.profile(activities=self._activities, **self._options)
+        self._working = True
+        try:
+            try:
+                start_quietly(self._profile)
+            except ProfilerBusyError:
+                self._profile = None
+                raise
+            self._state = "provisional"
+            guarded = self._instrument.hook
+            self._unwatch = _torch_compat.watch_profiler_starts(
+                guarded(self._other_profiler_starts)
+            )
+            ended = guarded(self._other_ends_profiler, instead=False)
+            self._unwatch_ends = _torch_compat.watch_profiler_ends(lambda: bool(ended()))
+            self._sampler = Sampler(
+                self._thread_id,
+                enabled=self._with_lines,
+                on_deadline=guarded(self._deadline_passed),
+                memory_limit_bytes=_MEMORY_BYTES,
+            )
+            self._sampler.start()
+            self._sampler.watch()
+            self._gc = GcPauses(self._thread_id)
+            self._gc.start()
+            self._unwatch_threads = watch_thread_starts(guarded(self._thread_starts))
+            self._hook = register_optimizer_step_post_hook(guarded(self._optimizer_stepped))
+            self._busy_mark = BusyMark()
+            if self.warmup_steps == 0:
+                self._activate()
+            else:
+                self._open_mark(REGION_MARK)
+                self._sampler.resume(forget=True)
+                self._sampler.set_deadline(time.monotonic() + self._max_seconds)
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            self._working = False
+        self._began_s = self._step_began_s = time.perf_counter()
+
+    def stop(self) -> None:
+        """End the recording; does nothing if it has ended. Leaves no hook, thread or profiler.
+
+        It does not raise: what the region raised is what matters.
+        """
+        self._working = True
+        if not self._ended_s:
+            self._ended_s = time.perf_counter()
+            self._stop_inside_s = self._stop_s  # 0 where the profiler is stopped only now
+            if self._busy_mark is not None and (
+                self._busy is None or self._busy.wall_s < _LEAST_BUSY_S
+            ):
+                with self._instrument.guard("looking whether the machine is busy"):
+                    self._busy = self._busy_mark.until_now()
+        hook, self._hook = self._hook, None
+        undo = [None if hook is None else hook.remove]
+        for name in ("_unwatch", "_unwatch_threads"):
+            undo.append(getattr(self, name))
+            setattr(self, name, None)
+        undo.append(self._stop_profiler)
+        undo.append(self._unwatch_ends)  # only now: it says whether our profiler is still ours
+        self._unwatch_ends = None
+        if self._sampler is not None:
+            undo.append(self._sampler.close)
+        try:
+            for call in undo:
+                if call is not None:
+                    with self._instrument.guard("ending the recording"):
+                        call()
+        finally:
+            self._first_optimizer = None
+            self._working = False
+
+    def _give_up(self) -> None:
+        """The recorder itself has failed: leave the region alone from now on."""
+        if self._sampler is not None:
+            self._sampler.close()
+        if threading.get_ident() == self._thread_id:
+            self._stop_profiler()
+        elif self._in_main_thread:
+            call_in_main_thread(self._stop_profiler)
+
+    def step(self) -> None:
+        """Mark the end of a step, where no optimizer does."""
+        if self._hook is not None:
+            self._instrument.hook(self._in_our_code)(self._step_ended)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def recording(self) -> Recording:
+        """What was recorded; read back from torch on first access, which takes ``cost.read_s``.
+
+        Raises:
+            MeasurementError: nothing was started, or it is still running.
+            TraceError: torch wrote a trace that cannot be read.
+        """
+        if self._recording is None:
+            if self._state != "done":
+                raise MeasurementError("there is no recording yet: start the Recorder and stop it")
+            if self._taken:
+                raise MeasurementError(
+                    "there is no recording: this code ended perfkit's profiler, and what it had "
+                    "recorded is lost; run it without ending torch's profiler"
+                )
+            if self._profile is None and self._raw is None:
+                why = "the profiler did not start or stop"
+                if self.failure is not None:
+                    why = self.failure.sentence()
+                raise MeasurementError(f"there is no recording: {why}")
+            self._recording = self._read()
+        return self._recording
+
+    # --- steps ------------------------------------------------------------------------------
+
+    def _optimizer_stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        import torch
+
+        # the step is being traced or captured, not run
+        if torch.compiler.is_compiling() or _torch_compat.cuda_is_capturing():
+            return
+        if threading.get_ident() != self._thread_id:
+            if _torch_compat.graph_task_id_reader()() >= 0:
+                return  # in a backward pass, which CUDA runs in threads of its own: it is recorded
+            self._n_foreign += 1
+            return
+        self._in_our_code(self._one_optimizer_stepped, optimizer)
+
+    def _one_optimizer_stepped(self, optimizer: Any) -> None:
+        key = id(optimizer)
+        first = self._first_optimizer() if self._first_optimizer is not None else None
+        if first is None:  # none yet, or it is gone: a new training run has begun
+            self._first_optimizer = weakref.ref(optimizer)
+            self._optimizers = {}
+            first = optimizer
+        if key not in self._optimizers:
+            self._optimizers[key] = optimizer_facts(optimizer)
+        if first is optimizer:
+            if self._state != "done" and self._sampler is not None:
+                self._sampler.step_ended(sys._getframe(1))
+            self._step_ended()
+
+    def _step_ended(self) -> None:
+        now_s = time.perf_counter()
+        interval_ms = (now_s - self._step_began_s) * 1e3
+        self._n_steps += 1
+        if len(self._step_times) < _MOST_STEPS:
+            self._step_times.append((self._step_began_s, now_s))
+        if self._state == "active":
+            self._n_profiled += 1
+            self._profiled_ms.append(interval_ms)
+            if self._n_profiled >= self.active_steps or self._time_is_up:
+                self._stop_profiler()
+            else:
+                self._open_mark(f"{_STEP_MARK}{self._n_profiled}")
+        elif self._state == "done":
+            if self._skip_interval:
+                self._skip_interval = False
+            elif not self._gave_way and len(self._unprofiled_ms) < _MOST_UNPROFILED:
+                self._unprofiled_ms.append(interval_ms)
+        elif self._n_steps >= self.warmup_steps:
+            self._activate()
+        # From here, not from the entry: what we do between two steps belongs to neither.
+        self._step_began_s = time.perf_counter()
+
+    def _activate(self) -> None:
+        if self._state == "paused":
+            self._collect(True)
+        self._state = "active"
+        self._time_is_up = False
+        self._open_mark(f"{_STEP_MARK}0")
+        assert self._sampler is not None
+        self._sampler.resume(forget=True)
+        self._sampler.set_deadline(time.monotonic() + self._max_seconds)
+        assert self._gc is not None
+        self._gc.forget()
+
+    # --- other profilers ---------------------------------------------------------------------
+
+    def _other_ends_profiler(self) -> bool:
+        """The region ends the profiler that runs: if it is ours, end it ourselves."""
+        if self._state in ("new", "done") or threading.get_ident() != self._thread_id:
+            return False  # our own stop, or a profiler of the region's
+        self._give_way()
+        return True
+
+    def _other_profiler_starts(self) -> None:
+        """The region starts a profiler by itself: end ours first, two at once crash."""
+        if self._state == "done":
+            self._gave_way = True  # nothing is lost but the timing of the steps that follow
+            return
+        if threading.get_ident() != self._thread_id:
+            raise ProfilerBusyError(
+                "perfkit is profiling this code from another thread, and torch runs one profiler "
+                "at a time: start this profiler in the thread that perfkit profiles, or without "
+                "perfkit"
+            )
+        self._give_way()
+
+    def _give_way(self) -> None:
+        """End our profiler and read it at once, while its events are still ours."""
+        self._gave_way = self._cut_short = True
+        working, self._working = self._working, True
+        try:
+            self._stop_profiler()
+            if self._profile is not None:
+                self._raw = raw_trace(self._profile)
+                self._profile = None
+        finally:
+            self._working = working
+
+    # --- other threads -----------------------------------------------------------------------
+
+    def _thread_starts(self, name: str) -> None:
+        if threading.get_ident() == self._thread_id and len(self._started_threads) < _MOST_THREADS:
+            self._started_threads.append(name)
+
+    # --- the time limit ---------------------------------------------------------------------
+
+    def _deadline_passed(self) -> None:
+        """In the sampler's thread. Only the thread that started the profiler may pause it."""
+        if self._in_main_thread:
+            call_in_main_thread(self._instrument.hook(self._enough))
+        else:
+            self._time_is_up = True  # seen at the next step's end
+
+    def _enough(self) -> None:
+        if self._working:
+            self._time_is_up = True
+            return
+        self._working = True
+        try:
+            if self._state == "provisional":
+                self._pause()
+            elif self._state == "active" and self._n_profiled == 0 and not self._patient:
+                self._patient = self._time_is_up = True  # the end of this step is the end
+                assert self._sampler is not None
+                self._sampler.set_deadline(time.monotonic() + _PATIENCE * self._max_seconds)
+            elif self._state == "active":
+                self._stop_profiler()
+        finally:
+            self._working = False
+
+    def _pause(self) -> None:
+        """Stop collecting, in case an optimizer steps later; what was seen stays."""
+        self._close_mark()
+        self._recorded_s = time.perf_counter() - self._step_began_s
+        self._collect(False)
+        self._state = "paused"
+        assert self._sampler is not None
+        self._sampler.pause()
+
+    def _in_our_code(self, function: Any, *args: Any) -> None:
+        if self._working:
+            return
+        self._working = True
+        try:
+            function(*args)
+        finally:
+            self._working = False
+        if self._time_is_up and not self._patient:
+            self._time_is_up = False
+            self._enough()
+
+    # --- the profiler -----------------------------------------------------------------------
+
+    def _collect(self, on: bool) -> None:
+        with quiet_profiler():
+            self._profile.toggle_collection_dynamic(on, self._activities)
+
+    def _open_mark(self, name: str) -> None:
+        from torch.profiler import record_function
+
+        self._close_mark()
+        mark: Any = record_function(name)
+        mark.__enter__()
+        self._mark = mark
+        self._marks.append((time.perf_counter(), name))
+
+    def _close_mark(self) -> None:
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+
+    def _stop_profiler(self) -> None:
+        if self._state in ("new", "done"):
+            self._state = "done"
+            return
+        before, self._state = self._state, "done"
+        self._n_steps_until_stop = self._n_steps
+        if self._gc is not None:
+            self._gc.stop()
+        if self._sampler is not None:
+            self._sampler.pause()  # stopping the profiler is no line of the user's
+        began_s = self._profiler_ended_s = time.perf_counter()
+        try:
+            if before != "paused":
+                self._close_mark()
+            if self._busy_mark is not None and self._n_profiled:
+                self._busy = self._busy_mark.until_now()
+        finally:
+            try:
+                self._end_profiler()
+            finally:
+                self._stop_s = time.perf_counter() - began_s
+                self._ended_as = before
+                self._skip_interval = before != "active" or self._n_profiled < self.active_steps
+
+    def _end_profiler(self) -> None:
+        """Stop our profiler if it is still running; what torch holds otherwise is not ours."""
+        if _torch_compat.profiler_runs_here():
+            with quiet_profiler():
+                self._profile.stop()
+        else:
+            self._taken = True
+            self._profile = None
+            _torch_compat.forget_running_profiler()
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def _read(self) -> Recording:
+        began_s = time.perf_counter()
+        raw = raw_trace(self._profile) if self._raw is None else self._raw
+        if self._ended_as == "active":
+            # The mark that was open when the region ended is no step.
+            unfinished = f'"{_STEP_MARK}{self._n_profiled}"'.encode()
+            raw = raw.replace(unfinished, f'"{_UNFINISHED_MARK}"'.encode())
+        trace = replace(load(raw), source="recorded here")
+        self._profile = self._raw = None  # torch's own copy of the events
+        read_s = time.perf_counter() - began_s
+        assert self._sampler is not None
+        self._ran_ahead = self._host_ran_ahead(trace)
+        told = ([], []) if self._ran_ahead else (self._profiled_ms, self._unprofiled_ms)
+        return Recording(
+            trace=trace,
+            n_steps_seen=self._n_steps,
+            n_steps_profiled=self._n_profiled,
+            cost=Cost(
+                profiled_step_ms=_median(told[0]),
+                unprofiled_step_ms=_median(told[1]),
+                n_profiled=len(told[0]),
+                n_unprofiled=len(told[1]),
+                stop_s=self._stop_s,
+                read_s=read_s,
+                n_events=len(trace),
+                slowdown_interval=ratio_interval(*told),
+            ),
+            lines=_in_trace_time(
+                self._sampler.result(with_forgotten=self._n_profiled == 0), trace, self._marks
+            ),
+            facts=self._facts(),
+            raw=raw,
+            coverage=self._coverage(),
+            warnings=(*trace.warnings, *self._doubts(trace)),
+            elsewhere=self._elsewhere(),
+            busy=self._busy,
+            cut_short=self._cut_short,
+        )
+
+    def _elsewhere(self) -> Elsewhere | None:
+        assert self._sampler is not None
+        return elsewhere(
+            self._step_times,
+            self._began_s,
+            self._ended_s,
+            self._profiled_ms,
+            self._sampler.region(),
+            self._sampler.lines_of,
+            n_steps=self._n_steps,
+            region_s=max(self._ended_s - self._began_s - self._stop_inside_s, 0.0),
+        )
+
+    def _doubts(self, trace: Trace) -> list[str]:
+        doubts = [] if self.failure is None else [self.failure.sentence()]
+        if self._cut_short:
+            doubts.append(
+                "this code started a torch profiler of its own, and torch runs one at a time: "
+                "perfkit stopped recording there, after "
+                f"{_plural(self._n_steps_until_stop, 'step')}"
+            )
+        elif self._n_profiled == 0 and self._n_steps:
+            doubts.append(
+                f"the code ended after {_plural(self._n_steps, 'step')}, before the warm-up of "
+                f"{self.warmup_steps} was over: the figures include warm-up"
+            )
+        elif 0 < self._n_profiled < self.active_steps:
+            doubts.append(
+                f"{self._n_profiled} of {self.active_steps} steps were recorded: the code ended, "
+                f"or the {self._max_seconds:g} s to record in were over"
+            )
+        if self._n_steps == 0 and self._ended_as == "paused":
+            doubts.append(
+                f"no optimizer stepped: the figures are of the first {fmt_s(self._recorded_s)}"
+            )
+        if self._n_foreign:
+            doubts.append(
+                f"{self._n_foreign} optimizer steps ran in another thread, which is not recorded: "
+                "profile in the thread that trains"
+            )
+        elif self._started_threads and not trace.is_a(Category.OP).any():
+            doubts.append(
+                f"this code started threads ({', '.join(self._started_threads)}), and perfkit "
+                "records only the thread that called it: profile in the thread that does the work"
+            )
+        if self._ran_ahead:
+            doubts.append(
+                "the GPU was more than a step behind the host, on whose clock steps end: what "
+                "profiling cost is unknown"
+            )
+        elif odd := self._is_odd_window():
+            doubts.append(odd)
+        return doubts
+
+    def _host_ran_ahead(self, trace: Trace) -> bool:
+        """Whether the device was still at work on more than a step when the last one had ended.
+
+        Then the host only handed out work in the recorded steps, as long as there was room for it,
+        and later ones take the device's time: nothing can be compared.
+        """
+        step_ms = _median(self._profiled_ms)
+        if step_ms is None or not trace.has_device:
+            return False
+        last_mark = f"{_STEP_MARK}{self._n_profiled - 1}"
+        marks = trace.is_a(Category.ANNOTATION) & trace.named(lambda name: name == last_mark)
+        if not marks.any():
+            return False
+        work_ns = trace.end_ns[trace.is_a(*DEVICE_CATEGORIES)].max()
+        return bool(work_ns - trace.end_ns[marks].max() > step_ms * 1e6)
+
+    def _coverage(self) -> Coverage:
+        region_s = max(self._ended_s - self._began_s - self._stop_inside_s, 0.0)
+        if self._n_profiled:
+            profiled_s = sum(self._profiled_ms) / 1e3
+        elif self._ended_as == "paused":
+            profiled_s = self._recorded_s
+        else:
+            profiled_s = self._profiler_ended_s - self._began_s
+        last = self._n_steps_until_stop
+        first = last - self._n_profiled + 1 if self._n_profiled else 0
+        return Coverage(self._n_steps, first, last if first else 0, profiled_s, region_s)
+
+    def _is_odd_window(self) -> str | None:
+        """Whether steps after the recorded ones differ by more than profiling can explain."""
+        interval = ratio_interval(self._profiled_ms, self._unprofiled_ms)
+        profiled, later = _median(self._profiled_ms), _median(self._unprofiled_ms)
+        if interval is None or profiled is None or later is None:
+            return None
+        costly = profiled - later > _MOST_COST_MS
+        if not (interval[1] < _FASTER or (interval[0] > _SLOWER and costly)):
+            return None
+        last = self._n_steps_until_stop
+        later_from = max(self._n_steps // 2, last)
+        return (
+            f"steps {last - self._n_profiled + 1}–{last} took {fmt_ms(profiled)}, the later ones "
+            f"{fmt_ms(later)}: the profiled ones are not typical; profile later ones with "
+            f"-w {min(later_from, max(self._n_steps - self.active_steps, last))} "
+            "(Recorder: warmup_steps)"
+        )
+
+    def _facts(self) -> Facts:
+        import torch
+
+        return Facts(
+            optimizers=tuple(self._optimizers.values()),
+            n_threads=torch.get_num_threads(),
+            n_cores=usable_cpus(),
+            matmul_precision=_matmul_precision(),
+            gc_pauses_ms=() if self._gc is None else self._gc.pauses_ms,
+        )
+
+
+def _in_trace_time(lines: LineSamples, trace: Trace, marks: list[tuple[float, str]]) -> LineSamples:
+    """Samples by the trace's clock: both know when each mark was opened."""
+    shifts = []
+    for at_s, name in marks:
+        rows = trace.is_a(Category.ANNOTATION) & trace.named(lambda n, name=name: n == name)
+        if rows.sum() == 1:
+            shifts.append(float(trace.start_ns[rows][0]) - at_s * 1e9)
+    if not shifts:
+        return replace(lines, taken=())
+    shift = statistics.median(shifts)
+    return replace(lines, taken=tuple((round(at + shift), index) for at, index in lines.taken))
+
+
+def _matmul_precision() -> str:
+    """What torch says of it, or the word that says the same where it refuses to answer.
+
+    It does where TF32 was allowed in the newer way (since torch 2.9), and warns of the older one.
+    """
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "high" if _torch_compat.tf32_allowed()[0] else "highest"
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _plural(n: int, thing: str) -> str:
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
+
+
+def assert_nothing_runs() -> None:
+    """Raise AssertionError if a profiler, a global optimizer hook or a sampler is left running."""
+    left = []
+    if _torch_compat.profiler_is_on():
+        left.append("a profiler")
+    if hooks := _torch_compat.n_optimizer_step_hooks():
+        left.append(f"{hooks} global optimizer hooks")
+    left += [t.name for t in threading.enumerate() if t.name.startswith("perfkit-lines")]
+    if left:
+        raise AssertionError(f"left running: {', '.join(left)}")

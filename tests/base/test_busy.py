@@ -1,0 +1,150 @@
+"""Was the machine busy? Judged from made-up counters: no test depends on this machine's load."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from perfkit.base.machine import busy
+from perfkit.base.machine.busy import Busy, BusyMark
+
+QUIET = Busy(
+    wall_s=2.0,
+    n_cores=2,
+    process_s=2.0,
+    waited_s=0.02,
+    others_s=0.1,
+    involuntary_switches=40,
+    stolen_s=0.0,
+    throttled_s=0.0,
+    load=1.2,
+)
+
+
+def test_a_quiet_machine_says_nothing():
+    assert not QUIET.is_busy
+    assert QUIET.sentence() == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"waited_s": 1.5, "others_s": 3.4}, "other programs used 1.7 of 2 cores"),
+        ({"waited_s": 1.5, "others_s": 3.4}, "had no core for 75 % of the time"),
+        ({"stolen_s": 0.8}, "the hypervisor took 20 % of the cores' time away"),
+        ({"throttled_s": 0.5}, "quota stopped it for 25 % of the time"),
+        ({"waited_s": None, "others_s": 2.0}, "other programs used 1.0 of 2 cores"),
+    ],
+)
+def test_what_slowed_it_down_is_said(change: dict[str, float], said: str):
+    seen = replace(QUIET, **change)
+    assert seen.is_busy
+    assert said in seen.sentence()
+    assert seen.to_dict()["is_busy"] is True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"others_s": 2.0},  # the other core was used; ours was there
+        {"waited_s": 1.5},  # too many threads and workers of its own: nobody else is to blame
+        {"waited_s": None, "others_s": None, "load": 9.0},  # nothing is known
+        {"wall_s": 0.05, "waited_s": 0.04, "others_s": 0.1},  # too short to know
+    ],
+)
+def test_what_did_not_slow_it_down_is_no_excuse(change: dict[str, float]):
+    assert not replace(QUIET, **change).is_busy
+
+
+@pytest.mark.parametrize(
+    ("change", "lost", "spoils"),
+    [
+        ({"stolen_s": 0.216}, 0.108, False),  # 5.4 % of two cores, all of it may be ours
+        ({"waited_s": 0.3, "others_s": 2.2}, 0.15, False),
+        ({"throttled_s": 0.5}, 0.25, True),
+        ({"waited_s": 1.5, "others_s": 3.4}, 0.75, True),
+        ({"waited_s": None, "others_s": 2.0}, 0.5, True),
+        ({}, 0.0, False),
+    ],
+)
+def test_how_much_was_lost_decides_how_far_the_times_count(
+    change: dict[str, float], lost: float, spoils: bool
+):
+    seen = replace(QUIET, **change)
+    assert seen.lost == pytest.approx(lost)
+    assert seen.spoils is spoils
+    assert ("up to" in seen.sentence()) == (lost > 0 and not spoils)
+
+
+def test_a_mark_compares_two_readings(monkeypatch: pytest.MonkeyPatch):
+    readings = iter(
+        [
+            busy._Counters(10.0, 100.0, 1.0, None, 5.0, {1: 1.0, 2: 3.0}),
+            busy._Counters(11.0, 104.0, 1.0, None, 25.0, {1: 2.5, 2: 3.0, 3: 0.25}),
+        ]
+    )
+    monkeypatch.setattr(busy._Counters, "read", staticmethod(lambda thread_id: next(readings)))
+    seen = BusyMark().until_now()
+    assert (seen.process_s, seen.others_s, seen.waited_s) == (1.0, 3.0, 1.5)
+    assert (seen.stolen_s, seen.throttled_s, seen.involuntary_switches) == (0.0, None, 20)
+
+
+def test_where_the_system_tells_nothing_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(busy.sys, "platform", "darwin")
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [])
+    monkeypatch.setattr(busy.os, "getloadavg", lambda: (_ for _ in ()).throw(OSError))
+
+    class Process:
+        def cpu_times(self) -> SimpleNamespace:
+            return SimpleNamespace(user=1.0, system=0.0)
+
+        def children(self, recursive: bool) -> list[object]:
+            raise psutil.AccessDenied
+
+        def num_ctx_switches(self) -> None:
+            raise NotImplementedError
+
+    monkeypatch.setattr(psutil, "Process", Process)
+    seen = BusyMark().until_now()
+    assert (seen.waited_s, seen.others_s, seen.stolen_s, seen.load) == (None,) * 4
+    assert not seen.is_busy
+
+
+def test_it_reads_this_machine():
+    seen = BusyMark(threading.get_native_id()).until_now()
+    assert seen.n_cores >= 1
+    assert seen.process_s >= 0
+
+
+def test_the_other_ranks_of_a_torchrun_are_no_other_programs(monkeypatch: pytest.MonkeyPatch):
+    class Process:
+        pid = 1
+
+        def __init__(self, pid: int = 1, seconds: float = 1.0) -> None:
+            self.pid, self.seconds = pid, seconds
+
+        def cpu_times(self) -> SimpleNamespace:
+            return SimpleNamespace(user=self.seconds, system=0.0)
+
+        def parent(self) -> Agent:
+            return Agent(0)
+
+        def children(self, recursive: bool) -> list[Process]:
+            return []
+
+        def num_ctx_switches(self) -> SimpleNamespace:
+            return SimpleNamespace(involuntary=0)
+
+    class Agent(Process):
+        def children(self, recursive: bool) -> list[Process]:
+            return [Process(1), Process(2, 5.0)]
+
+    monkeypatch.setattr(psutil, "Process", Process)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert busy._process()[0] == 1.0
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert busy._process()[0] == 6.0

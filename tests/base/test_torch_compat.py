@@ -1,0 +1,137 @@
+"""Which private names of torch are missing here: each function behind which one hides is used."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+
+import pytest
+import torch
+
+from perfkit.base import torch_compat as compat
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("torch._C", "_current_graph_task_id"),
+        ("torch._C", "_current_autograd_node"),
+        ("torch._C._autograd", "_get_sequence_nr"),
+        ("torch._C._autograd", "_profiler_enabled"),
+        ("torch._dynamo.eval_frame", "TorchPatcher"),
+        ("torch._dynamo.eval_frame", "_callback_from_stance"),
+        ("torch.autograd", "_engine_run_backward"),
+        ("torch.autograd.profiler", "_enable_profiler"),
+        ("torch.autograd.profiler", "_is_profiler_enabled"),
+        ("torch.autograd.profiler", "_prepare_profiler"),
+        ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"),
+        ("torch.autograd.Variable._execution_engine", "queue_callback"),
+        ("torch.nn.modules.module", "_global_forward_hooks"),
+        ("torch.nn.modules.module", "_global_forward_pre_hooks"),
+        ("torch.optim.optimizer", "_global_optimizer_post_hooks"),
+        ("torch.optim.optimizer", "_global_optimizer_pre_hooks"),
+        ("torch.utils._python_dispatch", "TorchDispatchMode"),
+        ("torch.utils._python_dispatch", "_disable_current_modes"),
+        ("torch.utils._python_dispatch", "_get_current_dispatch_mode"),
+        ("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack"),
+        ("torch.utils._python_dispatch", "_pop_mode"),
+        ("torch.utils._python_dispatch", "_push_mode"),
+        ("torch.utils.data.dataloader", "_BaseDataLoaderIter"),
+    ],
+)
+def test_torch_has_the_private_name(module: str, name: str) -> None:
+    try:
+        here = importlib.import_module(module)
+    except ModuleNotFoundError:  # a class, or a module that only exists in memory
+        here = functools.reduce(getattr, module.split(".")[1:], torch)
+    assert hasattr(here, name), f"torch {torch.__version__} has no {module}.{name}"
+
+
+def test_saved_tensors_of_a_node_are_found() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = torch.full((3,), 2.0)
+    found = compat.saved_tensors((x * y).grad_fn)
+    assert any(t.data_ptr() == y.data_ptr() for t in found)
+
+
+def test_what_an_operator_does_to_storages() -> None:
+    aten = torch.ops.aten
+    assert compat.makes_storage(aten.view.default) == 0
+    assert compat.makes_storage(aten.add.Tensor) == 1
+    assert compat.makes_storage(aten.resize_.default) == 2
+    assert compat.makes_storage(aten.add.out) == 2
+
+
+def test_to_ask_for_a_capture_begins_nothing() -> None:
+    before = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    assert not compat.cuda_is_capturing()
+    assert torch.cuda.is_initialized() is before  # type: ignore[no-untyped-call]
+
+
+def test_a_mode_is_active_in_its_own_thread_alone() -> None:
+    mode = compat.dispatch_mode_class()()
+    elsewhere: list[bool] = []
+    with mode:
+        assert compat.dispatch_mode_is_active(mode)
+        thread = threading.Thread(
+            target=lambda: elsewhere.append(compat.dispatch_mode_is_active(mode))
+        )
+        thread.start()
+        thread.join()
+    assert elsewhere == [False]
+    assert not compat.dispatch_mode_is_active(mode)
+
+
+def test_graph_task_id_tells_a_backward_pass() -> None:
+    read = compat.graph_task_id_reader()
+    inside: list[int] = []
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda grad: inside.append(read()))
+    (x * 2).sum().backward()
+    assert read() == -1
+    assert inside[0] != -1
+
+
+def test_a_mode_is_left_even_under_a_foreign_one() -> None:
+    ours, theirs = compat.dispatch_mode_class()(), compat.dispatch_mode_class()()
+    ours.__enter__()
+    theirs.__enter__()
+    compat.leave_dispatch_mode(ours)
+    assert torch._C._len_torch_dispatch_stack() == 1
+    theirs.__exit__(None, None, None)
+
+
+def test_loader_fetches_are_seen_until_stopped() -> None:
+    seen = []
+
+    def around(fetch, is_batch):
+        seen.append(is_batch)
+        return fetch()
+
+    loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2)
+    stop = compat.watch_loader_iterators(around)
+    try:
+        assert len(list(loader)) == 2
+    finally:
+        stop()
+    n = len(seen)
+    assert n >= 3  # the start, two batches, the end
+    list(loader)
+    assert len(seen) == n
+
+
+def test_starts_of_profilers_are_told_until_stopped() -> None:
+    from torch.autograd import profiler
+
+    before = profiler._prepare_profiler, profiler._enable_profiler
+    told: list[str] = []
+    stops = [compat.watch_profiler_starts(lambda n=n: told.append(n)) for n in "ab"]
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert set(told) == {"a", "b"}
+    stops[0]()
+    told.clear()
+    with profiler.profile():
+        assert set(told) == {"b"}
+    stops[1]()
+    assert (profiler._prepare_profiler, profiler._enable_profiler) == before

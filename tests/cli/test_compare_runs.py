@@ -1,0 +1,221 @@
+"""``perfkit compare-runs``: stores written by the store itself, with known times."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from perfkit.base.errors import StoreError, UsageError
+from perfkit.base.machine import stamp
+from perfkit.cli import main
+from perfkit.experiment.compare import store
+from perfkit.experiment.compare._identity import identity
+from perfkit.experiment.compare.compare_runs import compare_runs
+from perfkit.experiment.process.result import RunResult
+from perfkit.measure.summary import summarize
+from perfkit.show import html
+
+
+def workload(settings):
+    yield
+
+
+def a_run(values, ms, *, seed=0, noise=0.01, samples=32, state="done", **more) -> RunResult:
+    n = 60
+    steps = ms * np.random.default_rng(seed).lognormal(0, noise, n)
+    good = state == "done"
+    return RunResult(
+        run_id=1,
+        values=values,
+        state=state,
+        message="" if good else "something <b>bad</b>",
+        step=summarize(steps, unit="ms") if good else None,
+        wait_share=0.1,
+        samples_per_s=samples / steps.mean() * 1e3 if good else None,
+        peak_bytes=1,
+        peak_kind="resident",
+        n_steps=n if good else 0,
+        n_quiet=n,
+        provenance=more.pop("provenance", stamp(device="cpu")),
+        n_counted=n,
+        index=np.arange(n if good else 0),
+        step_ms=steps if good else np.empty(0),
+        wait_ms=np.zeros(n if good else 0),
+        memory_bytes=np.zeros(n if good else 0, np.int64),
+        quiet=np.ones(n if good else 0, bool),
+        counted=np.ones(n if good else 0, bool),
+        loss=np.full(n if good else 0, np.nan),
+    )
+
+
+@pytest.fixture
+def stored(tmp_path):
+    def write(name, runs):
+        path = tmp_path / name
+        with store.Store(path, identity(workload)) as into:
+            for number, run in enumerate(runs):
+                into.append(run, {"kind": "test", "number": number})
+        return str(path)
+
+    return write
+
+
+def several(values, ms, *, n=4, seed=0, between=0.01, **more):
+    luck = np.random.default_rng(seed).lognormal(0, between, n)
+    return [a_run(values, ms * luck[i], seed=seed + i, **more) for i in range(n)]
+
+
+def test_a_regression_beyond_the_margin_is_exit_code_1(stored, capsys) -> None:
+    slow, fast = {"workers": 0}, {"workers": 2}
+    a = stored("a.jsonl", several(slow, 20, seed=1) + several(fast, 10, seed=2))
+    b = stored("b.jsonl", several(slow, 20, seed=3) + several(fast, 12, seed=4))
+    assert main(["compare-runs", a, b]) == 1
+    said = capsys.readouterr().out
+    assert "1 of 2 configurations slower beyond 5 %" in said
+    assert "workers 2" in said
+    # 20 % slower is within a margin of 50 %, and the other way round it is a gain
+    assert main(["compare-runs", a, b, "--margin", "50%"]) == 0
+    assert main(["compare-runs", b, a]) == 0
+    assert "faster" in capsys.readouterr().out
+
+
+def test_the_near_end_of_the_interval_decides(stored) -> None:
+    """10 % slower on average, but the runs of a configuration differ by 20 %: unclear."""
+    a = stored("a.jsonl", several({"x": 1}, 10, seed=1, between=0.2))
+    b = stored("b.jsonl", several({"x": 1}, 11, seed=2, between=0.2))
+    found = compare_runs(a, b)
+    assert [one.verdict for one in found.matched] == ["unclear"]
+    assert not found.regressions
+    assert "unclear" in found.sentence
+
+
+def test_equal_stores_raise_hardly_any_alarm(stored) -> None:
+    random = np.random.default_rng(0)
+    alarms = 0
+    for trial in range(40):
+        parts = []
+        for side in (0, 1):
+            luck = random.lognormal(0, 0.05, 3)
+            parts.append([a_run({"x": 1}, 10 * f, seed=trial + side) for f in luck])
+        a, b = (stored(f"{trial}-{i}.jsonl", runs) for i, runs in enumerate(parts))
+        found = compare_runs(a, b, margin=0.0)
+        alarms += bool(found.regressions)
+    assert alarms <= 3, "2.5 % are expected on this side, of 40"
+
+
+def test_configurations_are_matched_by_values_and_the_rest_is_listed(stored, capsys) -> None:
+    a = stored("a.jsonl", several({"x": 1, "y": True}, 10) + several({"x": 2, "y": True}, 10))
+    b = stored("b.jsonl", several({"y": True, "x": 1}, 10) + several({"x": 3, "y": True}, 10))
+    assert main(["compare-runs", a, b, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["schema"] == "perfkit.compare-runs/1"
+    assert [one["values"] for one in found["matched"]] == [{"x": 1, "y": True}]
+    assert found["only_before"] == [{"x": 2, "y": True}]
+    assert found["only_after"] == [{"x": 3, "y": True}]
+    assert main(["compare-runs", a, b]) == 0
+    said = capsys.readouterr().out
+    assert "only in" in said
+    assert "x 3, y on" in said
+
+
+def test_a_configuration_that_fails_now_is_a_regression(stored, capsys) -> None:
+    good, bad = several({"x": 1}, 10), [a_run({"x": 1}, 10, state="out of memory")]
+    a, b = stored("a.jsonl", good), stored("b.jsonl", bad)
+    assert main(["compare-runs", a, b]) == 1
+    assert "fails now" in capsys.readouterr().out
+    assert main(["compare-runs", b, a]) == 0
+    assert "<b>bad" not in html(compare_runs(a, b))
+
+
+def test_a_single_run_is_compared_by_its_steps_with_a_warning(stored) -> None:
+    a = stored("a.jsonl", [a_run({"x": 1}, 10, seed=1)])
+    b = stored("b.jsonl", [a_run({"x": 1}, 13, seed=2)])
+    found = compare_runs(a, b)
+    assert [one.verdict for one in found.matched] == ["slower"]
+    assert any("process to process" in w for w in found.warnings)
+
+
+def test_other_batches_are_compared_by_the_sample(stored) -> None:
+    a = stored("a.jsonl", several({"x": 1}, 10, samples=32))
+    b = stored("b.jsonl", several({"x": 1}, 20, samples=64))
+    (one,) = compare_runs(a, b).matched
+    assert one.per == "sample"
+    assert one.ratio == pytest.approx(1.0, abs=0.05)
+
+
+def test_other_machines_and_versions_are_told(stored) -> None:
+    here = stamp(device="cpu")
+    there = dataclasses.replace(here, machine="Other <CPU>", versions={"torch": "1.0"})
+    a = stored("a.jsonl", several({"x": 1}, 10))
+    # the store takes the runs of one machine; these come from another machine's file
+    b = stored("b.jsonl", [a_run({"x": 1}, 10, seed=i, provenance=there) for i in range(3)])
+    found = compare_runs(a, b)
+    assert any(w.startswith("different machines") for w in found.warnings)
+    assert any("torch" in w and "1.0" in w for w in found.warnings)
+    assert "Other <CPU>" not in html(found)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot read"),
+        (b"", "no run"),
+        (b"not json\n", ""),
+        (b'{"schema": "perfkit.run/999"}\n', ""),
+        (b"[1, 2]\n", ""),
+    ],
+)
+def test_bad_input_is_exit_code_2_and_one_line(stored, tmp_path, capsys, content, words) -> None:
+    a = stored("a.jsonl", several({"x": 1}, 10))
+    bad = tmp_path / "bad.jsonl"
+    if content is not None:
+        bad.write_bytes(content)
+    for pair in ([a, str(bad)], [str(bad), a]):
+        assert main(["compare-runs", *pair]) == 2
+        said = capsys.readouterr()
+        assert not said.out
+        assert said.err.startswith("perfkit: ")
+        assert len(said.err.splitlines()) == 1, said.err
+        assert words in said.err
+
+
+def test_nothing_in_common_and_a_wrong_margin_are_bad_input(stored, capsys) -> None:
+    a, b = stored("a.jsonl", several({"x": 1}, 10)), stored("b.jsonl", several({"x": 2}, 10))
+    assert main(["compare-runs", a, b]) == 2
+    assert "no configuration in common" in capsys.readouterr().err
+    for margin in ("five", "5", "-1%", "nan", "1e9%"):
+        assert main(["compare-runs", a, a, f"--margin={margin}"]) == 2
+        assert "--margin" in capsys.readouterr().err
+    assert main(["compare-runs", a, a, "--margin", "0.1"]) == 0
+    for share in (float("nan"), "5%", None, [], 1j, True, 10**400):
+        with pytest.raises(UsageError, match="margin"):
+            compare_runs(a, a, margin=share)
+    for path in (5, None, b"x", ""):
+        with pytest.raises(StoreError, match="not a file name"):
+            compare_runs(path, a)
+
+
+def test_a_torn_last_line_is_told_and_the_rest_compared(stored) -> None:
+    a = stored("a.jsonl", several({"x": 1}, 10))
+    with open(a, "ab") as file:  # noqa: PTH123
+        file.write(b'{"schema": "perfk')
+    found = compare_runs(a, stored("b.jsonl", several({"x": 1}, 10, seed=9)))
+    assert found.matched[0].n_before == 4
+    assert any("a.jsonl" in w for w in found.warnings)
+
+
+def test_the_exit_code_reaches_the_shell(stored, tmp_path) -> None:
+    a, b = stored("a.jsonl", several({"x": 1}, 10)), stored("b.jsonl", several({"x": 1}, 20))
+    out = tmp_path / "table.md"
+    done = subprocess.run(
+        [sys.executable, "-m", "perfkit.cli", "compare-runs", a, b, "--markdown", str(out)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "| slower |" in out.read_text()

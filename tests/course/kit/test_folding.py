@@ -1,0 +1,94 @@
+"""No lesson gives its own answer away before the guess: neither in a cell nor in a saved output."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from perfkit.course.kit._keys import KEYS
+from perfkit.course.kit.folding import fold_answers, folded_cells
+
+NOTEBOOKS = Path(__file__).resolve().parents[3] / "notebooks"
+LESSONS = sorted(NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))
+
+
+def _cell(id_: str, source: str = "1", *, outputs: bool = True) -> Any:
+    cell = new_code_cell(source, id=id_)
+    if outputs:
+        cell.outputs = [new_output("stream", text="5 times as fast")]
+    return cell
+
+
+def _is_folded(cell: Any) -> bool:
+    # JupyterLab and VS Code read one of them, older front ends the other
+    assert ("collapsed" in cell.metadata) == ("outputs_hidden" in cell.metadata.get("jupyter", {}))
+    return bool(cell.metadata.get("collapsed"))
+
+
+def test_outputs_below_the_question_are_folded_but_for_what_a_reader_needs() -> None:
+    notebook = new_notebook(
+        cells=[
+            _cell("data"),
+            _cell("predict", "guess = Predict('Which?', {})"),
+            _cell("lock", "guess.lock('')"),
+            _cell("look"),
+            new_markdown_cell("Read it."),
+            _cell("setup", outputs=False),
+            _cell("quiz"),
+            _cell("exercise-spec"),
+            _cell("score", "guess.score()"),
+        ]
+    )
+    notebook.cells[0].metadata = {"collapsed": True, "jupyter": {"outputs_hidden": True}}
+    notebook.cells[3].metadata = {"tags": ["x"], "jupyter": {"source_hidden": True}}
+    fold_answers(notebook)
+    folded = [c.id for c in notebook.cells if c.cell_type == "code" and _is_folded(c)]
+    assert folded == ["look", "score"]
+    assert notebook.cells[3].metadata["jupyter"] == {"outputs_hidden": True, "source_hidden": True}
+    assert "jupyter" not in notebook.cells[0].metadata
+    nbformat.validate(notebook)
+    again = nbformat.from_dict(notebook)
+    fold_answers(again)
+    assert again == notebook
+
+
+def test_a_notebook_without_a_guess_folds_nothing() -> None:
+    assert folded_cells(new_notebook(cells=[_cell("look")])) == []
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_is_saved_folded(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    waiting = folded_cells(notebook)
+    assert len(waiting) > 5
+    for number, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code":
+            assert _is_folded(cell) == (number in waiting), cell.id
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_has_a_key_and_no_cell_gives_it_away(path: Path) -> None:
+    key = KEYS[path.stem[:2]]
+    sources = {
+        cell.id: cell.source
+        for cell in nbformat.read(path, as_version=4).cells
+        if cell.cell_type == "code"
+    }
+    calls = [node for node in ast.walk(ast.parse(sources["predict"])) if isinstance(node, ast.Call)]
+    asked = next(call for call in calls if getattr(call.func, "id", "") == "Predict")
+    assert key.right in ast.literal_eval(asked.args[1])
+    assert {k.arg: ast.literal_eval(k.value) for k in asked.keywords} == {"lesson": path.stem[:2]}
+    (score,) = (
+        node
+        for node in ast.walk(ast.parse(sources["score"]))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "score"
+    )
+    assert score.args == []
+    assert all(keyword.arg == "because" for keyword in score.keywords)
+    # either the key says why, or the lesson does with its own figures
+    assert bool(key.because) != bool(score.keywords)

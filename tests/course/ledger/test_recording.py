@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfkit.base.errors import UsageError
+from perfkit.course.ledger import recording
+from perfkit.course.ledger.recording import Context, Figure, Outcome, experiment, registered
+from perfkit.experiment.process.result import Ratio
+from perfkit.measure.compare import compare
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "_REGISTRY", {})
+
+
+def outcome() -> Outcome:
+    return Outcome(True, {"ratio": Figure(2.0, "×")}, "ratio", "It is twice as fast.")
+
+
+def test_a_figure_holds_plain_numbers_whatever_it_is_made_of() -> None:
+    figure = Figure(np.float32(2.5), "ms", np.float64(2.0), np.int64(3))  # type: ignore[arg-type]
+    assert [type(figure.value), type(figure.low), type(figure.high)] == [float, float, int]
+    assert type(Figure(np.int64(7), "B", kind="exact").value) is int  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"value": float("nan"), "unit": "ms"},
+        {"value": float("inf"), "unit": "ms"},
+        {"value": True, "unit": "ms"},
+        {"value": "5", "unit": "ms"},
+        {"value": None, "unit": "ms"},
+        {"value": 1.0, "unit": " "},
+        {"value": 1.0, "unit": "ms", "low": 0.5},
+        {"value": 1.0, "unit": "ms", "low": 2.0, "high": 1.0},
+        {"value": 1.0, "unit": "ms", "low": 0.5, "high": float("inf")},
+        {"value": 1.0, "unit": "ms", "kind": "guessed"},
+    ],
+)
+def test_a_figure_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Figure(**wrong)
+
+
+def test_the_ratio_of_a_comparison_with_its_interval() -> None:
+    found = compare(lambda: sum(range(200)), lambda: sum(range(100)), budget_s=2)
+    assert Figure.of(found) == Figure(found.ratio, "×", found.low, found.high)
+
+
+def test_the_ratio_of_an_ab_result_is_one_level_down() -> None:
+    class AB:
+        ratio = Ratio(2.0, 1.5, 2.5)
+
+    assert Figure.of(AB()) == Figure(2.0, "×", 1.5, 2.5) == Figure.of(AB.ratio)
+
+
+def test_an_interval_without_end_is_none() -> None:
+    assert Figure.of(Ratio(2.0, 0.0, float("inf"))) == Figure(2.0, "×")
+
+
+def test_what_has_no_ratio_is_refused() -> None:
+    with pytest.raises(UsageError, match="a dict has no ratio"):
+        Figure.of({"ratio": 2})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"headline": "other"},
+        {"figures": {}},
+        {"figures": {"Ratio": Figure(1.0, "×")}, "headline": "Ratio"},
+        {"figures": {"a.b": Figure(1.0, "×")}, "headline": "a.b"},
+        {"figures": {"ratio": 2.0}},
+        {"sentence": "  "},
+        {"sentence": "two\nlines"},
+    ],
+)
+def test_an_outcome_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    right = {
+        "holds": True,
+        "figures": {"ratio": Figure(2.0, "×")},
+        "headline": "ratio",
+        "sentence": "It is.",
+    }
+    Outcome(**right)  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        Outcome(**(right | wrong))  # type: ignore[arg-type]
+
+
+def test_figures_of_an_outcome_cannot_be_changed_afterwards() -> None:
+    figures = {"ratio": Figure(2.0, "×")}
+    made = Outcome(np.bool_(True), figures, "ratio", "It is.")  # type: ignore[arg-type]
+    figures["more"] = Figure(1.0, "×")
+    assert list(made.figures) == ["ratio"]
+    assert made.holds is True
+    with pytest.raises(TypeError):
+        made.figures["ratio"] = Figure(9.0, "×")  # type: ignore[index]
+
+
+def test_registered_by_lesson_and_claim_in_order(tmp_path: Path) -> None:
+    def make(claim: str, lesson: str) -> None:
+        def f(context: Context) -> Outcome:
+            return outcome()
+
+        f.__qualname__ = f"{claim}{lesson}"
+        assert experiment(claim, lesson=lesson, title="t")(f) is f
+
+    for claim, lesson in [("A10", "04"), ("A8", "04-dataloader"), ("A16", "08"), ("A16", "01")]:
+        make(claim, lesson)
+    assert [(e.number, e.claim) for e in registered()] == [
+        ("01", "A16"),
+        ("04", "A8"),
+        ("04", "A10"),
+        ("08", "A16"),
+    ]
+    assert [e.claim for e in registered(lessons=["04-dataloader"])] == ["A8", "A10"]
+    assert [e.number for e in registered(claims=["A16"], lessons=["08"])] == ["08"]
+    assert registered()[0].run(Context(1, "cpu", 0, tmp_path)) == outcome()
+
+
+def test_one_lesson_has_one_experiment_a_claim_and_may_be_reloaded() -> None:
+    def first(context: Context) -> Outcome:
+        return outcome()
+
+    def second(context: Context) -> Outcome:
+        return outcome()
+
+    experiment("A9", lesson="06", title="t")(first)
+    experiment("A9", lesson="06-host-to-device", title="t again")(first)
+    assert [e.title for e in registered()] == ["t again"]
+    with pytest.raises(UsageError, match=r"two experiments for A9: .*first.* and .*second"):
+        experiment("A9", lesson="06", title="t")(second)
+
+
+@pytest.mark.parametrize(
+    ("claim", "lesson", "needs"),
+    [("a9", "06", ()), ("A", "06", ()), ("A9", "6", ()), ("A9", "six", ()), ("A9", "06", "pandas")],
+)
+def test_what_cannot_be_registered(claim: str, lesson: str, needs: Any) -> None:
+    with pytest.raises(UsageError):
+        experiment(claim, lesson=lesson, title="t", needs=needs)
+
+
+def test_a_function_must_return_an_outcome(tmp_path: Path) -> None:
+    experiment("A9", lesson="06", title="t")(lambda context: 5)  # type: ignore[arg-type,return-value]
+    with pytest.raises(UsageError, match="A9 returned a int, not an Outcome"):
+        registered()[0].run(Context(1, "cpu", 0, tmp_path))
+
+
+def test_a_ratio_that_a_sleep_sets_is_simulated() -> None:
+    found = Ratio(2.0, 1.5, 2.5)
+    assert Figure.of(found, kind="simulated") == Figure(2.0, "×", 1.5, 2.5, "simulated")
+    assert Figure.of(Ratio(2.0, 0.0, float("inf")), kind="simulated").kind == "simulated"

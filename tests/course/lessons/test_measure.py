@@ -1,0 +1,417 @@
+"""Lesson 01: its exercise, its devices and machines that are made up, and what looking costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from perfkit.base.errors import MeasurementError, UsageError
+from perfkit.course.experiments import measure as experiments
+from perfkit.course.kit.picture import picture
+from perfkit.course.ledger.recording import Context, Outcome
+from perfkit.course.lessons.lesson_01_measure import cost as measure_cost
+from perfkit.course.lessons.lesson_01_measure.async_device import SimulatedDevice, async_device
+from perfkit.course.lessons.lesson_01_measure.cost import label_cost, profiler_cost
+from perfkit.course.lessons.lesson_01_measure.exercise import time_one_step
+from perfkit.course.lessons.lesson_01_measure.first_steps import first_steps
+from perfkit.course.lessons.lesson_01_measure.pictures import (
+    draw_cost,
+    draw_drift,
+    draw_first_steps,
+)
+from perfkit.course.lessons.lesson_01_measure.slowing_machine import SlowingMachine
+from perfkit.measure.compare import ratio_interval
+
+Call = Callable[[], Any]
+
+
+def _right(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
+    for _ in range(warmup):
+        step()
+    times = []
+    for _ in range(n):
+        synchronize()
+        start = now()
+        step()
+        synchronize()
+        times.append(now() - start)
+    return statistics.median(times)
+
+
+def _times(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> list[float]:
+    for _ in range(warmup):
+        step()
+    times = []
+    for _ in range(n):
+        synchronize()
+        start = now()
+        step()
+        synchronize()
+        times.append(now() - start)
+    return times
+
+
+def _one_wait_before(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
+    """Also right: the wait that ends one call is the wait before the next one."""
+    for _ in range(warmup):
+        step()
+    synchronize()
+    marks = [now()]
+    for _ in range(n):
+        step()
+        synchronize()
+        marks.append(now())
+    return statistics.median(np.diff(marks))
+
+
+def _no_wait(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
+    return _right(step, n, warmup, lambda: None, now)
+
+
+def _no_warm_up(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
+    return _right(step, n, 0, synchronize, now)
+
+
+def _warm_up_timed(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
+    return _right(step, n + warmup, 0, synchronize, now)
+
+
+def _no_wait_after_warm_up(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
+    for _ in range(warmup):
+        step()
+    times = []
+    for _ in range(n):
+        start = now()
+        step()
+        synchronize()
+        times.append(now() - start)
+    return statistics.median(times)
+
+
+def _wait_before_only(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
+    for _ in range(warmup):
+        step()
+    times = []
+    for _ in range(n):
+        synchronize()
+        start = now()
+        step()
+        times.append(now() - start)
+    return statistics.median(times)
+
+
+def _many_at_once(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
+    for _ in range(warmup):
+        step()
+    synchronize()
+    start = now()
+    for _ in range(n):
+        step()
+    synchronize()
+    return (now() - start) / n
+
+
+def _own_clock(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
+    return _right(step, n, warmup, synchronize, time.perf_counter)
+
+
+def _with_numpy(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
+    def one() -> float:
+        synchronize()
+        start = now()
+        step()
+        synchronize()
+        return float(now() - start)
+
+    [step() for _ in range(warmup)]
+    return np.median([one() for _ in range(n)])
+
+
+@pytest.mark.parametrize("answer", [_right, _one_wait_before, _with_numpy])
+def test_a_right_answer_passes_with_its_facts(answer: Callable[..., Any]) -> None:
+    said = " ".join(repr(time_one_step.check(answer)).split())
+    assert said.startswith("Done")
+    assert "10 calls of step for warmup=3, n=7" in said
+    assert "nothing left to do at any reading" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda *_: None, "returns nothing yet"),
+        (_times, "return one number, the median time of a step, not a list"),
+        (lambda *_: True, "not a bool"),
+        (lambda *_: 23.0, "step was called 0 times; with warmup=3 and n=7 it must be 10"),
+        (_no_warm_up, "step was called 7 times"),
+        (_warm_up_timed, "first read after 0 of 3 warm-up calls"),
+        (_no_wait, "how long it takes to ask"),
+        (_no_wait_after_warm_up, "still busy with the warm-up when the clock was first read"),
+        (_wait_before_only, "after step() and before now()"),
+        (_many_at_once, "one time for many calls is a mean"),
+        (_own_clock, "the clock was never read: call now()"),
+        (lambda *a: statistics.mean(_times(*a)), "the mean of the times"),
+        (lambda *a: min(_times(*a)), "the fastest time"),
+        (lambda *a: max(_times(*a)), "the slowest time"),
+        (lambda *a: sum(_times(*a)), "the sum of the times"),
+        (lambda *a: 2 * statistics.median(_times(*a)), "their median is 23"),
+        # right for the first run alone
+        (lambda *a: 23.0 if _times(*a) else 0.0, "you returned 23"),
+    ],
+)
+def test_a_wrong_answer_is_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:
+    said = " ".join(repr(time_one_step.check(answer)).split())
+    assert said.startswith("Not yet")
+    assert reason in said
+
+
+def test_an_answer_of_other_arguments_is_told_its_error() -> None:
+    said = " ".join(repr(time_one_step.check(lambda step: 1.0)).split())
+    assert said.startswith("Your function cannot be called like that")
+
+
+def test_show_gives_the_order_of_calls() -> None:
+    said = " ".join(repr(time_one_step.show(_right)).split())
+    assert "step → step → synchronize → now → step → synchronize → now" in said
+    assert "it returned 22.0" in said
+    assert "returns nothing yet" in repr(time_one_step.show(lambda *_: None))
+
+
+def test_show_rounds_what_was_returned() -> None:
+    said = " ".join(repr(time_one_step.show(lambda *_: 500 / 3)).split())
+    assert "it returned 166.667 " in said
+
+
+def test_hints_come_one_by_one() -> None:
+    titles = [repr(time_one_step.hint()).splitlines()[0] for _ in range(4)]
+    assert titles == ["Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3", "No further hint"]
+
+
+def test_a_simulated_device_returns_before_its_work_is_done() -> None:
+    device = SimulatedDevice(work_ms=50)
+    start = time.perf_counter()
+    for _ in range(4):
+        device.launch()
+    assert device.pending()
+    device.synchronize()
+    # each job sleeps at least its time: no load makes this shorter
+    assert time.perf_counter() - start >= 4 * 0.05
+    assert not device.pending()
+    device.synchronize()  # nothing to wait for
+
+
+def test_a_simulated_device_leaves_no_thread() -> None:
+    device = SimulatedDevice(work_ms=1)
+    for _ in range(3):
+        device.launch()
+        device.launch()
+        device.synchronize()
+    for thread in threading.enumerate():
+        if thread.name == "perfkit-simulated-device":
+            thread.join(5)
+            assert not thread.is_alive()
+    with pytest.raises(UsageError, match="some time"):
+        SimulatedDevice(0)
+
+
+def test_the_device_of_this_machine_waits() -> None:
+    device = async_device(work_ms=1)
+    assert ("simulated" in device.name) == (not torch.cuda.is_available())
+    device.launch()
+    device.synchronize()
+    assert not device.pending()
+
+
+def test_drift_fools_one_order_and_not_the_other() -> None:
+    alarms = {"apart": 0, "together": 0}
+    for seed in range(40):
+        machine = SlowingMachine(rise=0.1, calls=80, seed=seed)
+        arms = [[[machine.run(), machine.run()] for _ in range(20)] for _ in "ab"]
+        alarms["apart"] += ratio_interval(*arms).different
+        machine = SlowingMachine(rise=0.1, calls=80, seed=seed)
+        blocks = [[machine.run() for _ in range(4)] for _ in range(20)]
+        found = ratio_interval([[b[0], b[3]] for b in blocks], [[b[1], b[2]] for b in blocks])
+        alarms["together"] += found.different
+    assert alarms["apart"] >= 38
+    assert alarms["together"] <= 4
+
+
+def test_a_machine_that_does_not_slow_down_keeps_its_time() -> None:
+    machine = SlowingMachine(rise=0.0, jitter=0.0)
+    assert {machine.run() for _ in range(10)} == {10.0}
+    machine = SlowingMachine(rise=0.5, calls=10, jitter=0.0)
+    assert [machine.run() for _ in range(11)][-1] == pytest.approx(15.0)
+    with pytest.raises(UsageError):
+        SlowingMachine(rise=-1)
+
+
+def test_first_steps_come_from_fresh_processes() -> None:
+    times = first_steps(experiments.training_step, processes=2, steps=3)
+    assert times.shape == (2, 3)
+    assert (times > 0).all()
+    with pytest.raises(UsageError):
+        first_steps(experiments.training_step, processes=0)
+
+
+def _broken() -> Call:
+    raise ValueError("no model today")
+
+
+def test_first_steps_that_fail_say_why() -> None:
+    # by value, as from a notebook: the program cannot import this test
+    import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        with pytest.raises(MeasurementError, match="no model today"):
+            first_steps(_broken, processes=1, steps=1)
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+class _Birthplace:
+    """Unpickled, the number of the process in which that happened."""
+
+    def __reduce__(self) -> Any:
+        return os.getpid, ()
+
+
+def test_what_a_step_brings_along_is_unpickled_where_it_runs() -> None:
+    # a tensor on a GPU would put CUDA to use in the parent, and no fork could use it any more
+    born: Any = _Birthplace()
+
+    def make_step() -> Call:
+        assert born == os.getpid()
+        assert os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"  # nor does an import ask CUDA
+        return lambda: None
+
+    assert first_steps(make_step, processes=2, steps=1).shape == (2, 1)
+
+
+@pytest.fixture(scope="module")
+def cost() -> Any:
+    return profiler_cost(experiments.training_step("cpu"), steps=1, budget_s=0.1)
+
+
+def test_the_profilers_options_leave_the_events_that_they_promise(cost: Any) -> None:
+    shapes, memory, stack, everything = (one.events for one in cost.options[-4:])
+    assert cost.options[0].events == 0
+    assert shapes > 100  # each operator of eight layers, forward, backward and optimizer
+    assert min(memory, stack) > shapes
+    assert everything > max(memory, stack)
+    assert cost.n_blocks >= 6
+
+
+def test_what_tracing_a_gpu_does_for_itself_is_no_event_of_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Profile:
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def export_chrome_trace(self, path: str) -> None:
+            kinds = ["cpu_op", "kernel", "cuda_runtime", "ac2g", "fwdbwd", "overhead"]
+            kinds += ["user_annotation", "gpu_user_annotation", "Trace"]
+            events: list[Any] = [{"ph": "M"}, *({"cat": kind} for kind in kinds)]
+            Path(path).write_text(json.dumps({"traceEvents": events}))
+
+    monkeypatch.setattr(torch.profiler, "profile", lambda **_: Profile())
+    assert measure_cost._n_events(lambda: None, {}, 1) == 3
+
+
+def test_the_profilers_cost_is_told_in_words_and_as_a_figure(cost: Any) -> None:
+    said = repr(cost)
+    assert "no profiler" in said
+    assert "… and with_stack" in said
+    assert "measured here" in said
+    assert cost._repr_html_().count("<tr>") == 1 + len(cost.options)
+    figure, words = draw_cost(cost)
+    assert "… and with_stack" in words
+    assert picture(figure, words).png.startswith(b"\x89PNG")
+    with pytest.raises(UsageError, match="there are: no profiler"):
+        cost["… and luck"]
+    with pytest.raises(UsageError):
+        profiler_cost(lambda: None, steps=0)
+
+
+def test_a_label_is_timed_with_the_profiler_off_and_on() -> None:
+    found = label_cost(rounds=6)
+    assert found.off.n == found.on.n == found.empty.n == 6
+    assert "label, profiler runs" in repr(found)
+    page = dataclasses.replace(found, source="measured <here>")._repr_html_()
+    assert page.count("<tr>") == 4
+    assert "label, profiler runs</td>" in page
+    assert "measured &lt;here&gt;" in page
+    with pytest.raises(UsageError):
+        label_cost(rounds=0)
+
+
+def test_the_figures_have_words_with_their_numbers() -> None:
+    times = np.full((3, 10), 2.0)
+    times[:, 0] = 8.0
+    figure, words = draw_first_steps(times, wait=1, warmup=4, active=3)
+    assert "8.00 ms, later ones 2.00 ms" in words
+    assert "records only steps 6 to 8" in words
+    picture(figure, words)
+    with pytest.raises(UsageError, match="needs 8 steps, 5 were timed"):
+        draw_first_steps(times[:, :5], wait=1, warmup=4, active=3)
+    arms = ([[1.0, 1.0]] * 6, [[2.0, 2.0]] * 6)
+    figure, words = draw_drift(arms, arms)
+    assert words.startswith("Simulated")
+    assert "1.00 ms and 2.00 ms" in words
+    picture(figure, words)
+
+
+def _outcome(function: Callable[[Context], Outcome], folder: Path) -> Outcome:
+    threads = torch.get_num_threads()
+    found = function(Context(budget_s=0.1, device="cpu", seed=0, folder=folder))
+    assert torch.get_num_threads() == threads
+    assert found.headline in found.figures
+    return found
+
+
+def test_d1_counts_events(tmp_path: Path) -> None:
+    figures = _outcome(experiments.profiler_options, tmp_path).figures
+    events = {name: f.value for name, f in figures.items() if name.endswith("_events")}
+    assert events["cpu_events"] == events["shapes_events"]
+    assert events["all_events"] == max(events.values())
+    assert figures["all_events"].kind == "exact"
+
+
+def test_d2_gives_what_a_label_costs(tmp_path: Path) -> None:
+    found = _outcome(experiments.label, tmp_path)
+    # a label does all that an empty block does, and calls into torch twice
+    assert found.figures["off"].value > found.figures["empty_block"].value
+    assert found.figures["share_of_step"].unit == "%"
+
+
+def test_e7_compares_the_schedule_with_all_steps(tmp_path: Path) -> None:
+    found = _outcome(experiments.first_steps_counted, tmp_path)
+    assert found.figures["steps_recorded"].value == 3
+    assert found.figures["counted_ratio"].value > 0
+
+
+def test_a16_counts_the_operators_of_one_loss(tmp_path: Path) -> None:
+    found = _outcome(experiments.loss_alone, tmp_path)
+    assert found.holds
+    assert found.figures["slices"].value == 2 * 19  # forward and backward of each class
+
+
+def test_the_experiments_of_the_lesson_are_registered() -> None:
+    from perfkit.course.ledger.recording import registered
+
+    assert {one.claim for one in registered(lessons=["01"])} == {"A16", "D1", "D2", "E7"}

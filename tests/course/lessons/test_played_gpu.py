@@ -1,0 +1,146 @@
+"""The experiments about a GPU, run to their end on a played one: "cuda" is the CPU here.
+
+Nothing that they measure means anything so. What is seen is that they run, clock a device by
+waiting for it, call nothing measured that was simulated, and that all of their records can lie in
+one folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from perfkit.base import torch_compat as _torch_compat
+from perfkit.course.experiments import discover
+from perfkit.course.experiments import host_to_device as lesson_06
+from perfkit.course.experiments import sync_points as lesson_07
+from perfkit.course.ledger.claims import claims
+from perfkit.course.ledger.recording import Context, Experiment, registered
+from perfkit.course.ledger.records import read_records, write_record
+from perfkit.course.lessons.lesson_01_measure import cost as measure_cost
+from perfkit.course.lessons.lesson_06_host_to_device import lesson as host_to_device
+from perfkit.measure import clock
+from tests.course.ledger.made_records import GPU, made
+
+discover()
+# E7 times processes of its own, which nobody plays a GPU to; D2 is about the host, but may run here
+ABOUT_A_GPU = [
+    one
+    for one in registered()
+    if ("gpu" in claims()[one.claim].where or one.claim == "D2") and one.claim != "E7"
+]
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")
+
+
+class _Played(TorchFunctionMode):
+    """Takes "cuda" for the CPU, and remembers that it was put to use."""
+
+    used = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "pin_memory":
+            return args[0]
+        kwargs = {name: self._of(value) for name, value in (kwargs or {}).items()}
+        try:
+            return func(*map(self._of, args), **kwargs)
+        except NotImplementedError:  # home from the device that stands in for a far one
+            return torch.zeros_like(args[0], device="cpu")
+
+    def _of(self, value: Any) -> Any:
+        if isinstance(value, str | torch.device) and str(value).startswith(("cuda", "meta")):
+            self.used = True
+            return "cpu" if str(value).startswith("cuda") else value
+        return value
+
+
+@dataclass
+class _Clocks:
+    waits: int = 0
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Clocks]:
+    """A GPU, until the test ends; how often somebody waited for it."""
+    played, counted = _Played(), _Clocks()
+
+    def synchronize(device: Any = None) -> None:
+        counted.waits += 1
+
+    for name, value in {
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "empty_cache": lambda: None,
+        "get_device_name": lambda *_: "played",
+        "is_available": lambda: True,
+        "is_current_stream_capturing": lambda: False,
+        "is_initialized": lambda: played.used,
+        "manual_seed_all": lambda seed: None,
+        "mem_get_info": lambda: (10**8, 10**8),  # room for one picture
+        "synchronize": synchronize,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(_torch_compat, "cuda_contexts", list)
+    # a torch that is built for CUDA asks the real one (seen in 2.11)
+    asks = "_accelerator_graph_capture_health_check"
+    monkeypatch.setattr(torch.optim.Optimizer, asks, lambda self: None, raising=False)
+
+    def no_wait(self: Any) -> None:
+        raise AssertionError("timed by the host's clock, which waits for no device")
+
+    monkeypatch.setattr(clock.HostClock, "settle", no_wait)
+    _stand_ins(monkeypatch)
+    with played:
+        yield counted
+
+
+def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what only a real GPU can do."""
+    far = torch.device("meta")  # there is something that copies cross to
+    for module in (host_to_device, lesson_06, lesson_07):
+        monkeypatch.setattr(module, "far_device", lambda: far)
+    monkeypatch.setattr(lesson_07, "_as_it_happened", lambda *_: {})
+    for module, name, small in (
+        (lesson_06, "_SIDE", 32),
+        (lesson_07, "_N_LARGE", 1),
+        (lesson_07, "_SIDE_LARGE", 32),
+        (measure_cost, "_FEWEST_BLOCKS", 2),
+    ):
+        monkeypatch.setattr(module, name, small)
+    cpu = torch.profiler.ProfilerActivity.CPU
+    profile = torch.profiler.profile
+
+    class Profile(profile):
+        def __init__(self, *, activities: Any, **given: Any) -> None:
+            super().__init__(activities=[cpu], **given)
+
+    monkeypatch.setattr(torch.profiler, "profile", Profile)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For the records of all of them."""
+    return tmp_path_factory.mktemp("recorded")
+
+
+@pytest.mark.parametrize("one", ABOUT_A_GPU, ids=lambda one: f"{one.claim}-{one.number}")
+def test_it_runs_on_a_gpu_to_a_record(
+    one: Experiment, clocks: _Clocks, folder: Path, tmp_path: Path
+) -> None:
+    outcome = one.run(Context(budget_s=0.05, device="cuda", seed=0, folder=tmp_path))
+    kinds = {name: figure.kind for name, figure in outcome.figures.items()}
+    if one.claim not in ("D4", "E6"):  # whose traces are simulated, and whose times are of traces
+        assert "simulated" not in kinds.values()
+        assert "imulated" not in outcome.sentence
+        # host memory is read without a wait; a time or a ratio of times is not
+        timed = [f for f in outcome.figures.values() if f.kind == "measured" and f.unit != "B"]
+        assert clocks.waits or not timed
+    assert "CPU" not in outcome.sentence.replace("CPU activity", "")
+    told = made(one.claim, lesson=one.lesson, figures=outcome.figures, device=GPU, type="cuda")
+    write_record(told, folder)  # refuses a name that the claim's other lesson has
+    assert one.claim in {found.claim for found in read_records([folder]).records}

@@ -1,0 +1,379 @@
+"""Lesson 03: what the exercise accepts and refuses, its helpers, and its experiments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas
+import pytest
+import torch
+
+from perfkit.base.errors import MeasurementError, MissingError, UsageError
+from perfkit.course.experiments import storage as experiments
+from perfkit.course.kit.images import make_images
+from perfkit.course.ledger.recording import Context, Outcome
+from perfkit.course.lessons.lesson_03_storage_and_formats import vector_code
+from perfkit.course.lessons.lesson_03_storage_and_formats.exercise import count_calls, table_once
+from perfkit.course.lessons.lesson_03_storage_and_formats.phases import time_phases
+from perfkit.course.lessons.lesson_03_storage_and_formats.pictures import (
+    Arm,
+    break_even,
+    draw_arms,
+    draw_break_even,
+    draw_gains,
+    draw_pages,
+)
+from perfkit.course.lessons.lesson_03_storage_and_formats.tables import (
+    NUMBERS,
+    SHOPS,
+    make_table,
+    missing,
+    write_table,
+)
+from perfkit.course.lessons.lesson_03_storage_and_formats.worker_pages import (
+    WorkerPages,
+    worker_pages,
+)
+from perfkit.measure.compare import compare
+
+Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _right(frame: pandas.DataFrame) -> Parts:
+    numbers = torch.tensor(frame[NUMBERS].fillna(0).to_numpy())
+    shops = torch.tensor(frame["shop"].astype("category").cat.codes.to_numpy("int64"))
+    return numbers, shops, torch.tensor(frame["label"].to_numpy("int64"))
+
+
+def _by_rows(frame: pandas.DataFrame) -> Parts:
+    order = sorted(SHOPS)
+    rows = [frame.iloc[i] for i in range(len(frame))]
+    numbers = torch.tensor([[row[name] for name in NUMBERS] for row in rows], dtype=torch.float32)
+    shops = torch.tensor([order.index(row["shop"]) for row in rows])
+    return numbers.nan_to_num(0), shops, torch.tensor([int(row["label"]) for row in rows])
+
+
+def _with_gaps(frame: pandas.DataFrame) -> Parts:
+    _, shops, labels = _right(frame)
+    return torch.tensor(frame[NUMBERS].to_numpy()), shops, labels
+
+
+def _as_met(frame: pandas.DataFrame) -> Parts:
+    numbers, _, labels = _right(frame)
+    return numbers, torch.tensor(pandas.factorize(frame["shop"])[0]), labels
+
+
+def _columns_reversed(frame: pandas.DataFrame) -> Parts:
+    numbers, shops, labels = _right(frame)
+    return numbers.flip(1), shops, labels
+
+
+def _zero_labels(frame: pandas.DataFrame) -> Parts:
+    numbers, shops, labels = _right(frame)
+    return numbers, shops, torch.zeros_like(labels)
+
+
+def _arrays(frame: pandas.DataFrame) -> tuple[Any, ...]:
+    return tuple(part.numpy() for part in _right(frame))
+
+
+def _in_double(frame: pandas.DataFrame) -> Parts:
+    numbers, shops, labels = _right(frame)
+    return numbers.double(), shops, labels
+
+
+def _transposed(frame: pandas.DataFrame) -> Parts:
+    numbers, shops, labels = _right(frame)
+    return numbers.T, shops, labels
+
+
+def _with_numpy(frame: pandas.DataFrame) -> list[torch.Tensor]:
+    numbers = np.nan_to_num(frame[NUMBERS].to_numpy(np.float32))
+    _, shops = np.unique(frame["shop"].to_numpy(str), return_inverse=True)
+    labels = frame["label"].to_numpy().astype(np.int64)
+    return [torch.from_numpy(np.array(part)) for part in (numbers, shops, labels)]
+
+
+def _column_by_column(frame: pandas.DataFrame) -> Parts:
+    columns = [torch.tensor(frame[name].to_numpy(), dtype=torch.float32) for name in NUMBERS]
+    codes = frame["shop"].map({name: i for i, name in enumerate(sorted(SHOPS))})
+    labels = torch.as_tensor(frame["label"].to_numpy(copy=True)).long()
+    return torch.stack(columns, 1).nan_to_num(0), torch.tensor(codes.to_numpy("int64")), labels
+
+
+def _through_lists(frame: pandas.DataFrame) -> Parts:
+    numbers = torch.tensor(frame[NUMBERS].values.tolist()).nan_to_num(0)
+    shops = torch.tensor(pandas.Categorical(frame["shop"]).codes).long()
+    return numbers, shops, torch.tensor(frame["label"].tolist())
+
+
+def _by_tuples(frame: pandas.DataFrame) -> Parts:
+    _, shops, labels = _right(frame)
+    rows = [list(row) for row in frame[NUMBERS].itertuples(index=False)]
+    return torch.tensor(rows, dtype=torch.float32).nan_to_num(0), shops, labels
+
+
+def _by_apply(frame: pandas.DataFrame) -> Parts:
+    numbers, _, labels = _right(frame)
+    order = sorted(SHOPS)
+    shops = frame["shop"].apply(lambda name: order.index(name))
+    return numbers, torch.tensor(shops.to_numpy("int64")), labels
+
+
+def _labels_in_32_bits(frame: pandas.DataFrame) -> Parts:
+    numbers, shops, labels = _right(frame)
+    return numbers, shops, labels.int()
+
+
+@pytest.mark.parametrize("answer", [_right, _with_numpy, _column_by_column, _through_lists])
+def test_every_right_answer_passes(answer: Callable[[pandas.DataFrame], Any]) -> None:
+    assert repr(table_once.check(answer)).startswith("Done")
+
+
+def test_a_right_answer_passes_with_its_facts() -> None:
+    said = repr(table_once.check(_right))
+    assert said.startswith("Done")
+    assert "(660, 8) float32" in said
+    assert "30.9 KiB" in said  # 660 x (8 x 4 + 8 + 8) bytes
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda frame: None, "returns nothing yet"),
+        (lambda frame: _right(frame)[0], "return three tensors"),
+        (_arrays, "numbers must be a torch tensor, not a ndarray"),
+        (_transposed, "must have the shape (60, 8)"),
+        (_in_double, "numbers must be torch.float32, not torch.float64"),
+        (_with_gaps, "still has gaps"),
+        (_columns_reversed, "in that order"),
+        (_as_met, "alphabetical order: east 0, north 1, south 2, west 3"),
+        (_zero_labels, "labels is not what the column label holds"),
+        (_by_rows, "something is called for each row"),
+        (_by_tuples, "something is called for each row"),
+        (_by_apply, "something is called for each row"),
+        (_labels_in_32_bits, "labels must be torch.int64, not torch.int32"),
+    ],
+)
+def test_a_wrong_answer_is_told_what_is_wrong(
+    answer: Callable[[pandas.DataFrame], Any], reason: str
+) -> None:
+    said = " ".join(repr(table_once.check(answer)).split())
+    assert said.startswith("Not yet")
+    assert reason in said
+
+
+def test_the_last_hint_can_be_typed_in_as_it_is() -> None:
+    hints = [table_once.hint() for _ in range(3)][-1].items
+    names: dict[str, Any] = {"torch": torch, "NUMBERS": NUMBERS}
+    names["frame"] = make_table(60, gaps=True)
+    numbers, codes, shops = hints[-1].split("; ")[:3]
+    for line in (numbers, codes, f"shops = {shops}"):
+        exec(line, names)
+    right = _right(make_table(60, gaps=True))
+    assert torch.equal(names["numbers"], right[0])
+    assert torch.equal(names["shops"], right[1])
+
+
+def test_show_tells_shapes_and_calls() -> None:
+    said = repr(table_once.show(_right))
+    assert "numbers: shape (60, 8) of torch.float32" in said
+    assert "function calls for 60 rows" in said
+
+
+def test_an_answer_that_fails_leaves_no_profile_function() -> None:
+    before = sys.getprofile()
+    said = repr(table_once.check(lambda frame: frame["no such column"]))
+    assert "KeyError" in said
+    assert sys.getprofile() is before
+
+
+def test_calls_are_counted_python_and_built_in() -> None:
+    def three() -> int:
+        return len("a") + abs(-1)
+
+    result, calls = count_calls(three)
+    assert result == 2
+    # three(), len(), abs(), and the setprofile that ends the count
+    assert calls == 4
+
+
+def test_a_table_is_the_same_each_time_and_comes_back_from_its_files(tmp_path: Path) -> None:
+    frame = make_table(200)
+    pandas.testing.assert_frame_equal(frame, make_table(200))
+    files = write_table(frame, tmp_path)
+    pandas.testing.assert_frame_equal(pandas.read_parquet(files.parquet), frame)
+    pandas.testing.assert_frame_equal(pandas.read_feather(files.arrow), frame)
+    # text forgets the width of a number
+    assert pandas.read_csv(files.csv)["x0"].dtype == np.float64
+    assert make_table(200, gaps=True)[NUMBERS].isna().to_numpy().any()
+    with pytest.raises(UsageError, match="at least one row"):
+        make_table(0)
+
+
+def test_what_is_missing_is_told_with_its_remedy() -> None:
+    assert missing("json", "numpy") == ""
+    said = missing("json", "no_such_package")
+    assert "no_such_package not installed" in said
+    assert "pip install no_such_package" in said
+
+
+def test_phases_are_chained_and_shared_out() -> None:
+    seen: list[int] = []
+
+    def last(value: int) -> None:
+        seen.append(value)
+
+    found = time_phases({"double": lambda v: 2 * v, "more": lambda v: v + 1, "last": last}, [1, 5])
+    assert seen == [3, 3, 11]  # the first item once beforehand
+    assert sum(found.shares.values()) == pytest.approx(1)
+    assert [one.n for one in found.times.values()] == [2, 2, 2]
+    assert [line.split()[0] for line in repr(found).splitlines()[2:]] == ["double", "more", "last"]
+    with pytest.raises(UsageError):
+        time_phases({}, [1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
+def test_workers_copy_a_list_of_small_objects_and_share_a_tensor() -> None:
+    records = [b"%0400d" % i for i in range(8_000)]
+    rows = torch.tensor(np.frombuffer(b"".join(records), np.uint8)).view(-1, 400)
+    pages = worker_pages({"list": (records, rows.nbytes), "tensor": (rows, rows.nbytes)})
+    assert len(pages.grown["list"]) == 2
+    assert pages.per_worker("list") > 0.9 * rows.nbytes
+    assert pages.per_worker("tensor") < 0.05 * rows.nbytes
+    assert "own pages" in repr(pages)
+    with pytest.raises(UsageError, match="at least two workers"):
+        worker_pages({}, workers=1)
+
+
+class _Deadly:
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> bytes:
+        if index > 10:
+            raise SystemExit(1)
+        return b"x"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
+def test_a_worker_that_dies_is_told_and_leaves_no_process() -> None:
+    import multiprocessing
+
+    with pytest.raises(MeasurementError, match="died"):
+        worker_pages({"deadly": (_Deadly(), 20)})
+    assert multiprocessing.active_children() == []
+
+
+def test_vector_code_is_switched_off_in_a_process_of_its_own(tmp_path: Path) -> None:
+    file = make_images(tmp_path, n=1, size=(160, 120)).files[0]
+    work = next(one for one in vector_code.WORKS if one.name == "torch resize")
+    with work.running(file, vector=False) as without, work.running(file, vector=True) as with_it:
+        without()
+        with_it()
+        assert without.level in ("DEFAULT", "NO AVX")
+        assert with_it.level == torch.backends.cpu.get_cpu_capability()
+
+
+def test_pillow_decodes_to_the_same_pixels_without_vector_code(tmp_path: Path) -> None:
+    file = make_images(tmp_path, n=1, size=(160, 120)).files[0]
+    work = vector_code.WORKS[0]
+    with work.running(file, vector=False) as without, work.running(file, vector=True) as with_it:
+        assert without.digest == with_it.digest
+
+
+def test_work_that_fails_says_why(tmp_path: Path) -> None:
+    broken = tmp_path / "no.jpg"
+    broken.write_bytes(b"this is no picture")
+    with (
+        pytest.raises(MeasurementError, match=r"Pillow decode: its process ended.*identify"),
+        vector_code.WORKS[0].running(broken, vector=True),
+    ):
+        pass
+    absent = vector_code.Work("nothing", "no_such_package", {"A": "1"})
+    with pytest.raises(MissingError, match="no_such_package"), absent.running(broken, vector=True):
+        pass
+
+
+def test_pictures_carry_their_words() -> None:
+    found = compare(lambda: sum(range(2000)), lambda: sum(range(10)), budget_s=0.05)
+    arms = [Arm("files", 0, 5_000_000), Arm("tensor", 20_000_000, 0, found)]
+    for _, words in (
+        draw_arms(arms, pictures=32, per_call=2),
+        draw_gains({"a": found}, "times as fast"),
+        draw_break_even(2.0, 0.5, 3.0),
+    ):
+        assert words
+    pages = WorkerPages(
+        {"list": 2**20, "tensor": 2**20}, {"list": (2**19, 2**20), "tensor": (0, 0)}
+    )
+    assert "list: 1.00 MiB, 768 KiB copied; tensor: 1.00 MiB, 0 B copied" in draw_pages(pages)[1]
+    with pytest.raises(UsageError):
+        draw_pages(WorkerPages({}, {}))
+    assert "19.1 MiB held" in draw_arms(arms, pictures=32, per_call=2)[1]
+    assert "after 2.0 epochs" in draw_break_even(2.0, 0.5, 3.0)[1]
+    assert "never pays" in draw_break_even(0.5, 2.0, 3.0)[1]
+    assert break_even(1.0, 1.0, 1.0) == float("inf")
+    with pytest.raises(UsageError):
+        draw_arms(arms[:1], pictures=32, per_call=2)
+    with pytest.raises(UsageError):
+        draw_gains({}, "nothing")
+
+
+def _outcome(function: Callable[[Context], Outcome], folder: Path) -> Outcome:
+    return function(Context(budget_s=0.2, device="cpu", seed=0, folder=folder))
+
+
+def test_a2_shares_add_up(tmp_path: Path) -> None:
+    figures = _outcome(experiments.shares_of_a_step, tmp_path).figures
+    names = ("read_share", "decode_share", "transform_share", "train_share")
+    assert sum(figures[name].value for name in names) == pytest.approx(100)
+    assert figures["decode_share"].value > 0
+
+
+def test_a3_counts_bytes(tmp_path: Path) -> None:
+    outcome = _outcome(experiments.kept_in_ram, tmp_path)
+    figures = outcome.figures
+    assert figures["decoded_bytes"].value == 3 * 384 * 512
+    assert figures["encoded_bytes"].value < figures["decoded_bytes"].value
+    assert figures["imagenet_encoded"].value < 248 < figures["imagenet_decoded_256"].value
+    if sys.platform == "linux":
+        assert figures["own_of_list"].value > 0.9
+        assert figures["own_of_tensor"].value < 0.3
+
+
+def test_a6_counts_pixels_and_bytes(tmp_path: Path) -> None:
+    figures = _outcome(experiments.resized_offline, tmp_path).figures
+    assert figures["pixels_ratio"].value == 1  # the tests' pictures are that small already
+    assert figures["bytes_ratio"].kind == "exact"
+    assert figures["load_ratio"].value > 0
+
+
+def test_a7_counts_calls(tmp_path: Path) -> None:
+    figures = _outcome(experiments.table_rows, tmp_path).figures
+    assert figures["frame_calls"].value > 10 * figures["tensor_calls"].value
+
+
+def test_c13_counts_bytes(tmp_path: Path) -> None:
+    figures = _outcome(experiments.columns_not_text, tmp_path).figures
+    assert figures["parquet_bytes"].value < figures["csv_bytes"].value
+    assert figures["two_columns_bytes"].value < figures["parquet_bytes"].value / 4
+    assert figures["mapped_allocates"].value == 0
+
+
+def test_c14_decodes_the_same_picture_both_ways(tmp_path: Path) -> None:
+    outcome = _outcome(experiments.vector_instructions, tmp_path)
+    assert outcome.figures["pillow_decode_same"].value == 1
+    # a ratio whose interval holds 1 is not told as a gain
+    decode = outcome.figures["pillow_decode_ratio"]
+    if decode.low is None or decode.high is None:  # a loaded machine: one block, and no interval
+        assert "Pillow decodes a JPEG with too few measurements to tell" in outcome.sentence
+    else:
+        unseen = "Pillow decodes a JPEG with no difference seen" in outcome.sentence
+        assert unseen == (decode.low <= 1 <= decode.high)
+    # the headline is what decides whether the claim holds
+    assert outcome.headline == "torch_resize_ratio"

@@ -1,0 +1,314 @@
+"""Lesson 07: the exercise, the counts behind the published time, and its experiments."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from perfkit.base.machine import stamp
+from perfkit.course.experiments import sync_points as experiments
+from perfkit.course.ledger.recording import Context, registered
+from perfkit.course.lessons.lesson_07_sync_points.lesson import (
+    CLASSES,
+    IGNORE,
+    PUBLISHED,
+    crossover,
+    masks,
+    published_step,
+    score_classes,
+)
+from perfkit.course.lessons.lesson_07_sync_points.pictures import (
+    draw_bounds,
+    draw_clocks,
+    draw_crossover,
+)
+from perfkit.course.lessons.lesson_07_sync_points.traffic import work_of
+from perfkit.synclint.find import Sync, Syncs
+from perfkit.synclint.reality import SyncCheck
+
+
+def _right(logits: Any, target: Any) -> Any:
+    bins = target.clamp(max=CLASSES).flatten()
+    right = (logits.argmax(1) == target).flatten().float()
+    zeros = torch.zeros(CLASSES + 1)
+    hits = zeros.scatter_add(0, bins, right)
+    return (hits / zeros.scatter_add(0, bins, torch.ones_like(right)))[:CLASSES]
+
+
+def _by_comparing(logits: Any, target: Any) -> Any:
+    """Another right way: a comparison with every class."""
+    of_class = target[..., None] == torch.arange(CLASSES)
+    right = of_class & (logits.argmax(1) == target)[..., None]
+    return right.sum((0, 1, 2)) / of_class.sum((0, 1, 2))
+
+
+def _slow(logits: Any, target: Any) -> Any:
+    predicted = logits.argmax(1)
+    accuracy = torch.full((CLASSES,), math.nan)
+    for c in torch.unique(target).tolist():
+        if c != IGNORE:
+            accuracy[c] = (predicted[target == c] == c).float().mean().item()
+    return accuracy
+
+
+def _bincount(logits: Any, target: Any) -> Any:
+    bins = target.clamp(max=CLASSES).flatten()
+    right = (logits.argmax(1) == target).flatten().float()
+    hits = torch.bincount(bins, weights=right, minlength=CLASSES + 1)
+    return (hits / torch.bincount(bins, minlength=CLASSES + 1))[:CLASSES].float()
+
+
+def _absent_is_zero(logits: Any, target: Any) -> Any:
+    return _right(logits, target).nan_to_num(0.0)
+
+
+def _ignored_counts(logits: Any, target: Any) -> Any:
+    """What is not labelled falls into the last class."""
+    return _right(logits, target.clamp(max=CLASSES - 1))
+
+
+def _in_place(logits: Any, target: Any) -> Any:
+    return _right(logits, target.clamp_(max=CLASSES))
+
+
+def _with_the_bin(logits: Any, target: Any) -> Any:
+    return torch.zeros(CLASSES + 1)
+
+
+def _by_index_add(logits: Any, target: Any) -> Any:
+    bins = torch.where(target == IGNORE, CLASSES, target).flatten()
+    right = (logits.argmax(1) == target).flatten().float()
+    sums = torch.zeros(2, CLASSES + 1).index_add(1, bins, torch.stack([right, right * 0 + 1]))
+    return sums[0, :CLASSES] / sums[1, :CLASSES]
+
+
+def _of_what_was_predicted(logits: Any, target: Any) -> Any:
+    """Precision, where recall is asked for."""
+    labelled = target != IGNORE
+    bins = torch.where(labelled, logits.argmax(1), CLASSES).flatten()
+    right = (logits.argmax(1) == target).flatten().float()
+    zeros = torch.zeros(CLASSES + 1)
+    hits = zeros.scatter_add(0, bins, right)
+    return (hits / zeros.scatter_add(0, bins, torch.ones_like(right)))[:CLASSES]
+
+
+def _in_per_cent(logits: Any, target: Any) -> Any:
+    return 100 * _right(logits, target)
+
+
+@pytest.mark.parametrize("answer", [_right, _by_comparing, _by_index_add])
+def test_right_answers_pass(answer: Callable[..., Any]) -> None:
+    said = repr(score_classes.check(answer))
+    assert said.startswith("Done"), said
+    assert "no line waits" in said
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda *_: None, "returns nothing yet"),
+        (lambda logits, target: _right(logits, target).tolist(), "not a list"),
+        (lambda logits, target: _right(logits, target).nanmean(), "shape (10,), not ()"),
+        (lambda logits, target: _right(logits, target).nan_to_num().int(), "not torch.int32"),
+        (lambda logits, target: _right(logits, target).double(), "float32, not torch.float64"),
+        (lambda logits, target: _right(logits, target).half(), "float32, not torch.float16"),
+        (_of_what_was_predicted, "has an accuracy of"),
+        (_in_per_cent, "has an accuracy of"),
+        (_with_the_bin, "shape (10,), not (11,)"),
+        (_slow, "the host would wait for a GPU at"),
+        (_bincount, "the host would wait for a GPU at"),
+        (_absent_is_zero, "class 9 has an accuracy of NaN (it does not occur), not 0"),
+        (_ignored_counts, "class 9 has an accuracy of NaN"),
+        (_in_place, "changes the mask"),
+    ],
+)
+def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:
+    said = " ".join(repr(score_classes.check(answer)).split())
+    assert said.startswith("Not yet"), said
+    assert reason in said, said
+
+
+def test_show_names_the_lines_that_wait() -> None:
+    said = repr(score_classes.show(_slow))
+    assert "Lines that wait: 2" in said
+    assert "torch.unique" in said
+    assert "Lines that wait: 0" in repr(score_classes.show(_right))
+
+
+def test_an_answer_that_cannot_be_right_is_still_shown() -> None:
+    assert "it returns tensor([0." in repr(score_classes.show(_with_the_bin))
+    assert "Nothing to see yet" in repr(score_classes.show(lambda *_: None))
+
+
+def test_masks_have_an_absent_class_and_the_density_asked_for() -> None:
+    made = masks(4, 64, 0.25, seed=1)
+    labelled = made != IGNORE
+    assert made.dtype == torch.int64
+    assert abs(labelled.float().mean().item() - 0.25) < 0.02
+    assert set(made.flatten().tolist()) == {*range(CLASSES - 1), IGNORE}
+    assert torch.equal(made, masks(4, 64, 0.25, seed=1))
+    assert bool((masks(1, 8, 0.0) == IGNORE).all())
+
+
+def test_the_published_step_is_counted_by_hand_as_well() -> None:
+    work = work_of(published_step("meta"))
+    pixels = PUBLISHED.batch * PUBLISHED.side**2
+    first, other = (2 * 9 * channels * 10 * pixels for channels in (3, 10))
+    assert work.flops == 2 * first + 33 * other
+    # each tensor once: ten float32 channels, twelve convolutions and their backward passes alone
+    assert work.traffic_bytes > (12 * 2 + 12 * 3) * 10 * 4 * pixels * 0.9
+    compute_ms, traffic_ms = work.least_ms(tflop_per_s=31, gb_per_s=600)
+    assert compute_ms == pytest.approx(32.73, abs=0.01)
+    assert traffic_ms > PUBLISHED.after_ms * 20
+
+
+def test_the_published_step_runs_the_operators_that_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted = work_of(published_step("meta")).operators
+    # what torch chooses by itself on a GPU: one operator for all parameters
+    module = sys.modules[torch.optim.SGD.__module__]
+    monkeypatch.setattr(module, "_default_to_fused_or_foreach", lambda *_, **__: (False, True))
+    assert work_of(published_step("meta")).operators == counted
+
+
+def test_traffic_of_one_operator_is_what_it_reads_and_writes() -> None:
+    x = torch.empty(1000, device="meta")
+    one = work_of(lambda: x.view(10, 100).relu())
+    assert (one.flops, one.traffic_bytes, one.operators) == (0, 8000, 1)
+
+
+def test_the_published_step_trains() -> None:
+    step = published_step("cpu", batch=1, side=8)
+    first = float(step())
+    for _ in range(20):
+        last = float(step())
+    assert last < first
+
+
+def test_the_crossover_lies_between_the_points_around_it() -> None:
+    assert crossover([0.01, 0.1, 1.0], [0.5, 2.0, 8.0]) == pytest.approx(0.1**1.5)
+    # a straggler is shared out among its neighbours: two points of 1 become the pool's mean
+    noisy = crossover([0.001, 0.01, 0.1, 1.0], [0.25, 1.25, 0.2, 4.0])
+    assert noisy == pytest.approx(0.1 * 10 ** (math.log(2) / math.log(8)))
+    assert crossover([0.01, 1.0], [0.5, 0.9]) is None
+    assert crossover([0.01, 1.0], [2.0, 4.0]) is None
+
+
+def test_pictures_say_what_they_show() -> None:
+    figure, words = draw_bounds({"published": 5.4}, {"arithmetic": 32.7}, source="predicted")
+    assert "published: 5.40 ms; arithmetic: at least 32.7 ms" in words
+    assert len(figure.axes) == 1
+    ratios = [SimpleNamespace(ratio=r, low=0.9 * r, high=1.1 * r) for r in (0.5, 2.0)]
+    figure, words = draw_crossover([0.01, 0.1], ratios, 0.0316, source="measured here")
+    assert "1 %: 0.5×, 10 %: 2×" in words
+    assert "equal at about 3 %" in words
+    _, words = draw_crossover([0.01, 0.1], ratios, 0.0987, source="measured here")
+    assert "equal at about 10 %" in words
+    _, words = draw_crossover([0.01, 0.1], ratios, None, source="measured here")
+    assert "never equal" in words
+
+
+def test_the_clocks_are_read_from_the_same_steps() -> None:
+    runs = {
+        "waits": ([(0.0, 100.0), (100.0, 200.0)], 201.0),
+        "does not": ([(0.0, 5.0), (5.0, 9.0)], 200.0),
+    }
+    figure, words = draw_clocks(runs, source="simulated device")
+    assert [one.get_text() for one in figure.axes[0].get_yticklabels()] == ["does not", "waits"]
+    assert "does not: the host has left 2 steps after 9.00 ms" in words
+    assert "reads 4.50 ms a step; a step takes 100 ms" in words
+    assert "waits: the host has left 2 steps after 200 ms" in words
+
+
+def test_on_a_gpu_the_prediction_is_recorded_beside_what_happened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    line = Sync(
+        "train.py", 3, "x[mask]", "why", "instead", 2, "x[mask]", "train.py:3", waited_ms=1.5
+    )
+    seen = Syncs([line])
+
+    def checked(step: Callable[[], object], model: object) -> SyncCheck:
+        step()
+        checks.append(step)
+        happened = seen if len(checks) == 1 else Syncs()
+        return SyncCheck(
+            predicted=happened,
+            happened=happened,
+            agreed=tuple(happened),
+            only_predicted=(),
+            only_happened=tuple(happened[:1]) if len(checks) == 1 else (),
+            elsewhere=(),
+            traced=True,
+            warnings=(),
+            provenance=stamp(),
+        )
+
+    checks: list[object] = []
+    monkeypatch.setattr(experiments, "check_syncs", checked)
+    batch = experiments._Batch(Context(budget_s=0.1, device="cpu", seed=0, folder=tmp_path), n=1)
+
+    def loss() -> torch.Tensor:
+        return batch.each().mean()
+
+    figures = experiments._as_it_happened(batch, loss, loss)
+    value = {name: figure.value for name, figure in figures.items()}
+    assert value["seen_before"] == 2
+    assert value["waited_before"] == 1.5
+    assert value["lines_agreed_before"] == value["lines_only_seen_before"] == 1
+    assert value["elsewhere_before"] == 0
+    assert value["seen_after"] == value["waited_after"] == value["lines_agreed_after"] == 0
+    assert experiments._said_of(figures) == (
+        "; seen there 2 before and 0 after, lines that differ: 1"
+    )
+    assert experiments._said_of({}) == ""
+
+
+def test_a_loss_that_is_kept_after_its_backward_takes_resident_memory() -> None:
+    """Four bytes of tensor, and the nodes of its graph; in a process with a fresh heap."""
+    code = f"import {experiments.__name__} as e; print(e._resident_growth('cpu'))"
+    grown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 2_000 < float(grown.stdout) < 200_000
+
+
+@pytest.mark.parametrize("claim", ["E1", "E2", "E3", "E4", "E5", "E6", "B5", "B6"])
+def test_its_experiments_count_what_they_say(claim: str, tmp_path: Path) -> None:
+    (one,) = registered(claims=[claim], lessons=[experiments._LESSON])
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    outcome = one.run(Context(budget_s=0.5, device=device, seed=0, folder=tmp_path))
+    value = {name: figure.value for name, figure in outcome.figures.items()}
+    kinds = {name: figure.kind for name, figure in outcome.figures.items()}
+    if claim != "E4":  # its direction is a matter of the clock
+        assert outcome.holds == (claim != "E5"), outcome.sentence
+    if claim in ("E1", "E2", "E3"):
+        # two masks and the backward of one of them
+        assert value["waits_before"] == {"E1": 1, "E2": 1, "E3": 3}[claim]
+        assert value["waits_after"] == 0
+        assert kinds["waits_before"] == kinds["waits_after"] == "predicted"
+        assert outcome.headline == ("seen_before" if device == "cuda" else "waits_before")
+    if claim == "E4":
+        assert value["dense_ratio"] > 0
+    if claim == "E5":
+        assert value["flops"] == 1_014_686_023_680
+        assert value["most_ratio"] < 10
+        assert kinds["least_ms"] == "predicted"
+        # without a GPU there is nothing to time: a simulated one would have to be told the answer
+        assert set(kinds.values()) <= {"exact", "predicted"} or device == "cuda"
+        assert "throughput_ratio" not in value or device == "cuda"
+    if claim == "B5":
+        assert value["graph_bytes"] > CLASSES * 4 * 128 * 128  # the scores, at the least
+        assert value["detached_bytes"] == value["after_backward_bytes"] == 4
+        assert value["item_bytes"] == 0
+        assert kinds["after_backward_resident"] == "measured"
+        assert kinds["item_waits"] == "predicted"
+    if claim == "B6":
+        assert (value["fetched_bytes"], value["summed_bytes"]) == (8 * 128 * 128, 8)

@@ -1,0 +1,50 @@
+"""Only the clock is faked."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from perfkit.base.machine.busy import Busy, BusyMark
+from perfkit.measure.drift import Conditions
+
+
+class FakeClock:
+    """A clock that stands still until it is told to go on; it may be told to go back."""
+
+    device = "cpu"
+    resolution_ns = 1
+
+    def __init__(self) -> None:
+        self.ns = 1_000_000
+        self.settled = 0
+
+    def advance_ms(self, duration_ms: float) -> None:
+        self.ns += round(duration_ms * 1e6)
+
+    def now(self) -> int:
+        return self.ns
+
+    def settle(self) -> None:
+        self.settled += 1
+
+    def mark(self) -> int:
+        return self.ns
+
+    def elapsed_ms(self, marks: Sequence[int]) -> list[float]:
+        return [(b - a) / 1e6 for a, b in itertools.pairwise(marks)]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def quiet_machine(monkeypatch) -> None:
+    """Nothing else runs on the machine, whatever does."""
+    quiet = Busy(10.0, 2, 10.0)
+    monkeypatch.setattr(BusyMark, "until_now", lambda self: quiet)
+    monkeypatch.setattr("perfkit.measure.compare.conditions", lambda: Conditions(None, None))

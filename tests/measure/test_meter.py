@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfkit.base.errors import UsageError
+from perfkit.measure.meter import StepMeter
+
+MS = 1_000_000
+
+
+def metered(steps: list[tuple[int, int]], capacity: int = 65_536) -> StepMeter:
+    meter = StepMeter(capacity)
+    t = 0
+    meter.begin(t)
+    for step, wait in steps:
+        meter.wait(wait)
+        t += step
+        meter.end(t)
+    return meter
+
+
+def test_a_step_is_split() -> None:
+    meter = metered([(10 * MS, 4 * MS), (20 * MS, 0)])
+    assert meter.step_ms.tolist() == [10, 20]
+    assert meter.wait_ms.tolist() == [4, 0]
+    assert (meter.n, meter.total_ns, meter.wait_total_ns) == (2, 30 * MS, 4 * MS)
+
+
+def test_waits_of_one_step_add_up() -> None:
+    meter = StepMeter()
+    meter.begin(0)
+    meter.wait(3 * MS)
+    meter.wait(2 * MS)
+    assert meter.end(9 * MS) == (9 * MS, 5 * MS)
+
+
+@given(st.lists(st.tuples(st.integers(-50, 1000), st.integers(-50, 2000)), max_size=80))
+def test_nothing_is_negative_and_no_wait_longer_than_its_step(steps: list[tuple[int, int]]) -> None:
+    meter = metered(steps)
+    assert (meter.step_ms >= 0).all()
+    assert (meter.wait_ms >= 0).all()
+    assert (meter.wait_ms <= meter.step_ms).all()
+
+
+def test_what_lies_between_end_and_begin_belongs_to_no_step() -> None:
+    meter = StepMeter()
+    meter.begin(0)
+    meter.end(5)
+    meter.wait(3)
+    meter.begin(100)
+    assert meter.end(107) == (7, 0)
+
+
+@pytest.mark.parametrize("n", [7, 8, 9, 16, 17, 100, 1000])
+def test_a_full_meter_keeps_an_even_sample_and_exact_sums(n: int) -> None:
+    meter = metered([(i, i // 2) for i in range(n)], capacity=8)
+    assert meter.n == n
+    assert meter.total_ns == sum(range(n))
+    assert meter.wait_total_ns == sum(i // 2 for i in range(n))
+    kept = meter.numbers
+    assert len(kept) <= 8
+    assert np.array_equal(meter.step_ms * 1e6, kept)  # step i took i ns: the right ones are kept
+    assert np.array_equal(kept, np.arange(0, n, meter.stride)[: len(kept)])
+    assert n - kept[-1] <= meter.stride
+
+
+def test_since_gives_the_kept_steps_from_a_number_on() -> None:
+    meter = metered([(i, 0) for i in range(20)], capacity=8)
+    numbers, step_ms, wait_ms = meter.since(9)
+    assert meter.stride == 4
+    assert numbers.tolist() == [12, 16]
+    assert (step_ms * 1e6).tolist() == [12, 16]
+    assert wait_ms.tolist() == [0, 0]
+    assert meter.since(20)[0].tolist() == []
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 7])
+def test_capacity_must_be_even(capacity: int) -> None:
+    with pytest.raises(UsageError, match="capacity"):
+        StepMeter(capacity)

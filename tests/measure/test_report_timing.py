@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from perfkit import show
+from perfkit.measure.compare import compare
+from perfkit.measure.run import WatchedRun
+from perfkit.measure.summary import summarize
+from perfkit.show.run_picture import alternative, bundle, png
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def run(clock) -> WatchedRun:
+    watched = WatchedRun([torch.zeros(4)] * 60, now=clock.now, name=EVIL)
+    for _ in watched:
+        clock.advance_ms(10)
+    return watched
+
+
+def test_a_summary_is_one_line_with_unit_and_spread() -> None:
+    text = str(summarize([10, 11, 12, 11, 10, 11, 12, 10]))
+    assert text == "11.0 ms [10.0 ms, 12.0 ms] (95 % interval), n=8, all from 10.0 ms to 12.0 ms"
+    assert str(summarize([2.0] * 8, unit="µs")).startswith("2.00 µs")
+    assert str(summarize([2.0] * 8, unit="samples")).startswith("2.00 samples")
+
+
+def test_a_comparison_shows_both_arms_ratio_and_provenance(clock) -> None:
+    c = compare(lambda: clock.advance_ms(20), lambda: clock.advance_ms(10), clock=clock)
+    text = str(c)
+    for part in ("20.0 ms", "10.0 ms", "2.00×", "6 blocks", "measured here", c.sentence[:40]):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 96
+
+
+def test_names_of_user_code_are_escaped(clock, run) -> None:
+    c = compare(
+        lambda: clock.advance_ms(20), lambda: clock.advance_ms(10), clock=clock, names=(EVIL, "b")
+    )
+    for shown in (c._repr_html_(), run.summary._repr_html_(), bundle(run.summary)["text/html"]):
+        assert EVIL not in shown
+        assert "&lt;script&gt;" in shown
+    # the control that copies is the only script
+    assert bundle(run.summary)["text/html"].count("<script") == 1
+
+
+def test_a_run_shows_verdict_share_memory_and_what_watching_cost(run) -> None:
+    text = show.text(run.summary)
+    for part in ("Not data-bound", "step, median", "10.0 ms", "data wait", "resident", "Watching"):
+        assert part in text
+    assert max(map(len, text.splitlines())) <= 96
+
+
+def test_an_empty_run_shows_too() -> None:
+    empty = WatchedRun([])
+    list(empty)
+    assert "gave no batch" in str(empty.summary)
+    assert "gave no batch" in empty.summary._repr_html_()
+    assert "<img" not in bundle(empty.summary)["text/html"]
+
+
+def test_the_picture_is_a_png_with_words(run) -> None:
+    assert png(run.summary).startswith(b"\x89PNG")
+    assert "median step 10.0 ms" in alternative(run.summary)
+    html = bundle(run.summary)["text/html"]
+    assert 'src="data:image/png;base64,' in html
+    assert 'alt="Step time and data wait of' in html
+
+
+def test_text_and_html_need_no_matplotlib() -> None:
+    code = (
+        "import sys; from perfkit.measure.run import WatchedRun\n"
+        "run = WatchedRun(range(50))\nfor _ in run: pass\n"
+        "str(run.summary); run.summary._repr_html_()\n"
+        "assert not {'matplotlib', 'torch', 'IPython', 'ipywidgets'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_first_screen_is_the_sentence_and_one_note(clock, quiet_machine) -> None:
+    random = np.random.default_rng(0)
+
+    def noisy() -> None:
+        clock.advance_ms(1000 * float(random.lognormal(0, 0.5)))
+
+    c = compare(noisy, noisy, clock=clock, budget_s=20)
+    assert len(c.warnings) == 1
+    page = show.html(c)
+    assert show.text(c).count("Note:") == 1
+    assert page.index("pk-verdict") < page.index("<details>") < page.index("<table>")
+    assert page.index("</table>") < page.index("</details>")

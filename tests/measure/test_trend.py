@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from perfkit.measure._student import t_quantile
+from perfkit.measure.trend import trend
+
+
+# Fisher and Yates' table, two-sided
+@pytest.mark.parametrize(
+    ("confidence", "freedom", "t"),
+    [
+        (0.95, 1, 12.706),
+        (0.95, 2, 4.303),
+        (0.95, 3, 3.182),
+        (0.95, 10, 2.228),
+        (0.95, 120, 1.980),
+        (0.99, 5, 4.032),
+        (0.95, 100_000, 1.960),
+    ],
+)
+def test_t_quantiles_are_those_of_the_tables(confidence: float, freedom: int, t: float) -> None:
+    assert t_quantile(confidence, freedom) == pytest.approx(t, abs=6e-4)
+
+
+def test_slope_is_exact_on_a_line_and_untouched_by_outliers() -> None:
+    values = 100 + 2.0 * np.arange(200)
+    values[::17] *= 50
+    found = trend(values)
+    assert found is not None
+    assert found.slope == pytest.approx(2.0, rel=0.02)
+    assert found.low <= found.slope <= found.high
+    assert found.clear
+
+
+def test_x_counts() -> None:
+    x = np.array([0, 1, 5, 6, 7, 20, 30, 31, 32, 50, 70, 100], dtype=float)
+    found = trend(3 * x, x)
+    assert found is not None
+    assert found.slope == pytest.approx(3)
+    assert found.change == pytest.approx(300)
+
+
+def test_one_jump_is_no_trend() -> None:
+    found = trend(np.r_[np.full(100, 10.0), np.full(100, 15.0)])
+    assert found is not None
+    assert not found.clear
+
+
+def test_too_few_points_or_no_range_say_nothing() -> None:
+    assert trend([1.0, 2.0, 3.0]) is None
+    assert trend(np.arange(20.0), np.full(20, 3.0)) is None
+
+
+def test_relative_change_is_against_the_start() -> None:
+    found = trend(np.linspace(10, 12, 400))
+    assert found is not None
+    assert found.relative == pytest.approx(0.2, abs=0.005)
+    assert set(found.to_dict()) == {"slope", "low", "high", "change", "relative", "clear"}

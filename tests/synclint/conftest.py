@@ -1,0 +1,95 @@
+"""A GPU that is played: torch's warnings, and calls of the CUDA runtime put into the trace."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from perfkit.synclint import tracer
+from perfkit.synclint.watch import Watch
+
+WARNING = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:147.)"
+
+
+# torch's warnings come out of torch's own frames: this function is compiled as one of them
+WAIT = """
+def wait(gpu):
+    if gpu.modes[-1] == "warn":
+        warnings.warn(message, stacklevel=1)
+"""
+_names: dict[str, Any] = {"warnings": warnings, "message": WARNING}
+exec(compile(WAIT, str(Path(torch.__file__).with_name("_fake_gpu.py")), "exec"), _names)
+
+
+def _encloses(outer: dict[str, Any], inner: dict[str, Any]) -> bool:
+    return (
+        outer is not inner
+        and outer["name"] == inner["name"]
+        and outer["ts"] <= inner["ts"]
+        and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"]
+    )
+
+
+class FakeGpu:
+    """Plays `torch.cuda`'s debug mode, whose waits are warnings, as torch raises them.
+
+    Attributes:
+        traces: operators under which the trace shows a wait, with its copy (``""`` for none).
+            Where it is empty the profiler sees no runtime calls, as without CUPTI.
+    """
+
+    wait = _names["wait"]
+
+    def __init__(self) -> None:
+        self.modes: list[object] = [0]
+        self.traces: dict[str, str] = {}
+
+    def trace(self, raw: bytes) -> bytes:
+        """The trace as a GPU's profiler would have recorded it."""
+        data = json.loads(raw)
+        events = data["traceEvents"]
+        named = [e for e in events if e.get("ph") == "X" and e["name"] in self.traces]
+        for number, event in enumerate(named):
+            # what passes a dispatch mode stands there twice; the kernel is in the inner one
+            if any(_encloses(event, other) for other in named):
+                continue
+            copy = self.traces[event["name"]]
+            args = {"External id": event["args"].get("External id", -1), "correlation": number}
+            length = event["dur"]
+            where = {"ph": "X", "pid": event["pid"], "tid": event["tid"], "args": args}
+            wait = {**where, "cat": "cuda_runtime", "name": "cudaStreamSynchronize"}
+            events.append({**wait, "ts": event["ts"] + 0.5 * length, "dur": 0.25 * length})
+            if copy:
+                call = {**where, "cat": "cuda_runtime", "name": "cudaMemcpyAsync"}
+                events.append({**call, "ts": event["ts"] + 0.1 * length, "dur": 0.25 * length})
+                moved = {**where, "cat": "gpu_memcpy", "name": copy, "pid": 0, "tid": 7}
+                events.append({**moved, "ts": event["ts"] + 0.2 * length, "dur": 0.1 * length})
+        return json.dumps(data).encode()
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
+    fake = FakeGpu()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: fake.modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", fake.modes.append)
+    # the tensors stay on the CPU: say that one on the GPU came along
+    monkeypatch.setattr(Watch, "saw_cuda", True, raising=False)
+    init = Watch.__init__
+
+    def started(self: Watch, model: nn.Module | None = None, **more: Any) -> None:
+        init(self, model, **more)
+        self.saw_cuda = True
+
+    monkeypatch.setattr(Watch, "__init__", started)
+    raw_trace = tracer.raw_trace
+    monkeypatch.setattr(tracer, "raw_trace", lambda profile: fake.trace(raw_trace(profile)))
+    yield fake
+    assert fake.modes[-1] == 0

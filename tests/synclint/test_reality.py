@@ -1,0 +1,96 @@
+"""Prediction against what torch reports on a GPU, with a GPU that is played by warnings."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from perfkit.base.errors import MissingError
+from perfkit.synclint import reality
+from perfkit.synclint.find import Syncs
+from perfkit.synclint.reality import SyncCheck, check_syncs, lint
+
+
+def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
+    net = nn.Linear(3, 2)
+
+    def step() -> None:
+        y = net(torch.randn(4, 3))
+        y.sum().item(), gpu.wait()
+        y.tolist()
+        torch.ones(1, device=y.device), gpu.wait()
+        torch.cuda.empty_cache()
+
+    check = check_syncs(step)
+    assert isinstance(check, SyncCheck)
+    assert [s.code for s in check.agreed] == [
+        "y.sum().item(), gpu.wait()",
+        "torch.cuda.empty_cache()",
+    ]
+    assert [s.code for s in check.only_predicted] == ["y.tolist()"]
+    assert [s.code for s in check.only_happened] == ["torch.ones(1, device=y.device), gpu.wait()"]
+    assert "pinned memory" in check.only_happened[0].why
+    assert check.sentence == (
+        "The host waited on 3 lines: 2 as predicted, 1 that were not; "
+        "1 predicted that did not happen."
+    )
+    assert check.provenance.kind == "measured here"
+    data = json.loads(json.dumps(check.to_dict()))
+    assert len(data["only_predicted"]) == len(data["only_happened"]) == 1
+    assert "Predicted, and did not happen here: 1" in str(check)
+    assert "pk-report" in check._repr_html_()
+
+
+def test_full_agreement_is_said(gpu: Any) -> None:
+    net = nn.Linear(3, 2)
+
+    def step() -> None:
+        net(torch.randn(4, 3)).sum().item(), gpu.wait()
+
+    assert check_syncs(step).sentence == "The host waited on 1 line, all of them as predicted."
+
+
+def test_the_debug_mode_is_put_back_whatever_happens(gpu: Any) -> None:
+    def step() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lint(step)
+    assert gpu.modes == [0, "warn", 0]
+
+
+def test_other_warnings_take_their_way(gpu: Any) -> None:
+    with pytest.warns(UserWarning, match="mine"):
+        lint(lambda: warnings.warn("mine", stacklevel=1))
+
+
+def test_without_a_gpu_it_says_what_to_use_instead() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(MissingError, match="find_syncs predicts"):
+        check_syncs(lambda: None)
+    assert isinstance(lint(lambda: None), Syncs)
+
+
+@pytest.mark.gpu
+def test_on_a_real_gpu() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    net = nn.Linear(3, 2).cuda()
+    x = torch.randn(4, 3, device="cuda")
+
+    def step() -> None:
+        y = net(x)
+        y[y > 0].sum().backward()
+        y.sum().item()
+        y.detach().cpu()
+
+    check = reality.check_syncs(step)
+    assert len(check.agreed) == 3
+    assert not check.only_predicted
+    assert not check.only_happened
