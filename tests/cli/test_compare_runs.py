@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gzip
 import json
+import os
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from perfkit.base import files
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import stamp
 from perfkit.cli import main
@@ -182,6 +188,79 @@ def test_bad_input_is_exit_code_2_and_one_line(stored, tmp_path, capsys, content
         assert said.err.startswith("perfkit: ")
         assert len(said.err.splitlines()) == 1, said.err
         assert words in said.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("folder", "Is a directory"),
+        ("pipe without a writer", "nothing came through this pipe"),
+        ("pipe without an end", "the pipe holds more than"),
+        ("device", "it is a device"),
+        ("larger than memory", "it is larger than 1.00 GiB"),
+        ("cut in its only line", "cut off in the writing"),
+        ("not text", "is not a run"),
+        ("compressed", "is not a run"),
+    ],
+)
+def test_what_is_no_store_ends_in_one_line_and_at_once(
+    stored, tmp_path, capsys, monkeypatch, kind, words
+) -> None:
+    a = stored("a.jsonl", several({"x": 1}, 10))
+    odd = tmp_path / "odd.jsonl"
+    monkeypatch.setattr(files, "SILENT_PIPE_S", 0.2)
+    writer = None
+    if kind == "folder":
+        odd.mkdir()
+    elif kind == "device":
+        odd = Path("/dev/zero")
+    elif kind.startswith("pipe"):
+        os.mkfifo(odd)
+        if kind == "pipe without an end":
+            monkeypatch.setattr(store, "_MOST_BYTES", 2**20)
+            writer = threading.Thread(target=_write_on, args=(odd,), daemon=True)
+            writer.start()
+    else:
+        whole = Path(a).read_bytes()
+        odd.write_bytes(
+            {
+                "larger than memory": b"",
+                "cut in its only line": whole[: whole.index(b"\n") // 2],
+                "not text": bytes(range(256)) * 40 + b"\n",
+                "compressed": gzip.compress(whole) + b"\n",
+            }[kind]
+        )
+        if kind == "larger than memory":
+            os.truncate(odd, 2**42)  # a hole: it takes no room on the disk
+    try:
+        assert main(["compare-runs", a, str(odd)]) == 2
+    finally:
+        if writer is not None:
+            writer.join()
+    said = capsys.readouterr()
+    assert not said.out
+    assert len(said.err.splitlines()) == 1, said.err
+    assert said.err.startswith("perfkit: ")
+    assert words in said.err
+
+
+def _write_on(pipe: Path) -> None:
+    """Write into a pipe until nobody reads it any more."""
+    with contextlib.suppress(BrokenPipeError), pipe.open("wb", buffering=0) as end:
+        while True:
+            end.write(b"{}\n" * 4096)
+
+
+def test_a_store_through_a_pipe_is_read(stored, tmp_path) -> None:
+    a = stored("a.jsonl", several({"x": 1}, 10))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(Path(a).read_bytes()))
+    writer.start()
+    try:
+        assert compare_runs(a, pipe).matched[0].n_after == 4
+    finally:
+        writer.join()
 
 
 def test_nothing_in_common_and_a_wrong_margin_are_bad_input(stored, capsys) -> None:

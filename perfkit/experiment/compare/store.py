@@ -13,6 +13,7 @@ whatever the run printed. To share results, ``save()`` the sweep.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from typing import Any
 
 from perfkit.base.errors import StoreError
 from perfkit.base.files import read_pipe
+from perfkit.base.words import fmt_bytes
 from perfkit.experiment.compare._identity import Identity
 from perfkit.experiment.compare._saved import run_of, saved
 from perfkit.experiment.process.result import RunResult
@@ -34,6 +36,9 @@ __all__ = ["SCHEMA", "Line", "Store", "read"]
 
 #: The schema of every line; any other is refused.
 SCHEMA = "perfkit.run/1"
+
+# A run with its curve is some 100 kB, so this is thousands of runs: a larger file is no store.
+_MOST_BYTES = 2**30
 
 # What an experiment relies on when it resumes.
 _NUMBERS_OF = {"ab": ("block", "which", "a_ms", "b_ms", "took_s"), "sweep": ("round",)}
@@ -63,8 +68,8 @@ def read(path: str | os.PathLike[str]) -> tuple[tuple[Line, ...], tuple[str, ...
     """
     place = _place(path)
     try:
-        piped = read_pipe(place)
-        data = place.read_bytes() if piped is None else piped
+        piped = read_pipe(place, at_most=_MOST_BYTES)
+        data = _whole(place) if piped is None else piped
     except OSError as error:
         raise StoreError(f"cannot read {place}: {error.strerror or error}") from error
     whole, torn = _split(place, data)
@@ -136,7 +141,7 @@ class Store:
         if not self.path.is_file():
             raise StoreError(f"{self.path} is not a regular file: give another one for the store")
         try:
-            data = self.path.read_bytes()
+            data = _whole(self.path)
             whole, torn = _split(self.path, data)
             lines = _lines(self.path, whole)
             for line in lines:
@@ -185,6 +190,17 @@ def _place(path: Any) -> Path:
     if not place.name or "\0" in place.name:
         raise StoreError(f"{path!r:.80} is not a file name: give one for the store")
     return place
+
+
+def _whole(path: Path) -> bytes:
+    """What the file holds.
+
+    Raises:
+        OSError: it cannot be read, or is too large for a store.
+    """
+    if path.stat().st_size > _MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {fmt_bytes(_MOST_BYTES)}, so no store")
+    return path.read_bytes()
 
 
 def _split(path: Path, data: bytes) -> tuple[bytes, bytes]:
