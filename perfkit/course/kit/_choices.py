@@ -1,7 +1,7 @@
-"""Lettered answers to click on, where a notebook's front end is there to show them.
+"""Lettered answers to click on, if there is a notebook front end.
 
-The widget is made when it is first shown in a kernel: plain Python and a terminal never import
-ipywidgets for it. Everything that can be clicked can be called as well.
+The widget is created when first shown in a kernel: plain Python and a terminal never import
+ipywidgets for it. Everything that can be clicked can also be called.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class Choices:
-    """A question's answers as radio buttons with one button that settles on one.
+    """The answers to a question as radio buttons, with one button to submit.
 
     Args:
-        question: its legend.
-        answers: text by letter.
-        button: what the button says.
-        chosen: called with a letter and a percentage or None when the button is pressed; what it
-            raises as a UsageError is shown.
-        sure: the percentages to choose from for "how sure"; empty where that is not asked.
-        unfolds: whether settling on one opens the folded outputs below, where the page allows it.
+        question: the legend.
+        answers: letter → text.
+        button: the button's label.
+        chosen: called with a letter and a percentage or None when the button is pressed; a
+            UsageError that it raises is shown.
+        sure: the percentages for "how sure are you"; empty to skip that question.
+        unfolds: whether submitting opens the folded outputs below, if the page allows it.
     """
 
     def __init__(
@@ -69,14 +69,13 @@ class Choices:
         picked: str | None = None,
         marks: Mapping[str, tuple[str, str]] | None = None,
     ) -> None:
-        """Show what became of a choice, in every view of the widget.
+        """Show the outcome of a choice in every view of the widget.
 
         Args:
-            status: one sentence or two.
+            status: one or two sentences.
             open: whether another answer may be chosen.
-            picked: the letter that is marked as chosen.
-            marks: for a letter, its kind (``"right"``, ``"wrong"``, ``"mine"``) and the words
-                beside it.
+            picked: the letter to mark as chosen.
+            marks: letter → its kind (``"right"``, ``"wrong"``, ``"mine"``) and the words beside it.
         """
         self._state = {
             "turn": self._state["turn"] + 1,
@@ -89,14 +88,14 @@ class Choices:
             self._widget.state = self._state
 
     def view(self) -> dict[str, Any]:
-        """The MIME part that shows the widget; empty without a front end."""
+        """The widget's MIME bundle; empty without a front end."""
         if not _has_front_end():
             return {}
         if self._widget is None:
             self._widget = _widget_class()(fixed=self._fixed, state=self._state)
             self._widget.on_msg(self._on_message)
         data = self._widget._repr_mimebundle_()
-        # older versions of ipywidgets give the parts alone, newer ones with their metadata
+        # older versions of ipywidgets return only the parts, newer ones also their metadata
         parts = data[0] if isinstance(data, tuple) else data
         return {_VIEW: parts[_VIEW]} if parts and _VIEW in parts else {}
 
@@ -109,11 +108,11 @@ class Choices:
 
 
 def checked_answers(what: str, question: Any, answers: Any) -> dict[str, str]:
-    """The answers by letter.
+    """Check the question and its answers; return the answers by letter.
 
     Raises:
-        UsageError: the question is no text, or the answers are no mapping of at least two texts,
-            each with a letter that is not empty.
+        UsageError: the question is not a text, or the answers are not a mapping of at least two
+            texts, each with a non-empty letter.
     """
     if not isinstance(question, str):
         raise UsageError(f"a {what} needs a question in words, not {question!r:.60}")
@@ -130,7 +129,7 @@ def checked_answers(what: str, question: Any, answers: Any) -> dict[str, str]:
 
 
 def checked_letter(letter: Any, answers: Mapping[str, str]) -> str:
-    """The letter.
+    """Check that an answer has this letter and return it.
 
     Raises:
         UsageError: no answer has it.
@@ -141,7 +140,7 @@ def checked_letter(letter: Any, answers: Mapping[str, str]) -> str:
 
 
 def _has_front_end() -> bool:
-    """Whether this Python is a Jupyter kernel: a script, a terminal and a worker are none."""
+    """Whether this Python is a Jupyter kernel, not a script, terminal or worker."""
     kernelbase = sys.modules.get("ipykernel.kernelbase")
     return kernelbase is not None and bool(kernelbase.Kernel.initialized())
 
@@ -154,7 +153,7 @@ def _widget_class() -> Any:
     style = _STYLE.read_text(encoding="utf-8") + (_FRONT / "choices.css").read_text("utf-8")
 
     class ChoicesWidget(anywidget.AnyWidget):  # type: ignore[misc]
-        """``fixed`` is the question, ``state`` what became of it; letters come as messages."""
+        """``fixed`` is the question, ``state`` its outcome; letters arrive as messages."""
 
         _esm = (_FRONT / "choices.js").read_text(encoding="utf-8")
         _css = style

@@ -1,18 +1,19 @@
-"""Which files are the course: one list for the wheel that ships them and for who copies them.
+"""The files of the course: one list for building the wheel and for copying the course.
 
-The build hook loads this file by its path, before perfkit can be imported: standard library only.
+The build hook loads this file by path, before perfkit can be imported, so it uses only the standard
+library.
 """
 
 from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
-#: Where the wheel keeps the course, in the package's folder.
+#: Where the wheel keeps the course, inside the package folder.
 SHIPPED = "_course"
 
 _FOLDERS = ("notebooks", "data")
 _ENDINGS = (".ipynb", ".md", ".py", ".json")
-# made on the reader's disk, or pictures of the repository's own front page
+# generated on the reader's disk, or pictures for the repository's README
 _LEFT_OUT = ("generated", "pictures", "__pycache__")
 
 

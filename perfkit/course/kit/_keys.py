@@ -1,6 +1,6 @@
-"""The right answer to each lesson's guess, and what the lesson measured that shows it.
+"""The right answer to each lesson's guess, and the measurement that shows it.
 
-The keys are here so that no notebook gives one away: its last cell is ``guess.score()``.
+The keys are here so that no notebook gives one away: its last cell is just ``guess.score()``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Key:
 
     Attributes:
         right: the letter of the right answer.
-        because: what the lesson measured; empty where the lesson's own figures say it.
+        because: what the lesson measured; empty if the lesson's own figures show it.
     """
 
     right: str

@@ -1,4 +1,4 @@
-"""Links of a page that leaves its folder of notebooks: to other pages, or to nothing."""
+"""Rewrite the links of a page that moves out of the notebooks' folder."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _OUTSIDE = ("http", "https", "mailto")
 
 
 def relink(html: str, source: str, page: str, pages: Mapping[str, str]) -> str:
-    """The page with links that work where it is now.
+    """The page with links that work in its new place.
 
-    A link to a notebook that has a page leads to that page. One to any other file of the course
-    loses its address and keeps its words. Links to the outside and within the page stay. Anything
-    else than a link may only bring its own data along.
+    A link to a notebook that has a page leads to that page. A link to any other file of the course
+    loses its address and keeps its text. External links and links within the page stay. Anything
+    other than a link may only use embedded data.
 
     Args:
-        html: of the page.
-        source: where its notebook is, relative to the folder of notebooks, ``"/"`` between.
-        page: where the page is in the site, likewise.
-        pages: for each notebook, the page that it has.
+        html: the page.
+        source: path of its notebook relative to the notebooks' folder, with ``"/"``.
+        page: path of the page in the site, likewise.
+        pages: notebook → page.
     """
 
     def new_address(tag: str, address: str) -> str | None:
@@ -54,7 +54,7 @@ def relink(html: str, source: str, page: str, pages: Mapping[str, str]) -> str:
             old = Markup(attribute.group(2).strip("\"'")).unescape().strip()
             try:
                 address = new_address(tag.lower(), old)
-            except ValueError:  # not an address at all
+            except ValueError:  # not an address
                 address = None
             if address == old:
                 return attribute.group(0)

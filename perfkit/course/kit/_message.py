@@ -1,4 +1,4 @@
-"""What a lesson says to its reader: a title, a few lines and a list, as text and as HTML."""
+"""A message to the reader of a lesson: a title, a few lines and a list, as text and HTML."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Message:
         title: one line.
         lines: paragraphs under it.
         items: list entries under those.
-        folds: what the reader opens when they want it, as summary and text, each inside the one
-            before. The page alone has them: in plain text a call gives the same.
+        folds: folded parts as (summary, text), each nested in the one before. Only HTML has them;
+            in plain text, a call shows the same.
     """
 
     title: str

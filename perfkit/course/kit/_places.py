@@ -13,9 +13,9 @@ _START = "00-start-here.ipynb"
 
 
 def clone_folder() -> Path | None:
-    """The clone, or copy of the course, that the working directory or this package is in.
+    """The clone or copy of the course that contains the working directory or this package.
 
-    What the installed package ships is neither: nothing is written there.
+    The course inside an installed package does not count: nothing is written there.
     """
     package = Path(perfkit.__file__).resolve().parent
     try:
@@ -29,13 +29,13 @@ def clone_folder() -> Path | None:
 
 
 def shipped_course() -> Path | None:
-    """The course that the installed package carries, to be read only; None in a clone."""
+    """The read-only course inside the installed package; None in a clone."""
     course = Path(perfkit.__file__).resolve().parent / SHIPPED
     return course if course.is_dir() else None
 
 
 def data_folder() -> Path:
-    """Where generated data is: ``$PERFKIT_DATA``, else the clone's, else the user's cache."""
+    """The folder of generated data: ``$PERFKIT_DATA``, else the clone's, else the user's cache."""
     told = os.environ.get("PERFKIT_DATA")
     if told:
         return Path(told).expanduser()
@@ -50,8 +50,8 @@ def notebooks_folder() -> Path:
     """The folder of the lessons.
 
     Raises:
-        MissingError: there is none: perfkit was installed without its repository, and the
-            working directory is in no copy of the course.
+        MissingError: there is none: perfkit was installed without its repository, and the working
+            directory is not in a copy of the course.
     """
     clone = clone_folder()
     if clone is None or not (clone / "notebooks" / _START).is_file():
@@ -63,7 +63,7 @@ def notebooks_folder() -> Path:
 
 
 def lesson_path(name: str) -> Path:
-    """The notebook of a lesson, given as ``"00"``, ``"00-start-here"``, or a path to any notebook.
+    """The notebook of a lesson such as ``"00"`` or ``"00-start-here"``, or a path to a notebook.
 
     Raises:
         MissingError: there is no such lesson, or no lessons at all.

@@ -1,7 +1,7 @@
-"""Numbers in the prose of notebooks that a record backs: ``<data value="A9.x">5.0×</data>``.
+"""Numbers in notebook prose that are backed by a record: ``<data value="A9.x">5.0×</data>``.
 
-The words between the tags begin or end with the number; what follows it is its unit. A second
-attribute, ``data-device="cuda"`` (or ``"cpu"``), binds it to records of one kind of device.
+The text between the tags begins or ends with the number, followed by its unit. A second attribute,
+``data-device="cuda"`` (or ``"cpu"``), binds it to records of one kind of device.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCALES = (
     {"1": 1.0, "%": 0.01},
     {"×": 1.0, "x": 1.0, "times": 1.0, "-fold": 1.0},
 )
-_ROUND = 1e-9  # of the number itself: the last digits of a float
+_ROUND = 1e-9  # relative to the number: the last digits of a float
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Bound:
     """A number in prose and the key of the figure that backs it.
 
     Attributes:
-        place: notebook and cell, for a message.
-        key: as in ``"A9.bytes_ratio"``; empty where the tag names none.
+        place: notebook and cell, for messages.
+        key: such as ``"A9.bytes_ratio"``; empty if the tag has none.
         device: ``"cpu"``, ``"cuda"`` or empty.
-        text: the words between the tags.
+        text: the text between the tags.
     """
 
     place: str
@@ -60,7 +60,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A number in prose that no record backs, and why not."""
+    """A number in prose that no record backs, and the reason."""
 
     bound: Bound
     reason: str
@@ -70,14 +70,14 @@ class Disagreement:
 
 
 def disagreements(notebooks: Iterable[Path], *, folders: Iterable[Path]) -> list[Disagreement]:
-    """Every number in these notebooks' prose that the records do not back.
+    """All numbers in these notebooks' prose that the records do not back.
 
-    An exact figure must agree with any record of it, at the precision that the prose shows. Any
-    other must lie within the interval of the newest record, or be its rounding.
+    An exact figure must agree with every record of it at the precision shown in the prose. Any
+    other figure must be within the interval of the newest record, or be its rounded value.
 
     Args:
         notebooks: notebook files.
-        folders: of records.
+        folders: folders of records.
 
     Raises:
         UsageError: a notebook cannot be read.
@@ -93,10 +93,10 @@ def disagreements(notebooks: Iterable[Path], *, folders: Iterable[Path]) -> list
 
 
 def bound_numbers(notebook: Path) -> list[Bound]:
-    """The bound numbers in the Markdown cells of a notebook, in order; code is left out.
+    """The bound numbers in a notebook's Markdown cells, in order; code cells are ignored.
 
     Raises:
-        UsageError: it cannot be read as a notebook.
+        UsageError: the file cannot be read as a notebook.
     """
     try:
         cells = json.loads(notebook.read_bytes())["cells"]
@@ -125,7 +125,7 @@ def _bound_in(text: str, place: str) -> list[Bound]:
 
 
 def _wrong(bound: Bound, records: Records) -> str:
-    """Why no record backs it; empty where one does."""
+    """Why no record backs it; empty if one does."""
     claim, _, name = bound.key.partition(".")
     if not claim or not name:
         return 'it is not written <data value="CLAIM.name">…</data>'
@@ -149,7 +149,7 @@ def _wrong(bound: Bound, records: Records) -> str:
 
 
 def _differs(text: str, figure: Figure) -> str:
-    """How the prose's number differs from the figure; empty where it does not."""
+    """How the number in the prose differs from the figure; empty if it does not."""
     number = _NUMBER.search(text)
     if number is None:
         return "there is no number in it"
@@ -159,7 +159,7 @@ def _differs(text: str, figure: Figure) -> str:
     part = number["part"] or ""
     said = float(re.sub(r"[^0-9]", "", number["whole"]) + part)
     said = -said if number["sign"] else said
-    # half of the last digit shown
+    # half a unit of the last digit shown
     precision = 0.5 * 10.0 ** -max(len(part) - 1, 0)
     recorded = figure.value / factor
     if abs(recorded - said) <= precision + _ROUND * abs(recorded):
@@ -172,7 +172,7 @@ def _differs(text: str, figure: Figure) -> str:
 
 
 def _factor(rest: str, unit: str) -> float | None:
-    """By what a number in the prose's unit is multiplied to be in the record's; None: cannot be."""
+    """The factor from the prose's unit to the record's; None if they do not convert."""
     words = rest.strip(" *_.,;:)\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}")
     if words in ("", unit):
         return 1.0
@@ -182,7 +182,7 @@ def _factor(rest: str, unit: str) -> float | None:
             known = first if first in scale else words
             if known in scale:
                 return scale[known] / scale[unit]
-            # a plain number may be followed by what it counts, but by no unit of another kind
+            # a plain number may be followed by what it counts, but not by another unit
             foreign = any(first in other for other in _SCALES)
             return 1.0 if unit == "1" and not foreign else None
     return None

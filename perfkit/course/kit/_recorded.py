@@ -1,4 +1,4 @@
-"""Where recorded results are, and which claims the course teaches."""
+"""Where recorded results are stored, and which claims the course teaches."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ __all__ = ["recorded_folder", "recorded_folders", "taught_claims"]
 
 
 def recorded_folder() -> Path:
-    """Where new records go: ``data/recorded`` of the clone, else the user's data folder."""
+    """The folder for new records: ``data/recorded`` of the clone, else the user's data folder."""
     clone = clone_folder()
     return clone / "data" / "recorded" if clone is not None else data_folder() / "recorded"
 
 
 def recorded_folders() -> list[Path]:
-    """Where records are looked for: the clone's, the user's own, else the wheel's."""
+    """The folders to search for records: the clone's, the user's, else the wheel's."""
     own = data_folder() / "recorded"
     here = recorded_folder()
     places = [here, own]
     shipped = shipped_course()
-    # a copy of the course has the same records: they would count twice
+    # a copy of the course has the same records, which would count twice
     if shipped is not None and clone_folder() is None:
         places.append(shipped / "data" / "recorded")
     return [folder for folder in dict.fromkeys(places) if folder.is_dir()]
 
 
 def taught_claims() -> Mapping[str, tuple[str, ...]] | None:
-    """The lessons that list each claim in their notebook's metadata, by claim id.
+    """Claim id → lessons that list it in their notebook's metadata.
 
-    A notebook that cannot be read teaches nothing. ``None`` where there are no notebooks at all.
+    An unreadable notebook teaches nothing. ``None`` if there are no notebooks.
     """
     try:
         paths = lessons()

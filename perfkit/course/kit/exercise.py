@@ -1,4 +1,4 @@
-"""An exercise: hints in steps, a look at what the reader wrote, and a check of facts, not times."""
+"""An exercise: graded hints, a view of the reader's answer, and a check of facts, not times."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ __all__ = ["Exercise", "NotYet"]
 _CALLS = "To look at your answer: .show(answer); to check it: .check(answer); for a hint: .hint()."
 
 
-class NotYet(Exception):  # noqa: N818 - it is no error, the reader is on the way
-    """What the reader wrote does not meet the spec yet; the message says why."""
+class NotYet(Exception):  # noqa: N818 - not an error: the reader is on the way
+    """The answer does not meet the spec yet; the message says why."""
 
 
 class Exercise:
     """One exercise of a lesson.
 
-    Shown, it is its title and its spec; on a page the hints open one inside the other.
+    Displayed, it shows the title and the spec; in HTML also the hints, nested folds.
 
     Args:
         title: one line.
-        spec: what the answer must do, one requirement a line.
-        hints: the first one vague, the last one nearly the solution.
-        show: takes what the reader wrote, gives what there is to see of it.
-        check: takes what the reader wrote, gives the facts that hold, one a line; raises
+        spec: what the answer must do, one requirement per line.
+        hints: from vague to nearly the solution.
+        show: takes the answer, returns a view of it.
+        check: takes the answer, returns the facts that hold, one per line; raises
             :class:`NotYet` at the first that does not.
 
     Raises:
-        UsageError: hints or spec are one text instead of several.
+        UsageError: hints or spec is a single text instead of a list.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Exercise:
         self._check = check
 
     def hint(self) -> Message:
-        """The next hint, with those before it; after the last one, all of them."""
+        """The next hint and all before it; after the last one, all of them."""
         if self._given == len(self._hints):
             return Message("No further hint", items=self._hints)
         self._given = min(self._given + 1, len(self._hints))
@@ -64,16 +64,16 @@ class Exercise:
         return Message(title, items=self._hints[: self._given])
 
     def show(self, answer: Any) -> Message:
-        """What the reader's answer does, right or wrong; an error in it becomes one message."""
+        """What the answer does, right or wrong; an error in it becomes a message."""
         try:
             return self._show(answer)
         except NotYet as reason:
             return Message("Nothing to see yet", (str(reason),))
-        except (Exception, SystemExit) as error:  # sys.exit() would end a script without a word
+        except (Exception, SystemExit) as error:  # sys.exit() would end a script silently
             return _broken(answer, error)
 
     def check(self, answer: Any) -> Message:
-        """Whether the answer meets the spec; an error in it becomes one message."""
+        """Whether the answer meets the spec; an error in it becomes a message."""
         try:
             facts = self._check(answer)
         except NotYet as reason:
@@ -98,15 +98,15 @@ class Exercise:
 
 
 def _broken(answer: Any, error: Exception | SystemExit) -> Message:
-    """The reader's own error with the line of theirs that it came from, and no frame of ours.
+    """The reader's error with its line in their code, without perfkit's frames.
 
-    An error that never was in the reader's code is one of the call, or of perfkit; the first is
-    shown, the second is raised.
+    An error that never reached the reader's code is either an error of the call, which is shown,
+    or one of perfkit, which is raised.
     """
     if not callable(answer):
         kind = type(answer).__name__
         return Message(
-            "Not yet", (f"give your function itself, not a {kind}: .check(your_function)",)
+            "Not yet", (f"pass your function itself, not a {kind}: .check(your_function)",)
         )
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_user_code(f.filename)]
     said = f"{type(error).__name__}: {_words(error)}".strip().removesuffix(":")
@@ -121,8 +121,8 @@ def _broken(answer: Any, error: Exception | SystemExit) -> Message:
 
 
 def _words(error: BaseException) -> str:
-    """The error's own words; its ``__str__`` may be the reader's, and wrong."""
+    """The error's message; its ``__str__`` may be the reader's, and fail."""
     try:
         return str(error)
     except Exception as another:
-        return f"(its words cannot be had: its __str__ raised {type(another).__name__})"
+        return f"(no message: its __str__ raised {type(another).__name__})"

@@ -1,7 +1,7 @@
 """Recorded figures in a lesson, and the numbers in its prose that they back.
 
-``figure("A9.bytes_ratio")`` shows a figure of the newest record of claim A9; this machine's own
-record goes before others. In Markdown a number that a record backs is written
+``figure("A9.bytes_ratio")`` shows a figure from the newest record of claim A9, preferring this
+machine's own. In Markdown, a number backed by a record is written
 ``<data value="A9.bytes_ratio">5.0×</data>``: readers see the number, and :func:`disagreements`
 finds where it is not what was recorded (:mod:`perfkit.course.kit._prose` has the rules).
 """
@@ -24,7 +24,7 @@ from perfkit.course.ledger.records import Record, Records, read_records
 
 __all__ = ["Disagreement", "RecordedFigure", "disagreements", "figure"]
 
-_NEAR = 4  # names listed beside an unknown one
+_NEAR = 4  # similar names to list for an unknown one
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,10 +33,10 @@ class RecordedFigure:
 
     Attributes:
         key: claim and name, ``"A9.bytes_ratio"``.
-        figure: the number; ``None`` where it is not recorded yet.
+        figure: the number; ``None`` if it is not recorded yet.
         source: ``"measured here"``, ``"recorded on NVIDIA H200"``, ``"counted here"``,
             ``"simulated"``, ``"predicted"``, or ``"not recorded yet"``.
-        date: the day of the record, in UTC; empty where there is none.
+        date: the day of the record, in UTC; empty if there is none.
     """
 
     key: str
@@ -51,7 +51,7 @@ class RecordedFigure:
 
     @property
     def value(self) -> float | None:
-        """The number; ``None`` where it is not recorded yet."""
+        """The number; ``None`` if it is not recorded yet."""
         return None if self.figure is None else self.figure.value
 
     def __repr__(self) -> str:
@@ -66,21 +66,21 @@ def figure(
     device: Literal["cpu", "cuda"] | None = None,
     folders: Iterable[Path] | None = None,
 ) -> RecordedFigure:
-    """The recorded figure of that key.
+    """The recorded figure with this key.
 
     Args:
         key: claim and name, as in ``"A9.bytes_ratio"``.
-        device: only records made on a CPU or on a GPU.
-        folders: where records lie; by default the clone's ``data/recorded`` and the user's own.
+        device: use only records made on a CPU (``"cpu"``) or a GPU (``"cuda"``).
+        folders: folders of records; by default the clone's ``data/recorded`` and the user's.
 
     Returns:
-        the figure of this machine's newest record, else of the newest one anywhere. Where the
-        claim has no record (of that kind of device) it says "not recorded yet".
+        The figure from this machine's newest record, else from the newest one of any machine. If
+        the claim has no record (of that kind of device), it says "not recorded yet".
 
     Raises:
-        UsageError: there is no such claim, or its records have no figure of that name; names
-            those that are near.
-        RecordError: the claim's only record was changed by hand or cannot be read.
+        UsageError: there is no such claim, or its records have no figure of that name; the message
+            has similar names.
+        RecordError: the claim's only record was edited by hand or cannot be read.
     """
     claim, name = _split(key)
     records = read_records(recorded_folders() if folders is None else folders)

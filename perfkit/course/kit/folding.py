@@ -1,4 +1,4 @@
-"""What of a lesson is folded: outputs until the reader has locked a guess, and optional sections.
+"""What is folded in a lesson: outputs, until the reader locks a guess, and optional sections.
 
 What a lesson measured answers its own question, so every output below the question is folded: by
 cell metadata, which JupyterLab, Notebook 7 and VS Code read, and by ``<details>`` on a page
@@ -16,18 +16,18 @@ from typing import Any
 __all__ = ["fold_answers", "folded_cells", "optional_sections", "plain_heading"]
 
 _ASKS = "Predict("
-# JupyterLab's own name for a heading whose section is collapsed
+# JupyterLab's metadata key for a collapsed section
 _COLLAPSED = "jp-MarkdownHeadingCollapsed"
 _HEADING = re.compile(r"(#{1,6}) +(.+)")
-# What a reader needs while guessing or solving: it shows nothing that was measured.
+# Needed while guessing or solving; shows no measurements.
 _OPEN = ("lock", "exercise", "quiz")
 
 
 def folded_cells(notebook: Any) -> list[int]:
-    """The numbers of the cells whose outputs wait for the guess; none where nothing is asked.
+    """Indices of the cells whose outputs wait for the guess; none if there is no question.
 
     Args:
-        notebook: an ``nbformat`` node, or the same as plain dictionaries.
+        notebook: an ``nbformat`` node, or plain dictionaries of the same form.
     """
     cells = notebook["cells"]
     asking = [
@@ -48,10 +48,10 @@ def folded_cells(notebook: Any) -> list[int]:
 
 
 def optional_sections(notebook: Any) -> list[range]:
-    """The cells of each optional section, its heading first.
+    """The cells of each optional section, heading first.
 
-    A section begins with a Markdown cell whose first line is a heading that begins with
-    "Optional", and ends before the next cell that begins with a heading of its level or above.
+    A section starts at a Markdown cell whose first line is a heading that begins with "Optional",
+    and ends before the next cell that begins with a heading of the same or a higher level.
     """
     found = []
     start, level = None, 0
@@ -72,12 +72,12 @@ def optional_sections(notebook: Any) -> list[range]:
 
 
 def plain_heading(line: str) -> str:
-    """A heading's words, without its marks and code ticks."""
+    """A heading's text, without its marks and backticks."""
     return line.lstrip("#").strip().replace("`", "").replace("*", "")
 
 
 def fold_answers(notebook: Any) -> None:
-    """Fold, in place, the outputs that wait for the guess and the optional sections."""
+    """Fold, in place, the optional sections and the outputs that wait for the guess."""
     optional = {section.start for section in optional_sections(notebook)}
     for number, cell in enumerate(notebook["cells"]):
         if cell["cell_type"] == "markdown":

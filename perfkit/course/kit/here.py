@@ -1,4 +1,4 @@
-"""Does what this machine measured agree with what the lesson says? One sentence, either way.
+"""Does this machine's measurement agree with the lesson's text? One sentence, either way.
 
 A lesson's prose describes the machine on which it was written. After a measured cell::
 
@@ -9,7 +9,7 @@ A lesson's prose describes the machine on which it was written. After a measured
     on_your_machine(measured, expect="same")   # the text says: it makes no difference
 
 says "On your machine: 2.3× as fast [2.1, 2.5], as the text says", or that no difference was seen,
-or that it went the other way, so that the reader does not read on as if it had.
+or that it went the other way.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["Expected", "OnYourMachine", "on_your_machine"]
 
 Expected = Literal["faster", "slower", "same"]
 
-#: A difference smaller than this share agrees with "no difference" although it can be seen.
+#: A difference smaller than this share agrees with "no difference", even if it is visible.
 _ALIKE = 0.1
-#: An interval that ends this many times above its beginning says too little to say anything.
+#: If the upper end of an interval is this many times the lower end, it is too wide to conclude.
 _WIDE = 1.5
 
 _SAID = {
@@ -44,13 +44,13 @@ _PAGE = """{% extends "_base.html" %}
 
 @dataclass(frozen=True, repr=False)
 class OnYourMachine:
-    """What was measured here beside what the lesson says; its ``repr`` is the sentence.
+    """A measurement on this machine against the lesson's text; its ``repr`` is the sentence.
 
     Attributes:
-        expected: what the text says of the second version: ``"faster"``, ``"slower"`` or
+        expected: what the text says about the second version: ``"faster"``, ``"slower"`` or
             ``"same"``.
-        seen: what was measured: one of these three, or ``"unclear"`` where the interval is too
-            wide to call the two alike.
+        seen: what was measured: one of these, or ``"unclear"`` if the interval is too wide to call
+            the two alike.
         sentence: both in words.
     """
 
@@ -82,9 +82,9 @@ def on_your_machine(
 
     Args:
         measured: a ``perfkit.compare`` or ``perfkit.ab`` result.
-        expect: what the text says of the second version (of ``b``): ``"faster"``, ``"slower"``,
-            or ``"same"`` where it makes no difference.
-        because: what may explain a machine that does not show it, as a sentence.
+        expect: what the text says about the second version (``b``): ``"faster"``, ``"slower"``, or
+            ``"same"`` for no difference.
+        because: a sentence that may explain why a machine does not show it.
 
     Raises:
         UsageError: it has no ratio with an interval, or ``expect`` is none of the three.

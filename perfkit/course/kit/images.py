@@ -1,13 +1,11 @@
-"""The course's photographs: JPEG files of camera size, made here, the same on every machine.
+"""The course's photographs: JPEG files of camera size, generated identically on every machine.
 
-Each picture is cloud-like noise with the spectrum of a photograph (amplitude falls as
-1/frequency: Field, J. Opt. Soc. Am. A 4, 1987), with one large shape in front of it; the shape
-is the label. So files are as large, and as slow to decode, as real ones, and a network has
-something to learn.
+Each picture is cloud-like noise with the spectrum of a photograph (amplitude falls as 1/frequency:
+Field, J. Opt. Soc. Am. A 4, 1987) behind one large shape, which is the label. So files are as large
+and as slow to decode as real ones, and a network has something to learn.
 
-Only whole numbers are computed with, and the random bits come from PCG64's raw stream, which
-NumPy promises not to change. What is left to vary is the JPEG encoder: files are equal byte by
-byte for one version of Pillow.
+The computation uses only integers, and random bits from PCG64's raw stream, which NumPy promises
+not to change. Only the JPEG encoder can vary: files are identical for one version of Pillow.
 """
 
 from __future__ import annotations
@@ -35,13 +33,13 @@ __all__ = ["CLASSES", "ImageSet", "make_images"]
 CLASSES = ("disc", "square", "triangle", "cross")
 
 _MANIFEST = "manifest.json"
-_MAKER_VERSION = 1  # raise it when the pictures change, so that old files are made anew
-# A 4:2:0 JPEG of quality 90 of these pictures takes about 0.3 bytes a pixel; half a byte leaves
-# room for the file system and for a larger quality.
+_MAKER_VERSION = 1  # increase it when the pictures change, so that old files are regenerated
+# A 4:2:0 JPEG of these pictures at quality 90 takes about 0.3 bytes per pixel; half a byte leaves
+# room for the file system and higher quality.
 _BYTES_PER_PIXEL = 0.5
 
-# Per cent of the summed octaves that stay; gives files of about 0.6 MB at 1600 x 1200, as a
-# camera's are at this size and quality.
+# Per cent of the summed octaves to keep; gives files of about 0.6 MB at 1600 x 1200, like a
+# camera's at this size and quality.
 _CONTRAST = 20
 
 _Bytes = npt.NDArray[np.uint8]
@@ -52,12 +50,12 @@ class ImageSet:
     """A folder of labelled JPEG files.
 
     Attributes:
-        folder: holds one sub-folder for each class.
-        files: every picture, in a fixed order in which the classes take turns.
+        folder: contains one sub-folder per class.
+        files: all pictures, in a fixed order that alternates between the classes.
         labels: the class number of each file.
-        classes: name of each class number.
+        classes: the names of the classes, by number.
         size: width and height of every picture, in pixels.
-        total_bytes: of all files together.
+        total_bytes: size of all files together.
     """
 
     folder: Path
@@ -78,7 +76,7 @@ class ImageSet:
         )
 
     def _repr_html_(self) -> str:
-        """One small picture of each class, and what the set is in words."""
+        """A thumbnail of each class, and a description of the set."""
         figures = "".join(
             f'<img alt="a {html.escape(self.classes[label])} on a noisy background" '
             f'src="data:image/jpeg;base64,{_thumbnail(file)}" style="margin:0 6px 0 0">'
@@ -96,23 +94,23 @@ def make_images(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> ImageSet:
-    """Make ``n`` labelled JPEG files, or find those that an earlier call made.
+    """Make ``n`` labelled JPEG files, or find those of an earlier call.
 
-    The set appears under its final name only when it is complete, so an interrupted call leaves
-    nothing half done; a set with files missing or cut short is made anew.
+    The set gets its final name only when complete, so an interrupted call leaves nothing half
+    done; a set with missing or truncated files is regenerated.
 
     Args:
         folder: where to put the set; by default ``$PERFKIT_DATA``, else ``data/generated`` of
             the clone, else the user's cache.
-        n: how many pictures.
+        n: number of pictures.
         size: width and height in pixels.
-        quality: of the JPEG encoder, 1 to 95.
-        seed: of everything random.
-        progress: called with (pictures made, n) after each.
+        quality: quality of the JPEG encoder, 1 to 95.
+        seed: seed for everything random.
+        progress: called with (pictures made, n) after each picture.
 
     Raises:
-        UsageError: a value that cannot be, or a folder that cannot be written.
-        MissingError: Pillow is not installed, or the disk has no room.
+        UsageError: a value is invalid, or the folder cannot be written.
+        MissingError: Pillow is not installed, or the disk is full.
     """
     _check(n, size, quality, seed)
     parent = data_folder() if folder is None else Path(folder).expanduser()
@@ -163,7 +161,7 @@ def _check_room(folder: Path, pixels: int) -> None:
 
 
 def _read_set(target: Path, recipe: dict[str, Any]) -> ImageSet | None:
-    """The finished set, or ``None`` where it is missing, of another recipe, or damaged."""
+    """The finished set, or ``None`` if it is missing, damaged, or made with other parameters."""
     try:
         manifest = json.loads((target / _MANIFEST).read_text())
         if manifest["recipe"] != recipe:
@@ -210,20 +208,20 @@ def _write_set(
 
 
 def _publish(scratch: Path, target: Path) -> None:
-    """Give the finished set its name. If another process was first, its set is as good."""
+    """Rename the finished set into place. If another process was first, use its set."""
     if target.exists() and not (target / _MANIFEST).exists():
         shutil.rmtree(target, ignore_errors=True)
     with contextlib.suppress(OSError):
         scratch.rename(target)
         return
-    # A damaged or outdated set stands there (a rename never replaces a full folder).
+    # A damaged or outdated set is there (a rename does not replace a non-empty folder).
     shutil.rmtree(target, ignore_errors=True)
     with contextlib.suppress(OSError):
         scratch.rename(target)
 
 
 class _Random:
-    """Random bytes and whole numbers from PCG64's raw stream."""
+    """Random bytes and integers from PCG64's raw stream."""
 
     def __init__(self, seed: int) -> None:
         self._bits = np.random.PCG64(seed)
@@ -238,9 +236,9 @@ class _Random:
 
 
 def _sky(random: _Random, size: tuple[int, int]) -> list[_Bytes]:
-    """Red, green and blue of one large piece of noise, to cut all pictures from.
+    """Red, green and blue of one large field of noise from which all pictures are cut.
 
-    As in photographs, the three share their brightness, and colour varies more slowly.
+    As in photographs, the channels share their brightness, and colour varies more slowly.
     """
     wide = (size[0] * 5 // 4, size[1] * 5 // 4)
     light = _noise(random, wide, finest=2) * _CONTRAST // 100 + 128
@@ -267,9 +265,9 @@ def _noise(random: _Random, size: tuple[int, int], finest: int) -> npt.NDArray[n
 
 
 def _picture(random: _Random, sky: list[_Bytes], size: tuple[int, int], label: int) -> Any:
-    """One picture: a piece of sky, and before it one shape of class ``label``.
+    """One picture: a piece of sky behind one shape of class ``label``.
 
-    The shape has the texture of another piece of sky, in a colour that says nothing of its class.
+    The shape has the texture of another piece of sky, in a colour independent of its class.
     """
     pillow = _pillow()
     picture = pillow.merge("RGB", _cut(random, sky, size))
@@ -280,7 +278,7 @@ def _picture(random: _Random, sky: list[_Bytes], size: tuple[int, int], label: i
 
 
 def _cut(random: _Random, planes: list[_Bytes], size: tuple[int, int]) -> list[Any]:
-    """The same piece of every plane, turned over at random."""
+    """The same piece of every plane, flipped at random."""
     width, height = size
     top = random.below(planes[0].shape[0] - height + 1)
     left = random.below(planes[0].shape[1] - width + 1)
@@ -291,7 +289,7 @@ def _cut(random: _Random, planes: list[_Bytes], size: tuple[int, int]) -> list[A
 
 
 def _thumbnail(file: Path) -> str:
-    """A JPEG of at most 160 pixels a side, as base64."""
+    """A JPEG of at most 160 pixels per side, as base64."""
     with _pillow().open(file) as picture:
         picture.thumbnail((160, 160))
         small = io.BytesIO()
@@ -305,7 +303,7 @@ def _tinted(texture: Any, level: int) -> Any:
 
 
 def _shape(random: _Random, size: tuple[int, int], label: int) -> Any:
-    """A mask with one filled shape, somewhere, about half as high as the picture."""
+    """A mask with one filled shape at a random place, about half as high as the picture."""
     pillow = _pillow()
     from PIL import ImageDraw
 
@@ -333,5 +331,5 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingError("Pillow makes the images and is missing: pip install pillow") from None
+        raise MissingError("making the images needs Pillow: pip install pillow") from None
     return Image

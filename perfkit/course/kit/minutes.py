@@ -1,4 +1,4 @@
-"""How long a lesson takes to read: what the header of each lesson states, checked by a test.
+"""How long a lesson takes to read; a test checks it against the header of each lesson.
 
 Prose counts at 200 words a minute and code at 3 s a line. What is folded does not count: optional
 sections (:mod:`perfkit.course.kit.folding`), ``<details>``, and cells whose code is hidden.
@@ -24,11 +24,11 @@ _TAG = re.compile(r"<[^>\n]+>")
 
 @dataclass(frozen=True)
 class Reading:
-    """What there is to read in a lesson.
+    """The amount to read in a lesson.
 
     Attributes:
-        words: of prose.
-        lines: of code that are not empty, in cells and in fenced blocks.
+        words: words of prose.
+        lines: non-empty lines of code, in cells and fenced blocks.
     """
 
     words: int
@@ -36,12 +36,12 @@ class Reading:
 
     @property
     def minutes(self) -> float:
-        """How long that takes."""
+        """The reading time in minutes."""
         return self.words / WORDS_PER_MINUTE + self.lines * SECONDS_PER_LINE / 60
 
 
 def reading(notebook: Any) -> Reading:
-    """The words and lines of a notebook that are not folded."""
+    """The words and lines of a notebook's unfolded parts."""
     optional = {number for section in optional_sections(notebook) for number in section}
     words = lines = 0
     for number, cell in enumerate(notebook["cells"]):

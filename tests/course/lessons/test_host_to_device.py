@@ -155,7 +155,7 @@ def test_a_right_answer_passes_with_its_facts() -> None:
         (_no_permute, "permute them"),
         (_there_and_back, "came back to the host"),
         (_stays, "must end on the device that was given"),
-        (_not_normalised, "divide by 255, take MEAN away"),
+        (_not_normalised, "divide by 255, subtract MEAN"),
         (_in_double, "takes float32 pictures, not torch.float64"),
         (_masks_in_32_bits, "takes int64 masks, not torch.int32"),
         (_sides_swapped, "the pictures are off by up to"),

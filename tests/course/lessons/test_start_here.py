@@ -218,7 +218,7 @@ def test_a_function_that_cannot_be_called_so_is_told() -> None:
     said = " ".join(repr(cache_pictures.check(lambda images: None)).split())
     assert said.startswith("Your function cannot be called like that TypeError:")
     assert "takes 1 positional argument but 2 were given" in said
-    assert "give your function itself, not a int" in repr(cache_pictures.check(5))
+    assert "pass your function itself, not a int" in repr(cache_pictures.check(5))
 
 
 def test_show_tells_what_an_answer_does() -> None:

@@ -1,4 +1,4 @@
-"""Time the first steps of a training, each time in a process that has computed nothing before.
+"""Time the first steps of a training in processes that have computed nothing before.
 
 Started by ``first_steps.py`` as a program. Reads a pickled ``make_step`` from
 standard input; its arguments are how many lines to write, each a JSON list of milliseconds, how
@@ -48,10 +48,10 @@ def main() -> int:
     if not hasattr(os, "fork"):
         _say(_times_ms(packed, n_steps, threads))
         return 0
-    # Only to ask CUDA's runtime for its GPUs, as an import may, makes a process unfit for forks
-    # that use them; torch then asks the driver's library instead.
+    # Merely asking the CUDA runtime for GPUs, as an import may, makes a process unfit to fork
+    # children that use them. With this, torch asks the driver library instead.
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    # once for all children, with what the first optimizer would import; nothing is computed yet
+    # once for all children, including what the first optimizer imports; computes nothing yet
     import torch._dynamo  # noqa: F401
 
     for _ in range(processes):

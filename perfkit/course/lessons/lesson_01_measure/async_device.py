@@ -1,8 +1,8 @@
-"""A device that works on its own while the host runs on: a GPU, or a simulated one without.
+"""A device that works asynchronously while the host runs on: a GPU, or a simulated one.
 
-The simulated one is a counter of jobs and a thread that sleeps for each of them. It computes
-nothing, but it behaves as a GPU does in the one respect that matters to a stopwatch:
-``launch()`` returns at once, and only ``synchronize()`` tells that the work is done.
+The simulated device is a job counter and a thread that sleeps for each job. It computes nothing,
+but it behaves like a GPU in the one respect that matters to a stopwatch: ``launch()`` returns at
+once, and only ``synchronize()`` shows that the work is done.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from perfkit.base.errors import UsageError
 
 __all__ = ["AsyncDevice", "CudaDevice", "SimulatedDevice", "async_device"]
 
-# float32, 2048 x 2048: 17 GFLOP each, milliseconds together even on a large GPU
+# float32, 2048 x 2048: 17 GFLOP each, together milliseconds even on a large GPU
 _MATRIX_SIDE = 2048
 _PRODUCTS = 20
 
 
 class AsyncDevice(Protocol):
-    """What the lesson needs of a device."""
+    """What the lesson needs from a device."""
 
     name: str
 
     def launch(self) -> None:
-        """Ask for one piece of work; returns before it is done."""
+        """Launch one piece of work; returns before it is done."""
 
     def pending(self) -> bool:
-        """Whether work that was asked for is not done yet."""
+        """Whether launched work is still unfinished."""
 
     def synchronize(self) -> None:
-        """Wait until all of it is done."""
+        """Wait until all launched work is done."""
 
 
 class SimulatedDevice:
     """Jobs that take ``work_ms`` each, one after the other, in the background.
 
     Args:
-        work_ms: milliseconds that each job takes at least.
+        work_ms: minimum milliseconds per job.
 
     Raises:
         UsageError: ``work_ms`` is not positive.
@@ -57,7 +57,7 @@ class SimulatedDevice:
     def launch(self) -> None:
         with self._changed:
             self._jobs += 1
-            if self._jobs == 1:  # nobody is at work: the thread ends when no job is left
+            if self._jobs == 1:  # no thread is running: it ends when no job is left
                 threading.Thread(
                     target=self._work, name="perfkit-simulated-device", daemon=True
                 ).start()
@@ -108,7 +108,7 @@ class CudaDevice:
 
 
 def async_device(work_ms: float = 10.0) -> AsyncDevice:
-    """The GPU where there is one, else a simulated device whose jobs take ``work_ms``."""
+    """The GPU if there is one, else a simulated device whose jobs take ``work_ms``."""
     import torch
 
     return CudaDevice() if torch.cuda.is_available() else SimulatedDevice(work_ms)

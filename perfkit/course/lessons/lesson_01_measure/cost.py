@@ -1,4 +1,4 @@
-"""What looking costs: the profiler's price for a step, option by option, and that of a label."""
+"""The cost of profiling a step, option by option, and the cost of a label."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ __all__ = ["LabelCost", "OptionCost", "ProfilerCost", "label_cost", "profiler_co
 NO_PROFILER = "no profiler"
 _FEWEST_BLOCKS = 6  # fewer cannot give an interval of 95 %; see perfkit.measure.compare
 _MOST_BLOCKS = 40
-# Events of these categories are the trace's own; the rest is what a step leaves in it. "overhead"
-# is what CUDA's tracing did for itself, when it liked.
+# Events of these categories belong to the trace itself; the rest come from steps. "overhead" is
+# CUDA tracing's own work, at times of its choosing.
 _FRAME = {"Trace", "user_annotation", "gpu_user_annotation", "fwdbwd", "ac2g", "overhead"}
 _LABELS = 300
 _LABEL_ROUNDS = 20
@@ -42,10 +42,10 @@ class OptionCost:
 
     Attributes:
         name: the options that are on.
-        step: milliseconds of a step while it is recorded.
-        ratio: how many times as long as a step without the profiler; None for that one.
-        stop: milliseconds of stopping, for each recorded step; None without the profiler.
-        events: that one step leaves in the trace, counted; 0 without the profiler.
+        step: milliseconds per step while recording.
+        ratio: this over the time of a step without the profiler; None for that one.
+        stop: milliseconds for stopping, per recorded step; None without the profiler.
+        events: number of events that one step adds to the trace; 0 without the profiler.
     """
 
     name: str
@@ -77,7 +77,7 @@ _HTML = """{% extends "_base.html" %}
 
 @dataclass(frozen=True)
 class _Table:
-    """What both prices are shown as: the first column on the left, figures on the right."""
+    """The table for both costs: first column left-aligned, figures right-aligned."""
 
     name: str
     header: Sequence[str]
@@ -98,12 +98,12 @@ class _Table:
 
 @dataclass(frozen=True, repr=False)
 class ProfilerCost:
-    """The profiler's price, option by option; shown and printed, a table.
+    """The profiler's cost, option by option, as a table.
 
     Attributes:
-        options: without the profiler first.
-        n_blocks: passes through all options, there and back.
-        steps: recorded at a stretch.
+        options: starting with no profiler.
+        n_blocks: passes through all options, forwards and backwards.
+        steps: steps recorded at a time.
         source: where and when it was measured, in words.
     """
 
@@ -149,7 +149,7 @@ class ProfilerCost:
 
 @dataclass(frozen=True, repr=False)
 class LabelCost:
-    """What one ``record_function`` block costs.
+    """The cost of one ``record_function`` block.
 
     Attributes:
         off: nanoseconds with no profiler running.
@@ -192,11 +192,11 @@ def profiler_cost(
     budget_s: float = 12.0,
     seed: int = 0,
 ) -> ProfilerCost:
-    """Time a step without the profiler and under each of its options, all in turn.
+    """Time a step without the profiler and with each of its options, in turn.
 
-    Every block goes through all options in random order and back again; each stretch of ``steps``
-    steps has a profiler of its own and one step before it that does not count. At least six
-    blocks are measured, even if that takes longer than ``budget_s``.
+    Every block goes through all options in random order and back; each stretch of ``steps`` steps
+    has its own profiler and one uncounted step before it. At least six blocks are measured, even
+    if that takes longer than ``budget_s``.
 
     Raises:
         UsageError: ``steps`` or ``budget_s`` is not positive.
@@ -219,7 +219,7 @@ def profiler_cost(
     while n_blocks < _MOST_BLOCKS:
         names = [list(options)[i] for i in order.permutation(len(options))]
         block: dict[str, list[float]] = {name: [] for name in options}
-        gc.collect()  # what the last profilers left is not collected within a step's time
+        gc.collect()  # collect the last profilers' garbage outside the timed steps
         for name in (*names, *reversed(names)):
             took, stopping = _stretch(step, options[name], steps)
             block[name].append(took)
@@ -251,9 +251,9 @@ def profiler_cost(
 
 
 def label_cost(*, rounds: int = _LABEL_ROUNDS) -> LabelCost:
-    """Time empty ``record_function`` blocks, with the profiler on and off in turn.
+    """Time empty ``record_function`` blocks, alternating between profiler on and off.
 
-    What an empty loop takes is taken off.
+    The time of an empty loop is subtracted.
 
     Raises:
         UsageError: fewer than one round.
@@ -289,7 +289,7 @@ def _label_ns(profiled: bool) -> float:
 
 
 def _block_ns(make: Callable[[], contextlib.AbstractContextManager[Any]]) -> float:
-    """Nanoseconds of ``with make(): pass``, less those of the bare loop around it."""
+    """Nanoseconds of ``with make(): pass``, minus the bare loop around it."""
 
     def blocks() -> None:
         for _ in range(_LABELS):
@@ -332,7 +332,7 @@ def _options(cuda: bool) -> dict[str, dict[str, Any] | None]:
 def _stretch(
     step: Callable[[], object], options: Mapping[str, Any] | None, steps: int
 ) -> tuple[float, float]:
-    """Milliseconds of a step, and of stopping the profiler divided by the recorded steps."""
+    """Milliseconds per step, and of stopping the profiler per recorded step."""
     from torch.profiler import profile
 
     clock = clock_in_use()
@@ -354,9 +354,9 @@ def _stretch(
 
 
 def _events_per_step(step: Callable[[], object], options: Mapping[str, Any] | None) -> int:
-    """Events that one more step adds to a trace: what three leave, less what two leave.
+    """Events that one more step adds to a trace: those of three steps minus those of two.
 
-    The first step is not taken alone: memory that was there before is freed in it unseen.
+    The first step alone would be wrong: it frees earlier memory, which is not recorded.
     """
     if options is None:
         return 0

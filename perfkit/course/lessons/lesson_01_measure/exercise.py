@@ -1,8 +1,8 @@
 """The exercise of lesson 01: a timing loop that you can trust.
 
-The answer is judged on a made-up device with a made-up clock, so that nothing depends on time:
-its first calls take long, its work is done later than it is asked for, and one call in the
-middle is interrupted.
+The answer is judged on a made-up device with a made-up clock, so that nothing depends on real time:
+its first calls are slow, its work finishes later than it is launched, and one call in the middle is
+interrupted.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["time_one_step"]
 
 Answer = Callable[..., Any]
 
-_LAUNCH = 1.0  # made-up seconds that the host needs to ask for one step
+_LAUNCH = 1.0  # made-up seconds that the host needs to launch one step
 _WARM_UP = 200.0  # what the device needs for each of the first calls
-# What it needs later, one call interrupted. Mean, median and extremes are all different.
+# What it needs later, with one call interrupted. Mean, median and extremes all differ.
 _FIRST_RUN = (20.0, 22.0, 21.0, 90.0, 23.0, 20.0, 24.0)
 _SECOND_RUN = (30.0, 95.0, 33.0, 31.0, 34.0)
 
 
 class _Rig:
-    """A step on a device that lags behind, and everything that was done with it."""
+    """A step on an asynchronous device, and a record of everything done with it."""
 
     def __init__(self, warmup: int, work: Sequence[float]) -> None:
         self._work = [_WARM_UP] * warmup + list(work)

@@ -1,4 +1,4 @@
-"""How long the first steps of a training take, in processes that have computed nothing before."""
+"""How long the first steps of a training take, in processes that start cold."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _TIMEOUT_S = 120
 def first_steps(
     make_step: Callable[[], Callable[[], Any]], *, processes: int = 5, steps: int = 30
 ) -> npt.NDArray[np.float64]:
-    """Time the first steps of several fresh processes.
+    """Time the first steps in several fresh processes.
 
     Args:
-        make_step: builds everything and returns a function that does one step. It travels by
-            value: a function of the notebook will do.
-        processes: how many, one after the other. Where the system cannot fork (Windows) each
-            imports torch anew.
-        steps: of each.
+        make_step: builds everything and returns a function that runs one step. It is pickled by
+            value, so it may be defined in the notebook.
+        processes: number of processes, one after the other. If the system cannot fork (Windows),
+            each imports torch.
+        steps: steps per process.
 
     Returns:
-        milliseconds, processes × steps; on a GPU each step ends with a synchronisation.
-        torch has as many threads there as here.
+        Milliseconds, shape processes × steps; on a GPU each step ends with a synchronisation.
+        torch uses as many threads there as here.
 
     Raises:
         UsageError: fewer than one process or step.
-        WorkloadNotPortableError: ``make_step`` cannot travel.
-        MeasurementError: a process failed; the message has the end of what it said.
+        WorkloadNotPortableError: ``make_step`` cannot be sent to another process.
+        MeasurementError: a process failed; the message has the end of its output.
     """
     if processes < 1 or steps < 1:
         raise UsageError(f"processes and steps must be at least 1, got {processes!r} and {steps!r}")
@@ -52,7 +52,7 @@ def first_steps(
     packed = pack(make_step)
     rows: list[list[float]] = []
     while len(rows) < processes:
-        # a program that forks does all; one that cannot does one
+        # one program that forks runs all; otherwise each program runs one
         asked = processes - len(rows)
         try:
             done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The figures of lesson 01. Made with matplotlib's objects: the reader's own pyplot stays alone."""
+"""The figures of lesson 01, made without pyplot, so that the reader's own state is untouched."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draw_first_steps(
         wait, warmup, active: of ``torch.profiler.schedule``.
 
     Returns:
-        the figure and its words.
+        The figure and its description.
 
     Raises:
         UsageError: the schedule has more steps than were timed.

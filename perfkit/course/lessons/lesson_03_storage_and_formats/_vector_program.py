@@ -1,7 +1,7 @@
-"""One piece of work, done again for every line on standard input; see ``vector_code``.
+"""One piece of work, repeated for every line on standard input; see ``vector_code``.
 
-A program of its own, because libraries read at their start whether to use vector code. First it
-writes a line of JSON: a digest of the result, and what the library says of itself.
+It is a separate program because libraries decide at start-up whether to use vector code. Its first
+line is JSON: a digest of the result, and what the library reports about itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading files that the system's page cache does not hold: what the first epoch pays."""
+"""Read files that are not in the page cache, as the first epoch does."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ __all__ = ["cold_reads_ms"]
 
 
 def cold_reads_ms(files: Iterable[Path]) -> list[float] | None:
-    """Milliseconds to read each file after the page cache was told to forget it.
+    """Milliseconds to read each file after dropping it from the page cache.
 
-    ``None`` where that cannot be had: no Linux, a file system in memory, or a cache that kept the
-    files all the same, which the bytes that came from the disk tell. On a rented machine the disk
-    may have a cache of its own.
+    ``None`` if that is not possible: not Linux, a file system in memory, or a cache that kept the
+    files, as the bytes read from disk show. On a rented machine the disk may have its own cache.
     """
     paths = list(files)
     if not paths or not hasattr(os, "posix_fadvise"):
@@ -39,7 +38,7 @@ def cold_reads_ms(files: Iterable[Path]) -> list[float] | None:
 def _forget(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)  # what is not written yet cannot be forgotten
+        os.fsync(descriptor)  # unwritten pages cannot be dropped
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Lesson 04: what DataLoader workers hold and do, counted; and the exercise on shares."""
+"""Lesson 04: counts what DataLoader workers hold and do; the exercise on shares."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ __all__ = [
     "share_of",
 ]
 
-#: How the lesson starts its workers. A class that a notebook defines travels only by ``fork``;
-#: from a module of your own any way works.
+#: How the lesson starts its workers. A class defined in a notebook needs ``fork``; a class from a
+#: module works with any start method.
 START = "fork" if sys.platform.startswith("linux") else None
 
-# Workers rest when nothing was loaded for so long. Fewer batches than predicted may also mean
-# that a worker has not got a core yet: then they are given more time.
+# Workers are idle when nothing was loaded for this long. Fewer batches than predicted may also mean
+# that a worker has not had a core yet, so then wait longer.
 _SETTLED_S = 0.3
 _STARVED_S = 4.0
 _LONGEST_S = 20.0
 
 
 class Counted(Dataset[Any]):
-    """Tensors of one size that count, over all processes, how many were loaded.
+    """Tensors of one size, with a count over all processes of how many were loaded.
 
     Args:
-        n: how many samples.
-        shape: of each, float32.
+        n: number of samples.
+        shape: shape of each, float32.
     """
 
     def __init__(self, n: int, shape: Sequence[int]) -> None:
@@ -64,13 +64,13 @@ class Counted(Dataset[Any]):
 
 @dataclass(frozen=True)
 class Ahead:
-    """What a loader holds that nobody asked for yet, once its workers rest.
+    """What a loader holds in advance once its workers are idle.
 
     Attributes:
-        batches: loaded and not taken.
-        nbytes: their tensors' bytes.
-        shared_bytes: by how much the machine's shared memory grew, without the batch that was
-            taken (other programs' use is in it); None where it cannot be read.
+        batches: batches loaded but not taken.
+        nbytes: bytes of their tensors.
+        shared_bytes: growth of the machine's shared memory, without the batch that was taken
+            (includes other programs' use); None if it cannot be read.
     """
 
     batches: int
@@ -81,7 +81,7 @@ class Ahead:
 def batches_ahead(
     *, workers: int, prefetch: int, batch_size: int = 4, shape: Sequence[int] = (1,)
 ) -> Ahead:
-    """Take one batch from a loader, wait until its workers rest, and count."""
+    """Take one batch from a loader, wait until its workers are idle, and count."""
     before = _shared_memory()
     enough = 2 * workers * prefetch + 4
     data = Counted(enough * batch_size, shape)
@@ -114,8 +114,8 @@ def draw_ahead(arms: Sequence[tuple[int, int]], held: Sequence[Ahead]) -> Pictur
     """Bars of the bytes predicted, dots for the shared memory measured.
 
     Args:
-        arms: (workers, prefetch_factor) of each.
-        held: what :func:`batches_ahead` found, in the same order.
+        arms: (workers, prefetch_factor) for each bar.
+        held: results of :func:`batches_ahead`, in the same order.
     """
     from matplotlib.figure import Figure
 
@@ -146,7 +146,7 @@ def draw_ahead(arms: Sequence[tuple[int, int]], held: Sequence[Ahead]) -> Pictur
 
 
 def _shared_memory() -> int | None:
-    """Bytes of shared memory in use, where tensors from workers lie (Linux)."""
+    """Bytes of shared memory in use, which holds tensors from workers (Linux)."""
     try:
         return shutil.disk_usage("/dev/shm").used
     except OSError:
@@ -154,7 +154,7 @@ def _shared_memory() -> int | None:
 
 
 class Numbers(IterableDataset[int]):
-    """The numbers 0 … n - 1 as they come, whoever asks: each worker gets all of them."""
+    """The numbers 0 … n - 1; each worker gets all of them."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -167,10 +167,9 @@ class Stream(IterableDataset[int]):
     """The numbers 0 … n - 1, of which each worker of each rank reads its share.
 
     Args:
-        n: how many.
-        share: ``share(n, rank, ranks, worker, workers)`` gives the numbers that this worker
-            reads.
-        rank, ranks: which of how many training processes this is.
+        n: how many numbers.
+        share: ``share(n, rank, ranks, worker, workers)`` returns the numbers for this worker.
+        rank, ranks: index and number of training processes.
     """
 
     def __init__(
@@ -187,7 +186,7 @@ class Stream(IterableDataset[int]):
 def read_by_all(
     n: int, share: Callable[..., Iterable[int]], *, ranks: int, workers: int
 ) -> Counter[int]:
-    """How often each number is read in one epoch of all ranks, each with its own loader."""
+    """How often each number is read in one epoch over all ranks, each with its own loader."""
     seen: Counter[int] = Counter()
     for rank in range(ranks):
         data = Stream(n, share, rank=rank, ranks=ranks)

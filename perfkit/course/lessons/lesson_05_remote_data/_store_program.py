@@ -1,13 +1,12 @@
-"""A small object store over HTTP: files of a folder, each answer late by a given latency.
+"""A small object store over HTTP: the files of a folder, each response delayed by a latency.
 
 Started by ``store.py`` as a program; its argument is the options as JSON.
 It listens on 127.0.0.1 only, on a free port. Its first line on standard output tells the port;
 after that each line of standard input is a command and gets one line back. It ends when standard
 input does, which happens however its parent ends, or when it has another parent than at first.
 
-Files and byte ranges are aiohttp's own ``FileResponse``. The latency is slept before an answer,
-in each request by itself: requests that come at the same time wait at the same time, and there is
-no limit on bytes a second.
+Files and byte ranges use aiohttp's ``FileResponse``. Each request sleeps for the latency on its
+own: requests that arrive together wait together, and bandwidth is not limited.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _LOOK_FOR_PARENT_S = 0.5
 
 
 class _Store:
-    """What is served, how late, what is to fail, and what was counted."""
+    """What is served, with which latency, which requests fail, and the counters."""
 
     def __init__(self, folder: Path, latency_ms: float) -> None:
         self.folder = folder.resolve()
@@ -37,7 +36,7 @@ class _Store:
         self._how = "refuse"
 
     def command(self, told: dict[str, Any]) -> dict[str, Any]:
-        """Do what a line of standard input says; what was counted so far."""
+        """Execute a command from standard input; return the counters."""
         if "latency_ms" in told:
             self.latency_ms = float(told["latency_ms"])
         if "fail_times" in told:
@@ -57,7 +56,7 @@ class _Store:
         return True
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """GET or HEAD of one file, whole or a range of it."""
+        """GET or HEAD of one file or a range of it."""
         self.n_requests += 1
         fails = self._fails_now()
         await asyncio.sleep(self.latency_ms / 1e3)
@@ -71,19 +70,19 @@ class _Store:
         return web.FileResponse(file)
 
     async def _cut(self, request: web.Request, file: Path) -> web.StreamResponse:
-        """Promise the whole file, send half of it, and hang up."""
+        """Announce the whole file, send half of it, and close the connection."""
         data = file.read_bytes()
         response = web.StreamResponse(headers={"Content-Length": str(len(data))})
         await response.prepare(request)
         half = data[: len(data) // 2]
-        self.n_bytes += len(half) - len(data)  # the signal below has counted the whole
+        self.n_bytes += len(half) - len(data)  # the signal below counted the whole file
         await response.write(half)
         if request.transport is not None:
-            request.transport.close()  # what is written goes out first
+            request.transport.close()  # sends what is already written first
         return response
 
     async def count(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Called when the headers stand, before the first byte of the body leaves."""
+        """Called when the headers are complete, before the first byte of the body is sent."""
         if response.status in (200, 206) and request.method != "HEAD":
             self.n_bytes += response.content_length or 0
 
@@ -91,7 +90,7 @@ class _Store:
 async def _serve(options: dict[str, Any]) -> None:
     store = _Store(Path(options["folder"]), options["latency_ms"])
     app = web.Application()
-    app.router.add_get("/{key:.+}", store.answer)  # HEAD comes with it
+    app.router.add_get("/{key:.+}", store.answer)  # includes HEAD
     app.on_response_prepare.append(store.count)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
@@ -100,7 +99,7 @@ async def _serve(options: dict[str, Any]) -> None:
 
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
-    # a daemon thread: a blocked read must not hold the program back when it ends otherwise
+    # a daemon thread, so that a blocked read does not keep the program alive
     threading.Thread(target=_listen, args=(store, loop, ended), daemon=True).start()
     parent = os.getppid()
     while not ended.is_set() and os.getppid() == parent:
@@ -109,7 +108,7 @@ async def _serve(options: dict[str, Any]) -> None:
 
 
 def _listen(store: _Store, loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
-    """Commands are done in the loop's thread, between requests: counts are never half made."""
+    """Commands run in the loop's thread, between requests, so counters are consistent."""
 
     async def do(told: dict[str, Any]) -> dict[str, Any]:
         return store.command(told)
@@ -126,5 +125,5 @@ def _say(told: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     asyncio.run(_serve(json.loads(sys.argv[1])))
-    # connections of clients that are still there need no farewell
+    # no graceful close for clients that are still connected
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Lesson 06: pictures with masks, the device that stands in for a GPU, and the exercise."""
+"""Lesson 06: pictures with masks, the stand-in for a GPU, and the exercise."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 __all__ = ["CLASSES", "MEAN", "STD", "far_device", "prepare_batch", "scenes"]
 
 CLASSES = 21
-# The usual ones of photographs, per channel, on a scale from 0 to 1.
+# The usual values for photographs, per channel, on a scale from 0 to 1.
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
-_N, _SIDE = 4, 16  # of the exercise's batch
-# MEAN and STD in float32, and as much again: constants that a batch may bring along.
+_N, _SIDE = 4, 16  # size of the exercise's batch
+# Twice MEAN and STD in float32: constants that may be sent along with a batch.
 _CONSTANTS_BYTES = 128
-# float32 arithmetic in another order differs by some 1e-6 of a value of up to 2.7
+# float32 arithmetic in another order differs by some 1e-6 of values up to 2.7
 _CLOSE = 1e-5
 
 
 def scenes(
     n: int, side: int, *, seed: int = 0
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Pictures and masks as a decoder leaves them.
+    """Pictures and masks as a decoder returns them.
 
     Returns:
-        pictures ``(n, side, side, 3)`` and masks ``(n, side, side)`` with a class of 0 to 20 for
-        each pixel, both uint8: the left half of a picture is one class, the right another.
+        Pictures ``(n, side, side, 3)`` and masks ``(n, side, side)`` with a class from 0 to 20 per
+        pixel, both uint8: the left half of a picture is one class, the right half another.
     """
     import numpy as np
 
@@ -50,7 +50,7 @@ def scenes(
 
 
 def far_device() -> torch.device:
-    """The GPU where there is one, else torch's ``meta`` device: shapes and sizes, no data."""
+    """The GPU if there is one, else torch's ``meta`` device: shapes and sizes, no data."""
     import torch
 
     return torch.device("cuda" if torch.cuda.is_available() else "meta")
@@ -80,7 +80,7 @@ def _pair(given: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _sent(answer: Answer) -> tuple[Crossings, tuple[torch.Tensor, torch.Tensor]]:
-    """What the answer sends to a device, and what it leaves there."""
+    """What the answer sends to a device, and what it returns."""
     from perfkit.memory.crossings import crossings
 
     pictures, masks = _batch()
@@ -136,7 +136,7 @@ def _check(answer: Answer) -> list[str]:
 
 
 def _check_values(answer: Answer) -> None:
-    """The same on the CPU, where there is data to compare; the batch must be left as it was."""
+    """Compare values on the CPU, where there is data; the batch must be unchanged."""
     import torch
 
     pictures, masks = _batch()
@@ -149,11 +149,11 @@ def _check_values(answer: Answer) -> None:
     if not torch.allclose(made_pictures, wanted, atol=_CLOSE, rtol=0):
         off = float((made_pictures - wanted).abs().max())
         raise NotYet(
-            f"the pictures are off by up to {off:.3g}: divide by 255, take MEAN away, divide by "
+            f"the pictures are off by up to {off:.3g}: divide by 255, subtract MEAN, divide by "
             "STD, channel by channel"
         )
     if not torch.equal(made_masks, again_masks.long()):
-        raise NotYet("the masks hold other classes than those that were given")
+        raise NotYet("the masks contain other classes than those given")
 
 
 prepare_batch = Exercise(
