@@ -1,7 +1,7 @@
-"""An executed notebook as one HTML file that opens anywhere and sends no request.
+"""An executed notebook as one self-contained HTML file that sends no request.
 
-It has a column to read in, follows the reader's light or dark system, and prints
-(``templates/page.css``). What was measured is hidden until the reader ticks a box below the guess.
+It has a readable column width, follows the reader's light or dark theme, and prints
+(``templates/page.css``). Measurements are hidden until the reader ticks a box below the guess.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ __all__ = ["NAVIGATION", "html_page", "needs_nbconvert"]
 _TEMPLATES = Path(__file__).parent / "templates"
 _STYLE = _TEMPLATES / "page.css"
 
-# A box that CSS alone can ask: no script runs on the page.
+# A box that CSS alone can test: no script runs on the page.
 _ASKED = (
     '<label class="pk-asked"><input type="checkbox" id="guess"> '
     "<span>I have made my guess: show what was measured.</span></label>"
 )
 
-#: Once at the beginning of each page's body, where links to other pages may go.
+#: Appears once at the beginning of each page's body, where links to other pages may go.
 NAVIGATION = "<!--perfkit:navigation-->"
 
-# Which form of an output is shown, the best first. Widgets and JavaScript are left out: without
-# a kernel they are blank, and every result of perfkit carries HTML or a picture beside them.
+# Preferred forms of an output, best first. Widgets and JavaScript are left out: without a kernel
+# they are blank, and every result of perfkit also has HTML or a picture.
 _SHOWN = (
     "text/html",
     "image/svg+xml",
@@ -42,7 +42,7 @@ _SHOWN = (
 
 
 def needs_nbconvert() -> None:
-    """Find out before lessons run for minutes whether pages can be made.
+    """Check that pages can be made, before lessons run for minutes.
 
     Raises:
         MissingError: nbconvert is not installed.
@@ -53,12 +53,12 @@ def needs_nbconvert() -> None:
 def html_page(notebook: Any, *, title: str) -> str:
     """The notebook with its outputs as one HTML page without scripts.
 
-    The page carries a content security policy under which a browser sends no request, whatever
-    an output of the notebook may ask for.
+    The page has a content security policy under which a browser sends no request, whatever a
+    notebook output asks for.
 
     Args:
         notebook: an ``nbformat`` notebook node with outputs.
-        title: of the page.
+        title: the page title.
 
     Raises:
         MissingError: nbconvert is not installed.
@@ -74,7 +74,7 @@ def html_page(notebook: Any, *, title: str) -> str:
 
 
 def _folded(notebook: Any) -> Any:
-    """A copy in which what waits for the guess, and optional sections, can be folded by CSS."""
+    """A copy in which CSS can fold optional sections and what waits for the guess."""
     notebook = copy.deepcopy(notebook)
     cells = notebook["cells"]
     waiting = folded_cells(notebook)
@@ -96,7 +96,7 @@ def _folded(notebook: Any) -> Any:
 
 
 def _dark_theme(exporter: Any) -> str:
-    """The colours of JupyterLab's dark theme, as nbconvert has them."""
+    """The colours of JupyterLab's dark theme, from nbconvert."""
     loader = exporter.environment.loader
     source, _, _ = loader.get_source(exporter.environment, "lab/static/theme-dark.css")
     return str(source)
@@ -107,9 +107,7 @@ def _exporter() -> Any:
         from nbconvert.exporters import HTMLExporter
         from traitlets.config import Config
     except ImportError:
-        raise MissingError(
-            "nbconvert writes the page and is missing: pip install 'perfkit[lab]'"
-        ) from None
+        raise MissingError("writing the page needs nbconvert: pip install 'perfkit[lab]'") from None
     return HTMLExporter(
         config=Config({"NbConvertBase": {"display_data_priority": list(_SHOWN)}}),
         template_name="page",

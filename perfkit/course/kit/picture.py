@@ -1,8 +1,8 @@
-"""A matplotlib figure in a lesson: one picture for light and dark pages, with words.
+"""A matplotlib figure in a lesson: one picture for light and dark pages, with a description.
 
-A lesson calls ``show(figure, alt="…")``. The picture has an opaque ground of its own, so it can be
-read anywhere; on a dark page its lightness is turned over, and its hues stay. The words are its
-alternative text, and its plain-text form where no picture can be shown.
+A lesson calls ``show(figure, alt="…")``. The picture has an opaque background, so it is readable
+anywhere; on a dark page its lightness is inverted and its hues stay. The description is the
+alternative text, and replaces the picture in plain text.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 __all__ = ["Picture", "picture", "show"]
 
-# A figure of 7 inches gets 1,050 pixels and is shown 672 CSS pixels wide: sharp on a screen with
-# 1.5 pixels to the CSS pixel, and some 30 KB in the saved notebook.
+# A 7-inch figure has 1,050 pixels and is shown 672 CSS pixels wide: sharp on a screen with 1.5
+# pixels per CSS pixel, and some 30 KB in the saved notebook.
 _PIXELS_PER_INCH = 150
 _CSS_PIXELS_PER_INCH = 96
 
 
 @dataclass(frozen=True, repr=False)
 class Picture:
-    """A drawn figure and its words.
+    """A drawn figure and its description.
 
     Attributes:
         png: the picture.
         alt: what it shows, in words.
         width: in CSS pixels; narrower pages shrink it.
-        light: whether its ground is light, and is turned dark on a dark page.
+        light: whether its background is light, and becomes dark on a dark page.
     """
 
     png: bytes
@@ -63,18 +63,18 @@ class Picture:
 
 
 def picture(figure: Figure, alt: str) -> Picture:
-    """Draw a figure; it is closed afterwards, so that no notebook shows it a second time.
+    """Draw a figure and close it, so that no notebook shows it a second time.
 
     Raises:
-        UsageError: ``figure`` is no matplotlib figure (its axes, say), or there are no words.
+        UsageError: ``figure`` is not a matplotlib figure (but axes, say), or ``alt`` is empty.
     """
-    # A figure can only be here when its module is: nothing is imported to find out.
+    # A figure exists only if its module is loaded, so nothing needs to be imported.
     module = sys.modules.get("matplotlib.figure")
     if module is None or not isinstance(figure, module.Figure):
         raise UsageError(f"show needs a matplotlib Figure, not a {type(figure).__name__}")
     words = " ".join(alt.split()) if isinstance(alt, str) else ""
     if not words:
-        raise UsageError("say in alt what the figure shows: some readers get only these words")
+        raise UsageError("alt is empty: say what the figure shows, for readers who cannot see it")
     out = io.BytesIO()
     try:
         ground = _opaque(figure)
@@ -88,14 +88,14 @@ def picture(figure: Figure, alt: str) -> Picture:
 
 
 def show(figure: Figure, alt: str) -> None:
-    """Display a matplotlib figure with its words, and close it.
+    """Display a matplotlib figure with its description, and close it.
 
     Args:
         figure: made with pyplot or with ``matplotlib.figure.Figure``.
-        alt: what it shows, in one or two sentences with its figures.
+        alt: what it shows, in one or two sentences with its numbers.
 
     Raises:
-        UsageError: ``figure`` is no matplotlib figure, or ``alt`` is empty.
+        UsageError: ``figure`` is not a matplotlib figure, or ``alt`` is empty.
     """
     from IPython.display import display
 
@@ -103,7 +103,7 @@ def show(figure: Figure, alt: str) -> None:
 
 
 def _opaque(figure: Figure) -> tuple[float, float, float]:
-    """The figure's own ground, laid on white where it lets the page through."""
+    """The figure's background colour, over white if it is transparent."""
     from matplotlib.colors import to_rgba
 
     red, green, blue, alpha = to_rgba(figure.get_facecolor())

@@ -1,4 +1,4 @@
-"""The key points of a lesson, and what the claims ledger says about its claims."""
+"""The key points of a lesson, with the ledger's status of its claims."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ class KeyPoints:
     """What to remember from a lesson, as a list.
 
     Args:
-        points: one sentence or two each.
-        claims: ids of claims; for each, the ledger's status and figure follow the points.
-            They come from records and change with them, so a cell that shows them is not one to
-            compare.
+        points: one or two sentences each.
+        claims: ids of claims; the ledger's status and figure of each follow the points. These
+            change with the records, so do not compare the output of such a cell.
 
     Raises:
-        UsageError: no points, one that is no text, or a claim that the ledger does not know.
+        UsageError: there are no points, one is not a text, or a claim is not in the ledger.
     """
 
     def __init__(self, *points: str, claims: Sequence[str] = ()) -> None:

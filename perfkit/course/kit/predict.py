@@ -1,4 +1,4 @@
-"""A guess that you lock before anything is measured, and that is scored at the end."""
+"""A guess that you lock before measuring and score at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfkit.course.kit._message import Message
 
 __all__ = ["Predict"]
 
-# How sure a reader may say they are, in percent; nothing below chance is offered.
+# The offered degrees of confidence, in percent; none below chance.
 _SURE = (30, 50, 70, 90)
 
 
@@ -32,7 +32,7 @@ class Predict:
             :func:`perfkit.course.kit.progress.calibration`. Without it nothing is stored.
 
     Raises:
-        UsageError: there are fewer than two answers, one of them is not a text with a letter, or
+        UsageError: there are fewer than two answers, an answer is not a text with a letter, or
             ``lesson`` is not a text.
     """
 
@@ -54,20 +54,20 @@ class Predict:
             button="Lock my guess",
             unfolds=True,
             chosen=lambda letter, sure: self.lock(letter, sure=sure),
-            # without a lesson nothing is stored, so nobody would ever look at it
+            # without a lesson nothing is stored, so confidence would never be used
             sure=[percent for percent in _SURE if percent >= chance] if lesson else [],
         )
 
     def lock(self, letter: str | None, *, sure: int | None = None) -> Message:
-        """Settle on an answer; an empty string or None settles on nothing yet.
+        """Lock an answer; an empty string or None locks nothing yet.
 
         Args:
-            letter: of the answer.
-            sure: how sure you are, in percent, if you like to know later how well you know.
+            letter: the letter of the answer.
+            sure: how sure you are, in percent (optional, for your calibration).
 
         Raises:
-            UsageError: no answer has that letter, another one is locked, it is scored already,
-                or ``sure`` is no percentage.
+            UsageError: no answer has that letter, another one is locked, it is already scored, or
+                ``sure`` is not a percentage.
         """
         if not letter:
             if self.locked:
@@ -97,8 +97,8 @@ class Predict:
         """Compare the guess with what was measured.
 
         Args:
-            right: the letter of the right answer; a lesson's own guess needs none.
-            because: what the measurement showed; by default what the lesson's key says.
+            right: the letter of the right answer; not needed for a lesson's own guess.
+            because: what the measurement showed; by default from the lesson's key.
 
         Raises:
             UsageError: no answer has that letter, ``because`` is not a text, or one of them is

@@ -1,9 +1,9 @@
-"""What the reader guessed, lesson by lesson: stored in one folder of theirs, deleted with one call.
+"""The reader's guesses, lesson by lesson: stored in one folder, deleted with one call.
 
 The folder is ``$PERFKIT_HOME``, else ``perfkit`` in the user's data folder (:func:`folder`). Each
-scored guess is a small JSON file of its own in ``guesses/``: two kernels cannot lose each
-other's, and a damaged file loses one guess. Only the first guess at a question counts: the second
-time its answer is known. Nothing else is stored, and nothing leaves the machine.
+scored guess is a separate JSON file in ``guesses/``, so two kernels cannot overwrite each other's,
+and a damaged file loses only one guess. Only the first guess at a question counts, because
+afterwards the answer is known. Nothing else is stored, and nothing leaves the machine.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SCHEMA = "perfkit.guess/1"
 
 @dataclass(frozen=True)
 class Guess:
-    """One locked guess and what came of it.
+    """One scored guess.
 
     Attributes:
         lesson: the lesson's number or slug.
-        question: as it was asked.
+        question: the question.
         chosen, right: letters.
-        sure: how sure the reader said to be, in percent; None where they did not say.
+        sure: the reader's stated confidence in percent; None if not stated.
     """
 
     lesson: str
@@ -52,21 +52,21 @@ class Guess:
 
 @dataclass(frozen=True, repr=False)
 class Calibration:
-    """How often guesses were right, in all and by how sure the reader was.
+    """How often guesses were right, in total and by stated confidence.
 
     Attributes:
-        guesses: every scored guess, by lesson.
+        guesses: all scored guesses, sorted by lesson.
     """
 
     guesses: tuple[Guess, ...]
 
     @property
     def n_right(self) -> int:
-        """How many were right."""
+        """Number of right guesses."""
         return sum(guess.was_right for guess in self.guesses)
 
     def by_confidence(self) -> dict[int, tuple[int, int]]:
-        """For each stated confidence in percent: how many were right, of how many."""
+        """Stated confidence in percent → (right guesses, all guesses)."""
         stated = sorted({guess.sure for guess in self.guesses if guess.sure is not None})
         found = {}
         for sure in stated:
@@ -82,7 +82,7 @@ class Calibration:
         return f"So far you were right {self.n_right} of {n} {'time' if n == 1 else 'times'}."
 
     def message(self) -> Message:
-        """The total, a line for each stated confidence, one for each guess."""
+        """The total, a line per stated confidence, and a line per guess."""
         sure = tuple(
             f"When you were {percent} % sure: right {right} of {n} {'time' if n == 1 else 'times'}."
             for percent, (right, n) in self.by_confidence().items()
@@ -105,11 +105,11 @@ class Calibration:
 
 
 def folder() -> Path:
-    """The one folder in which the teaching kit keeps anything.
+    """The only folder in which the teaching kit stores anything.
 
     Raises:
-        UsageError: this user has no home folder, and ``PERFKIT_HOME`` is not set; or that is
-            ``~somebody`` who is not here.
+        UsageError: this user has no home folder and ``PERFKIT_HOME`` is not set, or it begins with
+            an unknown ``~user``.
     """
     told = os.environ.get("PERFKIT_HOME")
     if told:
@@ -117,7 +117,7 @@ def folder() -> Path:
             return Path(told).expanduser().absolute()
         except RuntimeError:
             raise UsageError(
-                f"PERFKIT_HOME={told!r:.80} begins with a user who is not here: name a folder"
+                f"PERFKIT_HOME={told!r:.80} begins with an unknown user: name a folder"
             ) from None
     try:
         home = Path.home()
@@ -128,7 +128,7 @@ def folder() -> Path:
     variable = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_DATA_HOME"
     default = home / "AppData" / "Local" if sys.platform == "win32" else home / ".local" / "share"
     data = Path(os.environ.get(variable) or default)
-    # the specification of these variables says that a relative one is to be ignored
+    # the XDG specification says to ignore a relative path
     return (data if data.is_absolute() else default) / "perfkit"
 
 
@@ -136,7 +136,7 @@ def keep(guess: Guess) -> str:
     """Store a guess, unless this question was scored before.
 
     Returns:
-        Empty, or why it could not be stored: a lesson goes on without.
+        Empty, or the reason why it could not be stored; the lesson continues without.
     """
     try:
         path = folder() / "guesses" / _name(guess)
@@ -153,8 +153,8 @@ def keep(guess: Guess) -> str:
 
 
 def guesses() -> tuple[Guess, ...]:
-    """Every stored guess, by lesson; files that cannot be read are passed over."""
-    # a name with a dot in front is a file that another kernel is writing
+    """All stored guesses, sorted by lesson; unreadable files are skipped."""
+    # a leading dot marks a file that another kernel is still writing
     found = (_read(path) for path in _files() if not path.name.startswith("."))
     return tuple(sorted((g for g in found if g), key=lambda g: (g.lesson, g.question)))
 
@@ -165,7 +165,7 @@ def calibration() -> Calibration:
 
 
 def forget() -> Message:
-    """Delete everything that the teaching kit keeps; other files in the folder stay.
+    """Delete everything that the teaching kit has stored; other files in the folder stay.
 
     Raises:
         UsageError: a file could not be deleted.
@@ -179,7 +179,7 @@ def forget() -> Message:
             stayed.append(f"{path} ({error.strerror or error})")
     if stayed:
         raise UsageError(f"these could not be deleted: {', '.join(stayed)}")
-    with contextlib.suppress(OSError, UsageError):  # not there, or not empty: then it stays
+    with contextlib.suppress(OSError, UsageError):  # the folder is missing, or not empty and stays
         (folder() / "guesses").rmdir()
         folder().rmdir()
     n = len(files)
@@ -195,13 +195,13 @@ def _files() -> list[Path]:
 
 
 def _name(guess: Guess) -> str:
-    """A file name from lesson and question, whatever characters are in them."""
+    """A file name from lesson and question, safe for any characters."""
     digest = hashlib.sha256(f"{guess.lesson}\0{guess.question}".encode()).hexdigest()[:12]
     return f"{re.sub(r'[^A-Za-z0-9-]', '_', guess.lesson)[:40]}-{digest}.json"
 
 
 def _read(path: Path) -> Guess | None:
-    """The guess in a file; None where there is none that can be understood."""
+    """The guess in a file; None if it cannot be read as one."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         lesson, question = data["lesson"], data["question"]

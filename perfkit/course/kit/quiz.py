@@ -14,20 +14,20 @@ __all__ = ["Quiz"]
 
 
 class Quiz:
-    """A question with lettered answers of which one is right.
+    """A question with lettered answers, one of them right.
 
-    ``quiz.answer("b")`` says whether it is, and why, as a click in a notebook does; a wrong one
-    may be followed by another. Nothing is stored.
+    ``quiz.answer("b")`` says whether it is right, and why, like a click in a notebook; after a
+    wrong answer you can try again. Nothing is stored.
 
     Args:
         question: one sentence.
-        answers: text by letter.
-        right: the letter of the right one.
-        because: for each letter, why it is right or wrong.
+        answers: letter → text.
+        right: the letter of the right answer.
+        because: letter → why it is right or wrong.
 
     Raises:
-        UsageError: fewer than two answers, or one that is no text with a letter; ``right``
-            is none of them; a reason is missing or belongs to no answer.
+        UsageError: there are fewer than two answers, or one is not a text with a letter; ``right``
+            is not one of them; a reason is missing or belongs to no answer.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Quiz:
         )
 
     def answer(self, letter: str | None) -> Message:
-        """Whether that is right, and why; an empty string or None answers nothing yet.
+        """Say whether an answer is right, and why; an empty string or None answers nothing yet.
 
         Raises:
             UsageError: no answer has that letter.

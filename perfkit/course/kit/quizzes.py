@@ -1,4 +1,4 @@
-"""The quizzes of the lessons. They are here so that no notebook shows their answers."""
+"""The quizzes of the lessons, kept here so that no notebook shows the answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["interval_quiz", "mask_quiz", "names_quiz", "twice_quiz"]
 
 
 def interval_quiz() -> Quiz:
-    """Lesson 01: what to write of an interval that holds 1."""
+    """Lesson 01: what to conclude from an interval that contains 1."""
     return Quiz(
         "A comparison of an old and a new version says: ratio 1.03, 95 % interval 0.97 to 1.09. "
         "What do you write?",
@@ -69,7 +69,7 @@ def twice_quiz() -> Quiz:
 
 
 def mask_quiz() -> Quiz:
-    """Lesson 07: which masked line does not wait."""
+    """Lesson 07: which line with a mask does not wait."""
     return Quiz(
         "x and y are tensors on a GPU, mask = x > 0. Which line does not wait?",
         {

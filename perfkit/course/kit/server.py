@@ -1,7 +1,7 @@
-"""JupyterLab on the course's notebooks, for this user only, with its address in plain sight.
+"""JupyterLab on the course's notebooks, for this user only, with its address printed.
 
-The server listens on the loopback address, under a fresh token, and asks nobody for news,
-updates or extensions.
+The server listens on the loopback address with a fresh token, and does not fetch news, updates or
+extension lists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FIRST_PORT = 8888  # Jupyter's own default
 _PORTS_TRIED = 50
 _READY_TIMEOUT_S = 120.0
 
-# One more folder of Jupyter's configuration: without the question whether to ask for news.
+# An extra Jupyter configuration folder that suppresses the question about fetching news.
 _CONFIG = Path(__file__).parent / "lab_config"
 
 
@@ -37,19 +37,19 @@ def serve(
     """Run JupyterLab until Ctrl-C, opened on ``notebook``.
 
     Args:
-        notebook: what is shown first; its folder is the root of the file browser.
-        port: which port; ``None`` takes the first free one from 8888 on.
-        browser: whether to open one; ``None`` does where there is a screen.
-        say: takes each line to print.
+        notebook: the notebook to open; its folder is the root of the file browser.
+        port: the port; ``None`` uses the first free one from 8888 up.
+        browser: whether to open one; ``None`` opens one if there is a screen.
+        say: called with each line to print.
 
     Raises:
         MissingError: JupyterLab is not installed.
-        UsageError: the port is taken or cannot be.
+        UsageError: the port is taken or invalid.
     """
     try:
         from jupyterlab.labapp import LabApp
     except ImportError:
-        raise MissingError("JupyterLab is missing: pip install 'perfkit[lab]'") from None
+        raise MissingError("JupyterLab is not installed: pip install 'perfkit[lab]'") from None
     chosen = _free_port(port)
     token = secrets.token_hex(24)
     address = f"http://{_LOOPBACK}:{chosen}/lab/tree/{notebook.name}?token={token}"
@@ -74,14 +74,14 @@ def _arguments(notebook: Path, port: int, token: str) -> list[str]:
         f"--ServerApp.port={port}",
         "--ServerApp.port_retries=0",
         "--ServerApp.open_browser=False",
-        "--ServerApp.answer_yes=True",  # Ctrl-C ends it without a question
+        "--ServerApp.answer_yes=True",  # Ctrl-C ends it without asking
         "--ServerApp.log_level=WARN",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
-        # No question to the outside: no news, no update check, no list of extensions.
+        # No requests to the outside: no news, no update check, no extension list.
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.extension_manager=readonly",
-        # These arguments stay in this process: the token does not show in the process list.
+        # These arguments stay in this process, so the token is not in the process list.
         f"--IdentityProvider.token={token}",
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -116,7 +116,7 @@ def _is_free(port: int) -> bool:
 
 
 def _has_screen() -> bool:
-    """Whether a browser opened here would be seen: not over ssh, not without a display."""
+    """Whether a browser opened here would be visible: not over ssh, not without a display."""
     if os.environ.get("SSH_CONNECTION"):
         return False
     if sys.platform in ("darwin", "win32"):
@@ -129,7 +129,7 @@ def _announce(
 ) -> None:
     """Say the address as soon as the server answers."""
     status = f"http://{_LOOPBACK}:{port}/api/status?token={token}"
-    # Past any proxy: loopback is not the proxy's business.
+    # Bypass any proxy for loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + _READY_TIMEOUT_S
     while time.monotonic() < deadline:

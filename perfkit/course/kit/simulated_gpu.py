@@ -1,17 +1,17 @@
-"""A training step on a simulated GPU: what host and device do when, from stated assumptions.
+"""A training step on a simulated GPU: the timeline of host and device, from stated assumptions.
 
 The host runs a Python loop, operator by operator, and launches kernels into a queue; the device
-takes them from it in order. Nothing here was measured. The rules:
+executes them in order. Nothing here is measured. The rules:
 
 * a kernel takes ``max(shortest, FLOPs / FLOP rate, bytes / byte rate)``;
-* it starts when its launch has arrived and the kernel before it has ended;
-* an operator costs the host a fixed time, however small its kernel is;
-* ``.item()`` makes the host wait until the device has done everything that was launched;
+* it starts when its launch has arrived and the previous kernel has ended;
+* an operator takes a fixed time on the host, however small its kernel is;
+* ``.item()`` makes the host wait until the device has finished everything launched;
 * a copy from pageable memory makes it wait until the copy is done, one from pinned memory does not;
 * the queue holds a limited number of launches; a full one makes the host wait.
 
-Because it is a simulation it can be asked what no recording can: how long would the very same step
-take without its loader, without its syncs …? See :func:`what_if`.
+A simulation can answer what no recording can: how long would the same step take without its loader,
+or without its syncs? See :func:`what_if`.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ __all__ = ["BOUNDS", "SimulatedGpu", "SimulatedTraining", "simulate", "what_boun
 #: What a simulated step can be bound by.
 BOUNDS = ("data", "launch", "sync", "copy", "compute")
 
-# A cause that costs less than this is not what bounds a step: what is left would be faster by less
-# than a quarter (the same fifth of the step as perfkit's own verdicts).
+# A cause that costs less does not bound a step: without it the step would be less than a quarter
+# faster (the same fifth of the step as in perfkit's verdicts).
 _BOUND_FROM = 1.25
 _FLOAT = 4  # bytes
-# The steady state: from one step to the next the device falls behind the host by less than this
-# share of a step. A host that is hardly ahead fills the queue slowly, but in fewer steps than this.
+# Steady state: per step, the device falls behind the host by less than this share of a step. A host
+# that is barely ahead fills the queue slowly, but in fewer steps than this.
 _STEADY = 1e-3
 _MOST_WARM_UP = 3_000
 
 
 @dataclass(frozen=True)
 class SimulatedGpu:
-    """What the device can do.
+    """The properties of the device.
 
     Attributes:
         tflop_per_s: rate of matrix products, 10¹² FLOP/s.
         gb_per_s: rate at which kernels read and write memory, 10⁹ B/s.
         link_gb_per_s: rate of copies from the host, 10⁹ B/s.
-        shortest_us: no kernel takes less.
-        arrives_us: from the return of a launch until an idle device can start it.
-        gap_us: between two kernels that were both queued.
-        queue: launches that fit into the queue.
+        shortest_us: minimum time of a kernel.
+        arrives_us: time from the return of a launch until an idle device can start it.
+        gap_us: gap between two queued kernels.
+        queue: capacity of the launch queue.
     """
 
     tflop_per_s: float = 20.0
@@ -73,15 +73,15 @@ class SimulatedTraining:
     Attributes:
         batch: rows of a batch.
         width: inputs and outputs of each layer.
-        layers: how many.
-        elementwise: elementwise operators after each layer, each a kernel of its own.
+        layers: number of layers.
+        elementwise: elementwise operators after each layer, each with its own kernel.
         op_us: host time of an operator around its launches.
         launch_us: host time of one launch.
-        loader_us: the host waits so long for its next batch.
-        input_bytes: of one batch, which the host sends; 0: batch · width floats.
-        pinned: whether the batch lies in pinned memory.
+        loader_us: how long the host waits for its next batch.
+        input_bytes: bytes of a batch that the host sends; 0 means batch · width floats.
+        pinned: whether the batch is in pinned memory.
         items: ``.item()`` calls between forward and backward.
-        python_us: Python after each of these.
+        python_us: Python time after each of these.
         item_at_end: one more ``.item()`` after the optimizer, for the log.
     """
 
@@ -112,22 +112,22 @@ class SimulatedTraining:
 
     @property
     def flops(self) -> float:
-        """FLOPs of a step: a product forward, two backward, in each layer."""
+        """FLOPs of a step: one product forward and two backward per layer."""
         return 3 * self.layers * 2.0 * self.batch * self.width**2
 
 
 def simulate(
     training: SimulatedTraining, *, gpu: SimulatedGpu | None = None, steps: int = 4
 ) -> Trace:
-    """The trace of some steps, in their steady state; every step's mark says that it is simulated.
+    """The trace of some steps in their steady state; each step's mark says that it is simulated.
 
     Args:
         training: the loop.
-        gpu: the device; by default :class:`SimulatedGpu` as it stands.
-        steps: how many steps carry marks; those before them fill the launch queue.
+        gpu: the device; by default :class:`SimulatedGpu` with its defaults.
+        steps: number of marked steps; those before them fill the launch queue.
 
     Raises:
-        UsageError: fewer than one step.
+        UsageError: ``steps`` is less than 1.
     """
     if steps < 1:
         raise UsageError(f"a simulated training needs at least one step, got {steps}")
@@ -139,9 +139,9 @@ def simulate(
 def what_if(training: SimulatedTraining, *, gpu: SimulatedGpu | None = None) -> dict[str, float]:
     """How many times as fast the step would be without each cause: cause → ratio.
 
-    ``data``: the batch is there at once; ``launch``: operators cost the host (almost) nothing;
-    ``sync``: no ``.item()`` (the Python after it stays); ``copy``: the batch is on the device
-    already; ``compute``: a device of twice the rates.
+    ``data``: the batch is available at once; ``launch``: operators cost the host (almost) nothing;
+    ``sync``: no ``.item()`` (the Python after it stays); ``copy``: the batch is already on the
+    device; ``compute``: a device with twice the rates.
     """
     device = gpu or SimulatedGpu()
     now = _step_us(training, device)
@@ -162,20 +162,20 @@ def what_if(training: SimulatedTraining, *, gpu: SimulatedGpu | None = None) -> 
 
 
 def what_bounds(training: SimulatedTraining) -> str:
-    """The cause without which the step would be fastest; ``compute`` where none would help much."""
+    """The cause whose removal helps most; ``compute`` if none would help much."""
     ratios = {cause: r for cause, r in what_if(training).items() if cause != "compute"}
     worst = max(ratios, key=lambda cause: ratios[cause])
     return worst if ratios[worst] >= _BOUND_FROM else "compute"
 
 
 def _between(begin: float, end: float) -> tuple[float, float]:
-    """Start and duration in whole ns: what meets in time still meets after rounding."""
+    """Start and duration in whole ns: adjacent events stay adjacent after rounding."""
     start = round(begin, 3)
     return start, round(round(end, 3) - start, 3)
 
 
 def _without_syncs(training: SimulatedTraining) -> SimulatedTraining:
-    """The same Python, at the start of the step, but nothing in it that waits for the device."""
+    """The same Python at the start of the step, without waits for the device."""
     return replace(
         training,
         items=0,
@@ -194,7 +194,7 @@ def _step_us(training: SimulatedTraining, gpu: SimulatedGpu) -> float:
 
 @dataclass
 class _Run:
-    """The simulated clock: where the host is, until when the device is busy."""
+    """The simulated clock: the host's time, and until when the device is busy."""
 
     training: SimulatedTraining
     gpu: SimulatedGpu
@@ -202,11 +202,11 @@ class _Run:
     sim: Simulated = field(default_factory=Simulated)
     now: float = 1_000.0
     device_free: float = 0.0
-    starts: list[float] = field(default_factory=list)  # of every kernel, for the queue's limit
+    starts: list[float] = field(default_factory=list)  # of every kernel, to limit the queue
     marks: list[tuple[float, float]] = field(default_factory=list)
 
     def json(self) -> bytes:
-        """The trace as a file's content."""
+        """The trace as file content."""
         top = {
             "schemaVersion": 1,
             "traceName": "simulated",
@@ -216,7 +216,7 @@ class _Run:
         return json.dumps(top).encode()
 
     def train(self, n: int) -> None:
-        """So many marked steps in the steady state; before them, what their kernels were in."""
+        """Run ``n`` marked steps in the steady state, after the steps that lead to it."""
         t = self.training
         record, self.record = self.record, False
         number, behind = 0, -1.0
@@ -292,14 +292,14 @@ class _Run:
         self._node("AddmmBackward0", begin)
 
     def _product(self) -> float:
-        """µs of one matrix product: (batch, width) by (width, width) or its like."""
+        """µs of one matrix product: (batch, width) by (width, width) or equivalent."""
         t, gpu = self.training, self.gpu
         n_bytes = (2 * t.batch * t.width + t.width**2) * _FLOAT
         flops_us = 2.0 * t.batch * t.width**2 / gpu.tflop_per_s / 1e6
         return max(flops_us, n_bytes / gpu.gb_per_s / 1e3)
 
     def _memory(self, n: int) -> float:
-        """µs that a kernel takes to read or write ``n`` activations."""
+        """µs for a kernel to read or write ``n`` activations."""
         t = self.training
         return n * t.batch * t.width * _FLOAT / self.gpu.gb_per_s / 1e3
 
@@ -313,7 +313,7 @@ class _Run:
         *,
         tid: int = HOST,
     ) -> None:
-        """An operator that launches kernels of these µs; with ``node``, under autograd."""
+        """An operator that launches kernels of these durations (µs); with ``node``, under autograd."""
         t = self.training
         thread = ENGINE if node else tid
         begin = self.now
@@ -342,7 +342,7 @@ class _Run:
         self.sim.device(name, *_between(start, end), correlation)
 
     def _launch(self, us: float) -> tuple[float, float, float, float]:
-        """One launch: call, return, and the kernel's start and end."""
+        """One launch; return the times of call, return, kernel start and kernel end."""
         gpu = self.gpu
         call = self.now
         self.now += self.training.launch_us
@@ -372,7 +372,7 @@ class _Run:
         self.now += 2
 
     def _send(self, n_bytes: int) -> None:
-        """The batch's copy to the device: from pageable memory the host waits for its end."""
+        """Copy the batch to the device; from pageable memory, the host waits for the end."""
         begin = self.now
         call = begin + 2
         start = max(call + self.gpu.arrives_us, self.device_free + self.gpu.gap_us)

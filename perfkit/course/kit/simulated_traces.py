@@ -1,4 +1,4 @@
-"""Simulated Kineto traces, put together event by event: small enough to work out by hand.
+"""Simulated Kineto traces, built event by event: small enough to compute by hand.
 
 Times are µs. Nothing here was measured. The tests use these; the lesson's simulated GPU
 (:mod:`perfkit.course.kit.simulated_gpu`) writes its traces with :class:`Simulated`.
@@ -27,7 +27,7 @@ WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
 class Simulated:
-    """A trace that is put together event by event."""
+    """A trace built event by event."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -46,7 +46,7 @@ class Simulated:
         tid: int | str = HOST,
         **args: Any,
     ) -> int:
-        """An op or label on the host; returns its external id. ``args`` are of the event."""
+        """Add an op or label on the host; return its external id. ``args`` are the event's args."""
         external = self._next()
         self.events.append(
             {
@@ -63,15 +63,15 @@ class Simulated:
         return external
 
     def label(self, name: str, start: float, dur: float, tid: int = HOST) -> int:
-        """A label on the host, as of ``record_function``; returns its external id."""
+        """Add a label on the host, as from ``record_function``; return its external id."""
         return self.host(name, start, dur, "user_annotation", tid)
 
     def step(self, number: int, start: float, dur: float) -> None:
-        """The profiler's mark around one step."""
+        """Add the profiler's mark around one step."""
         self.label(f"ProfilerStep#{number}", start, dur)
 
     def call(self, name: str, start: float, dur: float, external: int = -1, tid: int = HOST) -> int:
-        """A runtime call; returns its correlation."""
+        """Add a runtime call; return its correlation id."""
         correlation = self._next() + 10_000
         self.events.append(
             {
@@ -97,7 +97,7 @@ class Simulated:
         device: int = 0,
         **args: Any,
     ) -> None:
-        """A kernel, copy or memset on the device."""
+        """Add a kernel, copy or memset on the device."""
         self.events.append(
             {
                 "ph": "X",
@@ -120,7 +120,7 @@ class Simulated:
         name: str = "sgemm",
         tid: int = HOST,
     ) -> None:
-        """An op of 10 µs that launches one kernel, at ``start`` on the device."""
+        """Add an op of 10 µs that launches one kernel, which starts at ``start`` on the device."""
         external = self.host(op, launch, 10, tid=tid)
         self.device(name, start, dur, self.call("cudaLaunchKernel", launch + 2, 5, external, tid))
 
@@ -133,7 +133,7 @@ class Simulated:
         self.device(f"Memcpy {kind}", start, dur, correlation, "gpu_memcpy", bytes=n_bytes)
 
     def item(self, call: float, call_dur: float) -> None:
-        """``.item()``: a copy to the host that waits until the device has done its work."""
+        """``.item()``: a copy to the host that waits until the device has finished."""
         self.host("aten::item", call - 2, call_dur + 4)
         external = self.host("aten::_local_scalar_dense", call - 1, call_dur + 2)
         correlation = self.call("cudaMemcpyAsync", call, call_dur, external)
@@ -143,14 +143,14 @@ class Simulated:
         )
 
     def json(self, form: str = "object") -> bytes:
-        """The trace as a file's content; ``form="list"``: as traces of 2019 were."""
+        """The trace as file content; ``form="list"`` as in traces of 2019."""
         if form == "list":
             return json.dumps(self.events).encode()
         top = {"schemaVersion": 1, "traceName": "simulated", "traceEvents": self.events}
         return json.dumps(top).encode()
 
     def gz(self) -> bytes:
-        """The same, compressed."""
+        """The trace, compressed."""
         return gzip.compress(self.json())
 
 
@@ -164,7 +164,7 @@ def cpu_training(
     python: float = 20,
     loader: str = WORKERS,
 ) -> Simulated:
-    """Steps on a CPU: data wait, Python, forward, backward, optimizer; healthy as it stands."""
+    """Steps on a CPU: data wait, Python, forward, backward, optimizer; healthy by default."""
     sim = Simulated()
     at = 1_000.0
     for number in range(n_steps):

@@ -1,4 +1,4 @@
-"""The executed lessons as one folder of pages: offline, without scripts, linked with each other."""
+"""The executed lessons as a folder of linked pages: offline, without scripts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ __all__ = ["Entry", "Site"]
 
 @dataclass(frozen=True)
 class Entry:
-    """What the index says of a lesson that was run.
+    """A lesson's entry in the index.
 
     Attributes:
         lesson: its slug.
         title: its question.
-        page: as HTML, before its links are mended; empty where there is none.
-        seconds: of all cells.
-        found: its own comparison in one sentence; empty where it made none.
-        failed: why it did not run to its end; empty where it did.
+        page: its HTML, before links are rewritten; empty if there is none.
+        seconds: wall time of all cells.
+        found: its own comparison in one sentence; empty if it made none.
+        failed: why it did not finish; empty if it did.
     """
 
     lesson: str
@@ -44,11 +44,11 @@ class Site:
     """Pages in one folder.
 
     Args:
-        out: the folder; it exists.
-        paths: the notebooks that are going to be run, in this order.
+        out: the folder, which must exist.
+        paths: the notebooks to run, in order.
 
     Raises:
-        UsageError: two of them would have one page, or a folder is where a page belongs.
+        UsageError: two of them would have the same page, or a folder is in the place of a page.
     """
 
     def __init__(self, out: Path, paths: Sequence[Path]) -> None:
@@ -82,19 +82,19 @@ class Site:
             )
 
     def add(self, entry: Entry) -> Path | None:
-        """Write a lesson's page now, as if all others came, and its solution's.
+        """Write the pages of a lesson and its solution now, assuming that all others will follow.
 
         Returns:
-            where the page is; None where the lesson has none.
+            The path of the page; None if the lesson has none.
         """
         self._entries[entry.lesson] = entry
         return self._write_lesson(entry, list(self._paths))
 
     def finish(self, provenance: str, ledger: Ledger | None) -> Path:
-        """Write the index; where lessons are missing, pages lose their links to those.
+        """Write the index; links to missing lessons are removed from the pages.
 
         Returns:
-            where the index is.
+            The path of the index.
         """
         with_page = [stem for stem, entry in self._entries.items() if entry.page]
         if with_page != list(self._paths):
@@ -128,7 +128,7 @@ class Site:
 
         try:
             notebook = nbformat.read(self._solutions[lesson], as_version=4)
-        except Exception as error:  # whatever is wrong with a file that is no notebook
+        except Exception as error:  # a file that is not a notebook may raise anything
             made = _unreadable(error)
         else:
             made = html_page(notebook, title=f"Solution of {lesson}")
@@ -139,7 +139,7 @@ class Site:
 
 
 def _placed(html: str, navigation: str, lesson: str, folder: str, pages: dict[str, str]) -> str:
-    """Its links mended, and the way to other pages on top."""
+    """The page with working links and the navigation on top."""
     linked = relink(html, f"{folder}{lesson}.ipynb", f"{folder}{lesson}.html", pages)
     return linked.replace(NAVIGATION, navigation, 1)
 
@@ -166,7 +166,7 @@ def _index(
         "tour.html",
         rows=[(entry, entry.lesson in solutions and bool(entry.page)) for entry in entries],
         provenance=provenance,
-        # show.html escapes what it shows: its result is markup
+        # show.html escapes its content: the result is markup
         ledger=Markup(show.html(ledger)) if ledger is not None else "",
         quote=quote,
     )

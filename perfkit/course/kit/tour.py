@@ -1,4 +1,4 @@
-"""Run lessons without a browser, and keep what they found and measured.
+"""Run lessons without a browser, and collect what they found and measured.
 
 Every result of perfkit that a lesson displays carries its numbers as JSON beside its picture
 (:data:`perfkit.show.RESULT_MIME`); findings and ratios are read from there, not from text.
@@ -29,10 +29,10 @@ from perfkit.show import RESULT_MIME
 
 __all__ = ["LessonFailedError", "LessonRun", "run_lesson", "tour"]
 
-# A lesson's cell takes at most 60 s on two cores; three times that means that it hangs, even on
-# a slower machine.
+# A cell of a lesson takes at most 60 s on two cores; three times that is a hang, even on a slower
+# machine.
 _CELL_TIMEOUT_S = 180
-# What a lesson is made to take, for one that has not run here yet.
+# Assumed time of a lesson that has not run here yet.
 _USUAL_S = 60.0
 _SUMMARY = "summary.json"
 _COMPARED = {"ratio", "low", "high", "sentence"}
@@ -42,10 +42,10 @@ Say = Callable[[str], None]
 
 
 class LessonFailedError(PerfkitError):
-    """A lesson did not run to its end; the message names lesson and cell.
+    """A lesson did not finish; the message names lesson and cell.
 
     Attributes:
-        notebook: what ran until then, an ``nbformat`` node; None where nothing could be read.
+        notebook: what ran until then, an ``nbformat`` node; None if it could not be read.
     """
 
     def __init__(self, message: str, notebook: Any = None) -> None:
@@ -60,8 +60,8 @@ class LessonRun:
     Attributes:
         lesson: its slug, e.g. ``"00-start-here"``.
         seconds: wall time of all its cells.
-        profiles: the text of each profile that it displayed.
-        comparisons: the numbers of each comparison that it displayed, first the lesson's own.
+        profiles: the text of each displayed profile.
+        comparisons: the numbers of each displayed comparison, the lesson's own first.
         page: the executed notebook as HTML.
         notebook: the executed notebook itself, an ``nbformat`` node.
         title: its question.
@@ -88,9 +88,9 @@ class LessonRun:
 
 
 def tour(names: Sequence[str], out: Path, say: Say, *, save: bool = False) -> list[LessonRun]:
-    """Run lessons, say what they found, and write a site and ``summary.json``.
+    """Run lessons, print what they found, and write a site and ``summary.json``.
 
-    If a lesson fails, the tour says so and goes on with the next one. However it ends, the lessons
+    If a lesson fails, the tour says so and continues with the next. However it ends, the lessons
     that ran are in the site and in the summary.
 
     Args:
@@ -100,10 +100,9 @@ def tour(names: Sequence[str], out: Path, say: Say, *, save: bool = False) -> li
         save: also write the outputs back into the notebooks, for who maintains the course.
 
     Raises:
-        LessonFailedError: at the end, where a lesson raised, took too long, or took its kernel
-            with it.
-        MissingError: a lesson, or nbclient or nbconvert, is not here.
-        UsageError: nothing can be written to ``out``.
+        LessonFailedError: at the end, if a lesson raised, took too long, or killed its kernel.
+        MissingError: a lesson, nbclient or nbconvert is missing.
+        UsageError: ``out`` cannot be written.
     """
     if not _is_here():
         raise UsageError("the current folder was deleted: go to another one first")
@@ -157,7 +156,7 @@ def tour(names: Sequence[str], out: Path, say: Say, *, save: bool = False) -> li
 
 
 def _outlook(paths: Sequence[Path], out: Path) -> str:
-    """How many lessons, and about how long they take: as last time, where that is known."""
+    """Number of lessons, and about how long they take, from last time if known."""
     try:
         before = json.loads((out / _SUMMARY).read_text(encoding="utf-8"))["lessons"]
         known = {str(one["lesson"]): float(one["seconds"]) for one in before}
@@ -176,7 +175,7 @@ def _entry(run: LessonRun) -> Entry:
 
 
 def _failed_entry(path: Path, error: LessonFailedError, seconds: float) -> Entry:
-    """With the page of what ran until then."""
+    """The entry of a failed lesson, with the page of what ran until then."""
     if error.notebook is None:
         return Entry(path.stem, path.stem, "", seconds, failed=str(error))
     title = _title(error.notebook, path.stem)
@@ -185,7 +184,7 @@ def _failed_entry(path: Path, error: LessonFailedError, seconds: float) -> Entry
 
 
 def _ledger(paths: Sequence[Path] | None) -> Ledger:
-    """What the records say of every claim, or of those that these lessons treat."""
+    """What the records say about every claim, or about the claims of these lessons."""
     everything = ledger(read_records(recorded_folders()), taught_claims())
     if paths is None:
         return everything
@@ -203,16 +202,16 @@ def _is_here() -> bool:
 
 
 def _check_writable(out: Path) -> None:
-    """Make the folder and a file in it, before lessons run for minutes.
+    """Create the folder and a file in it, before lessons run for minutes.
 
     Raises:
-        UsageError: that cannot be done.
+        UsageError: that is not possible.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
             pass
-    except (OSError, ValueError) as error:  # a name with a null character is a ValueError
+    except (OSError, ValueError) as error:  # a null character in the name raises ValueError
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(
             f"cannot write into the folder {str(out)!r} ({reason}): choose another --out"
@@ -220,26 +219,24 @@ def _check_writable(out: Path) -> None:
 
 
 def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S) -> LessonRun:
-    """Execute one notebook in a kernel of its own, which is gone when this returns or raises.
+    """Execute one notebook in its own kernel, which has ended when this returns or raises.
 
     Raises:
-        LessonFailedError: a cell raised, took longer than ``cell_timeout_s``, or took its
-            kernel with it; or the file is no notebook.
+        LessonFailedError: a cell raised, took longer than ``cell_timeout_s``, or killed its
+            kernel; or the file is not a notebook.
         MissingError: nbclient or nbformat is not installed.
-        KeyboardInterrupt: Ctrl-C, or a polite request to end (SIGTERM).
+        KeyboardInterrupt: Ctrl-C or SIGTERM.
     """
     try:
         import nbclient
         import nbclient.exceptions
         import nbformat
     except ImportError:
-        raise MissingError(
-            "nbclient runs the lessons and is missing: pip install 'perfkit[lab]'"
-        ) from None
+        raise MissingError("running lessons needs nbclient: pip install 'perfkit[lab]'") from None
 
     try:
         notebook = nbformat.read(path, as_version=4)
-    except Exception as error:  # nbformat raises many kinds for a file that is no notebook
+    except Exception as error:  # nbformat raises many types for a file that is not a notebook
         said = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise LessonFailedError(f"lesson {path.stem} cannot be read: {said}") from None
     progress = _Progress(notebook, say)
@@ -251,7 +248,7 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
         store_widget_state=False,
         coalesce_streams=True,
         on_cell_start=progress.cell_starts,
-        extra_arguments=["--log-level=CRITICAL"],  # what a cell raises is in its output
+        extra_arguments=["--log-level=CRITICAL"],  # exceptions of cells are in their output
     )
     start = time.perf_counter()
     try:
@@ -270,11 +267,11 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
         said = _ANSI.sub("", f"{error.ename}: {error.evalue}".strip().splitlines()[0])
         raise LessonFailedError(f"lesson {path.stem}, {progress.where}: {said}", notebook) from None
     except AssertionError:
-        # nbclient takes Ctrl-C for itself: it ends the kernel, forgets it, and trips over that
+        # nbclient handles Ctrl-C itself: it ends the kernel, forgets it, and then fails over that
         if client.km is None:
             raise KeyboardInterrupt from None
         raise
-    except (RuntimeError, KeyError) as error:  # no kernel of that name, or it never came
+    except (RuntimeError, KeyError) as error:  # no kernel of that name, or it did not start
         raise LessonFailedError(
             f"lesson {path.stem}, {progress.where}: its kernel could not be used ({error})",
             notebook,
@@ -296,7 +293,7 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
 
 
 class _Progress:
-    """Says which cell runs, of how many, since when, and how it begins."""
+    """Reports which cell of how many is running, since when, and its first line."""
 
     def __init__(self, notebook: Any, say: Say) -> None:
         code = [i for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
@@ -317,7 +314,7 @@ class _Progress:
 
 
 def _results(notebook: Any, kind: str) -> list[dict[str, Any]]:
-    """The data of every displayed result of that type, in the order of the notebook."""
+    """The data of all displayed results of this type, in notebook order."""
     return [
         output.data
         for cell in notebook.cells
@@ -336,14 +333,14 @@ def _texts(notebook: Any, kind: str) -> list[str]:
 
 def _numbers(notebook: Any, kind: str) -> list[dict[str, Any]]:
     found = [dict(data[RESULT_MIME]) for data in _results(notebook, kind)]
-    return [numbers for numbers in found if numbers.keys() >= _COMPARED]  # others are not ours
+    return [numbers for numbers in found if numbers.keys() >= _COMPARED]  # others are not perfkit's
 
 
 def _save(notebook: Any, path: Path) -> None:
-    """Write outputs without what a reader cannot use or what differs for no reason.
+    """Write outputs without what readers cannot use and what varies for no reason.
 
-    A widget without its kernel is an error message on the page; a picture or text is beside
-    it. The version of Python in the metadata says nothing.
+    A widget without its kernel is only an error message, and there is a picture or text beside it.
+    The Python version in the metadata does not matter.
     """
     import nbformat
 

@@ -1,6 +1,7 @@
-"""A copy of the course in the reader's own folder, from an installed perfkit or from a clone.
+"""Copy the course into the reader's own folder, from an installed perfkit or a clone.
 
-A reader works in a copy: running a lesson rewrites its notebook, and a clone should stay clean.
+Readers work in a copy, because running a lesson rewrites its notebook and a clone should stay
+clean.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from perfkit.course.kit._places import clone_folder
 
 __all__ = ["WORK", "Copied", "copy_course", "course_root", "own_copy"]
 
-#: Where a reader of a clone works: git ignores it, and nothing deletes it.
+#: The reader's folder in a clone: git ignores it, and nothing deletes it.
 WORK = "my-course"
 
 _README = Path(__file__).parent / "templates" / "tutorial.md"
@@ -32,14 +33,14 @@ _SHOWN = 5  # names in a message
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy did.
+    """The result of copying.
 
     Attributes:
         folder: where the course is now.
-        written: new or renewed files.
-        same: files that were already up to date.
-        lessons: how many lessons there are.
-        outdated: files that the reader changed and the course changed since; they were left alone.
+        written: number of new or updated files.
+        same: number of files that were already up to date.
+        lessons: number of lessons.
+        outdated: files that both the reader and the course have changed; they were left alone.
     """
 
     folder: Path
@@ -50,10 +51,10 @@ class Copied:
 
 
 def course_root() -> Path:
-    """The folder that the course is copied from: in the installed package, else in its clone.
+    """The folder to copy the course from: the installed package's, else the clone.
 
     Raises:
-        MissingError: neither is here.
+        MissingError: there is neither.
     """
     package = Path(perfkit.__file__).resolve().parent
     for root in (package / SHIPPED, package.parent):
@@ -70,20 +71,20 @@ def copy_course(
 ) -> Copied:
     """Copy lessons, solutions, data makers and recorded results into ``folder``.
 
-    A file that the reader changed is not overwritten, and then nothing is copied at all. One that
-    is as an earlier copy left it is renewed. All files are made beside their places first and then
-    moved there, so a full disk leaves no half of a course.
+    If the reader changed a file, nothing is copied at all. Files unchanged since an earlier copy
+    are updated. All files are written beside their destination and then moved, so a full disk does
+    not leave half a course.
 
     Args:
-        folder: made where it is missing.
-        force: overwrite what the reader changed, too.
+        folder: created if missing.
+        force: also overwrite files that the reader changed.
         root: the course to copy; by default perfkit's own.
-        merge: leave alone what the reader changed, and copy the rest.
+        merge: keep files that the reader changed, and copy the rest.
 
     Raises:
         MissingError: there is no course to copy.
-        UsageError: files were changed (named), something else is in the place of a file or
-            folder, ``folder`` is where the course comes from, or nothing can be written there.
+        UsageError: files were changed (the message names them), something is in the way of a file
+            or folder, ``folder`` is the source of the course, or it cannot be written.
     """
     root = course_root() if root is None else root
     try:
@@ -99,7 +100,7 @@ def copy_course(
         outdated: tuple[str, ...] = ()
         if merge and not force:
             copied = _manifest(folder)
-            # what the reader's version began as: so that it is known when the course goes on
+            # the base of the reader's version, to detect later changes of the course
             kept = {str(path): copied.get(str(path), noted[str(path)]) for path in changed}
             outdated = tuple(name for name, digest in kept.items() if digest != noted[name])
             noted |= kept
@@ -111,10 +112,10 @@ def copy_course(
 
 
 def own_copy(notebook: Path, say: Callable[[str], None]) -> Path:
-    """The reader's own copy of a lesson of a clone; any other notebook is opened where it is.
+    """The reader's own copy of a clone's lesson; any other notebook is opened in place.
 
-    The copy is ``my-course`` in the clone. What the reader changed there stays. Generated data is
-    shared with the clone, through ``PERFKIT_DATA``.
+    The copy is ``my-course`` in the clone. The reader's changes there are kept. It shares generated
+    data with the clone, through ``PERFKIT_DATA``.
 
     Args:
         notebook: a lesson or solution of the clone, or any other notebook.
@@ -148,7 +149,7 @@ def _compared(
     """The files that are missing or from an earlier copy, and those that the reader changed.
 
     Raises:
-        UsageError: one cannot be a file.
+        UsageError: something is in the way of a file.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder: name another one")
@@ -184,7 +185,7 @@ def _parents(folder: Path, path: PurePosixPath) -> list[Path]:
 
 
 def _write(folder: Path, new: Mapping[PurePosixPath, bytes], digests: Mapping[str, str]) -> None:
-    """Put ``new`` in its places, and note what each file was when it was copied."""
+    """Write the files in ``new``, and record the digest of each as copied."""
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     manifest = {
@@ -193,7 +194,7 @@ def _write(folder: Path, new: Mapping[PurePosixPath, bytes], digests: Mapping[st
     }
     staging = None
     try:
-        # in the same folder: moving a file within one file system is done at once or not at all
+        # in the same folder, because a move within one file system is atomic
         staging = Path(tempfile.mkdtemp(prefix=".perfkit-copy-", dir=folder))
         for path, content in new.items():
             (staging / path).parent.mkdir(parents=True, exist_ok=True)
@@ -210,7 +211,7 @@ def _write(folder: Path, new: Mapping[PurePosixPath, bytes], digests: Mapping[st
 
 
 def _manifest(folder: Path) -> dict[str, str]:
-    """The digests of an earlier copy; empty where there is none that can be read."""
+    """The digests of an earlier copy; empty if there is none or it cannot be read."""
     try:
         files = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))["files"]
         return {str(path): str(digest) for path, digest in files.items()}

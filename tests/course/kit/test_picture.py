@@ -77,8 +77,8 @@ def test_show_displays_one_picture(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (None, "words", "not a NoneType"),
         (_drawn().axes[0], "words", "not a Axes"),
-        (_drawn(), " \n", "say in alt"),
-        (_drawn(), None, "say in alt"),
+        (_drawn(), " \n", "say what the figure shows"),
+        (_drawn(), None, "say what the figure shows"),
     ],
 )
 def test_what_cannot_be_shown_is_told(figure: Any, alt: Any, reason: str) -> None:

@@ -79,7 +79,7 @@ def test_samples_are_made_alike_and_decoded(folder: Path) -> None:
 
 
 def test_a_half_sample_is_no_sample() -> None:
-    with pytest.raises(UsageError, match="12,289 bytes, and these are 6,144"):
+    with pytest.raises(UsageError, match="12,289 bytes, but got 6,144"):
         decode(bytes(SAMPLE_BYTES // 2))
 
 

@@ -14,19 +14,19 @@ from perfkit.course.kit.images import ImageSet, make_images
 
 __all__ = ["SIDE", "cache_pictures"]
 
-SIDE = 128  # what the lesson's network takes
+SIDE = 128  # input size of the lesson's network
 _N = 12
 _SIZE = (320, 240)
-# Once more with other numbers: what is written down instead of taken from the arguments shows.
+# A second run with other numbers reveals hard-coded values.
 _OTHER_N, _OTHER_SIDE, _OTHER_SIZE = 5, 96, (208, 160)
 
-# Mean differences, of 255 levels, that other decoders and filters make: up to 6 by pixel (taking
-# the nearest pixel) and 0.5 by block of an eighth of the side. Another order of the colours makes
-# 3 by block, another picture 9; a picture of 16 × 16 pixels made large makes 13 by pixel.
+# Mean differences, of 255 levels. Other decoders and filters differ by up to 6 per pixel (nearest
+# pixel) and 0.5 per block of an eighth of the side. Another colour order differs by 3 per block,
+# another picture by 9; an enlarged picture of 16 × 16 pixels differs by 13 per pixel.
 _FAR_BY_PIXEL, _FAR_BY_BLOCK = 9.0, 2.0
 _BLOCKS = 8
 
-# Besides Pillow. Those that are imported: nobody decodes with another.
+# Decoders besides Pillow. Only imported ones matter: the answer cannot use another.
 _DECODERS = {
     "cv2": ("imread", "imdecode"),
     "simplejpeg": ("decode_jpeg",),
@@ -39,7 +39,7 @@ Answer = Callable[[ImageSet, int], Any]
 def _ran(
     answer: Answer, n: int = _N, side: int = SIDE, size: tuple[int, int] = _SIZE
 ) -> tuple[Any, int, ImageSet]:
-    """What the answer gives for some small pictures, and how many decodes were seen."""
+    """What the answer returns for some small pictures, and how many decodes were seen."""
     images = make_images(n=n, size=size)
     with _counted_decodes() as decodes:
         tensor = answer(images, side)
@@ -134,14 +134,14 @@ def _expected(images: ImageSet, index: int, side: int) -> Any:
 
 @contextlib.contextmanager
 def _counted_decodes() -> Iterator[list[str]]:
-    """One entry for each picture that a decoder we know decodes in this block."""
+    """One entry per picture decoded in this block by a known decoder."""
     from PIL import ImageFile
 
     decoded: list[str] = []
     original = ImageFile.ImageFile.load
 
     def load(self: Any) -> Any:
-        # Pillow calls load() freely; it decodes while there are tiles left to read.
+        # Pillow calls load() often; it decodes only while there are tiles left to read.
         if self.tile:
             decoded.append(str(self.filename))
         return original(self)

@@ -1,7 +1,7 @@
-"""A machine that slowly gets slower, *simulated*: what drift does to a comparison.
+"""A *simulated* machine that slowly gets slower: the effect of drift on a comparison.
 
-Real drift (a chip that warms up, another program that starts) comes when it likes. Here it comes
-always, in simulated time, so that a lesson can show it in a moment and the same way each time.
+Real drift (a chip that warms up, another program that starts) is unpredictable. Here it always
+happens, in simulated time, so that a lesson can show it quickly and reproducibly.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ __all__ = ["SlowingMachine"]
 
 
 class SlowingMachine:
-    """Every call of :meth:`run` takes a little longer than the one before; no time passes.
+    """Each call of :meth:`run` takes slightly longer than the last, in simulated time only.
 
     Args:
-        rise: by how much a call's time grows over ``calls`` calls, as a share: 0.1 is 10 %.
+        rise: growth of a call's time over ``calls`` calls, as a share: 0.1 is 10 %.
         calls: see ``rise``.
-        jitter: standard deviation of the logarithm of a call's time, about its own trend.
-        seed: of the jitter.
+        jitter: standard deviation of the logarithm of a call's time around its trend.
+        seed: seed of the jitter.
 
     Raises:
         UsageError: ``rise`` or ``jitter`` is negative or ``calls`` is not positive.
@@ -42,7 +42,7 @@ class SlowingMachine:
         """Run the same step once more.
 
         Returns:
-            the milliseconds that it took, in simulated time.
+            Its duration in milliseconds of simulated time.
         """
         trend = 1 + self._rise_per_call * self._n
         self._n += 1

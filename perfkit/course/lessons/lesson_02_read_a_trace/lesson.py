@@ -1,4 +1,4 @@
-"""Lesson 02: the simulated steps that it reads, the texts of its CPU twin, and its exercise."""
+"""Lesson 02: its simulated steps, the texts for the CPU counterpart, and the exercise."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CASES: Mapping[str, SimulatedTraining] = {
     "compute": SimulatedTraining(batch=4096),
 }
 
-#: Always busy, and hardly ever multiplying: eight elementwise kernels after each narrow layer.
+#: Always busy but rarely multiplying: eight elementwise kernels after each narrow layer.
 BUSY = SimulatedTraining(batch=65_536, width=32, elementwise=8, item_at_end=True)
 
 
@@ -73,7 +73,7 @@ _STRIP = """{% extends "_base.html" %}
 
 @dataclass(frozen=True, repr=False)
 class StepStrip:
-    """One typical step: a picture where a page can show it, letters elsewhere."""
+    """One typical step: a picture if possible, else text."""
 
     strip: strip.Strip | None
 
@@ -89,7 +89,7 @@ class StepStrip:
         from perfkit.show._html import render_string
 
         title = "no step" if self.strip is None else self.strip.title
-        # our own picture, in which all names are escaped already; in a report it takes its colours
+        # our own picture, in which all names are already escaped; a report sets its colours
         return render_string(
             _STRIP, title=title, picture=Markup(strip.figure(self.strip, alone=True))
         )
@@ -101,7 +101,7 @@ def step_strip(trace: Trace) -> StepStrip:
 
 
 def what_if_table(trainings: Mapping[str, SimulatedTraining]) -> str:
-    """How many times as fast each simulated step would be without each cause, as a table."""
+    """A table of how many times as fast each simulated step would be without each cause."""
     head = {"compute": "a GPU twice as fast"}
     titles = [head.get(cause, f"no {cause}") for cause in BOUNDS]
     lines = [f"{'':<9}" + "".join(f"{title:>{len(title) + 3}}" for title in titles)]
@@ -119,19 +119,19 @@ _WORD = re.compile(r"w(\d+)")
 
 
 def documents(n: int = 64, *, words: int = 12_000, seed: int = 0) -> list[str]:
-    """Made-up texts of so many words each, the same on every machine; ``w17 w902 …``."""
+    """Generated texts of ``words`` words each, the same on every machine: ``w17 w902 …``."""
     made = random.Random(seed)
     return [" ".join(f"w{made.randrange(_WORDS)}" for _ in range(words)) for _ in range(n)]
 
 
 def tokens(text: str, length: int) -> list[int]:
-    """The first ``length`` words of a text as numbers, after all of it was taken apart."""
+    """The first ``length`` words of a text as numbers, after tokenising all of it."""
     found = [int(number) for number in _WORD.findall(text.lower())]
     return found[:length]
 
 
 def operators_per_step(trace: Trace) -> float:
-    """Operators that ran in a step of a recorded trace, nested ones too; the mean of its steps."""
+    """Operators per step of a recorded trace, including nested ones; the mean over its steps."""
     steps = find_steps(trace)
     inside = trace.is_a(Category.OP) & (steps.containing(trace.start_ns) >= 0)
     return float(inside.sum()) / max(len(steps), 1)
@@ -142,7 +142,7 @@ class Pace:
     """How a piece of work runs, without a profiler.
 
     Attributes:
-        busy: processor time of this process over wall time, as ``top`` shows it: 1.0 is one core.
+        busy: processor time of this process over wall time, as in ``top``: 1.0 is one core.
         seconds: wall time of a call.
     """
 
@@ -151,9 +151,9 @@ class Pace:
 
 
 def pace(work: Callable[[], object], *, calls: int = 5, rounds: int = 6) -> Pace:
-    """Call it some times, and see how busy that keeps the processor; the device's work counts.
+    """Call ``work`` several times and measure how busy the processor is; includes device work.
 
-    The quickest of some rounds tells: in the others something else had the processor too.
+    The fastest round counts, because others were disturbed by other programs.
     """
     clock = clock_in_use()
     work()
@@ -172,10 +172,10 @@ def pace(work: Callable[[], object], *, calls: int = 5, rounds: int = 6) -> Pace
 def achievable_tflop_per_s(
     device: torch.device | str = "cpu", *, size: int = 0, calls: int = 8
 ) -> float:
-    """10¹² FLOP/s of a large float32 matrix product on this machine: the best of a few calls.
+    """Rate of a large float32 matrix product on this machine in 10¹² FLOP/s, best of a few calls.
 
     Args:
-        device: where.
+        device: the device to use.
         size: of the square matrices; by default 768 on a CPU and 4096 on a GPU.
         calls: products to time.
     """
@@ -196,7 +196,7 @@ def achievable_tflop_per_s(
 
 # ---- the exercise ------------------------------------------------------------------------
 
-# What the reader sees, by letter. D and F are the tricky ones: a host that waits is no loss while
+# What the reader sees, by letter. D and F are the tricky ones: a waiting host costs nothing while
 # the device works.
 _STEPS: Mapping[str, SimulatedTraining] = {
     "A": SimulatedTraining(batch=24, width=384),
@@ -212,7 +212,7 @@ Answer = Callable[[Trace], Any]
 
 
 def anonymous_steps() -> dict[str, Trace]:
-    """The exercise's simulated steps by letter; which is which is not said."""
+    """The exercise's simulated steps by letter, without names."""
     return {letter: _simulated(training) for letter, training in _STEPS.items()}
 
 
@@ -222,7 +222,7 @@ def _simulated(training: SimulatedTraining) -> Trace:
 
 
 def _varied(training: SimulatedTraining, seed: int) -> SimulatedTraining:
-    """The like of it, of other sizes."""
+    """A similar training with other sizes."""
     made = random.Random(seed)
 
     def about(value: float) -> float:
@@ -286,7 +286,7 @@ _WITHOUT = {
 
 
 def _compare(which: str, said: str, training: SimulatedTraining) -> None:
-    """What the simulation says to a wrong answer: how little it would help to act on it."""
+    """Refute a wrong answer with the simulation: how little acting on it would help."""
     truth = what_bounds(training)
     if said == truth:
         return

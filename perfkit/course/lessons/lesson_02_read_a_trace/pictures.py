@@ -1,4 +1,4 @@
-"""The pictures of lesson 02: steps side by side with their launch queue, and busy against used."""
+"""The pictures of lesson 02: steps with their launch queues, and busy time against use."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _LOOK = {
     "communication": ("#CC79A7", "///"),
 }
 _IDLE = "#ffffff"
-_POINTS = 400  # of the queue's curve: some two a pixel
+_POINTS = 400  # points of the queue's curve: about two per pixel
 
 
 def draw_steps(traces: Mapping[str, Trace], *, source: str) -> Figure:
-    """A row for each trace: host and device of its median step, and the launch queue meanwhile.
+    """One row per trace: host and device in its median step, and the launch queue.
 
     Args:
-        traces: by name.
+        traces: name → trace.
         source: where they come from, e.g. ``"simulated"``; shown under the picture.
     """
     from matplotlib.figure import Figure
@@ -92,9 +92,9 @@ class Use:
     """How busy something was, and how much of its arithmetic was used.
 
     Attributes:
-        name: of what.
-        busy: share of the time in which it worked at all, 0 … 1.
-        used: achieved FLOP/s over achievable ones, 0 … 1.
+        name: its name.
+        busy: share of the time in which it was busy at all, 0 … 1.
+        used: achieved over achievable FLOP/s, 0 … 1.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Use:
 
 
 def draw_use(uses: Sequence[Use], *, source: str, busy: str = "utilisation") -> Figure:
-    """Two bars for each: how busy, and how much of the arithmetic was used."""
+    """Two bars each: how busy it was, and how much of its arithmetic was used."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.4, 0.62 * len(uses) + 1.25), facecolor=_GROUND)
@@ -168,7 +168,7 @@ def _lanes(axes: Axes, strip: Strip) -> None:
 
 
 def _queue(trace: Trace) -> tuple[Any, Any]:
-    """The queue's length over the median step: time as a share of it, and launches."""
+    """The queue over the median step: time as a share of the step, and queued launches."""
     steps, queue = find_steps(trace), launch_queue(trace)
     if not len(queue.at_ns):
         return np.zeros(0), np.zeros(0)

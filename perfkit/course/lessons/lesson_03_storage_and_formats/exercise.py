@@ -1,7 +1,7 @@
-"""The exercise of lesson 03: a table becomes tensors once, not row by row.
+"""The exercise of lesson 03: convert a table to tensors once, not row by row.
 
-That no row was taken one by one is judged by counting calls: the answer runs on a short and on a
-long table, and the number of function calls must not grow with the rows. No clock is read.
+It counts calls instead of reading a clock: the answer runs on a short and a long table, and the
+number of function calls must not grow with the rows.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["count_calls", "table_once"]
 Answer = Callable[["DataFrame"], Any]
 
 _FEW, _MANY = 60, 660
-# A row taken by itself costs at least one call. A table ten times as long may cost a few calls
-# more inside pandas (another path for long arrays), but not one for every tenth row.
+# Taking rows one by one costs at least one call each. For a table ten times as long, pandas may
+# make a few more calls (another path for long arrays), but not one per ten rows.
 _CALLS_PER_ROW = 0.1
 
 _PARTS = ("numbers", "shops", "labels")
 
 
 def count_calls(function: Callable[[], Any]) -> tuple[Any, int]:
-    """What a function returns, and how many function calls (Python's and built-in ones) it took.
+    """The result of a function, and the number of Python and built-in function calls it made.
 
-    Calls of other threads are not counted, nor those that a library makes from C into C.
+    Calls in other threads and from C to C are not counted.
     """
     calls = 0
 

@@ -20,14 +20,14 @@ class Phases:
     """Times of the phases of a chain.
 
     Attributes:
-        times: by phase, in order; milliseconds for one item, median with its interval.
+        times: phase → milliseconds per item (median with interval), in order.
     """
 
     times: Mapping[str, Summary]
 
     @property
     def shares(self) -> dict[str, float]:
-        """Each phase's part of the sum of the medians, 0 to 1."""
+        """Each phase's share of the sum of the medians, 0 to 1."""
         total = sum(one.median for one in self.times.values())
         return {name: one.median / total for name, one in self.times.items()}
 
@@ -47,15 +47,18 @@ class Phases:
 def time_phases(
     phases: Mapping[str, Callable[[Any], Any]], items: Sequence[Any], *, rounds: int = 1
 ) -> Phases:
-    """Send each item through all phases; a phase gets what the one before it returned.
+    """Run each item through all phases; each phase gets the previous one's result.
 
-    The device is waited for after each phase, so that its work counts there. The first item
-    goes through once beforehand, untimed.
+    It waits for the device after each phase, so that its work counts there. The first item runs
+    once beforehand, untimed.
 
     Args:
         phases: name → function of one argument, in order.
-        items: what the first phase gets, one after the other.
-        rounds: how often all items are sent through.
+        items: inputs of the first phase.
+        rounds: how often to run all items.
+
+    Returns:
+        The times of the phases.
 
     Raises:
         UsageError: no phases, no items, or no rounds.

@@ -1,4 +1,4 @@
-"""The figures of lesson 03. Made with matplotlib's objects: the reader's own pyplot stays alone."""
+"""The figures of lesson 03, made without pyplot, so that the reader's own state is untouched."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ _LOGARITHMIC_FROM = 15.0
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to keep the data.
+    """One way to store the data.
 
     Attributes:
-        name: what it is called.
-        held: bytes that the process itself holds.
-        cached: bytes that the kernel keeps in its page cache for it, and takes back when memory
-            is short.
-        against: a comparison of the slowest arm (first) with this one (second); None for the
-            slowest arm itself.
+        name: its name.
+        held: bytes held by the process itself.
+        cached: bytes in the kernel's page cache, which it reclaims when memory is short.
+        against: comparison of the slowest arm (first) with this one (second); None for the slowest
+            arm itself.
     """
 
     name: str
@@ -46,15 +45,15 @@ class Arm:
 
 
 def draw_arms(arms: Sequence[Arm], *, pictures: int, per_call: int) -> tuple[Figure, str]:
-    """Time and RAM of each arm; the first is the one that the others are compared with.
+    """Draw time and RAM of each arm.
 
     Args:
-        arms: the slowest one first, which stands in the comparisons of all others.
-        pictures: how many the bytes are for.
-        per_call: how many one call of the compared functions loads.
+        arms: the slowest first; all others are compared with it.
+        pictures: number of pictures that the bytes are for.
+        per_call: pictures loaded by one call of the compared functions.
 
     Returns:
-        the figure and its words.
+        The figure and its description.
 
     Raises:
         UsageError: there is no second arm, or one of the others has no comparison.
@@ -64,7 +63,7 @@ def draw_arms(arms: Sequence[Arm], *, pictures: int, per_call: int) -> tuple[Fig
         raise UsageError("draw_arms needs two arms or more, all but the first with a comparison")
     found = [one for one in others if one is not None]
     slow = float(np.median([one.slow.median for one in found]))
-    # ratios, not times, are what was measured in turn: a time is the slow one's over the ratio
+    # ratios were measured in turn, not times: a time is the slow one's over the ratio
     times = np.array([slow, *(slow / one.ratio for one in found)]) / per_call
     low = np.array([slow, *(slow / one.high for one in found)]) / per_call
     high = np.array([slow, *(slow / max(one.low, 1e-9) for one in found)]) / per_call
@@ -96,19 +95,19 @@ def draw_arms(arms: Sequence[Arm], *, pictures: int, per_call: int) -> tuple[Fig
 
 
 def break_even(online: float, offline: float, once: float) -> float:
-    """Epochs after which work done once has paid: ``once / (online - offline)``; inf if never."""
+    """Epochs after which doing work once pays off: ``once / (online - offline)``; inf if never."""
     return once / (online - offline) if online > offline else float("inf")
 
 
 def draw_break_even(online: float, offline: float, once: float) -> tuple[Figure, str]:
-    """Time spent after each epoch, with the work done in every epoch or once beforehand.
+    """Draw the total time after each epoch, with the work done in every epoch or once beforehand.
 
     Args:
-        online, offline: seconds of an epoch with the work in it, and without.
+        online, offline: seconds per epoch with and without the work.
         once: seconds of the work done beforehand.
 
     Returns:
-        the figure and its words.
+        The figure and its description.
     """
     point = break_even(online, offline, once)
     last = int(min(max(4, np.ceil(2 * point)), 30)) if np.isfinite(point) else 10
@@ -116,7 +115,7 @@ def draw_break_even(online: float, offline: float, once: float) -> tuple[Figure,
     epochs = np.arange(last + 1)
     axes.plot(epochs, online * epochs, color=_ORANGE, lw=2)
     axes.plot(epochs, once + offline * epochs, color=_BLUE, lw=2)
-    # beside the lines, two thirds along: left of the steep one, above the flat one
+    # labels beside the lines, two thirds along: left of the steep one, above the flat one
     at = last * 2 / 3
     axes.annotate(
         "resize in every epoch", (at, online * at), xytext=(-10, 4), ha="right", color=_ORANGE,
@@ -144,14 +143,14 @@ def draw_break_even(online: float, offline: float, once: float) -> tuple[Figure,
 
 
 def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str]:
-    """Bars: a ratio with its interval for each name.
+    """Draw bars: a ratio with its interval for each name.
 
     Args:
         gains: name → comparison.
-        label: of the axis, e.g. ``"times as fast with vector code"``.
+        label: label of the axis, e.g. ``"times as fast with vector code"``.
 
     Returns:
-        the figure and its words.
+        The figure and its description.
 
     Raises:
         UsageError: there is nothing to draw.
@@ -164,7 +163,7 @@ def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str
     values = np.array([one.ratio for one in found])
     errors = np.array([[v.ratio - v.low for v in found], [v.high - v.ratio for v in found]])
     colours = [_BLUE if one.different else _GREY for one in found]
-    # few and many times on one axis: by factors, from "as fast" on
+    # small and large factors on one axis: logarithmic, from "as fast"
     wide = float(values.max()) > _LOGARITHMIC_FROM
     start = 1.0 if wide else 0.0
     axes.barh(
@@ -193,10 +192,10 @@ def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str
 
 
 def draw_pages(pages: WorkerPages) -> tuple[Figure, str]:
-    """What each worker came to own, beside what there is.
+    """Draw the bytes that each worker copied, beside the data.
 
     Returns:
-        the figure and its words.
+        The figure and its description.
 
     Raises:
         UsageError: there is nothing to draw.

@@ -1,7 +1,7 @@
-"""A table of sales, and the files that it can lie in: CSV, Parquet and Arrow.
+"""A table of sales, and its files: CSV, Parquet and Arrow.
 
 Needs pandas, and for Parquet and Arrow also pyarrow. :func:`missing` says in one line what is not
-installed, so that a notebook can go on without.
+installed, so that a notebook can continue without it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NUMBERS", "SHOPS", "TableFiles", "make_table", "missing", "write_table"]
 
-# a list: what pandas takes as a choice of columns
+# a list, because pandas selects columns with lists
 NUMBERS = [f"x{i}" for i in range(8)]
 SHOPS = ("north", "east", "south", "west")
 
@@ -29,7 +29,7 @@ _INSTALL = {"cv2": "opencv-python-headless", "PIL": "pillow"}
 
 
 def missing(*packages: str) -> str:
-    """One line that names what is not installed and how to get it; empty where all is there."""
+    """One line that names what is not installed and how to get it; empty if nothing is missing."""
     absent = [name for name in packages if importlib.util.find_spec(name) is None]
     if not absent:
         return ""
@@ -42,9 +42,9 @@ class TableFiles:
     """The same table in three files.
 
     Attributes:
-        csv: text, one line a row.
+        csv: text, one line per row.
         parquet: column by column, compressed.
-        arrow: column by column, as it lies in memory: can be mapped instead of read.
+        arrow: column by column, in memory layout: can be mapped instead of read.
     """
 
     csv: Path
@@ -53,15 +53,15 @@ class TableFiles:
 
 
 def make_table(rows: int = 50_000, *, gaps: bool = False, seed: int = 0) -> DataFrame:
-    """Rows of eight measurements, a day, a shop's name, and what is to be predicted.
+    """A table with eight measurements, a day, a shop's name and a label per row.
 
     Args:
-        rows: how many.
-        gaps: leave some measurements out (NaN).
-        seed: of everything random.
+        rows: number of rows.
+        gaps: omit some measurements (NaN).
+        seed: seed of everything random.
 
     Returns:
-        columns ``x0`` … ``x7`` (float32, four decimals), ``day`` (int64, 0 to 364), ``shop``
+        Columns ``x0`` … ``x7`` (float32, four decimals), ``day`` (int64, 0 to 364), ``shop``
         (text, one of :data:`SHOPS`), ``label`` (int64, 0 or 1).
 
     Raises:

@@ -1,8 +1,8 @@
-"""The same work with and without vector code: each side in a process of its own, by a switch.
+"""The same work with and without vector code, in separate processes, by a switch.
 
-Libraries look at the processor when they start and take the widest vector code it has; an
-environment variable can forbid that. Which switch reaches which library was tried on the wheels
-of Pillow 13, simplejpeg 1.9, OpenCV 5.0 and torch 2.13 (x86-64): see each work's ``remark``.
+At start-up, libraries choose the widest vector code that the processor has; an environment variable
+can disable it. Which switch works for which library was tested with the wheels of Pillow 13,
+simplejpeg 1.9, OpenCV 5.0 and torch 2.13 (x86-64): see each work's ``remark``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from perfkit.base.errors import MeasurementError, MissingError
 __all__ = ["WORKS", "Running", "Work"]
 
 _JPEG = {"JSIMD_FORCENONE": "1"}  # libjpeg-turbo's switch
-# OpenCV's own names for what it can do without; a name that it does not know it only reports.
+# OpenCV's names for what to disable; it only reports a name that it does not know.
 _OPENCV = {
     "OPENCV_CPU_DISABLE": "AVX512-SKX,AVX512-COMMON,AVX2,FMA3,AVX,FP16,SSE4.2,SSE4.1,SSSE3,NEON"
 }
@@ -33,11 +33,11 @@ _SWITCHES = ("JSIMD_FORCENONE", "OPENCV_CPU_DISABLE", "OPENCV_IPP", "ATEN_CPU_CA
 
 @dataclass(frozen=True)
 class Running:
-    """A process that stands ready to do the work; a call has it done once, and waits.
+    """A process that is ready for the work; a call runs it once and waits.
 
     Attributes:
         digest: SHA-256 of the result's bytes.
-        level: what torch says that it uses (``"AVX2"``, ``"DEFAULT"`` …); empty without torch.
+        level: the level that torch reports (``"AVX2"``, ``"DEFAULT"`` …); empty without torch.
     """
 
     digest: str
@@ -50,14 +50,14 @@ class Running:
 
 @dataclass(frozen=True)
 class Work:
-    """Something that a library can do with vector code or without.
+    """Work that a library can do with or without vector code.
 
     Attributes:
         name: library and work.
-        package: what must be importable.
-        switch: environment that forbids the vector code.
-        reaches: whether the switch was found to reach this work in the wheel that was tried.
-        remark: what else there is to say.
+        package: the package that must be importable.
+        switch: environment that disables the vector code.
+        reaches: whether the switch affected this work in the tested wheel.
+        remark: a further remark.
     """
 
     name: str
@@ -68,17 +68,17 @@ class Work:
 
     @property
     def switch_name(self) -> str:
-        """The variable that forbids it."""
+        """The variable that disables it."""
         return next(iter(self.switch))
 
     @property
     def installed(self) -> bool:
-        """Whether its library is here."""
+        """Whether its library is installed."""
         return importlib.util.find_spec(self.package) is not None
 
     @contextlib.contextmanager
     def running(self, file: Path, *, vector: bool) -> Iterator[Running]:
-        """A process that does this work on a JPEG file, with vector code or without.
+        """A process that does this work on a JPEG file, with or without vector code.
 
         Raises:
             MissingError: the library is not installed.
@@ -129,7 +129,7 @@ class Work:
 
         def again() -> None:
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # line() tells why
+            with contextlib.suppress(BrokenPipeError):  # line() reports why
                 process.stdin.write("\n")
                 process.stdin.flush()
             line()
@@ -138,7 +138,7 @@ class Work:
         return Running(told["digest"], told["level"], again)
 
 
-#: Everything that the lesson tries.
+#: All works that the lesson tries.
 WORKS = (
     Work("Pillow decode", "PIL", _JPEG),
     Work("simplejpeg decode", "simplejpeg", _JPEG),

@@ -1,12 +1,12 @@
-"""What loader workers come to own of data that their parent holds.
+"""How much of their parent's data loader workers copy.
 
-A forked worker shares its parent's pages until somebody writes to them; then it gets a copy of
-that page (4 KiB) for itself. Python writes to every object that it touches: its reference count
-lies in the object. So reading a list of small objects copies the list, worker by worker. The
-bytes of a tensor, an array or a file map have no such counts in them.
+A forked worker shares its parent's pages until someone writes to one; then it gets its own copy of
+that page (4 KiB). Python writes to every object it touches, because the reference count is in the
+object. So reading a list of small objects copies the list, once per worker. The bytes of a tensor,
+an array or a memory-mapped file contain no reference counts.
 
-Only forked workers share so. The ones that are spawned (the only kind on Windows, the default on
-macOS) get a pickled copy of the data from the start; torch sends tensors through shared memory.
+Only forked workers share pages. Spawned workers (the only kind on Windows, the default on macOS)
+get a pickled copy of the data from the start; torch sends tensors through shared memory.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _WAIT_S = 60.0
 
 @dataclass(frozen=True, repr=False)
 class WorkerPages:
-    """Bytes that each worker came to own by reading everything once.
+    """Bytes that each worker copied by reading everything once.
 
     Attributes:
-        data_bytes: by arm, what the parent holds, as told.
-        grown: by arm, growth of the unique set size of each worker.
+        data_bytes: arm → bytes that the parent holds, as given.
+        grown: arm → growth of each worker's unique set size, in bytes.
     """
 
     data_bytes: Mapping[str, int]
     grown: Mapping[str, tuple[int, ...]]
 
     def per_worker(self, name: str) -> float:
-        """Mean growth of a worker in bytes."""
+        """Mean growth per worker, in bytes."""
         found = self.grown[name]
         return sum(found) / len(found)
 
@@ -58,7 +58,7 @@ class WorkerPages:
 
 
 def why_unavailable() -> str:
-    """Why this cannot be measured here; empty where it can."""
+    """Why this cannot be measured here; empty if it can."""
     if sys.platform != "linux":
         return f"{sys.platform} does not fork its workers: each gets a copy, or shared memory"
     return ""
@@ -67,19 +67,19 @@ def why_unavailable() -> str:
 def worker_pages(arms: Mapping[str, tuple[Any, int]], *, workers: int = 2) -> WorkerPages:
     """Fork workers that read every item of the data, and measure their own pages (psutil's USS).
 
-    All workers of an arm read and are measured while the others stand still, so a page that they
-    share counts for none of them. Python's cyclic garbage collector is off in the workers: its
-    passes would write to every container of the parent, whatever the arm.
+    All workers of an arm are measured while the others are idle, so a page that they share counts
+    for none of them. Python's cyclic garbage collector is off in the workers, because it would
+    write to every container of the parent in every arm.
 
     Args:
-        arms: name → (data, how many bytes it is). Data has ``len`` and items that are bytes or
-            tensors; the largest element of a tensor is sought, so that its bytes are read.
-        workers: how many at a time.
+        arms: name → (data, its size in bytes). Data has ``len`` and items that are bytes or
+            tensors; workers look for the largest element of a tensor, so that its bytes are read.
+        workers: number of workers at a time.
 
     Raises:
-        UsageError: fewer than two workers (a page of a map that only one process reads counts as
-            its own).
-        MissingError: this platform does not fork.
+        UsageError: there are fewer than two workers (a mapped page that only one process reads
+            counts as its own).
+        MissingError: this platform cannot fork.
         MeasurementError: a worker died or did not answer.
     """
     if workers < 2:
@@ -102,20 +102,20 @@ def _measure(data: Any, workers: int) -> tuple[int, ...]:
             ours, theirs = context.Pipe()
             process = context.Process(target=_read_all, args=(data, theirs, ours), daemon=True)
             with warnings.catch_warnings():
-                # Python 3.12 warns of any fork beside threads; a DataLoader forks just so
+                # Python 3.12 warns about any fork with threads; a DataLoader forks the same way
                 warnings.filterwarnings("ignore", message=".*multi-threaded.*fork")
                 process.start()
             theirs.close()
             running.append((process, ours))
         pipes = [pipe for _, pipe in running]
-        # what a worker touches to answer and to measure itself is there before the first figure
+        # pages that a worker needs to answer and measure itself are touched before the first figure
         _answers(pipes, "warm")
         _answers(pipes, "measure")
         before = _answers(pipes, "measure")
         _answers(pipes, "read")
         after = _answers(pipes, "measure")
     finally:
-        # all ends first: a later worker inherited our end of an earlier one's pipe
+        # close all ends first: a later worker inherited our end of an earlier one's pipe
         for _, pipe in running:
             pipe.close()
         for process, _ in running:
@@ -142,13 +142,13 @@ def _answers(pipes: list[Any], order: str) -> list[int]:
 
 
 def _read_all(data: Any, pipe: Any, parents_end: Any) -> None:
-    """In the worker: obey until the parent closes its end."""
+    """In the worker: execute orders until the parent closes its end."""
     import psutil
     import torch
 
     parents_end.close()
     gc.disable()
-    torch.set_num_threads(1)  # the parent's thread pool did not come along
+    torch.set_num_threads(1)  # a fork does not copy the parent's thread pool
     process = psutil.Process()
     try:
         while True:
@@ -166,6 +166,6 @@ def _read(data: Any, count: int) -> int:
     total = 0
     for i in range(count):
         item = data[i]
-        # NumPy's maximum needs no memory of its own; torch's reductions leave some behind
+        # NumPy's maximum allocates nothing; torch's reductions leave some memory behind
         total += len(item) if isinstance(item, bytes) else int(item.numpy().max())
     return total

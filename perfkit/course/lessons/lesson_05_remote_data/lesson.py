@@ -1,4 +1,4 @@
-"""Lesson 05: samples for a store, shards of them, and the exercise: a cache without halves."""
+"""Lesson 05: samples for a store, their shards, and the exercise: a cache without half files."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLE_BYTES", "SIDE", "decode", "make_samples", "pack", "read_through", "unpack"]
 
 SIDE = 64  # pixels of a picture
-SAMPLE_BYTES = 1 + 3 * SIDE * SIDE  # the class in one byte, then the pixels
+SAMPLE_BYTES = 1 + 3 * SIDE * SIDE  # one byte for the class, then the pixels
 
 
 def make_samples(folder: Path, n: int, *, seed: int = 0) -> list[str]:
     """Write ``n`` small pictures, one file each, and return their keys in order.
 
-    A file has one byte for the class, 0 to 3, and 3 × 64 × 64 bytes of pixels: noise, brighter in
-    the quarter that the class names.
+    A file has one byte for the class, 0 to 3, and 3 × 64 × 64 bytes of pixels: noise that is
+    brighter in the quarter given by the class.
     """
     import numpy as np
 
@@ -55,21 +55,21 @@ def decode(data: bytes) -> tuple[torch.Tensor, int]:
     """A sample's picture, uint8 (3, 64, 64), and its class.
 
     Raises:
-        UsageError: there are more or fewer bytes than a sample has.
+        UsageError: ``data`` does not have the size of a sample.
     """
     import torch
 
     if len(data) != SAMPLE_BYTES:
-        raise UsageError(f"a sample has {SAMPLE_BYTES:,} bytes, and these are {len(data):,}")
+        raise UsageError(f"a sample has {SAMPLE_BYTES:,} bytes, but got {len(data):,}")
     values = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     return values[1:].view(3, SIDE, SIDE), int(values[0])
 
 
 def pack(folder: Path, keys: Sequence[str], *, per_shard: int) -> list[str]:
-    """Pack files of a folder into tar files beside them; returns the keys of those.
+    """Pack files of a folder into tar files beside them; return the keys of the tar files.
 
     Raises:
-        UsageError: fewer than one file a shard.
+        UsageError: ``per_shard`` is less than 1.
     """
     if per_shard < 1:
         raise UsageError(f"a shard holds at least one sample, not {per_shard!r}")
@@ -83,7 +83,7 @@ def pack(folder: Path, keys: Sequence[str], *, per_shard: int) -> list[str]:
 
 
 def unpack(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Key and bytes of each file in a tar file, in its order."""
+    """Key and bytes of each file in a tar file, in order."""
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         for member in tar:
             found = tar.extractfile(member)
@@ -100,7 +100,7 @@ _CONTENT = {"a.bin": b"first" * 100, "b.bin": bytes(range(256)) * 3, "empty.bin"
 
 
 class _Far:
-    """A store in memory that notes what it is asked, and fails when it is told to."""
+    """A store in memory that records requests and fails on demand."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -114,9 +114,9 @@ class _Far:
         return _CONTENT[key]
 
 
-# What a process that stands in for another one came to.
+# The outcome in a process that plays another worker.
 _RETURNED_IT, _RETURNED_OTHER, _RAISED = 0, 1, 2
-_BLOCKED = None  # it waits for a lock that this process holds, or was killed
+_BLOCKED = None  # it waits for a lock held by this process, or was killed
 _RIVAL_S = 3.0
 _POLL_S = 0.005
 
@@ -127,15 +127,15 @@ def _in_another_process(
     """Read a key in a forked process, as a second loader worker would.
 
     Args:
-        answer, far, folder, key: what is called.
-        dies_at: the kernel kills the process at once when a file that it writes would get more
-            bytes than this; nothing in it is tidied up, whichever way it writes.
+        answer, far, folder, key: the call to make.
+        dies_at: the kernel kills the process, without cleanup, when a file that it writes would
+            exceed this many bytes.
 
     Returns:
         ``_RETURNED_IT``, ``_RETURNED_OTHER``, ``_RAISED``, or ``_BLOCKED``.
     """
     with warnings.catch_warnings():
-        # torch and Jupyter have threads, of which the copy uses none
+        # torch and Jupyter have threads, but the copy uses none of them
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -169,7 +169,7 @@ def _die_at(n_bytes: int) -> None:
 
 @contextlib.contextmanager
 def _before_a_rename(do: Callable[[Path], None]) -> Iterator[None]:
-    """In this block ``do(source)`` is called before the first file is renamed."""
+    """Within this block, call ``do(source)`` before the first rename of a file."""
     real = {name: getattr(os, name) for name in ("replace", "rename", "link")}
     pending = [do]
 
@@ -259,7 +259,7 @@ def _check_reads(answer: Answer, folder: Path) -> None:
                     f"{key} ({size}epoch {epoch}) took {asked} requests: one the first time, "
                     "none after that"
                 )
-    # as another process sees it: the same folder, and no memory of this one
+    # as in another process: the same folder, but not this process's memory
     moved = folder.with_name(folder.name + "-moved")
     folder.rename(moved)
     folder.mkdir()
@@ -284,7 +284,7 @@ def _check_store_fails(answer: Answer, folder: Path) -> None:
         if error is not told:
             raise NotYet(
                 f"the store failed, and what came through was {type(error).__name__}, not the "
-                "store's own error: who retries needs to know why"
+                "store's own error: a caller that retries needs to know why"
             ) from None
     else:
         raise NotYet("the store failed, and your function returned something: let errors through")
@@ -313,7 +313,7 @@ def _check_killed(answer: Answer, folder: Path) -> None:
 
 
 def _check_rival(answer: Answer, folder: Path, *, dies: bool) -> None:
-    """Between this process's write and its rename another one reads the same key."""
+    """Let another process read the same key between this process's write and its rename."""
     far, key = _Far(), "b.bin"
     content = _CONTENT[key]
     came_to: list[int | None] = []

@@ -1,4 +1,4 @@
-"""The figure of lesson 05. Made with matplotlib's objects: the reader's own pyplot stays alone."""
+"""The figure of lesson 05, made without pyplot, so that the reader's own state is untouched."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Way:
     """One way to read samples.
 
     Attributes:
-        name: what it is called.
-        requests: counted by the store.
-        waits: how many of them are waited for one after the other: round trips in a row.
-        against: a comparison of the slowest way (first) with this one (second); None for the
+        name: its name.
+        requests: number of requests, counted by the store.
+        waits: how many of them wait one after the other: round trips in a row.
+        against: comparison of the slowest way (first) with this one (second); None for the
             slowest way itself.
     """
 
@@ -41,15 +41,15 @@ class Way:
 
 
 def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[Figure, str]:
-    """Time to read some samples, beside the latency that is in it, and requests.
+    """Draw the time to read some samples, the latency in it, and the requests.
 
     Args:
-        ways: the slowest one first, which stands in the comparisons of all others.
-        samples: how many one call of the compared functions reads.
-        latency_ms: added to each request.
+        ways: the slowest first; all others are compared with it.
+        samples: samples read by one call of the compared functions.
+        latency_ms: latency added to each request.
 
     Returns:
-        the figure and its words.
+        The figure and its description.
 
     Raises:
         UsageError: there is no second way, or one of the others has no comparison.
@@ -58,7 +58,7 @@ def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[
     if not found or len(found) != len(ways) - 1:
         raise UsageError("draw_ways needs two ways or more, all but the first with a comparison")
     slow = float(np.median([one.slow.median for one in found]))
-    # ratios, not times, are what was measured in turn: a time is the slow one's over the ratio
+    # ratios were measured in turn, not times: a time is the slow one's over the ratio
     times = np.array([slow, *(slow / one.ratio for one in found)])
     low = np.array([slow, *(slow / one.high for one in found)])
     high = np.array([slow, *(slow / max(one.low, 1e-9) for one in found)])
@@ -71,7 +71,7 @@ def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = np.arange(len(ways))
     errors = np.nan_to_num(np.maximum(np.array([times - low, high - times]), 0))
-    errors[:, 0] = np.nan  # the slow one is what the others are measured by: no bar of its own
+    errors[:, 0] = np.nan  # the slow one is the reference: no error bar
     left.barh(rows, times, color=_BLUE, alpha=0.85, xerr=errors, ecolor="black", capsize=3)
     some = waits > 0
     left.plot(

@@ -1,4 +1,4 @@
-"""An object store on this machine's loopback, made slow on purpose: lesson 05's far-away data.
+"""An object store on the loopback interface, slow on purpose: lesson 05's remote data.
 
 ::
 
@@ -34,7 +34,7 @@ from perfkit.base.words import fmt_bytes, fmt_count
 
 __all__ = ["Counts", "Failure", "Store"]
 
-#: ``"refuse"`` answers 503; ``"cut"`` promises a file, sends half of it and hangs up.
+#: ``"refuse"`` answers 503; ``"cut"`` announces a file, sends half of it and disconnects.
 Failure = Literal["refuse", "cut"]
 
 _END_S = 5.0
@@ -42,12 +42,12 @@ _END_S = 5.0
 
 @dataclass(frozen=True, repr=False)
 class Counts:
-    """What a store was asked, exactly.
+    """Exact counts of a store's requests.
 
     Attributes:
-        requests: those that came, failed ones included.
-        bytes: of bodies sent; headers are not in it.
-        failed: requests that were told to fail.
+        requests: all requests, including failed ones.
+        bytes: bytes of bodies sent, without headers.
+        failed: requests that failed on demand.
     """
 
     requests: int
@@ -67,16 +67,16 @@ class Counts:
 
 
 class Store:
-    """Serves a folder over HTTP on 127.0.0.1 and a free port, each request late.
+    """Serves a folder over HTTP on 127.0.0.1 and a free port, with a latency per request.
 
     Args:
-        folder: its files are the store's keys.
-        latency_ms: how long each request waits for its answer.
+        folder: its file names are the store's keys.
+        latency_ms: latency of each request.
 
     Raises:
-        UsageError: there is no such folder, or the latency cannot be.
+        UsageError: there is no such folder, or the latency is invalid.
         MissingError: aiohttp is not installed.
-        MeasurementError: its process did not start; the message has its last words.
+        MeasurementError: its process did not start; the message has its last output.
     """
 
     def __init__(self, folder: Path | str, *, latency_ms: float = 10.0) -> None:
@@ -106,39 +106,39 @@ class Store:
 
     @property
     def pid(self) -> int:
-        """Process number of its server."""
+        """Process id of its server."""
         return self._process.pid
 
     def url(self, key: str) -> str:
-        """Where a key is."""
+        """The URL of a key."""
         return f"{self.address}/{quote(key)}"
 
     def counts(self) -> Counts:
-        """All requests so far, and the bytes of their answers."""
+        """All requests so far, and the bytes of their responses."""
         return self._tell()
 
     def count(self, work: Callable[[], object]) -> Counts:
-        """Call ``work()``; what the store was asked meanwhile."""
+        """Call ``work()`` and return the requests made meanwhile."""
         before = self.counts()
         work()
         return self.counts() - before
 
     def set_latency(self, milliseconds: float) -> None:
-        """From now on each request waits that long.
+        """Set the latency of each request from now on.
 
         Raises:
-            UsageError: a number of milliseconds that cannot be.
+            UsageError: the number of milliseconds is invalid.
         """
         self.latency_ms = _milliseconds(milliseconds)
         self._tell(latency_ms=self.latency_ms)
 
     def fail(self, times: int, *, after: int = 0, how: Failure = "refuse") -> None:
-        """Let requests fail: the next ``after`` ones still succeed, then ``times`` of them fail.
+        """Make requests fail: the next ``after`` succeed, then ``times`` fail.
 
         A second call replaces the first; ``fail(0)`` ends it.
 
         Raises:
-            UsageError: a negative number, or a way to fail that there is not.
+            UsageError: a number is negative, or ``how`` is unknown.
         """
         if times < 0 or after < 0:
             raise UsageError(f"times and after count requests, got {times!r} and {after!r}")
@@ -192,14 +192,14 @@ class Store:
 
 
 def _milliseconds(given: float) -> float:
-    # a minute is longer than any reader waits, and than fsspec's patience in a lesson
+    # a minute is longer than any reader or fsspec waits
     if not (math.isfinite(given) and 0 <= given <= 60_000):
         raise UsageError(f"a latency is 0 to 60,000 ms, not {given!r}")
     return float(given)
 
 
 def _end(process: subprocess.Popen[str], complaints: IO[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked worker drops its copy; the store is not its own
+    if os.getpid() != owner:  # a forked worker drops its copy but does not own the store
         return
     for pipe in (process.stdin, process.stdout):
         with contextlib.suppress(OSError):

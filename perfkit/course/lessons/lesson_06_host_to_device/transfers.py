@@ -1,11 +1,11 @@
 """A simulated GPU that copies and computes in virtual time: who waits for whom, exactly.
 
-It knows four rules of CUDA and nothing else: work on one stream runs in order; streams run beside
-each other, except that two copies share one copy engine; a launch returns at once; a copy makes
-the host wait unless it comes from pinned memory *and* is non-blocking (CUDA's documentation, "API
-synchronization behavior"). That simplifies one thing: from pageable memory the host waits at least
-until the driver has staged the bytes, here until they have arrived. Its times are sums of given
-ones, so they are the same on every machine.
+It has only four rules of CUDA: work on one stream runs in order; streams run concurrently, except
+that copies share one copy engine; a launch returns at once; a copy makes the host wait unless it
+comes from pinned memory *and* is non-blocking (CUDA's documentation, "API synchronization
+behavior"). One simplification: from pageable memory the host really waits at least until the driver
+has staged the bytes, here until they have arrived. All times are sums of given ones, so they are
+the same on every machine.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class Rates:
     """How fast the simulated machine copies, in bytes per second: assumptions, not measurements.
 
     Attributes:
-        pinned: over the bus from page-locked memory; what is left of PCIe 4.0 x16's 31.5 GB/s.
-        pageable: over the bus by way of the driver's own pinned buffer.
-        pinning: into freshly pinned memory, by one thread of the host.
+        pinned: over the bus from page-locked memory; the practical part of PCIe 4.0 x16's 31.5
+            GB/s.
+        pageable: over the bus via the driver's own pinned buffer.
+        pinning: into newly pinned memory, by one host thread.
     """
 
     pinned: float = 25e9
@@ -43,7 +44,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Span:
-    """Something that went on in one lane, from ``begin_ms`` to ``end_ms`` of virtual time."""
+    """An activity in one lane, from ``begin_ms`` to ``end_ms`` of virtual time."""
 
     lane: str
     what: str
@@ -71,7 +72,7 @@ class SimulatedGpu:
         self.work(nbytes / self.rates.pinning * 1e3, "pin")
 
     def copy(self, nbytes: int, *, pinned: bool, non_blocking: bool, stream: str = "main") -> float:
-        """A copy between host and device, in either direction; returns when it will be done."""
+        """Copy between host and device, in either direction; return when it will be done, in ms."""
         rate = self.rates.pinned if pinned else self.rates.pageable
         begin = max(self.now_ms, self._stream_free[stream], self._engine_free_ms)
         end = begin + nbytes / rate * 1e3
@@ -82,11 +83,11 @@ class SimulatedGpu:
         return end
 
     def compute(self, ms: float, *, after_ms: float = 0.0) -> float:
-        """Kernels on the main stream; returns when they will be done.
+        """Run kernels on the main stream; return when they will be done, in ms.
 
         Args:
             ms: how long they take.
-            after_ms: an event of another stream that they wait for.
+            after_ms: time of an event on another stream that they wait for.
         """
         begin = max(self.now_ms, self._stream_free["main"], after_ms)
         self._add("compute", "compute", begin, begin + ms)
@@ -116,23 +117,23 @@ def feed(
     steps: int = 6,
     rates: Rates | None = None,
 ) -> tuple[float, SimulatedGpu]:
-    """Train ``steps`` steps, sending each batch in that way.
+    """Train ``steps`` steps, sending each batch in the given way.
 
     Args:
         way: ``"plain"``: ``x.to(device)``; ``"non_blocking"``: the same with
             ``non_blocking=True``, from pageable memory; ``"pinned"``: non-blocking from memory
             that a loader thread pinned; ``"pin in the loop"``:
             ``x.pin_memory().to(device, non_blocking=True)``; ``"side stream"``: the next batch is
-            sent, pinned, on a stream of its own while this one is computed.
-        nbytes: of a batch.
-        compute_ms: of a step's kernels.
-        load_ms: what the host does between two steps.
+            sent, pinned, on its own stream while this one is computed.
+        nbytes: bytes of a batch.
+        compute_ms: time of a step's kernels.
+        load_ms: host work between two steps.
 
     Returns:
-        milliseconds per step once it runs evenly, and the device with its spans.
+        Milliseconds per step in the steady state, and the device with its spans.
 
     Raises:
-        UsageError: fewer than four steps, or no such way.
+        UsageError: there are fewer than four steps, or the way is unknown.
     """
     if steps < 4:
         raise UsageError("an even pace needs at least four steps")
@@ -163,7 +164,7 @@ def late_read(*, nbytes: int, wait: bool) -> str:
     """What the host reads after ``result = x.to("cpu", non_blocking=True)`` into pinned memory.
 
     Returns:
-        ``"old"`` where the copy is still on its way, ``"new"`` where it arrived.
+        ``"old"`` if the copy is still in progress, ``"new"`` if it has arrived.
     """
     gpu = SimulatedGpu()
     gpu.compute(5.0)
@@ -174,11 +175,11 @@ def late_read(*, nbytes: int, wait: bool) -> str:
 
 
 def refilled(*, nbytes: int, wait: bool) -> str:
-    """What arrives where the host fills a pinned buffer anew after sending it, non-blocking.
+    """What arrives if the host refills a pinned buffer after a non-blocking copy from it.
 
     Returns:
-        ``"the next batch"`` where the buffer was filled anew before the device fetched it,
-        ``"this batch"`` where the host waited.
+        ``"the next batch"`` if the buffer was refilled before the device fetched it, ``"this
+        batch"`` if the host waited.
     """
     gpu = SimulatedGpu()
     gpu.compute(5.0)
@@ -189,7 +190,7 @@ def refilled(*, nbytes: int, wait: bool) -> str:
 
 
 def draw(runs: dict[str, SimulatedGpu], *, until_ms: float | None = None) -> Figure:
-    """One strip for each run: what host, copy engine and compute units do, over time."""
+    """One strip per run: host, copy engine and compute units over time."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 

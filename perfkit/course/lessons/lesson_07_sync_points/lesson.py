@@ -32,17 +32,17 @@ __all__ = [
 
 #: Classes of the lesson's masks.
 CLASSES = 10
-#: What marks a pixel that nobody has labelled.
+#: Marks unlabelled pixels.
 IGNORE = 255
-# one class that no mask of the lesson holds: what is absent must not break a loss
+# a class that is in no mask of the lesson: absent classes must not break a loss
 _ABSENT = CLASSES - 1
 
 
 @dataclass(frozen=True)
 class Published:
-    """Published step times, the training that they are of, and the peak rates of its GPU.
+    """Published step times, the training they belong to, and the peak rates of its GPU.
 
-    31 TFLOP/s are float32 without tensor cores; 600 GB/s are the bandwidth of its memory.
+    31 TFLOP/s is float32 without tensor cores; 600 GB/s is the memory bandwidth.
     """
 
     before_ms: float = 1300.0
@@ -56,17 +56,17 @@ class Published:
     gb_per_s: float = 600.0
 
 
-#: Of claim E5.
+#: The figures behind claim E5.
 PUBLISHED = Published()
 
 
 def masks(n: int, side: int, density: float, *, seed: int = 0) -> torch.Tensor:
-    """Masks of which only some pixels are labelled, drawn at random.
+    """Masks in which a random part of the pixels is labelled.
 
     Args:
-        n, side: how many, and how wide and high.
-        density: share of the pixels that are labelled, 0 … 1.
-        seed: of the random numbers.
+        n, side: number of masks, and their width and height.
+        density: share of labelled pixels, 0 … 1.
+        seed: seed of the random numbers.
 
     Returns:
         int64 ``(n, side, side)``: a class from 0 to ``CLASSES - 2`` (the last never occurs) or
@@ -94,9 +94,9 @@ def published_network() -> nn.Sequential:
 def published_step(
     device: str = "meta", *, batch: int = PUBLISHED.batch, side: int = PUBLISHED.side
 ) -> Callable[[], torch.Tensor]:
-    """A training step of :func:`published_network`; it returns its loss, still on the device.
+    """A training step of :func:`published_network`; it returns the loss, still on the device.
 
-    On ``"meta"`` it has shapes and no data: nothing is computed, everything can be counted.
+    On ``"meta"`` there are shapes but no data: nothing is computed, everything can be counted.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -105,7 +105,7 @@ def published_step(
         network = published_network()
         pictures = torch.zeros(batch, 3, side, side)
         target = torch.zeros(batch, side, side, dtype=torch.int64)
-    # without foreach, the default on a GPU alone: the same operators wherever it runs
+    # without foreach, which is the default only on a GPU: the same operators everywhere
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3, foreach=False)
 
     def step() -> torch.Tensor:
@@ -119,17 +119,17 @@ def published_step(
 
 
 def crossover(densities: Sequence[float], ratios: Sequence[float]) -> float | None:
-    """The density at which a ratio passes 1, between two measured ones on a log scale.
+    """The density at which a ratio passes 1, interpolated on a log scale.
 
-    The ratio rises with the density. Where noise says otherwise, neighbours get their mean
-    (of the logarithms) until it does: one straggler moves the point little.
+    The ratio rises with the density. If noise breaks that, neighbours are replaced by their mean
+    (of the logarithms) until it rises, so one outlier moves the point little.
 
     Args:
         densities: ascending, positive.
         ratios: time of compacting ÷ time of ``ignore_index`` at each; positive.
 
     Returns:
-        None where all ratios lie on one side of 1.
+        The density; None if all ratios are on one side of 1.
     """
     rising = _rising([math.log(ratio) for ratio in ratios])
     points = zip(densities, rising, strict=True)
@@ -140,7 +140,7 @@ def crossover(densities: Sequence[float], ratios: Sequence[float]) -> float | No
 
 
 def _rising(values: Sequence[float]) -> list[float]:
-    """The rising row nearest to these values in least squares: pool adjacent violators."""
+    """The rising sequence closest to these values in least squares: pool adjacent violators."""
     pools: list[list[float]] = []
     for value in values:
         pools.append([value])
@@ -156,7 +156,7 @@ _SIDE = 12
 
 
 def _network() -> nn.Module:
-    """Hands on what it is given, so that mask and scores both count as being on the device."""
+    """Passes its inputs on, so that mask and scores both count as being on the device."""
     import torch
     from torch import nn
 
@@ -175,12 +175,12 @@ def _network() -> nn.Module:
 
 
 def _wanted(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Right pixels ÷ pixels, class by class; NaN where a class does not occur."""
+    """Correct pixels ÷ pixels, class by class; NaN for an absent class."""
     import torch
 
     predicted = logits.argmax(1)
     found = [
-        (predicted[target == c] == c).float().mean()  # of nothing: NaN
+        (predicted[target == c] == c).float().mean()  # NaN for no pixels
         for c in range(CLASSES)
     ]
     return torch.stack(found)

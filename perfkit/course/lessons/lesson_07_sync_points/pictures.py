@@ -1,4 +1,4 @@
-"""The pictures of lesson 07: what a step takes at least, what stopwatches read, sparse masks."""
+"""The pictures of lesson 07: lower bounds of a step, stopwatch readings, sparse masks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ORANGE, _BLUE = "#E69F00", "#0072B2"
 def draw_bounds(
     published: Mapping[str, float], least: Mapping[str, float], *, source: str
 ) -> tuple[Figure, str]:
-    """Published times beside times that cannot be undercut, in ms on a log scale; and in words.
+    """Published times beside lower bounds, in ms on a log scale, with a description.
 
     Args:
         published: label → ms.
-        least: label → ms that the work takes at least.
+        least: label → minimum ms for the work.
         source: shown under the picture.
     """
     from matplotlib.figure import Figure
@@ -64,11 +64,10 @@ def draw_bounds(
 def draw_clocks(
     runs: Mapping[str, tuple[Sequence[tuple[float, float]], float]], *, source: str
 ) -> tuple[Figure, str]:
-    """What a stopwatch around each step reads, and how long the work took; and in words.
+    """Stopwatch readings around each step and the time of the work, with a description.
 
     Args:
-        runs: name → when each step was begun and left, and when all of the work was done; ms
-            since the first began.
+        runs: name → (start and end of each step, end of all work), in ms since the first start.
         source: the device; shown under the picture.
     """
     from matplotlib.figure import Figure
@@ -106,12 +105,12 @@ def draw_clocks(
 def draw_crossover(
     densities: Sequence[float], ratios: Sequence[Any], crossing: float | None, *, source: str
 ) -> tuple[Figure, str]:
-    """Time of compacting ÷ time of ``ignore_index`` by density, log-log; and in words.
+    """Time of compacting ÷ time of ``ignore_index`` by density, log-log, with a description.
 
     Args:
         densities: share of labelled pixels, ascending.
-        ratios: each with ``ratio``, ``low`` and ``high``, of a ``perfkit.compare`` result.
-        crossing: where the ratio passes 1; None where it does not.
+        ratios: results of ``perfkit.compare``, with ``ratio``, ``low`` and ``high``.
+        crossing: where the ratio passes 1; None if it does not.
         source: shown under the picture.
     """
     from matplotlib.figure import Figure
@@ -145,7 +144,7 @@ def draw_crossover(
         axes.annotate(
             f"equal at about {_one_digit(100 * crossing)} %",
             (100 * crossing, 1),
-            # where the curve is not: below it to the right, or above it to the left
+            # away from the curve: below it to the right, or above it to the left
             xytext=(8, -16) if early else (-8, 10),
             ha="left" if early else "right",
             textcoords="offset points",
@@ -172,7 +171,7 @@ def draw_crossover(
 
 
 def _one_digit(value: float) -> str:
-    """12.3 → ``10``, 0.26 → ``0.3``: a point between two measured ones is not known better."""
+    """12.3 → ``10``, 0.26 → ``0.3``: an interpolated point is not known more precisely."""
     return f"{float(f'{value:.1g}'):g}"
 
 

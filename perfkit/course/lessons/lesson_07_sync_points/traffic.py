@@ -17,14 +17,14 @@ __all__ = ["Work", "work_of"]
 
 @dataclass(frozen=True)
 class Work:
-    """What one step asks of a device.
+    """The work of one step on a device.
 
     Attributes:
         flops: floating-point operations of its products and convolutions, forward and backward;
-            a multiplication with its addition is two.
-        traffic_bytes: what its operators read and write if each runs on its own, as in eager
-            mode: every tensor that goes in read once, every one that comes out written once.
-        operators: how many that are. Views move nothing and do not count.
+            a multiply-add counts two.
+        traffic_bytes: bytes that its operators read and write if each runs on its own, as in eager
+            mode: every input read once, every output written once.
+        operators: number of these operators. Views move nothing and do not count.
     """
 
     flops: int
@@ -32,7 +32,7 @@ class Work:
     operators: int
 
     def least_ms(self, *, tflop_per_s: float, gb_per_s: float) -> tuple[float, float]:
-        """Milliseconds that the arithmetic and the traffic take at least, at these peak rates."""
+        """Minimum milliseconds for the arithmetic and for the traffic, at these peak rates."""
         return self.flops / tflop_per_s / 1e9, self.traffic_bytes / gb_per_s / 1e6
 
 
@@ -52,7 +52,7 @@ class _Traffic(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
 
 
 def work_of(step: Callable[[], object]) -> Work:
-    """Run ``step()`` three times (once to make gradients) and count what it asks for."""
+    """Run ``step()`` three times (once to create gradients) and count its work."""
     step()
     with FlopCounterMode(display=False) as flops:
         step()
