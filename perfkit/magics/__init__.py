@@ -1,9 +1,8 @@
 """``%torchprof``, ``%gpumem``, ``%synclint``: arguments → library call → display.
 
-``%lprun``, ``%memit`` and ``%mprun`` of line_profiler and memory_profiler come with them.
+``%lprun``, ``%memit`` and ``%mprun`` of line_profiler and memory_profiler are registered too.
 
-Registering them imports IPython's magic machinery and nothing else: torch comes with the
-first magic that runs.
+Registering imports only IPython's magic machinery; the first magic that runs imports torch.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "unregister"]
 
-# magic -> the module and class that hold it
+# magic -> its module and class
 _MAGICS = {
     **dict.fromkeys(("lprun", "memit", "mprun"), ("perfkit.magics.host_tools", "HostToolsMagics")),
     "gpumem": ("perfkit.magics.gpumem", "GpumemMagics"),
@@ -28,7 +27,7 @@ _MAGICS = {
 def register(ip: InteractiveShell) -> None:
     """Add perfkit's magics to this shell."""
     registry: dict[str, dict[str, Any]] = ip.magics_manager.magics
-    # another package's own magics, if the user has loaded it, are left as they are
+    # keep the magics of another package if the user has loaded it
     theirs = [
         (kind, name, registry[kind][name])
         for kind in ("line", "cell")
@@ -42,7 +41,7 @@ def register(ip: InteractiveShell) -> None:
 
 
 def unregister(ip: InteractiveShell) -> None:
-    """Take perfkit's magics away again; those that somebody else defined since stay."""
+    """Remove perfkit's magics; magics that someone else defined since then stay."""
     registry: dict[str, dict[str, Any]] = ip.magics_manager.magics
     for name, (module, _) in _MAGICS.items():
         for kind in ("line", "cell"):

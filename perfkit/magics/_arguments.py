@@ -1,4 +1,4 @@
-"""What perfkit's magics have in common on their command line, and where their output goes."""
+"""Command-line arguments and output shared by perfkit's magics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def output_arguments(function: _Function) -> _Function:
     """Add ``-o``, ``-q``, ``-T``, ``-D`` and the statement to a magic's arguments.
 
-    Stands below ``@magic_arguments()`` and the magic's own ``@argument`` lines.
+    Put it below ``@magic_arguments()`` and the magic's own ``@argument`` lines.
     """
     for add in (
         argument(
@@ -66,13 +66,13 @@ def output_arguments(function: _Function) -> _Function:
 
 
 def parse(magic: Any, line: str) -> argparse.Namespace:
-    """The flags of ``line``; ``statement`` holds the rest of it, character for character.
+    """Parse the flags of ``line``; ``statement`` is the rest, character for character.
 
     Raises:
-        UsageError: an unknown flag, or a value that its flag cannot take.
+        UsageError: a flag is unknown, or its value is invalid.
     """
     __tracebackhide__ = True
-    # not strict: an open quote in the statement is for Python to complain about
+    # not strict: Python reports an open quote in the statement
     try:
         args: argparse.Namespace = magic.parser.parse_args(arg_split(line, strict=False))
     except UsageError as error:
@@ -84,7 +84,7 @@ def parse(magic: Any, line: str) -> argparse.Namespace:
 
 
 def _tail(line: str, n_visible: int) -> str:
-    """The end of ``line`` that holds ``n_visible`` characters other than white space.
+    """The end of ``line`` with ``n_visible`` characters other than white space.
 
     argparse returns the statement as words; this recovers the spaces between them.
     """
@@ -99,13 +99,13 @@ def _tail(line: str, n_visible: int) -> str:
 
 
 def check_flags(args: argparse.Namespace, *, data_suffixes: tuple[str, ...]) -> None:
-    """Refuse what could only fail after the user's code has run, and pin ``-T`` and ``-D`` down.
+    """Refuse flags that would fail only after the user's code has run; resolve ``-T`` and ``-D``.
 
-    Relative paths are made absolute: the code may change the directory meanwhile.
+    Relative paths are made absolute, because the code may change the directory.
 
     Raises:
-        UsageError: ``-o`` is no variable name; ``-T`` or ``-D`` cannot be written, or the data
-            file's ending is none of ``data_suffixes``.
+        UsageError: ``-o`` is not a variable name; ``-T`` or ``-D`` cannot be written, or the data
+            file's ending is not one of ``data_suffixes``.
     """
     name = args.output
     if name is not None and (not name.isidentifier() or keyword.iskeyword(name)):
@@ -134,7 +134,7 @@ def _path(value: str) -> Path:
 
 
 def show(bundle: dict[str, Any]) -> None:
-    """Display one result in all its forms: the front end takes the richest it knows."""
+    """Display a result in all its formats; the front end uses the richest it knows."""
     display(bundle, raw=True)
 
 
@@ -142,7 +142,7 @@ def show(bundle: dict[str, Any]) -> None:
 def one_line_errors() -> Iterator[None]:
     """Show perfkit's own errors as IPython's ``UsageError``: one line, no traceback.
 
-    Never put user code under it: an error of the user's keeps its type and traceback.
+    Never run user code inside it: user errors must keep their type and traceback.
     """
     __tracebackhide__ = True
     try:

@@ -1,9 +1,9 @@
-"""Run a statement or a cell where the user would have run it.
+"""Run a statement or a cell in the user's namespace, as IPython would.
 
 The source goes through IPython's own stages: ``transform_cell`` (so ``!ls`` and ``%magic``
 inside it work), its compiler with its cell names (so tracebacks show the user's lines), its
-AST transformers and its display hook (so the last expression becomes ``Out[n]``). Source text
-is never re-indented or pasted together: that breaks multi-line strings and line numbers.
+AST transformers and its display hook (so the last expression becomes ``Out[n]``). Source text is
+never re-indented or concatenated, which would break multi-line strings and line numbers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class UserCode:
     """Compiled user code, and the namespaces it runs in.
 
     Attributes:
-        filename: the name under which tracebacks and samplers see its lines; registered with
+        filename: the file name of its lines in tracebacks and samplers; registered with
             :mod:`linecache`.
-        is_empty: nothing would run (only blank lines or comments).
+        is_empty: whether there is nothing to run (only blank lines or comments).
     """
 
     filename: str
@@ -40,13 +40,13 @@ class UserCode:
     _globals: dict[str, Any]
 
     def run(self, *, display: bool = True) -> BaseException | None:
-        """Run it once; return what it raised (KeyboardInterrupt and SystemExit too), or None.
+        """Run it once; return the exception it raised (also KeyboardInterrupt, SystemExit) or None.
 
-        The exception is returned, not raised, so that the caller can show what was measured
-        until then. The caller raises this very object afterwards, and nothing else.
+        The exception is returned, not raised, so that the caller can first show what was measured.
+        Afterwards the caller must raise this same object.
 
         Args:
-            display: show the value of the last expression as the shell would. Off for repeats
+            display: show the value of the last expression, as the shell would; False for repeats
                 of a statement.
         """
         __tracebackhide__ = True
@@ -54,7 +54,7 @@ class UserCode:
             for code in self._codes if display else self._quiet_codes:
                 exec(code, self._globals)
         except BaseException as error:
-            # whatever it is, the caller raises it again: user exceptions are never swallowed
+            # the caller raises it again: user exceptions are never swallowed
             return error
         return None
 
@@ -71,19 +71,19 @@ def compile_user_code(
     Args:
         shell: the shell in whose namespace it will run.
         source: the text after the magic (the cell's body, or the rest of the line).
-        header: the cell's first line (``%%torchprof -n 3``); it keeps the line numbers of
-            tracebacks equal to those of the cell as the user sees it. Empty for a line magic.
-        local_ns: the local variables where a line magic was called, if inside a function. The
-            code sees them and, as in any nested scope, its own assignments do not reach them.
+        header: the cell's first line (``%%torchprof -n 3``), so that line numbers in tracebacks
+            match the cell as the user sees it. Empty for a line magic.
+        local_ns: the local variables if a line magic was called inside a function. The code can
+            read them but, as in any nested scope, not assign to them.
 
     Raises:
-        SyntaxError: the source is no Python; carries the user's text and line.
-        UsageError: it awaits at its top level, which a synchronous magic cannot.
+        SyntaxError: the source is not valid Python; carries the user's text and line.
+        UsageError: it has a top-level ``await``, which a synchronous magic cannot run.
     """
     __tracebackhide__ = True
     transformed = shell.transform_cell(source)
     if header:
-        # a comment: IPython parses what it shows in a traceback, and `%%` is no Python
+        # as a comment: IPython parses what it shows in a traceback, and `%%` is not Python
         transformed = f"# {header}\n{transformed}"
     filename = shell.compile.cache(
         transformed,
@@ -118,7 +118,7 @@ def _compile(
         return ()
     plain, displayed = _split(body, interactivity)
     codes = []
-    # allowed only so that `await` is recognised and refused with our own words
+    # allowed only so that `await` is recognised and refused with our own message
     with shell.compile.extra_flags(ast.PyCF_ALLOW_TOP_LEVEL_AWAIT):
         if plain:
             codes.append(shell.compile(ast.Module(plain, type_ignores=[]), filename, "exec"))
@@ -128,7 +128,7 @@ def _compile(
 
 
 def _split(body: list[ast.stmt], interactivity: str) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """Which statements show their value, after the shell's ``ast_node_interactivity``."""
+    """Split off the statements whose value is shown, by the shell's ``ast_node_interactivity``."""
     last = body[-1]
     if interactivity == "all":
         return [], body

@@ -1,4 +1,4 @@
-"""``%gpumem`` and ``%%gpumem``: what fills the memory, on a GPU or without one?"""
+"""``%gpumem`` and ``%%gpumem``: what uses the memory, with or without a GPU?"""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GpumemMagics(Magics):
         "--steps",
         type=int,
         metavar="N",
-        help="Count the first N optimizer steps only; the code then runs on uncounted.",
+        help="Count only the first N optimizer steps; the rest of the code runs uncounted.",
     )
     @argument(
         "-f",
@@ -63,12 +63,12 @@ class GpumemMagics(Magics):
     def gpumem(
         self, line: str = "", cell: str | None = None, local_ns: dict[str, Any] | None = None
     ) -> None:
-        """Show what fills the memory: on CUDA by the allocator's counters, on a CPU by tensors.
+        """Show what uses the memory: on CUDA from the allocator's counters, on a CPU from tensors.
 
-        ``%gpumem`` alone shows the tensors that are alive now, by category and by name.
-        ``%gpumem train()`` and ``%%gpumem`` run code and show its peak by category and what
-        stayed behind. Models and optimizers are found, not named. When memory runs out, it
-        tells what was alive and what would help, and the traceback lets go of its tensors.
+        ``%gpumem`` alone shows the live tensors, by category and name. ``%gpumem train()`` and
+        ``%%gpumem`` run code and show its peak by category and what stays allocated afterwards.
+        Models and optimizers are found automatically. If memory runs out, it shows what was alive
+        and what would help, and the traceback releases its tensors.
         """
         __tracebackhide__ = True
         args = _arguments.parse(self.gpumem, line)
@@ -138,7 +138,7 @@ class GpumemMagics(Magics):
                         accountant.failed(error)
         except Exception as failed:
             if error is not None:
-                # a history that cannot be read must not hide what the user's code raised
+                # an unreadable history must not hide an exception of the user's code
                 raise error from failed
             raise
         try:
@@ -146,12 +146,12 @@ class GpumemMagics(Magics):
         finally:
             if error is not None:
                 if accountant.result.out_of_memory:
-                    # IPython keeps the last traceback: it must not keep the tensors, too
+                    # IPython keeps the last traceback, which must not keep the tensors too
                     release(error)
                 raise error
 
     def _function(self, name: str, namespace: dict[str, Any]) -> Any:
-        """What ``-f`` names: a variable and its attributes, nothing that would run code."""
+        """Resolve ``-f``: a variable and its attributes, without running code."""
         first, *rest = name.split(".")
         if first not in namespace:
             raise UsageError(f"-f {name}: there is no {first!r} here; define it first")
@@ -194,7 +194,7 @@ class GpumemMagics(Magics):
 
 
 def _modules(namespace: dict[str, Any]) -> dict[str, Any]:
-    """Modules by the user's names for them, IPython's own (``_``, ``_3``) left out."""
+    """The user's name → module, without IPython's own names (``_``, ``_3``)."""
     from torch import nn
 
     return {

@@ -1,7 +1,7 @@
 """``%lprun`` for host time, ``%memit`` and ``%mprun`` for host RAM, from their own packages.
 
-line_profiler and memory_profiler stay what they are: these magics import them at the first
-call, hand the line on, and say what to do where they cannot run.
+These magics import line_profiler and memory_profiler at the first call, pass the line on to them,
+and say what to do if they cannot run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HostToolsMagics(Magics):
     def lprun(self, line: str = "") -> Any:
         """Time per line of Python functions, by line_profiler: ``%lprun -f func statement``.
 
-        For the host's time. What a GPU does meanwhile is not in it: see ``%%torchprof``.
+        It shows host time, without what a GPU does meanwhile: see ``%%torchprof`` for that.
         All options: ``%lprun?`` after the first use, or line_profiler's documentation.
         """
         return self._theirs("line_profiler.ipython_extension", "LineProfilerMagics").lprun(line)
@@ -36,7 +36,7 @@ class HostToolsMagics(Magics):
     def memit(self, line: str = "", cell: str | None = None) -> Any:
         """Peak resident set of a statement or cell, by memory_profiler: ``%memit statement``.
 
-        For the host's RAM as a whole. What tensors hold, and on a GPU, says ``%gpumem``.
+        It shows the process's RAM as a whole. For tensors, and for a GPU, use ``%gpumem``.
         """
         return self._theirs("memory_profiler", "MemoryProfilerMagics").memit(line, cell)
 
@@ -45,15 +45,15 @@ class HostToolsMagics(Magics):
     def mprun(self, line: str = "") -> Any:
         """Resident set per line of a function in a file: ``%mprun -f func statement``.
 
-        By memory_profiler, which cannot see functions that are defined in a notebook;
-        ``%gpumem -f func statement`` can, and counts tensors.
+        By memory_profiler, which cannot see functions defined in a notebook; ``%gpumem -f func
+        statement`` can, and counts tensors.
         """
         __tracebackhide__ = True
         theirs = self._theirs("memory_profiler", "MemoryProfilerMagics")
         try:
             return theirs.mprun(line)
         except ModuleNotFoundError as error:
-            # memory_profiler 0.61 needs it, Python 3.12 and newer lack it
+            # memory_profiler 0.61 needs it; Python 3.12 and newer lack it
             if error.name != "distutils":
                 raise
             raise UsageError(

@@ -50,13 +50,13 @@ class SynclintMagics(Magics):
     ) -> None:
         """List the lines that would make the host wait for a GPU; no GPU is needed.
 
-        ``%synclint train_step(batch)`` watches a statement, ``%%synclint`` on top of a cell the
-        whole cell, while it runs for real. One or two training steps are enough: watching makes
+        ``%synclint train_step(batch)`` watches a statement, ``%%synclint`` at the top of a cell the
+        whole cell, while it runs for real. One or two training steps are enough; watching makes
         them a few times slower.
 
-        Shown for each line: what waits, why, and code that does without. On a machine with a
-        GPU also which lines really waited there and for how long, from a trace of the same run,
-        and where the prediction was wrong. ``-D`` writes the list (.json).
+        For each line it shows what waits, why, and code that avoids it. On a machine with a GPU it
+        also shows which lines really waited and for how long, from a trace of the same run, and
+        where the prediction was wrong. ``-D`` writes the list (.json).
         """
         __tracebackhide__ = True
         args = _arguments.parse(SynclintMagics.synclint, line)
@@ -77,7 +77,7 @@ class SynclintMagics(Magics):
         try:
             self._tell(result, args)
         finally:
-            # whatever became of the report, the user's own exception is what the cell ends with
+            # even if the report failed, the cell ends with the user's own exception
             if error is not None:
                 raise error
 
@@ -108,7 +108,7 @@ class SynclintMagics(Magics):
 
 
 def _check(args: argparse.Namespace, cell: str | None) -> None:
-    """Refuse what cannot be, before anything runs."""
+    """Refuse invalid flags before anything runs."""
     if cell is None and not args.statement:
         raise UsageError(
             "nothing to watch: write a statement after %synclint, or %%synclint on top of a cell"

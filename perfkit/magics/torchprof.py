@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["TorchprofMagics"]
 
-# A trace of more steps says nothing new and takes minutes to read.
+# A trace of more steps shows nothing new and takes minutes to read.
 _MOST_STEPS = 1000
 _MOST_WARMUP = 1000
 _MOST_RUNS = 10_000
-# After the recorded runs of a statement so many more run unprofiled: what a profiled step costs
-# more than these is the cost of profiling, which the report shows.
+# This many runs of a statement follow unprofiled: the difference to the profiled ones is the cost
+# of profiling, which the report shows.
 _UNPROFILED_RUNS = 3
-# A statement that takes long is not repeated for longer than this.
+# A slow statement is not repeated for longer than this.
 _REPEAT_FOR_S = 20.0
-# Of a statement that is quoted back; the cell above has all of it.
+# Length of a quoted statement; the cell above has all of it.
 _LONGEST_STATEMENT = 40
 
 
@@ -52,7 +52,7 @@ class TorchprofMagics(Magics):
         type=int,
         default=6,
         metavar="N",
-        help="Steps to profile, 1 to 1000 (default: 6). The code runs on unprofiled after them.",
+        help="Steps to profile, 1 to 1000 (default: 6). After them the code runs unprofiled.",
     )
     @argument(
         "-w",
@@ -60,7 +60,7 @@ class TorchprofMagics(Magics):
         type=int,
         default=2,
         metavar="N",
-        help="Steps to let pass before (default: 2): the first ones are not typical.",
+        help="Steps to skip first (default: 2), because the first ones are not typical.",
     )
     @argument(
         "-r",
@@ -68,8 +68,8 @@ class TorchprofMagics(Magics):
         type=int,
         metavar="N",
         help="Line form: run the statement N times. By default a statement with at most one "
-        "optimizer step counts as one step and runs often enough for warm-up and steps, and three "
-        "times more without the profiler, for at most 20 s; any other runs once.",
+        "optimizer step counts as one step and runs often enough for warm-up and profiling, plus "
+        "three times without the profiler, for at most 20 s; any other runs once.",
     )
     @argument(
         "--stacks",
@@ -79,13 +79,13 @@ class TorchprofMagics(Magics):
     @argument(
         "--shapes",
         action="store_true",
-        help="Record the shapes of operators' inputs, into the trace of -D.",
+        help="Record the shapes of operators' inputs in the trace for -D.",
     )
     @argument(
         "-v",
         "--verbose",
         action="store_true",
-        help="With all tables in the text: operators, source lines, every step.",
+        help="Print all tables: operators, source lines, every step.",
     )
     @_arguments.output_arguments
     @needs_local_scope
@@ -96,17 +96,16 @@ class TorchprofMagics(Magics):
     ) -> None:
         """Profile a few training steps and say in words what bounds them.
 
-        ``%torchprof train_step(batch)`` profiles a statement, ``%%torchprof`` on top of a cell
-        the whole cell. You need not mark steps: one ends when an optimizer has stepped; in
-        a cell without an optimizer (evaluation) each batch of a DataLoader is one, and all are
-        profiled, for at most 10 s. Otherwise a few are profiled after warm-up, and the rest of the
-        cell runs on unprofiled. All variables stay in your namespace.
+        ``%torchprof train_step(batch)`` profiles a statement, ``%%torchprof`` at the top of a cell
+        the whole cell. You do not need to mark steps: a step ends when an optimizer has stepped. A
+        few steps are profiled after warm-up, and the rest of the cell runs unprofiled. In a cell
+        without an optimizer (evaluation) each batch of a DataLoader is a step, and all are
+        profiled, for at most 10 s. All variables stay in your namespace.
 
-        Shown: what bounds the step, where its time goes, how much of the cell was not in such
-        steps, the findings with the largest possible gain, the slowest operators and source
-        lines, and what profiling itself cost. ``-D`` writes the
-        trace (.json or .json.gz) for chrome://tracing or Perfetto, without names of users and
-        hosts.
+        It shows what bounds the step, where its time goes, how much of the cell was not in such
+        steps, the findings with the largest possible gain, the slowest operators and source lines,
+        and the cost of profiling itself. ``-D`` writes the trace (.json or .json.gz) for
+        chrome://tracing or Perfetto, without user and host names.
         """
         __tracebackhide__ = True
         args = _arguments.parse(TorchprofMagics.torchprof, line)
@@ -133,7 +132,7 @@ class TorchprofMagics(Magics):
             with _arguments.one_line_errors():
                 self._tell(recorder, args, remark, failed=error is not None)
         finally:
-            # whatever became of the report, the user's own exception is what the cell ends with
+            # even if the report failed, the cell ends with the user's own exception
             if error is not None:
                 raise error
 
@@ -166,7 +165,7 @@ class TorchprofMagics(Magics):
 
 
 def _check(args: argparse.Namespace, cell: str | None) -> None:
-    """Refuse what cannot be, before anything runs."""
+    """Refuse invalid flags before anything runs."""
     for flag, value, least, most in (
         ("-n", args.steps, 1, _MOST_STEPS),
         ("-w", args.warmup, 0, _MOST_WARMUP),
@@ -203,10 +202,10 @@ def _recorder(args: argparse.Namespace) -> Recorder:
 def _run(
     code: UserCode, recorder: Recorder, args: argparse.Namespace, *, is_line: bool
 ) -> tuple[BaseException | None, int]:
-    """Run the code, a statement that is one step several times.
+    """Run the code; a statement that is one step runs several times.
 
     Returns:
-        What it raised, or None, and how often it ran.
+        The exception that it raised, or None, and how often it ran.
     """
     __tracebackhide__ = True
     began_s = time.monotonic()
@@ -231,7 +230,7 @@ def _run(
 def _remark(
     args: argparse.Namespace, error: BaseException | None, n_runs: int, *, is_line: bool
 ) -> str:
-    """What became of the code, in words; empty where it ran once and ended well."""
+    """How the code ran, in words; empty if it ran once and ended well."""
     ran = f"ran `{_shortened(args.statement)}` {n_runs} times" if n_runs > 1 else ""
     if error is not None:
         code = "the statement" if is_line else "the cell"
@@ -248,7 +247,7 @@ def _shortened(statement: str) -> str:
 
 
 def _end_step(recorder: Recorder, *, n_before: int) -> None:
-    """A run in which no optimizer stepped is itself the step."""
+    """End the step: a run in which no optimizer stepped is itself the step."""
     if recorder.n_steps_seen == n_before:
         recorder.step()
 

@@ -1,8 +1,8 @@
-"""Which machine is this, what works on it, and the stamp that every result carries.
+"""Which machine this is, what works on it, and the provenance of every result.
 
-:func:`stamp` is cheap and never imports torch. :func:`facts` adds what works here and is read
-once. :func:`doctor` also starts a fresh Python that imports torch and asks it for its GPUs, so
-that neither CUDA nor torch is initialised in the process that asks.
+:func:`stamp` is cheap and never imports torch. :func:`facts` adds what works here, and is read only
+once. :func:`doctor` also starts a new Python that imports torch and lists its GPUs, so that neither
+torch nor CUDA is initialised in the calling process.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Provenance(Shown):
-    """Where a figure comes from: which machine, which versions, when, and by what command.
+    """Where a figure comes from: machine, versions, time and command.
 
     Attributes:
         kind: ``"measured here"``, ``"recorded"``, ``"played"``, ``"simulated"`` or ``"predicted"``.
         machine: the computer in words, e.g. ``"AMD EPYC 7B13, 2 cores, 24 GiB"``.
         device: ``"cpu"`` or the GPU's name, e.g. ``"NVIDIA H200"``.
-        versions: python, torch, perfkit, and cuda and driver where there are some.
+        versions: of python, torch, perfkit, and of cuda and driver if present.
         when_utc: ISO 8601 to the second, in UTC.
-        command: what was run, where one command says it.
-        seed: of the random numbers, where there was one.
+        command: the command, if it was a single one.
+        seed: the random seed, if there was one.
     """
 
     kind: str
@@ -65,8 +65,8 @@ class Provenance(Shown):
     seed: int | None = None
 
     def sentence(self) -> str:
-        """One line for under a figure: kind, device, machine, torch, time."""
-        # of a trace by somebody else little is known: what is missing is left out
+        """One line to put below a figure: kind, device, machine, torch, time."""
+        # little is known about someone else's trace: leave out what is missing
         device = "" if self.device == "cpu" and self.machine else self.device
         torch = self.versions.get("torch")
         software = f"torch {torch}" if torch else "no torch" if self.versions else ""
@@ -77,7 +77,7 @@ class Provenance(Shown):
         return f"{lead} {', '.join(parts)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types; :meth:`from_dict` takes it back."""
+        """The provenance as plain JSON types; :meth:`from_dict` reads it back."""
         return asdict(self) | {"versions": dict(self.versions)}
 
     @classmethod
@@ -85,8 +85,7 @@ class Provenance(Shown):
         """Read what :meth:`to_dict` wrote.
 
         Raises:
-            UsageError: a field is missing or of another type, or one is there that provenance
-                does not have.
+            UsageError: a field is missing, unknown or of the wrong type.
         """
         try:
             found = cls(**data)
@@ -105,23 +104,23 @@ class Provenance(Shown):
 
 @dataclass(frozen=True)
 class Machine(Shown):
-    """This computer, and what of perfkit works on it.
+    """This computer, and which parts of perfkit work on it.
 
     Attributes:
         cpu: the processor's name.
-        cores: logical processors that this process may use (affinity and container quota).
+        cores: logical processors that this process may use (CPU affinity and container quota).
         logical_cpus: logical processors of the machine.
-        ram_bytes: memory that this process may use (the container's limit counts).
-        shm_bytes: size of ``/dev/shm``; ``None`` where there is no such thing.
-        shm_free_bytes: what of it is free.
+        ram_bytes: memory that this process may use (including a container limit).
+        shm_bytes: size of ``/dev/shm``; ``None`` if it does not exist.
+        shm_free_bytes: free bytes of it.
         system: operating system and architecture.
         python: version of the interpreter.
-        torch: the torch that would be imported; ``None`` where there is none.
-        gpus: the GPUs that CUDA would show to this process.
-        packages: version by name, of the packages that matter here and are installed.
-        capabilities: what works, each with its reason and remedy.
+        torch: the torch that would be imported; ``None`` if there is none.
+        gpus: the GPUs that CUDA shows to this process.
+        packages: name → version of the relevant installed packages.
+        capabilities: what works, each with reason and remedy.
         provenance: when this was read.
-        warnings: what makes these facts doubtful.
+        warnings: reasons to doubt these facts.
     """
 
     cpu: str
@@ -140,10 +139,10 @@ class Machine(Shown):
     warnings: tuple[str, ...] = field(default=())
 
     def capability(self, name: str) -> Capability:
-        """The capability of that name.
+        """The capability with this name.
 
         Raises:
-            UsageError: there is none of that name.
+            UsageError: there is none.
         """
         for capability in self.capabilities:
             if capability.name == name:
@@ -152,7 +151,7 @@ class Machine(Shown):
         raise UsageError(f"no capability is called {name!r}; there are: {names}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types: what ``perfkit doctor --json`` prints."""
+        """These facts as plain JSON types, as printed by ``perfkit doctor --json``."""
         return asdict(self) | {
             "packages": dict(self.packages),
             "provenance": self.provenance.to_dict(),
@@ -166,7 +165,7 @@ def stamp(
     seed: int | None = None,
     device: str | None = None,
 ) -> Provenance:
-    """Provenance of a result that is made now, on this machine.
+    """The provenance of a result made now on this machine.
 
     Args:
         kind: which of the five kinds of figure it belongs to. What is measured or recorded on a
@@ -206,15 +205,24 @@ def machine_sentence() -> str:
 
 @functools.cache
 def facts() -> Machine:
-    """This machine, read once; imports no torch and leaves CUDA alone."""
+    """This machine, read once; neither imports torch nor initialises CUDA."""
     return _machine(torch_build(), _gpus_for(torch_build()), probe_error=None)
 
 
 def doctor() -> Machine:
-    """This machine and what of perfkit works on it, read now.
+    """Check this machine and which parts of perfkit work on it.
 
-    A fresh Python imports torch and asks it for its GPUs (1-3 s), so that a broken torch or
-    driver is reported instead of taking this process down, and CUDA stays out of it.
+    A new Python process imports torch and lists its GPUs (1-3 s). So a broken torch or driver is
+    reported instead of crashing this process, and CUDA is not initialised here.
+
+    Returns:
+        A :class:`Machine`: processor, cores, memory (bytes), torch, GPUs, packages and
+        ``capabilities``, each with its reason and remedy. Print it for a table.
+
+    Example::
+
+        >>> machine = perfkit.doctor()
+        >>> machine.capability("bf16").available
     """
     build = torch_build()
     if build is None:
@@ -266,7 +274,7 @@ def _gpus_for(build: TorchBuild | None) -> tuple[Gpu, ...]:
 
 
 def _merged_gpus(told: list[list[Any]], from_driver: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
-    """What torch lists is the truth about order and visibility; the driver's adds its version."""
+    """The list from torch is right about order and visibility; the driver's adds its version."""
     driver = from_driver[0].driver if from_driver else ""
     return tuple(
         Gpu(index, name, int(memory), (int(cc[0]), int(cc[1])), driver, "torch")
@@ -287,11 +295,11 @@ def _versions() -> Mapping[str, str]:
 
 
 def _default_device() -> str:
-    # where torch uses CUDA it knows which device is the current one; and CUDA numbers GPUs of
-    # several kinds by their speed, the driver by their slots
+    # if torch uses CUDA, it knows the current device; and CUDA numbers different GPUs by speed, the
+    # driver by slot
     cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_initialized():
-        with contextlib.suppress(RuntimeError, AssertionError):  # a device that has failed
+        with contextlib.suppress(RuntimeError, AssertionError):  # a failed device
             return str(cuda.get_device_name())
     return _first_gpu()
 

@@ -1,6 +1,6 @@
-"""What works on this machine, and what to do where something does not: one function a question.
+"""What works on this machine, and what to do if something does not.
 
-Pure functions of what was read, so that any machine can be put in front of them.
+These are pure functions of the facts read, so tests can pass them any machine.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from perfkit.base.words import fmt_bytes
 
 _MIB = 2**20
 
-# Two workers that keep two batches of 64 float32 images of 3 x 224 x 224 each need 154 MB of
-# shared memory; Docker gives a container 64 MiB unless it is told --shm-size.
+# Two workers with two batches each of 64 float32 images of 3 x 224 x 224 need 154 MB of shared
+# memory; Docker gives a container 64 MiB without --shm-size.
 _SHM_ENOUGH_BYTES = 256 * _MIB
 
 
@@ -29,9 +29,9 @@ class Capability:
 
     Attributes:
         name: short and stable, e.g. ``"bf16"``; the key in :meth:`Machine.capability`.
-        available: whether it works here the way it is meant to, at speed.
-        reason: what was seen that says so.
-        remedy: what to do about it; empty where it is available.
+        available: whether it works here as intended, at full speed.
+        reason: the evidence.
+        remedy: what to do about it; empty if it is available.
     """
 
     name: str
@@ -47,11 +47,11 @@ def capabilities(
     shm: tuple[int, int] | None,
     probe_error: str | None = None,
 ) -> tuple[Capability, ...]:
-    """Everything that is asked about a machine, in the order in which it is shown.
+    """All capabilities, in display order.
 
     Args:
-        shm: size and free bytes of ``/dev/shm``, or ``None`` where there is no such thing.
-        probe_error: why torch did not import, where that was tried and failed.
+        shm: size and free bytes of ``/dev/shm``, or ``None`` if it does not exist.
+        probe_error: why importing torch failed, if it was tried.
     """
     return (
         _torch_works(build, probe_error),
@@ -67,7 +67,7 @@ def capabilities(
     )
 
 
-# pyproject.toml's: what a graph keeps for its backward cannot be counted in older ones
+# as in pyproject.toml: older versions do not show what a graph keeps for its backward pass
 _OLDEST_TORCH = 2, 11
 _NEWER_TORCH = "pip install 'torch>=2.11'"
 
@@ -119,8 +119,8 @@ def _gpu_works(build: TorchBuild | None, gpus: tuple[Gpu, ...]) -> Capability:
 def _precisions(build: TorchBuild | None, gpus: tuple[Gpu, ...]) -> tuple[Capability, ...]:
     """bf16, fp16 and TF32: on the GPU by its compute capability, on the CPU by its flags.
 
-    Thresholds after NVIDIA's tables: tensor cores take fp16 from 7.0 (Volta) on, bf16 and TF32
-    from 8.0 (Ampere) on.
+    Thresholds from NVIDIA's tables: tensor cores support fp16 since 7.0 (Volta), bf16 and TF32
+    since 8.0 (Ampere).
     """
     if gpus:
         first = gpus[0]

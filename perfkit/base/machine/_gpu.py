@@ -1,8 +1,8 @@
-"""Which GPUs are there, asked of the driver and not of torch.
+"""List GPUs by asking the driver instead of torch.
 
-Asking torch for a GPU's name initialises CUDA in this process, and a process with CUDA in it
-can no longer fork DataLoader workers that touch CUDA. The driver's own library (NVML, through
-the package ``nvidia-ml-py``) and its program ``nvidia-smi`` tell the same without that.
+Asking torch for a GPU's name initialises CUDA, after which the process can no longer fork
+DataLoader workers that use CUDA. The driver's library (NVML, through the package ``nvidia-ml-py``)
+and its program ``nvidia-smi`` give the same information without that.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Gpu:
     """One GPU that this process may use.
 
     Attributes:
-        index: its number among the GPUs that CUDA would show, from 0.
+        index: its index among the GPUs that CUDA shows, from 0.
         memory_bytes: its total memory.
-        compute_capability: e.g. ``(9, 0)``; ``None`` where the driver does not tell.
+        compute_capability: e.g. ``(9, 0)``; ``None`` if the driver does not report it.
         driver: the driver's version, e.g. ``"580.65.06"``.
-        source: who told: ``"NVML"``, ``"nvidia-smi"`` or ``"torch"``.
+        source: who reported it: ``"NVML"``, ``"nvidia-smi"`` or ``"torch"``.
     """
 
     index: int
@@ -44,18 +44,18 @@ class Gpu:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """The NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` leaves visible; empty where there is none."""
+    """The NVIDIA GPUs visible under ``CUDA_VISIBLE_DEVICES``; empty if there are none."""
     return _visible(_all(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _all() -> list[tuple[str, Gpu]]:
-    """(uuid, GPU) pairs of every GPU that the driver knows."""
+    """(uuid, GPU) pairs of all GPUs known to the driver."""
     found = _from_nvml()
     return _from_nvidia_smi() if found is None else found
 
 
 def _from_nvml() -> list[tuple[str, Gpu]] | None:
-    """(uuid, GPU) pairs from NVML, or ``None`` where its Python package or library is missing."""
+    """(uuid, GPU) pairs from NVML, or ``None`` if its Python package or library is missing."""
     try:
         nvml: Any = importlib.import_module("pynvml")
     except ImportError:
@@ -92,7 +92,7 @@ def _from_nvidia_smi() -> list[tuple[str, Gpu]]:
 
 
 def _parse_smi(listing: str) -> list[tuple[str, Gpu]]:
-    """The answer of ``nvidia-smi --query-gpu``; messages between its lines are passed over."""
+    """Parse the output of ``nvidia-smi --query-gpu``, skipping messages between its lines."""
     found: list[tuple[str, Gpu]] = []
     for line in listing.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
@@ -114,7 +114,7 @@ def _parse_smi(listing: str) -> list[tuple[str, Gpu]]:
 
 
 def _visible(found: list[tuple[str, Gpu]], wanted: str | None) -> tuple[Gpu, ...]:
-    """Apply ``CUDA_VISIBLE_DEVICES`` as CUDA does: in its order, ending at the first bad entry."""
+    """Apply ``CUDA_VISIBLE_DEVICES`` as CUDA does: in its order, up to the first bad entry."""
     if wanted is None:
         return tuple(gpu for _, gpu in found)
     chosen: list[Gpu] = []
@@ -133,10 +133,10 @@ def _visible(found: list[tuple[str, Gpu]], wanted: str | None) -> tuple[Gpu, ...
 
 
 def _part_of(entry: str, found: list[tuple[str, Gpu]]) -> list[Gpu]:
-    """The part of a GPU (MIG instance) that CUDA shows for this entry; its memory is not known.
+    """The MIG instance that CUDA shows for this entry; its memory is unknown.
 
-    Older drivers name the whole in it (``MIG-GPU-…/1/0``), newer ones do not (``MIG-…``): then
-    any of the GPUs stands for it, where they are of one kind.
+    Older drivers include the GPU's name (``MIG-GPU-…/1/0``), newer ones do not (``MIG-…``). Then
+    any GPU represents it, if all are of the same kind.
     """
     whole = [gpu for uuid, gpu in found if entry.startswith(f"MIG-{uuid}/")]
     if not whole and len({gpu.name for _, gpu in found}) == 1:
@@ -145,5 +145,5 @@ def _part_of(entry: str, found: list[tuple[str, Gpu]]) -> list[Gpu]:
 
 
 def _text(value: str | bytes) -> str:
-    # Older NVML bindings answer in bytes.
+    # Older NVML bindings return bytes.
     return value.decode() if isinstance(value, bytes) else value

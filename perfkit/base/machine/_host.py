@@ -1,7 +1,7 @@
 """Facts about the computer, read from the operating system without torch and without a GPU.
 
-Linux is read from ``/proc``, ``/sys`` and the control groups; elsewhere psutil and the
-platform's own answers serve. Every reader returns ``None`` where the system does not tell.
+Linux is read from ``/proc``, ``/sys`` and the control groups; other systems through psutil and the
+platform. Every reader returns ``None`` if the system does not report it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _ROOT = Path("/")
-# A cgroup v1 without a limit reports the largest page-aligned int64; anything near it is none.
+# A cgroup v1 without a limit reports the largest page-aligned int64; a value near it means no
+# limit.
 _NO_LIMIT_BYTES = 2**60
 
 
 def cpu_model(root: Path = _ROOT) -> str:
-    """The processor's name as its maker writes it, e.g. ``"AMD EPYC 7B13"``."""
+    """The processor's name as its vendor writes it, e.g. ``"AMD EPYC 7B13"``."""
     fields = _cpuinfo(root)
     name = fields.get("model name") or fields.get("Hardware")
     if not name and sys.platform == "darwin":
@@ -31,22 +32,22 @@ def cpu_model(root: Path = _ROOT) -> str:
 
 
 def cpu_flags(root: Path = _ROOT) -> frozenset[str]:
-    """The instruction-set flags of the first processor; empty where the system does not tell."""
+    """Instruction-set flags of the first processor; empty if the system does not report them."""
     fields = _cpuinfo(root)
     return frozenset((fields.get("flags") or fields.get("Features") or "").split())
 
 
 def logical_cpus() -> int:
-    """How many logical processors the machine has, whoever may use them."""
+    """Number of logical processors of the machine, usable by this process or not."""
     return os.cpu_count() or 1
 
 
 def usable_cpus(root: Path = _ROOT) -> int:
-    """How many logical processors this process may use: CPU affinity, then the container's quota.
+    """Number of logical processors this process may use, by CPU affinity and container quota.
 
-    A quota of 1.5 CPUs counts as 2: two runnable threads are what it takes to use it.
+    A quota of 1.5 CPUs counts as 2, because using it takes two runnable threads.
     """
-    # macOS and Windows have no sched_getaffinity.
+    # macOS and Windows lack sched_getaffinity.
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical_cpus()
     quota = _cpu_quota(root)
     return max(1, min(count, math.ceil(quota))) if quota else max(1, count)
@@ -62,9 +63,9 @@ def memory_bytes(root: Path = _ROOT) -> int:
 
 
 def shared_memory_bytes(path: Path = Path("/dev/shm")) -> tuple[int, int] | None:
-    """Size and free bytes of ``/dev/shm``, through which DataLoader workers hand over batches.
+    """Size and free bytes of ``/dev/shm``, through which DataLoader workers send batches.
 
-    ``None`` where there is no such file system (macOS, Windows), which is no fault there.
+    ``None`` if there is no such file system (macOS, Windows), which is not a problem there.
     """
     try:
         stat = os.statvfs(path)
@@ -74,14 +75,14 @@ def shared_memory_bytes(path: Path = Path("/dev/shm")) -> tuple[int, int] | None
 
 
 def cxx_compiler() -> str | None:
-    """The C++ compiler that ``torch.compile`` would use on a CPU: ``$CXX``, else the usual."""
+    """The C++ compiler that ``torch.compile`` would use on a CPU: ``$CXX``, else g++ or clang++."""
     wanted = os.environ.get("CXX")
     names = [wanted] if wanted else (["cl"] if os.name == "nt" else ["g++", "clang++", "c++"])
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
 def python_headers() -> bool:
-    """Whether ``Python.h`` is there, which ``torch.compile`` needs beside the compiler."""
+    """Whether ``Python.h`` exists, which ``torch.compile`` needs in addition to the compiler."""
     return Path(sysconfig.get_paths()["include"], "Python.h").exists()
 
 
@@ -99,10 +100,10 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def _cgroup_folders(root: Path, controller: str) -> list[Path]:
-    """Folders whose limits bind this process, innermost first, for cgroup v2 and v1.
+    """Folders with limits for this process, innermost first, for cgroup v2 and v1.
 
     Inside a container ``/proc/self/cgroup`` may name a path that only the host can see, so the
-    walk ends at the mount point, which there is the container's own group.
+    walk ends at the mount point, which is the container's own group.
     """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -158,7 +159,7 @@ def _words(path: Path) -> list[str]:
 
 
 def _output(command: Sequence[str], timeout_s: float = 10.0) -> str:
-    """Standard output of a program, stripped; empty where it is missing, fails or hangs."""
+    """Standard output of a program, stripped; empty if it is missing, fails or hangs."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=True

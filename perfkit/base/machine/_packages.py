@@ -1,4 +1,4 @@
-"""Which of the packages that matter to perfkit are installed, and in which version."""
+"""Which packages relevant to perfkit are installed, and in which version."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _PACKAGES = (
 )
 
 
-# The same under the names of other distributions: of torch's nightly builds, and for Windows.
+# Other distribution names of the same packages: torch's nightly builds, and Windows.
 _ALSO_CALLED = {"triton": ("pytorch-triton", "triton-windows")}
 
 
 def installed() -> dict[str, str]:
-    """Version by name, of those that are there."""
+    """Name → version of the installed ones."""
     found = {}
     for name in _PACKAGES:
         for called in (name, *_ALSO_CALLED.get(name, ())):
@@ -41,7 +41,7 @@ def installed() -> dict[str, str]:
 
 
 def version(package: str) -> str | None:
-    """The installed version, or ``None``."""
+    """The installed version of a package, or ``None``."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Which torch would be imported, read without importing it; and what a fresh Python says of it."""
+"""Which torch would be imported, without importing it, and what a new Python reports about it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from perfkit.base.machine._packages import version
 
-# Importing torch on a cold disk can take half a minute; more means that something hangs.
+# Importing torch from a cold disk can take half a minute; if it takes longer, something hangs.
 _PROBE_TIMEOUT_S = 120.0
 
 
@@ -23,11 +23,11 @@ class TorchBuild:
 
     Attributes:
         version: e.g. ``"2.13.0+cpu"``.
-        cuda: version of the CUDA that it was built with; ``None`` for a CPU build.
-        hip: version of ROCm, likewise.
-        cpu_capability: the vector code that torch picks on this CPU, e.g. ``"AVX512"``.
-            Known to :func:`doctor` only.
-        threads: how many threads it computes with by default. Known to :func:`doctor` only.
+        cuda: the CUDA version it was built with; ``None`` for a CPU build.
+        hip: the ROCm version, likewise.
+        cpu_capability: the vector code that torch uses on this CPU, e.g. ``"AVX512"``; only known
+            to :func:`doctor`.
+        threads: its default number of threads; only known to :func:`doctor`.
     """
 
     version: str
@@ -38,7 +38,7 @@ class TorchBuild:
 
 
 def torch_build() -> TorchBuild | None:
-    """Version and CUDA of the torch that would be imported, read from its file, not imported."""
+    """Version and CUDA of the torch that would be imported, read from its files."""
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "version"):
         return TorchBuild(str(torch.__version__), torch.version.cuda, torch.version.hip)
@@ -86,7 +86,7 @@ print(json.dumps({
 
 
 def probe_torch() -> tuple[dict[str, Any] | None, str | None]:
-    """Ask torch in a fresh Python: its answer, or why there is none."""
+    """Ask torch in a new Python process; return its answer, or why there is none."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROBE],

@@ -1,11 +1,11 @@
-"""Was the machine busy with something else while we measured?
+"""Was the machine busy with something else during a measurement?
 
-A step that was preempted looks slow, and nothing in a trace says why. The operating system does:
-how long the measured thread was ready to run but had no core, how much of the allowed cores other
-programs took, how often the container's quota stopped everything, how much the hypervisor took
-away. A :class:`BusyMark` costs a few milliseconds: take one before, and ask it after.
+A preempted step looks slow, and a trace does not show why. The operating system does: how long the
+measured thread was ready but had no core, how much of the allowed cores other programs used, how
+long the container's quota stopped everything, how much time the hypervisor stole. Take a
+:class:`BusyMark` before a measurement and query it afterwards; it costs a few milliseconds.
 
-Every fact is None where the system does not report it (macOS and Windows report few).
+A fact is None if the system does not report it (macOS and Windows report few).
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from perfkit.base.words import fmt_share
 
 __all__ = ["Busy", "BusyMark"]
 
-# A thread that had no core for a tenth of the time was measurably held up.
+# A thread without a core for a tenth of the time is measurably delayed.
 _WAITED_FROM = 0.10
-# What other programs must take of the cores to be worth blaming: a quarter of one.
+# The least that other programs must use to be blamed: a quarter of a core.
 _OTHERS_FROM = 0.25
 _STOLEN_FROM = 0.05
 _THROTTLED_FROM = 0.05
-# Below this, /proc's clock ticks of 10 ms and the scheduler's own noise decide.
+# Shorter measurements are dominated by /proc's 10 ms ticks and scheduler noise.
 _SHORTEST_S = 0.2
 # Without the scheduler's own account: others fill the cores.
 _FULL = 0.95
 _SAID_FROM = 0.01
-# With a fifth of the time lost, another class than the largest may well be the true largest. Up
-# to there, times are too long by a known bound, and shares still say where they go.
+# If a fifth of the time is lost, the largest class may not be the true largest. Below that, times
+# are too long by a known bound, and shares still show where the time goes.
 _SPOILS_FROM = 0.2
 
 
 @dataclass(frozen=True)
 class Busy:
-    """What else the machine did during a measurement; None where the system does not report it.
+    """What else the machine did during a measurement; None for what the system does not report.
 
     Attributes:
-        wall_s: how long was measured.
+        wall_s: wall time of the measurement.
         n_cores: cores that this process may use.
         process_s: CPU time of this process, its children and, under torchrun, its other ranks.
-        waited_s: how long the thread that waited most for a core was ready but not running.
-        others_s: CPU time that other programs took on the cores that this process may use.
-        involuntary_switches: how often this process lost its core.
-        stolen_s: time that the hypervisor gave to other machines, on those cores.
+        waited_s: how long the most delayed thread was ready but not running.
+        others_s: CPU time of other programs on the cores that this process may use.
+        involuntary_switches: how often this process was preempted.
+        stolen_s: time on those cores that the hypervisor gave to other machines.
         throttled_s: time for which the container's quota stopped this process.
         load: mean number of runnable threads of the whole machine over the last minute.
     """
@@ -67,7 +67,7 @@ class Busy:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something outside of this process slowed the measured code down."""
+        """Whether something outside this process slowed the measured code down."""
         return bool(self._reasons())
 
     def _share(self, seconds: float | None) -> float:
@@ -75,10 +75,10 @@ class Busy:
 
     @property
     def lost(self) -> float:
-        """The largest share of the time that the measured code can have lost to all this."""
+        """An upper bound of the share of time that the measured code lost to all this."""
         if not self.is_busy:
             return 0.0
-        # a core that has nothing to do is not stolen from: all of it may have hit ours
+        # an idle core loses nothing, so all the stolen time may have hit ours
         lost = self._share(self.throttled_s) + self._share(self.stolen_s)
         if self._is_held_up and self.waited_s is not None:
             lost += self._share(self.waited_s)
@@ -88,12 +88,12 @@ class Busy:
 
     @property
     def spoils(self) -> bool:
-        """Whether so much was lost that the times say little about the code."""
+        """Whether so much time was lost that the figures say little about the code."""
         return self.lost >= _SPOILS_FROM
 
     @property
     def _is_held_up(self) -> bool:
-        """Whether other programs took a core that this process was ready to use."""
+        """Whether other programs used a core that this process needed."""
         others = self._share(self.others_s)
         if self.waited_s is not None:
             held_up = self._share(self.waited_s) >= _WAITED_FROM
@@ -128,7 +128,7 @@ class Busy:
         return reasons
 
     def sentence(self) -> str:
-        """What was busy, in words; empty where nothing outside slowed the code down."""
+        """What was busy, in words; empty if nothing outside slowed the code down."""
         reasons = self._reasons()
         if not reasons:
             return ""
@@ -141,7 +141,7 @@ class Busy:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
+        """These facts as plain JSON types."""
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
             "is_busy": self.is_busy,
@@ -150,11 +150,11 @@ class Busy:
 
 
 class BusyMark:
-    """The counters now; :meth:`until_now` compares them with later ones.
+    """The counters at its creation; :meth:`until_now` compares them with the current ones.
 
     Args:
-        thread_id: native id (``threading.get_native_id()``) of the thread that is measured, whose
-            waiting counts; all threads of the process by default.
+        thread_id: native id (``threading.get_native_id()``) of the measured thread, whose waiting
+            counts; by default all threads of the process.
     """
 
     def __init__(self, thread_id: int | None = None) -> None:
@@ -163,7 +163,7 @@ class BusyMark:
         self._counters = _Counters.read(thread_id)
 
     def until_now(self) -> Busy:
-        """What else the machine has done since this mark was made."""
+        """What else the machine has done since this mark was created."""
         wall_s = time.monotonic() - self._began_s
         before, now = self._counters, _Counters.read(self._thread_id)
         process_s = _since(before.process_s, now.process_s) or 0.0
@@ -214,11 +214,11 @@ def _process() -> tuple[float, float | None]:
     process = psutil.Process()
     total_s = 0.0
     times = process.cpu_times()
-    # children that have ended are counted here; those that live, below
+    # ended children are counted here, live ones below
     total_s += times.user + times.system
     total_s += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
     try:
-        # the other ranks of a torchrun are no other programs
+        # the other ranks of a torchrun are not other programs
         parent = process.parent() if "LOCAL_RANK" in os.environ else None
         children = (parent or process).children(recursive=True)
     except psutil.Error:
@@ -250,7 +250,7 @@ def _machine() -> tuple[float | None, float | None]:
     chosen = [t for i, t in enumerate(per_cpu) if allowed is None or i in allowed] or per_cpu
     if not chosen:
         return None, None
-    # guest time is part of user time already
+    # user time already includes guest time
     busy = ("user", "nice", "system", "irq", "softirq")
     busy_s = sum(getattr(t, name, 0.0) for t in chosen for name in busy)
     stolen_s = sum(t.steal for t in chosen) if hasattr(chosen[0], "steal") else None
@@ -258,7 +258,7 @@ def _machine() -> tuple[float | None, float | None]:
 
 
 def _waited_s(thread_id: int | None) -> dict[int, float]:
-    """Thread → seconds that it was ready but not running (Linux)."""
+    """Thread → seconds in which it was ready but not running (Linux)."""
     if not sys.platform.startswith("linux"):
         return {}
     folder = Path("/proc/self/task")
@@ -303,5 +303,5 @@ def _percent(share: float) -> str:
 
 
 def this_thread() -> BusyMark:
-    """A mark for the thread that calls."""
+    """A mark for the calling thread."""
     return BusyMark(threading.get_native_id())

@@ -1,7 +1,7 @@
-"""The lessons' experiments, one module a lesson; importing a module registers what is in it.
+"""The lessons' experiments, one module per lesson; importing a module registers them.
 
-A module may import torch, numpy and perfkit, and inside a function whatever the experiment says
-that it ``needs``. ``perfkit record`` runs them on bare servers.
+A module may import torch, numpy and perfkit, and inside a function the packages that the experiment
+``needs``. ``perfkit record`` runs them on bare servers.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ def discover(*, problem: Callable[[str, Exception], None] | None = None) -> list
     """Import every module of this package, so that its experiments are registered.
 
     Args:
-        problem: called with a module's name and what its import raised; the others are imported
-            all the same. Without it the exception comes through.
+        problem: called with the name of a module whose import failed and the exception; the others
+            are still imported. Without it, the exception propagates.
 
     Returns:
-        the names of the modules imported.
+        The names of the imported modules.
     """
     imported = []
     for found in pkgutil.iter_modules(__path__, f"{__name__}."):

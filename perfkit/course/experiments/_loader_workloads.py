@@ -1,6 +1,6 @@
-"""What lesson 04's experiments load: pictures that are decoded, before a step that computes.
+"""The workload of lesson 04's experiments: pictures to decode, and a step that computes.
 
-A module by itself: the sweep's children, which start anew, import the workload by name.
+It is a separate module because the sweep's fresh processes import the workload by name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SIZE, _SIDE = (640, 480), 128
 
 @functools.cache
 def _jpeg() -> bytes:
-    """One made picture of camera quality, encoded."""
+    """One generated picture of camera quality, encoded."""
     from PIL import Image
 
     coarse = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
@@ -37,7 +37,7 @@ def _jpeg() -> bytes:
 
 
 class Pictures(Dataset[torch.Tensor]):
-    """Each sample is decoded and made small, as from files that the system keeps in memory."""
+    """Each sample is decoded and resized, as from files in the page cache."""
 
     def __init__(self, n: int) -> None:
         self.n, self.data = n, _jpeg()
@@ -53,7 +53,7 @@ class Pictures(Dataset[torch.Tensor]):
 
 
 def training_step() -> Callable[[torch.Tensor], None]:
-    """A step that takes about as long on one core as its pictures take to decode."""
+    """A step that takes about as long on one core as decoding its pictures."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.ReLU(),
@@ -71,7 +71,7 @@ def training_step() -> Callable[[torch.Tensor], None]:
 
 
 def decoded_pictures(settings: Settings) -> Iterator[None]:
-    """The training of the sweep, on one thread."""
+    """The sweep's workload, on one thread."""
     torch.set_num_threads(1)
     step = training_step()
     loader = DataLoader(Pictures(100_000), batch_size=BATCH, num_workers=settings.num_workers)

@@ -1,4 +1,4 @@
-"""Torch on one thread, for experiments with small networks."""
+"""Run torch on one thread, for experiments with small networks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["one_thread"]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """The steps here are small: a second thread would only be waited for."""
+    """Use one thread: the steps are so small that a second one would only cause waiting."""
     import torch
 
     before = torch.get_num_threads()

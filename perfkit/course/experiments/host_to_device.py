@@ -32,7 +32,7 @@ _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class Scenes(Dataset[_Pair]):
-    """Pictures with masks, as float32 and int64 or as the uint8 that they are."""
+    """Pictures with masks, as float32 and int64, or as uint8."""
 
     def __init__(self, n: int, *, floats: bool, seed: int) -> None:
         self.pictures, self.masks = scenes(n, _SIDE, seed=seed)
@@ -50,7 +50,7 @@ class Scenes(Dataset[_Pair]):
 
 
 def _train(data: Scenes, device: str) -> None:
-    """One epoch of a small network; converts on the device what came as uint8."""
+    """One epoch of a small network; converts uint8 batches on the device."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 8, stride=8), nn.ReLU(), nn.Conv2d(8, CLASSES, 1))
     model.to(device)
@@ -146,7 +146,7 @@ def make_there(context: Context) -> Outcome:
 
 @experiment("C8", lesson=LESSON, title="non_blocking copies, pinned and not")
 def overlap(context: Context) -> Outcome:
-    """On CUDA a pinned, non-blocking copy beside a plain one; else the simulated device."""
+    """On CUDA, a pinned, non-blocking copy against a plain one; else on the simulated device."""
     if context.device == "cuda":
         return _overlap_on_cuda(context)
     nbytes, compute_ms = 167_772_160, 12.0
@@ -212,7 +212,7 @@ def _overlap_on_cuda(context: Context) -> Outcome:
 
 
 def mistakes(device: torch.device) -> dict[str, Callable[[], object]]:
-    """One step as it should be, and the same with one of the usual round trips in it."""
+    """A step as it should be, and the same step with one of the usual round trips."""
     model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)).to(device)
     batch = torch.rand(64, 1024)
 
@@ -280,7 +280,7 @@ def round_trips(context: Context) -> Outcome:
 
 
 def splits(side: int = 64, n: int = 8) -> Iterator[tuple[int, int]]:
-    """Where to cut a small network in two, and the bytes that then cross in a training step."""
+    """Each place to cut a small network in two, and the bytes that cross per training step."""
     far = torch.device("meta")
     layers = [
         nn.Conv2d(3, 32, 3, padding=1),

@@ -1,4 +1,4 @@
-"""Lesson 04: what workers bring and hold (A8, A10, B1, B2, C5, D5), and who reads what (D6)."""
+"""Lesson 04: what workers gain and hold (A8, A10, B1, B2, C5, D5), and who reads what (D6)."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from perfkit.measure.compare import compare
 LESSON = "04-dataloader"
 # One batch of the source: 32 pictures of 512 × 512 as float32, masks as int64.
 _BATCH_BYTES = 32 * 512 * 512 * (3 * 4 + 8)
-_N = 24  # pictures of one timed call
-_ROUNDS = 30_000  # of the pure-Python transform: some milliseconds
+_N = 24  # pictures per timed call
+_ROUNDS = 30_000  # rounds of the pure-Python transform: a few milliseconds
 
 
 class Slow(Dataset[torch.Tensor]):
-    """Samples that take ``ms`` to come, without a core: a sleep stands for a disk or a network."""
+    """Samples that take ``ms`` to load without a core: a sleep simulates a disk or network."""
 
     def __init__(self, n: int, ms: float, *, uneven: bool = False) -> None:
         self.n, self.ms, self.uneven = n, ms, uneven
@@ -61,7 +61,7 @@ def _cores() -> int:
 
 
 def in_python(index: int) -> int:
-    """A transform that is Python from end to end: it holds the interpreter all the time."""
+    """A pure-Python transform, which holds the interpreter all the time."""
     total = 0
     for i in range(_ROUNDS):
         total = (total * 31 + i * index) & 0xFFFF
@@ -69,7 +69,7 @@ def in_python(index: int) -> int:
 
 
 class PurePython(Dataset[int]):
-    """Samples that :func:`in_python` works on."""
+    """Samples transformed by :func:`in_python`."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -93,7 +93,7 @@ def _drained(loader: DataLoader[Any]) -> None:
 
 
 def _epoch(loader: DataLoader[Any], step_ms: float) -> None:
-    """A sleep stands for each step: what is timed with it is simulated."""
+    """An epoch in which a sleep simulates each step: times with it are simulated."""
     for _ in loader:
         time.sleep(step_ms / 1e3)
 
@@ -105,7 +105,7 @@ def _trained(loader: DataLoader[Any], step: Callable[[torch.Tensor], None]) -> N
 
 @contextlib.contextmanager
 def _ended(*loaders: DataLoader[Any]) -> Iterator[None]:
-    """Their workers are gone afterwards, also where the kernel lives on."""
+    """Shut down the loaders' workers afterwards, even if the kernel keeps running."""
     try:
         yield
     finally:
@@ -216,7 +216,7 @@ def with_workers(context: Context) -> Outcome:
 
 @experiment("C5", lesson=LESSON, title="decoding beside the step, and how far ahead", needs=["PIL"])
 def asynchronously(context: Context) -> Outcome:
-    """Decoding beside the step is measured; what depth does for late samples is simulated."""
+    """Decoding beside the step is measured; the effect of depth on late samples is simulated."""
     data, step = Pictures(_N), training_step()
     inside, worker = _loader(data, 0), _loader(data, 1)
     late = Slow(64, 1.0, uneven=True)
@@ -320,10 +320,10 @@ def duplicates(context: Context) -> Outcome:
 
 
 def plain_numbers(n: int, workers: int) -> list[int]:
-    """What a loader with that many workers gives for an IterableDataset without shares."""
+    """What a loader with this many workers returns for an IterableDataset without shares."""
     data: IterableDataset[int] = Numbers(n)
     with warnings.catch_warnings():
-        # torch tells of a length that does not fit, which is what is to be shown
+        # torch warns about the wrong length, which is the point here
         warnings.simplefilter("ignore")
         loader = DataLoader(
             data,

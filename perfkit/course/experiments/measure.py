@@ -1,4 +1,4 @@
-"""Lesson 01: what the profiler and a label cost, what first steps cost, and one loss alone."""
+"""Lesson 01: the cost of the profiler, of a label and of first steps, and one loss alone."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LESSON = "01-measure"
 _WAIT, _WARMUP, _ACTIVE = 1, 4, 3
 _CLASSES = 19
 _FEW_FOR_INTERVAL = 6
-# "No effect": at most so many times what an empty Python block costs.
+# "No effect": at most this many times the cost of an empty Python block.
 _LIKE_NOTHING = 2.0
-# Labels of a step that labels its phases: load, forward, loss, backward, optimizer.
+# Labels per step if it labels its phases: load, forward, loss, backward, optimizer.
 _LABELS_PER_STEP = 5
 
 
 def training_step(device: str | None = None) -> Callable[[], Any]:
-    """A step of some milliseconds on a CPU core: eight small layers, forward to optimizer."""
+    """A step of a few milliseconds on a CPU core: eight small layers, forward to optimizer."""
     import torch
     from torch import nn
 
@@ -101,7 +101,7 @@ def label(context: Context) -> Outcome:
     times = []
     with one_thread():
         step = training_step(context.device)
-        clock = clock_in_use()  # not before: the step is what puts a GPU to use
+        clock = clock_in_use()  # not earlier: the step initialises CUDA
         for _ in range(5):
             step()
         for _ in range(40):
@@ -148,7 +148,7 @@ def first_steps_counted(context: Context) -> Outcome:
         "steps_recorded": Figure(_ACTIVE, "1", kind="exact"),
     }
     moved = float(np.median(counted))
-    low = figures["counted_ratio"].low  # of few processes there is no interval, and no verdict
+    low = figures["counted_ratio"].low  # too few processes give no interval and no verdict
     return Outcome(
         holds=low is not None and low > 1,
         figures=figures,
@@ -197,7 +197,7 @@ def loss_alone(context: Context) -> Outcome:
 
 
 def dice_loss(scores: Any, target: Any) -> Any:
-    """One minus the mean overlap of each class: as it is often written, with a loop."""
+    """One minus the mean overlap over classes, with a loop, as it is often written."""
     probabilities = scores.softmax(dim=1)
     loss = 0.0
     for c in range(scores.shape[1]):

@@ -1,4 +1,4 @@
-"""What lesson 02 settles: the parts of a step (D3), idle time and causes (D4), utilisation (E6)."""
+"""Lesson 02: the parts of a step (D3), idle time and its causes (D4), utilisation (E6)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STEPS = 4
 
 @experiment("D3", lesson=_LESSON, title="data loading, forward and backward, named in a trace")
 def three_parts(context: Context) -> Outcome:
-    """The article's three parts, by name, in a simulated GPU trace and in a real one from here."""
+    """The article's three parts, by name, in a simulated GPU trace and in one recorded here."""
     trace = simulate(CASES["data"])
     shares = breakdown(trace).shares()
     nodes = trace.named(lambda name: name.startswith("autograd::engine::evaluate_function"))
@@ -129,7 +129,7 @@ def busy_is_not_used(context: Context) -> Outcome:
 
 
 def _recorded(context: Context, *, prepared: bool, shapes: bool = False) -> Trace:
-    """Some steps of the small training."""
+    """Record some steps of the small training."""
     step = _trainer(context)
     recorder = Recorder(active_steps=_STEPS, warmup_steps=2, shapes=shapes, lines=False)
     with one_thread(), recorder:
@@ -141,7 +141,7 @@ def _recorded(context: Context, *, prepared: bool, shapes: bool = False) -> Trac
 
 
 def _batches(context: Context, *, prepared: bool) -> Iterable[Any]:
-    """Batches of eight texts; taken apart when they are asked for, or all of them before."""
+    """Batches of eight texts, tokenised on demand or all beforehand."""
     from torch.utils.data import DataLoader
 
     texts = documents(64, seed=context.seed)
@@ -152,7 +152,7 @@ def _batches(context: Context, *, prepared: bool) -> Iterable[Any]:
 
 
 class _Texts:
-    """A dataset that takes a text apart whenever it is asked for one."""
+    """A dataset that tokenises a text on each access."""
 
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts
@@ -167,7 +167,7 @@ class _Texts:
 
 
 def _trainer(context: Context) -> Callable[[Any, Any], None]:
-    """One step of a network that works in many small pieces, as a function of a batch."""
+    """The training step of a network with many small operations, as a function of a batch."""
     import torch
     from torch import nn
 

@@ -1,7 +1,7 @@
-"""Lesson 05: a store that is far away: faster devices (A4), a local copy (C3), a cache (C4).
+"""Lesson 05: a remote store: faster devices (A4), a local copy (C3), a cache (C4).
 
-The distance is a sleep before each answer of a server on this machine. Requests and bytes are
-counted; every time is simulated, because the sleep sets it.
+The distance is a sleep before each response of a server on this machine. Requests and bytes are
+counted; all times are simulated, because the sleep sets them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from perfkit.measure.compare import compare
 LESSON = "05-remote-data"
 LATENCY_MS = 10.0
 _N, _BATCH = 64, 8
-_FEW = _BATCH  # samples that one timed call reads
+_FEW = _BATCH  # samples per timed call
 _OLD_MS, _NEW_MS = 20.0, 10.0  # a step on the two simulated devices
 _NEEDS = ("aiohttp", "fsspec")
 _STATED = f"with {LATENCY_MS:g} ms added to each request"
@@ -45,7 +45,7 @@ class Files(Dataset[tuple[torch.Tensor, int]]):
 
 
 class _Places:
-    """The same samples in a store, and the ways to them."""
+    """The same samples in a store, and the ways to read them."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         import fsspec
@@ -96,7 +96,7 @@ def _places(context: Context) -> Iterator[_Places]:
 
 
 def _read(data: Files, step_ms: float = 0.0) -> None:
-    """One pass over the samples; a sleep stands for each step."""
+    """One pass over the samples; a sleep simulates each step."""
     for _ in DataLoader(data, _BATCH):
         time.sleep(step_ms / 1e3)
 
@@ -123,9 +123,9 @@ def _trainer(data: Files, device: str) -> Callable[[], None]:
 
 
 def _waits(data: Files, device: str) -> tuple[str, float]:
-    """What perfkit says bounds a training on these samples, and the share of its data wait."""
+    """The verdict of perfkit on a training with these samples, and its share of data wait."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # a small network: more threads would wait for each other
+    torch.set_num_threads(1)  # the network is small: more threads would only wait for each other
     try:
         profile = profile_callable(_trainer(data, device), n=4, warmup=2, lines=False)
     finally:
@@ -135,7 +135,7 @@ def _waits(data: Files, device: str) -> tuple[str, float]:
 
 @experiment("A4", lesson=LESSON, title="a device twice as fast before a slow store", needs=_NEEDS)
 def faster_device(context: Context) -> Outcome:
-    """The devices are simulated: each step sleeps. The verdicts are of a real network."""
+    """The devices are simulated: each step sleeps. The verdicts are for a real network."""
     with _places(context) as places:
         places.copy()
         bound, far_wait = _waits(places.remote(), context.device)

@@ -1,7 +1,7 @@
 """Lesson 00: a verdict that names the bottleneck (A1), from a few steps (A5), and why first (C2).
 
-Three small trainers, each bound by something else on purpose. Nothing but torch and numpy is
-needed; what stands for decoding is a median filter in numpy.
+Three small trainers with different bottlenecks, on purpose. They need only torch and numpy; a
+numpy median filter takes the place of decoding.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from perfkit.measure.compare import compare
 LESSON = "00-start-here"
 _STEPS = 6
 _WARMUP = 2
-# Enough steps for warm-up, the profiled ones and some that run on unprofiled.
+# Enough steps for warm-up, profiled and further unprofiled ones.
 _ALL_STEPS = 11
 _COMPARED_STEPS = 2
 _BATCH = 4
 _SIDE = 64
-_NARROW = 4  # channels of a network that takes much less time than its pictures
-# Of the words that a Lab's reader would use: on a CPU Python's own work is "host"; a GPU that
-# waits for it may be told as "launch".
+_NARROW = 4  # channels of a network that is much faster than its pictures
+# Accepted verdicts: on a CPU, Python's own work is "host"; a GPU that waits for it may be reported
+# as "launch".
 _EXPECTED = {"data": ("data",), "host": ("host", "launch"), "compute": ("compute",)}
 
 
 class Filtered(Dataset[tuple[torch.Tensor, int]]):
-    """Noise pictures (3 x side x side, float32), median-filtered when asked for, or beforehand."""
+    """Noise pictures (3 x side x side, float32), median-filtered on access or beforehand."""
 
     def __init__(self, n: int, *, ready: bool, seed: int) -> None:
         random = np.random.default_rng(seed)
@@ -58,20 +58,20 @@ class Filtered(Dataset[tuple[torch.Tensor, int]]):
 
 
 def median_filter(picture: Any) -> Any:
-    """Each pixel becomes the median of the 5 x 5 around it; same shape and dtype."""
+    """Replace each pixel by the median of its 5 x 5 neighbourhood; same shape and dtype."""
     moves = [(dy, dx) for dy in range(-2, 3) for dx in range(-2, 3)]
     shifted = np.stack([np.roll(picture, move, axis=(1, 2)) for move in moves], axis=-1)
     return np.ascontiguousarray(np.sort(shifted, axis=-1)[..., len(moves) // 2])
 
 
 def data_bound(context: Context) -> None:
-    """A small network behind a costly picture."""
+    """A small network with pictures that are expensive to load."""
     data = Filtered(_ALL_STEPS * _BATCH, ready=False, seed=context.seed)
     _train(_network(_NARROW, context), DataLoader(data, _BATCH), context)
 
 
 def host_bound(context: Context) -> None:
-    """A tiny network, and statistics kept by plain Python in every step."""
+    """A tiny network, and statistics in plain Python in every step."""
     pictures = torch.rand(_ALL_STEPS * _BATCH, 3, _SIDE, _SIDE)
     values = pictures[0].flatten().tolist() * 4
     histogram: dict[int, int] = {}
@@ -87,13 +87,13 @@ def host_bound(context: Context) -> None:
 
 
 def compute_bound(context: Context) -> None:
-    """A network of wide convolutions; the pictures are ready."""
+    """A network of wide convolutions with ready pictures."""
     data = Filtered(_ALL_STEPS * _BATCH, ready=True, seed=context.seed)
     _train(_network(_wide(context), context), DataLoader(data, _BATCH), context)
 
 
 def _wide(context: Context) -> int:
-    """Channels with which the network takes several times as long as its pictures do."""
+    """Channels for which the network takes several times as long as its pictures."""
     return 1024 if context.device == "cuda" else 160
 
 
@@ -134,7 +134,7 @@ def _profile(train: Callable[[], None]) -> Profile:
 
 @experiment("A1", lesson=LESSON, title="three trainers, each with another bottleneck: the verdicts")
 def verdicts(context: Context) -> Outcome:
-    """Each of three trainers is profiled; the verdict must name what it was made to be bound by."""
+    """Profile each of three trainers; the verdict must name its built-in bottleneck."""
     loops = {"data": data_bound, "host": host_bound, "compute": compute_bound}
     with one_thread():
         profiles = {kind: _profile(lambda f=f: f(context)) for kind, f in loops.items()}  # type: ignore[misc]
@@ -155,7 +155,7 @@ def verdicts(context: Context) -> Outcome:
     )
 
 
-# Written into a file of its own: a profile leaves perfkit's own lines out.
+# Written to a separate file, because a profile leaves out perfkit's own lines.
 _SCRIPT = """\
 import numpy as np
 import torch
@@ -204,7 +204,7 @@ _HOT_LINE = 'in_order = np.sort(around, axis=-1, kind="stable")'
 
 @experiment("A5", lesson=LESSON, title="the hottest line of a few steps, against the whole run's")
 def few_steps(context: Context) -> Outcome:
-    """A few profiled steps, against cProfile and (where it is here) line_profiler over all."""
+    """A few profiled steps, against cProfile and (if installed) line_profiler over all."""
     steps = 40
     module, file = _script(context.folder, steps)
     with one_thread():
@@ -247,7 +247,7 @@ def _script(folder: Path, steps: int) -> tuple[Any, Path]:
 
 
 def _hottest_function(train: Callable[[], None], file: Path) -> tuple[str, float]:
-    """By cProfile: the function of the file with the most time outside of the file's others."""
+    """By cProfile: the file's function with the most time outside the file's other functions."""
     profiler = cProfile.Profile()
     profiler.runcall(train)
     stats: dict[Any, Any] = pstats.Stats(profiler).stats  # type: ignore[attr-defined]
@@ -255,7 +255,7 @@ def _hottest_function(train: Callable[[], None], file: Path) -> tuple[str, float
     inside = {key: value[3] for key, value in own.items()}
     for key, value in own.items():
         for caller, (_, _, _, cumulative) in value[4].items():
-            # a library's function between two of the file's belongs to the outer one's time
+            # a library function called between two of the file's counts towards the outer one
             if caller in inside and caller != key:
                 inside[caller] -= cumulative
     leaves = {key: seconds for key, seconds in inside.items() if key[2] != "train"}
@@ -264,7 +264,7 @@ def _hottest_function(train: Callable[[], None], file: Path) -> tuple[str, float
 
 
 def _hottest_line(module: Any, function: str) -> int | None:
-    """By line_profiler: the hottest line of that function; ``None`` where it is not installed."""
+    """By line_profiler: the hottest line of that function; ``None`` if it is not installed."""
     try:
         from line_profiler import LineProfiler
     except ImportError:
@@ -280,10 +280,10 @@ def _hottest_line(module: Any, function: str) -> int | None:
 
 @experiment("C2", lesson=LESSON, title="the change that the verdict asks for, against another one")
 def bottleneck_first(context: Context) -> Outcome:
-    """Two trainers, two changes: each change is right for one of them and wrong for the other."""
+    """Two trainers and two changes: each change is right for one and wrong for the other."""
     n = _COMPARED_STEPS * _BATCH
     as_it_was = Filtered(n, ready=False, seed=context.seed)
-    filtered_before = Filtered(n, ready=True, seed=context.seed)  # once, which is not timed
+    filtered_before = Filtered(n, ready=True, seed=context.seed)  # done once, untimed
 
     def few(data: Filtered, width: int) -> None:
         _train(_network(width, context), DataLoader(data, _BATCH), context)

@@ -1,4 +1,4 @@
-"""Lesson 03: what a step's data cost, where to keep them, tables, and vector code.
+"""Lesson 03: the cost of a step's data, where to keep it, tables, and vector code.
 
 Pictures are made by :func:`perfkit.course.kit.images.make_images` in the scratch folder.
 """
@@ -30,7 +30,7 @@ __all__ = [
 
 _LESSON = "03-storage-and-formats"
 _LARGE, _SMALL, _SIDE = (2048, 1536), (512, 384), 256
-_QUICK_S = 2.0  # below this budget it is a test: fewer and smaller pictures
+_QUICK_S = 2.0  # a smaller budget is a test: use fewer and smaller pictures
 _COLD_ROUNDS = 3
 _RECORDS, _RECORD_BYTES = 20_000, 400
 _ROWS = 50_000
@@ -64,7 +64,7 @@ def _to_tensor(picture: Any) -> Any:
 
 
 def _piece(pixels: Any) -> Any:
-    """The middle of a picture, side × side: what a random crop costs, without the chance."""
+    """The middle of a picture, side × side: costs as much as a random crop."""
     top, left = (pixels.shape[1] - _SIDE) // 2, (pixels.shape[2] - _SIDE) // 2
     return pixels[:, top : top + _SIDE, left : left + _SIDE]
 
@@ -76,7 +76,7 @@ def _jpeg(picture: Any) -> bytes:
 
 
 def _loading(pixels: Callable[[int], Any], n: int) -> Callable[[], Any]:
-    """A function that loads the next two of n pictures and stacks them, as a loader does."""
+    """A function that loads the next two of n pictures and stacks them, like a loader."""
     import torch
 
     turn = itertools.cycle(range(n))
@@ -134,7 +134,7 @@ def shares_of_a_step(context: Context) -> Outcome:
         name: Figure(one.median / 4, "ms", one.low / 4, one.high / 4)
         for name, one in found.times.items()
     }
-    # the claim is about reading and decoding: resizing and cropping are told apart from them
+    # the claim is about reading and decoding: resizing and cropping are separate
     claimed = shares["read"] + shares["decode"]
     figures["read_and_decode_share"] = Figure(claimed, "%")
     figures["data_share"] = Figure(100 - shares["train"], "%")
@@ -180,7 +180,7 @@ def kept_in_ram(context: Context) -> Outcome:
     import torch
 
     images = _pictures(context, n=32, size=_SMALL)
-    # the tests' pictures are smaller than the crop: every arm takes them at the usual size
+    # the tests' pictures are smaller than the crop, so every arm uses the usual size
     encoded = [_jpeg(_shrink(_decode(file.read_bytes()))) for file in images.files]
     files = [context.folder / f"{index}.jpg" for index in range(len(encoded))]
     for file, data in zip(files, encoded, strict=True):
@@ -200,8 +200,8 @@ def kept_in_ram(context: Context) -> Outcome:
             "decoded": _compared(from_files, _loading(lambda i: decoded[i], n), budget_s),
             "mapped": _compared(from_files, _loading(lambda i: mapped[i], n), budget_s),
         }
-    # the claim's 0.08 to 0.16 ms are of a cold SSD; here the kernel has the files already, and
-    # what a cold read takes is measured apart
+    # the claim's 0.08 to 0.16 ms are for a cold SSD; here the files are in the page cache, and cold
+    # reads are measured separately
     access = _compared(lambda: files[n // 2].read_bytes(), lambda: encoded[n // 2], 1.0)
     figures = {f"{name}_ratio": Figure.of(one) for name, one in found.items()}
     encoded_bytes = sum(map(len, encoded)) / n
@@ -231,7 +231,7 @@ def kept_in_ram(context: Context) -> Outcome:
 
 
 def _own_pages(context: Context) -> dict[str, Figure]:
-    """What each of two workers copies of a list of short records, and of the same in a tensor."""
+    """The bytes that each of two workers copies, for a list of short records and for a tensor."""
     import torch
 
     from perfkit.course.lessons.lesson_03_storage_and_formats.worker_pages import (
@@ -431,7 +431,7 @@ def _compared(slow: Callable[[], Any], fast: Callable[[], Any], budget_s: float)
 
 
 def _said(found: Comparison) -> str:
-    """A ratio in words, where one was seen."""
+    """A ratio in words, or that no difference was seen."""
     if not np.isfinite(found.high):
         return "with too few measurements to tell"
     if not found.different:

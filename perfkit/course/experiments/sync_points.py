@@ -52,8 +52,8 @@ _LESSON = "07-sync-points"
 _N, _SIDE = 8, 128
 _GUESS = math.log(CLASSES)
 _DENSITIES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-# E4 is about a large tensor. On a GPU the small one is computed in less time than asking for it
-# takes, whatever its mask; this one has scores of 336 MB, and needs some 4 GB in all.
+# E4 is about a large tensor. On a GPU a small one is computed faster than it is launched, whatever
+# its mask; this one has scores of 336 MB, and needs some 4 GB in all.
 _N_LARGE, _SIDE_LARGE = 32, 512
 _RESIDENT_BLOCKS = 4
 _CLOSE = 1e-4  # float32 sums over 10^5 pixels in another order
@@ -62,7 +62,7 @@ _Loss = Callable[[], torch.Tensor]
 
 
 class _Batch:
-    """A layer whose scores a loss is made of, and a mask."""
+    """A layer whose scores enter a loss, and a mask."""
 
     def __init__(self, context: Context, *, n: int = _N, density: float = 0.7) -> None:
         torch.manual_seed(context.seed)
@@ -75,11 +75,11 @@ class _Batch:
         return scores
 
     def each(self) -> torch.Tensor:
-        """The loss of every pixel; 0 where it is not labelled."""
+        """The loss of every pixel; 0 if it is not labelled."""
         return cross_entropy(self.logits(), self.target, reduction="none", ignore_index=IGNORE)
 
     def waits(self, step: Callable[[], object]) -> int:
-        """How often the host waits in a step, as predicted; forward and backward."""
+        """Predicted number of waits of the host in a step, forward and backward."""
         return sum(one.count for one in find_syncs(step, self.layer))
 
 
@@ -88,7 +88,7 @@ def _backward(loss: _Loss) -> None:
 
 
 def _rewritten(context: Context, batch: _Batch, old: _Loss, new: _Loss, what: str) -> Outcome:
-    """Waits of both, the same value, and the time of both."""
+    """Compare waits, values and times of both versions."""
     before, after = batch.waits(lambda: _backward(old)), batch.waits(lambda: _backward(new))
     wanted = float(old().detach())
     same = math.isclose(float(new().detach()), wanted, rel_tol=_CLOSE)
@@ -120,7 +120,7 @@ def _rewritten(context: Context, batch: _Batch, old: _Loss, new: _Loss, what: st
 
 
 def _as_it_happened(batch: _Batch, old: _Loss, new: _Loss) -> dict[str, Figure]:
-    """What the device really did, beside the prediction; waits, and lines that differ."""
+    """Observed waits, and lines that differ from the prediction."""
     figures: dict[str, Figure] = {}
     for when, loss in (("before", old), ("after", new)):
         check = check_syncs(partial(_backward, loss), batch.layer)
@@ -243,9 +243,9 @@ def compacting_wins(context: Context) -> Outcome:
 
 @experiment("E5", lesson=_LESSON, title="what the published step must take, and asking for one")
 def ask_and_run(context: Context) -> Outcome:
-    """Counts and peak rates bound the published time; on a GPU, a stopwatch beside throughput.
+    """Bound the published time by counts and peak rates; on a GPU, stopwatch against throughput.
 
-    A simulated device would have to be told how long a step takes, and that is the question.
+    A simulated device would need to know how long a step takes, which is the question.
     """
     work = work_of(published_step("meta"))
     compute_ms, traffic_ms = work.least_ms(
@@ -284,7 +284,7 @@ def ask_and_run(context: Context) -> Outcome:
 def _asked_and_run() -> dict[str, Figure]:
     """The published step on a GPU: with a wait in each step, and with one at the end.
 
-    Both do the same work. What the rewrite of the loss saves is not in it.
+    Both do the same work; the savings from rewriting the loss are not included.
     """
     free, _ = torch.cuda.mem_get_info()
     ask = published_step("cuda", batch=max(1, min(PUBLISHED.batch, int(free // 80e6))))
@@ -305,7 +305,7 @@ def _asked_and_run() -> dict[str, Figure]:
 
 
 def _clocked(step: Callable[[], object], wait: Callable[[], None], n: int = 6) -> tuple[float, ...]:
-    """Around each step (median, ms), and a step of many with one wait at the end (ms)."""
+    """Stopwatch around each step (median, ms), and ms per step with one wait at the end."""
     step()
     wait()
     each, begin = [], time.perf_counter()
@@ -319,7 +319,7 @@ def _clocked(step: Callable[[], object], wait: Callable[[], None], n: int = 6) -
 
 @experiment("E6", lesson=_LESSON, title="ten waits behind a utilisation of 90 %")
 def hidden_waits(context: Context) -> Outcome:
-    """Simulated, on every machine: lesson 02 has the twin that is measured."""
+    """Simulated on every machine; lesson 02 has the measured counterpart."""
     waiting = replace(BUSY, items=10, python_us=60, item_at_end=False)
     trace = simulate(waiting)
     utilisation = breakdown(trace).device_shares()["compute"]
@@ -394,7 +394,7 @@ def kept_losses(context: Context) -> Outcome:
 
 
 def _growth(step: Callable[[], object], n: int = 4) -> float:
-    """Bytes a step that stay, as ``find_leaks`` counts them; who holds them is not asked."""
+    """Bytes per step that stay, as counted by ``find_leaks``, without finding who holds them."""
     step()
     tracker = Tracker()
     alive = []
@@ -411,10 +411,10 @@ def _growth(step: Callable[[], object], n: int = 4) -> float:
 
 
 def _resident_growth(device: str, n: int = 600) -> float:
-    """Resident bytes that a loss of a small network keeps after its backward.
+    """Resident bytes that a loss of a small network keeps after its backward pass.
 
-    A first round fills what the allocator has free already; a second one has to ask for more.
-    What the allocator rounds up is in it.
+    A first round fills the allocator's free memory, so that a second one must request more. The
+    result includes the allocator's rounding.
     """
     torch.manual_seed(0)
     layers: list[torch.nn.Module] = []

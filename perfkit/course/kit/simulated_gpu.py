@@ -313,7 +313,7 @@ class _Run:
         *,
         tid: int = HOST,
     ) -> None:
-        """An operator that launches kernels of these durations (µs); with ``node``, under autograd."""
+        """An operator that launches kernels of these µs each; with ``node``, under autograd."""
         t = self.training
         thread = ENGINE if node else tid
         begin = self.now
