@@ -1,4 +1,4 @@
-"""The Lab: change a setting, watch the step time of a real run change, keep the figures."""
+"""The Lab: change a setting, watch the step time of a real run change, and keep the figures."""
 
 from __future__ import annotations
 
@@ -115,38 +115,44 @@ class _Curve:
 
 
 class Lab(anywidget.AnyWidget):
-    """Settings to change beside a live plot of a training run in a process of its own.
+    """A widget to change settings of a training run and watch its step time live.
 
     ``workload(settings)`` is a generator function that builds model, loader and optimizer and
-    yields once a step. Showing the Lab returns at once; changing a setting after the first run
-    starts the next one. One run is pinned, at first run 1: its curve is the dashed line behind
-    the live one, and settings, speed and picture refer to it. :meth:`pin` another one.
+    yields once per step. It runs in its own process. Displaying the Lab returns at once; changing a
+    setting after the first run starts the next one. One run is pinned, at first run 1: its curve is
+    the dashed line behind the live one, and settings, speeds and picture refer to it. Use
+    :meth:`pin` for another one.
 
-    Two runs one after the other are not a comparison, because the machine may have changed
-    between them: their ratio is called unconfirmed. :meth:`confirm` runs both in turns, in fresh
-    processes, and its answer then replaces the ratio in the table.
+    Two runs one after the other are not a comparison, because the machine may have changed in
+    between, so their ratio is marked unconfirmed. :meth:`confirm` runs both in turns, in fresh
+    processes, and its answer replaces the ratio in the table.
 
-    Everything that can be clicked can be called: :meth:`run`, :meth:`stop`, :meth:`pause`,
+    Everything that you can click you can also call: :meth:`run`, :meth:`stop`, :meth:`pause`,
     :meth:`resume`, :meth:`pin`, :meth:`confirm`, :meth:`export`. Two Labs would disturb each
-    other's figures: while one runs, another refuses to start. A Lab whose cell is run again
-    stops, and the new one takes over.
+    other's figures, so a Lab refuses to start while another one is running. If you run the cell of
+    a Lab again, the old one stops and the new one takes over.
 
     Args:
         workload: the generator function.
-        settings: names from the catalogue, or your own by ``perfkit.setting(name, values)``.
-        seconds: how long a run lasts after its warm-up.
+        settings: names from the catalogue, or your own from ``perfkit.setting(name, values)``.
+        seconds: length of a run, in seconds after its first step.
         title: the heading above the plot; by default the workload's name, unless that is
             "workload".
 
     Raises:
-        SettingError: an unknown setting; the message lists those that exist.
-        WorkloadNotPortableError: the workload cannot travel to another process.
+        SettingError: a setting is unknown; the message lists the known ones.
+        WorkloadNotPortableError: the workload cannot be sent to another process.
+
+    Example, with the workload of :func:`perfkit.ab`::
+
+        >>> lab = perfkit.Lab(workload, ["batch_size", "num_workers"])
+        >>> lab
     """
 
     _esm = bundle("lab.js")
     _css = bundle("widget.css")
 
-    _closed = True  # until there is something to close: a widget closes itself when dropped
+    _closed = True  # until there is something to close: widgets close themselves when collected
 
     lab_id = traitlets.Unicode().tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)
@@ -157,7 +163,7 @@ class Lab(anywidget.AnyWidget):
     rows = traitlets.List().tag(sync=True)
     warning = traitlets.Unicode().tag(sync=True)
     problem = traitlets.Unicode().tag(sync=True)
-    # made when somebody asks for the state (a page that opens or is saved), not at each message
+    # computed when the state is requested (a page is opened or saved), not at each message
     curves = traitlets.Dict().tag(sync=True, to_json=lambda _value, lab: lab._curve_snapshots())
 
     def __init__(
@@ -181,7 +187,7 @@ class Lab(anywidget.AnyWidget):
         self._answers: dict[tuple[int, int], ABResult] = {}
         self._confirmation: Confirmation | None = None
         self._replaced = False
-        self._reopened = False  # by a page that JupyterLab's display updates do not reach
+        self._reopened = False  # by a page that JupyterLab's display updates cannot reach
         self._execution = execution(sys._getframe(1).f_code.co_filename)
         self._flushed = 0.0
         self._label = ""
@@ -190,7 +196,7 @@ class Lab(anywidget.AnyWidget):
         self._painter: threading.Thread | None = None
         self._session = Session(workload, settings, seconds=seconds, on_event=on_event)
         self._seconds = scaled(float(seconds))
-        # also when the interpreter ends: no process stays behind
+        # also when the interpreter exits, so that no process is left
         self._close_session = weakref.finalize(self, self._session.close)
         self._closed = False
         _take_over(self._execution)
@@ -209,18 +215,18 @@ class Lab(anywidget.AnyWidget):
         answer_on_own_shell(self.comm)
         self.on_msg(self._clicked)
 
-    # --- what can be called ----------------------------------------------------------------
+    # --- public methods --------------------------------------------------------------------
 
     @property
     def runs(self) -> tuple[RunResult, ...]:
-        """The runs that ended, in order."""
+        """The runs that have ended, in order."""
         return tuple(self._session.runs)
 
     def run(self, **values: Any) -> RunResult:
-        """Run once with these values, the other settings as they are; wait for the result.
+        """Run once with these values, keeping the other settings, and return the result.
 
-        The same as changing the settings by hand. A run that fails is a result too: see its
-        ``state``, ``message`` and ``traceback_text``. Ctrl-C stops the run and comes through.
+        This equals changing the settings by hand. A failed run is a result too: see its ``state``,
+        ``message`` and ``traceback_text``. Ctrl-C stops the run and propagates.
 
         Raises:
             SettingError: an unknown setting or an impossible value.
@@ -232,11 +238,11 @@ class Lab(anywidget.AnyWidget):
         except BaseException:
             self._session.stop()
             raise
-        self._await_picture()  # it belongs to what this cell leaves behind
+        self._await_picture()  # it is part of this cell's output
         return next(run for run in self._session.runs if run.run_id == run_id)
 
     def start(self, **values: Any) -> int:
-        """Begin a run with these values and return its number at once.
+        """Start a run with these values and return its number at once.
 
         Raises:
             SettingError: an unknown setting or an impossible value.
@@ -245,22 +251,22 @@ class Lab(anywidget.AnyWidget):
         return self._begin(values)
 
     def stop(self) -> None:
-        """End the run, or Confirm, now; what a run measured so far stays."""
+        """Stop the run or comparison now; what a run has measured is kept."""
         self._session.stop()
         confirmation = self._confirmation
         if confirmation is not None:
             confirmation.stop()
 
     def pause(self) -> None:
-        """Hold the run between two steps."""
+        """Pause the run between two steps."""
         self._session.pause()
 
     def resume(self) -> None:
-        """Go on after :meth:`pause`."""
+        """Continue after :meth:`pause`."""
         self._session.resume()
 
     def pin(self, run: int) -> None:
-        """Refer to this run from now on: the dashed line, the settings, the speeds, the picture.
+        """Make this run the reference for the dashed line, settings, speeds and picture.
 
         Raises:
             UsageError: there is no such run, or it measured no step.
@@ -278,18 +284,18 @@ class Lab(anywidget.AnyWidget):
         self._picture_later(self._board())
 
     def confirm(self, run: int | None = None, *, budget_s: float | None = None) -> ABResult:
-        """Compare a run with the pinned one in turns, in fresh processes; wait for the answer.
+        """Compare a run with the pinned one, in turns and in fresh processes; return the answer.
 
-        The answer replaces the ratio in the table. Ctrl-C stops it and comes through.
+        The answer replaces the ratio in the table. Ctrl-C stops it and propagates.
 
         Args:
-            run: the number of a run; by default the last one that is not pinned.
-            budget_s: seconds to spend; by default what the two runs are likely to need, from
+            run: the number of the run; by default the last one that is not pinned.
+            budget_s: seconds to spend; by default an estimate of what the two runs need, from
                 30 s to 2 min.
 
         Raises:
-            UsageError: there are no two runs to compare, another Lab is running, or
-                :meth:`stop` was called meanwhile.
+            UsageError: there are no two runs to compare, another Lab is running, or :meth:`stop`
+                was called.
             WorkloadError: a run of the comparison failed.
         """
         budget = None if budget_s is None else positive("budget_s", budget_s)
@@ -307,11 +313,10 @@ class Lab(anywidget.AnyWidget):
         return confirmation.answer
 
     def export(self, path: str | Path) -> Path:
-        """Write the runs to ``.png`` (picture), ``.json`` (everything) or ``.md`` (table).
+        """Write the runs to a ``.png`` (picture), ``.json`` (everything) or ``.md`` (table) file.
 
         Raises:
-            UsageError: another ending, or a place that cannot be written to; before anything is
-                drawn.
+            UsageError: the ending is unknown, or the file cannot be written.
         """
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise UsageError(f"cannot export to {path!r}: give the name of a file")
@@ -326,12 +331,12 @@ class Lab(anywidget.AnyWidget):
             raise UsageError(f"cannot export to {target.name!r}: use .png, .json or .md")
         if target.exists() and not target.is_file():
             raise UsageError(f"cannot export to {target}: it is there already, and no file")
-        # the file appears once it is complete; where it cannot be written, nothing is drawn
+        # the file appears only when complete; if it cannot be written, nothing is drawn
         write_atomically(target, lambda part: part.write_bytes(make()))
         return target
 
     def close(self) -> None:
-        """End the run, its processes and the widget. A second call does nothing."""
+        """Stop the run, its processes and the widget. A second call does nothing."""
         global _active
         if self._closed:
             return
@@ -369,7 +374,7 @@ class Lab(anywidget.AnyWidget):
         with _one_at_a_time:
             self._must_be_alone()
             chosen = self._values | dict(values)
-            run_id = self._session.start(**chosen)  # stops a run that is still going on
+            run_id = self._session.start(**chosen)  # stops a run in progress
             _active = weakref.ref(self)
         self._choose(chosen)
         return run_id
@@ -428,7 +433,7 @@ class Lab(anywidget.AnyWidget):
             self.status = _status(_CONFIRMING, words, started=True) | {"confirming": now.other}
 
     def _confirmed(self, now: Confirmation) -> None:
-        """From the confirmation's own thread, at its end."""
+        """Called from the confirmation's thread at its end."""
         self._confirmation = None
         if self._closed:
             return
@@ -468,7 +473,7 @@ class Lab(anywidget.AnyWidget):
     # --- from the browser ----------------------------------------------------------------------
 
     def _clicked(self, _widget: Any, content: dict[str, Any], _buffers: Any) -> None:
-        """A click: handed to the Lab's own thread, so that the kernel is free again at once."""
+        """Pass a click to the Lab's own thread, so that the kernel is free at once."""
         actions: dict[str, Callable[[], None]] = {
             "set": lambda: self._flip(content["name"], content["index"]),
             "start": lambda: self._restart(),
@@ -485,7 +490,7 @@ class Lab(anywidget.AnyWidget):
         action = actions.get(content.get("type", ""))
         if action is None or self._closed:
             return
-        self.send({"type": "heard"})  # the browser says so where nobody answers
+        self.send({"type": "heard"})  # else the browser reports that the kernel is silent
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name="perfkit-lab", daemon=True)
             self._worker.start()
@@ -500,7 +505,7 @@ class Lab(anywidget.AnyWidget):
                 self.warning = str(error)
             except Exception as error:
                 self._tell(error)
-            # the controls show what is, not what was refused
+            # the controls show the actual values, not the refused ones
             with contextlib.suppress(Exception):
                 self.send_state("choice")
 
@@ -512,7 +517,7 @@ class Lab(anywidget.AnyWidget):
             self.send_state("choice")
             return
         if not self.status["started"]:
-            self._choose(self._values | {name: value})  # nothing ran yet: Start begins run 1
+            self._choose(self._values | {name: value})  # nothing has run yet: Start begins run 1
             return
         self._begin({name: value})
 
@@ -543,12 +548,12 @@ class Lab(anywidget.AnyWidget):
                     self._points(event)
                 case StateChanged():
                     self._flush()
-                    if event.state not in FINAL_STATES:  # RunFinished follows and says it all
+                    if event.state not in FINAL_STATES:  # RunFinished follows with everything
                         self._show_state(event.state, event.message)
                 case RunFinished():
                     self._run_finished(event.result)
         except Exception as error:
-            # under the widget, where the reader looks; the run itself goes on
+            # shown under the widget, where the reader looks; the run itself continues
             self._tell(error)
 
     def _run_started(self, event: RunStarted) -> None:
@@ -560,7 +565,7 @@ class Lab(anywidget.AnyWidget):
         self.warning = " · ".join(event.notes)
 
     def _label_of(self, run_id: int, values: Mapping[str, Any] | None = None) -> str:
-        """What the run is, against the pinned one."""
+        """The run, as compared with the pinned one."""
         if values is None:
             values = next((run.values for run in self.runs if run.run_id == run_id), self._values)
         base = self._board().base
@@ -572,7 +577,7 @@ class Lab(anywidget.AnyWidget):
         return f"Run {run_id}: {what} (run {base.run_id} is pinned)"
 
     def _show_ghost(self) -> None:
-        """Have the browser draw the pinned run behind the live one."""
+        """Let the browser draw the pinned run behind the live one."""
         base = self._board().base
         live = None if self._live is None else self._live.run_id
         if base is None or base.run_id == live:
@@ -620,9 +625,9 @@ class Lab(anywidget.AnyWidget):
         self._flush()
         board = self._board(self.runs if result in self.runs else (*self.runs, result))
         self._show_rows(board)
-        self.send_state("curves")  # for a page that is saved now
+        self.send_state("curves")  # in case the page is saved now
         try:
-            # the table at once: whoever sees the end and saves, saves this run, too
+            # the table at once: a reader who sees the end and saves also saves this run
             self._show_static(board, picture=None)
         except Exception as error:
             self._tell(error)
@@ -630,7 +635,7 @@ class Lab(anywidget.AnyWidget):
         self._picture_later(board)
 
     def _told(self, run: RunResult, board: rows_.Board | None = None) -> str:
-        """How a run ended and how it compares, in a line."""
+        """How a run ended and how it compares, in one line."""
         if run.step is None or run.state not in ("done", "stopped"):
             return run.message
         verdict = rows_.verdict(board or self._board(), run)
@@ -686,10 +691,10 @@ class Lab(anywidget.AnyWidget):
     def _static_bundle(
         self, board: rows_.Board | None = None, picture: bytes | None = None
     ) -> dict[str, Any]:
-        """Table and picture; the living widget hides the HTML of its own Lab."""
+        """Table and picture; the live widget hides the HTML of its own Lab."""
         board = self._board() if board is None else board
         table = rows_.plain_table(board)
-        # a closed Lab has no widget beside it, which would hide this
+        # a closed Lab has no widget that would hide this
         name = "" if self._closed else f"pk-static-{self.lab_id}"
         marker = f'class="{name}"' if name else ""
         if not board.runs:
@@ -715,7 +720,7 @@ class Lab(anywidget.AnyWidget):
         }
 
     def _picture_later(self, board: rows_.Board) -> None:
-        """Draw beside the session's thread: the first time, importing matplotlib takes seconds."""
+        """Draw in another thread: the first time, importing matplotlib takes seconds."""
         if not has_front_end():
             return
         before = self._painter
@@ -762,7 +767,7 @@ class Lab(anywidget.AnyWidget):
 
 
 def _take_over(now: Execution | None) -> None:
-    """A cell that is run again shows a new Lab: the old one of that cell ends its run."""
+    """If a cell is run again, stop the run of its old Lab."""
     with _one_at_a_time:
         old = _active() if _active is not None else None
     before = None if old is None else old._execution
@@ -774,10 +779,10 @@ def _take_over(now: Execution | None) -> None:
 
 
 def _without_model(static: str) -> str:
-    """Hides what a front end says instead of a widget whose kernel is gone.
+    """Hide the front end's message about a widget without a kernel.
 
-    JupyterLab puts "Error displaying widget: model not found" above the static picture; a living
-    widget has elements in it, that text has none.
+    JupyterLab puts "Error displaying widget: model not found" above the static picture. A live
+    widget contains elements, that text does not.
     """
     if not static:
         return ""
@@ -791,7 +796,7 @@ def _status(state: str, line: str, *, started: bool, progress: float = 0.0) -> d
 
 
 def _offered(settings: Sequence[Setting], name: str, chosen: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The control's values; a value from ``run()`` that it lacks takes its place among them."""
+    """The control's values, including one from ``run()`` that it did not offer."""
     one = next(one for one in settings if one.name == name)
     value = chosen[name]
     if _index(one.values, value) is not None:
@@ -814,7 +819,7 @@ def _choice(settings: Sequence[Setting], chosen: Mapping[str, Any]) -> dict[str,
 
 
 def _label(one: Setting) -> str:
-    """``DataLoader workers (num_workers)``: also the name that code and table have for it."""
+    """``DataLoader workers (num_workers)``: includes the name used in code and table."""
     label = one.label[:1].upper() + one.label[1:]
     same = one.label.lower().replace(" ", "_") == one.name.lower()
     return label if same or one.name in one.label else f"{label} ({one.name})"

@@ -1,4 +1,4 @@
-"""A trace to look around in: lanes, zoom, search, and the line from a launch to its kernel."""
+"""A trace to explore: lanes, zoom, search, and lines from launches to kernels."""
 
 from __future__ import annotations
 
@@ -39,23 +39,27 @@ _STATIC = """{% extends "_base.html" %}
 
 
 class Timeline(anywidget.AnyWidget):
-    """Every event of a trace, to pan, zoom, search and click through.
+    """A widget that shows every event of a trace: pan, zoom, search, click for details.
 
-    The browser asks for what it shows; each answer holds at most some thousands of boxes,
-    however many events the trace has. While the kernel is busy it draws what it has.
+    The browser requests only what it shows, at most a few thousand boxes at a time, however many
+    events the trace has. While the kernel is busy it draws what it already has.
 
     Keys, once the timeline has the focus: A and D or the arrows pan, W and S or + and - zoom,
     Home and End jump to the ends, 0 shows all, Tab goes to the next event, Enter chooses it,
-    N and P go through what a search found.
+    N and P go through the search results.
 
     Args:
-        source: a trace, its path or bytes, or anything with a ``trace``: a profile of
-            ``%torchprof -o``, a recording.
-        title: its heading; the trace's file by default.
+        source: a trace, its path or bytes, or an object with a ``trace`` such as a profile from
+            ``%torchprof -o`` or a recording.
+        title: the heading; by default the trace's file name.
 
     Raises:
         UsageError: ``source`` is none of these.
-        TraceError: the file is no trace.
+        TraceError: the file is not a trace.
+
+    Example, in a notebook::
+
+        >>> perfkit.Timeline("trace.json.gz")
     """
 
     _esm = bundle("timeline.js")
@@ -69,7 +73,7 @@ class Timeline(anywidget.AnyWidget):
     steps = traitlets.List().tag(sync=True)
     span_us = traitlets.Float().tag(sync=True)
     overview = traitlets.Dict().tag(sync=True)
-    #: What Python asks the browser to show: [start, end] in µs after the trace's origin.
+    #: The range that Python asks the browser to show: [start, end] in µs after the trace's start.
     shown_us = traitlets.List().tag(sync=True)
     problem = traitlets.Unicode().tag(sync=True)
 
@@ -119,7 +123,7 @@ class Timeline(anywidget.AnyWidget):
         return f"Timeline({self._name!r}, {plural(self._n, 'event')}, {len(self.lanes)} lanes)"
 
     def _ipython_display_(self) -> None:
-        """The widget, and beside it what stays of it: the step strip, which the widget hides."""
+        """Display the widget, and the static step strip, which the live widget hides."""
         from IPython.display import display
 
         static = self._static_bundle()
@@ -156,7 +160,7 @@ class Timeline(anywidget.AnyWidget):
         """
         if not (math.isfinite(start_ms) and math.isfinite(end_ms) and end_ms > start_ms):
             raise UsageError(f"show needs a start before the end, got {start_ms} and {end_ms} ms")
-        self.shown_us = []  # the same range asked for again is a change too
+        self.shown_us = []  # requesting the same range again is a change too
         self.shown_us = [start_ms * 1e3, end_ms * 1e3]
 
     def _static(self) -> Strip | None:
@@ -166,7 +170,7 @@ class Timeline(anywidget.AnyWidget):
             self._strip = strip_of(self._trace, self._levels.steps)
         return self._strip
 
-    # ---- what the browser asks ---------------------------------------------------------
+    # ---- requests of the browser --------------------------------------------------------
 
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         try:

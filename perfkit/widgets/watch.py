@@ -43,32 +43,45 @@ def watch(
     """Watch a training loop: ``for batch in perfkit.watch(loader):``.
 
     Each step is split into data wait (the loop waits for ``next``) and the rest. In a Jupyter
-    kernel a live plot shows both with memory and throughput; elsewhere a progress line does. When
-    the cell ends, a one-sentence verdict with its figures and picture takes the plot's place; it
-    is in ``.summary`` of the returned object too, however the loop ended. Loop over the same
-    object again for more epochs; within one notebook cell, watching the same loader again
-    continues the same run.
+    kernel a live plot shows both, with memory and throughput; elsewhere there is a progress line.
+    When the cell ends, a one-sentence verdict with figures and a picture replaces the plot; it is
+    also in ``.summary`` of the returned object, however the loop ended. Loop over the same object
+    again for more epochs; within one notebook cell, watching the same loader again continues the
+    same run.
 
-    You can pass the watched loader to a trainer (Lightning, Hugging Face, accelerate), which calls
-    ``next`` itself: the last step of each epoch is then not timed, because nobody asks for another
-    batch after it.
+    You can pass the watched loader to a trainer (Lightning, Hugging Face, accelerate) that calls
+    ``next`` itself. The last step of each epoch is then not timed, because the trainer never asks
+    for another batch.
 
-    On CUDA the times are the host's, between batches; nothing is synchronised. Single steps are
-    then blurred by how far the host runs ahead; the median over many converges to the true step.
+    On CUDA, nothing is synchronised: times are the host's, between batches. Single steps are
+    blurred by how far the host runs ahead; the median over many steps converges to the true step
+    time.
 
     Args:
         loader: anything that can be looped over.
-        total: steps of an epoch; by default ``len(loader)`` where that exists.
-        name: what the run is called in plot and report.
-        live: False shows nothing; True insists on the plot; None takes what this place can show.
-            Of several processes (environment variable RANK) only the first prints a line.
-        update_hz: updates of the plot per second, 2 by default and 10 at most. It is lowered to
-            2 where torch's threads leave no core free, and further where updates would take
-            more than 0.5 % of the run.
+        total: steps per epoch; by default ``len(loader)`` if it has a length.
+        name: the run's name in plot and report.
+        live: True requires the plot, False shows nothing, None shows what is possible here. Of
+            several processes (environment variable RANK) only the first prints a line.
+        update_hz: plot updates per second, 2 by default and at most 10. It is lowered to 2 if
+            torch's threads leave no core free, and further if updates would take more than 0.5 %
+            of the run.
+
+    Returns:
+        The watched loader: loop over it instead of ``loader``. ``.summary`` has the verdict and
+        the figures (times in ms, memory in bytes).
 
     Raises:
-        UsageError: ``loader`` cannot be looped over, a number makes no sense, or ``live=True``
-            where there is no Jupyter kernel.
+        UsageError: ``loader`` cannot be looped over, a number is invalid, or ``live=True`` is used
+            outside a Jupyter kernel.
+
+    Example::
+
+        >>> data = torch.utils.data.TensorDataset(torch.rand(512, 64))
+        >>> loader = perfkit.watch(torch.utils.data.DataLoader(data, batch_size=8))
+        >>> for (x,) in loader:
+        ...     x.square().sum().item()
+        >>> loader.summary.sentence
     """
     if update_hz is not None:
         check_hz("update_hz", update_hz)

@@ -1,4 +1,4 @@
-// Small pictures for a table's cells: the course of a run, and a ratio on a logarithmic scale.
+// Small pictures for table cells: a run's sparkline, and a ratio on a logarithmic scale.
 
 const NS = "http://www.w3.org/2000/svg";
 
@@ -16,13 +16,13 @@ function shape(tag, attributes) {
   return element;
 }
 
-/** The highest value that sparklines of several rows share: outliers are cut off. */
+/** The common maximum of several rows' sparklines; outliers are cut off. */
 export function sparkTop(rows) {
   const all = rows.flatMap((row) => row.spark).sort((a, b) => a - b);
   return all.length ? all[Math.floor((all.length - 1) * 0.97)] * 1.1 : 1;
 }
 
-/** The values as a line from 0 to `top`; null where there are none. */
+/** The values as a line from 0 to `top`; null if there are none. */
 export function spark(values, top) {
   if (values.length < 2 || !(top > 0)) return null;
   const [width, height] = [64, 20];
@@ -38,13 +38,13 @@ export function spark(values, top) {
   );
 }
 
-/** How far the bars of several rows reach: the largest ratio, but at least 1.5×. */
+/** The common range of several rows' bars: the largest ratio, but at least 1.5×. */
 export function barReach(rows) {
   const values = rows.flatMap(({ ratio }) => [ratio.value, ratio.low, ratio.high]);
   return Math.max(Math.log(1.5), ...values.filter((v) => v > 0).map((v) => Math.abs(Math.log(v))));
 }
 
-/** A bar to the right of 1 where faster, to the left where slower; hollow while unconfirmed. */
+/** A bar to the right of 1 for faster, to the left for slower; hollow while unconfirmed. */
 export function bar({ kind, value, low, high }, reach) {
   const [width, height] = [72, 16];
   const middle = width / 2;

@@ -1,4 +1,4 @@
-// Answers of Python's `_pack` (perfkit/widgets/timeline.py): boxes as typed arrays.
+// Replies of Python's `_pack` (perfkit/widgets/timeline.py): boxes as typed arrays.
 
 const COLUMNS = [
   ["start", Float32Array],
@@ -26,13 +26,13 @@ export function unpack(header, view) {
     boxes[name] = new Type(bytes.buffer, at, header.n);
     at += header.n * Type.BYTES_PER_ELEMENT;
   }
-  // rows are sorted: where each begins
+  // rows are sorted: the start of each
   boxes.first = new Map();
   for (let i = 0; i < boxes.n; i++) if (!boxes.first.has(boxes.row[i])) boxes.first.set(boxes.row[i], i);
   return boxes;
 }
 
-/** The box of a row at a time, within `slack` µs; -1 where there is none. */
+/** The box in a row at a time, within `slack` µs; -1 if there is none. */
 export function boxAt(boxes, row, time, slack) {
   const t = time - boxes.origin;
   let best = -1;

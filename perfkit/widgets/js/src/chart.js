@@ -1,13 +1,13 @@
-// uPlot as perfkit uses it: theme-aware, never animated, drawn only while somebody can see it.
+// uPlot as perfkit uses it: theme-aware, never animated, drawn only while visible.
 
 import uPlot from "uplot";
 import { format, h } from "./parts.js";
 import { summary } from "./points.js";
 import { onThemeChange, readTheme } from "./theme.js";
 
-const NARROW = 480; // px: below, axes lose their titles and ticks stand further apart
+const NARROW = 480; // px: narrower plots have no axis titles and fewer ticks
 
-// Steps are counted: their axis has whole numbers only.
+// Steps are counted, so their axis has only whole numbers.
 const WHOLE = [1, 2, 5].flatMap((n) => [...Array(10).keys()].map((e) => n * 10 ** e)).sort((a, b) => a - b);
 
 /**
@@ -31,14 +31,14 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
   let dirty = false;
   let frame = 0;
   let hover = null;
-  let medians = null; // of each series, where the caller knows better than the plotted points
+  let medians = null; // of each series, if the caller knows better than the plotted points
 
   const values = series.map((one) => {
     const value = h("span", { class: "pk-value" });
     if (!one.ghost) legend.append(h("li", {}, swatch(one), h("span", {}, one.label), value));
     return value;
   });
-  // one entry for all ghosts: each has the colour of its curve
+  // one legend entry for all ghosts; each has the colour of its curve
   const ghostLabel = h("span");
   const ghosts = series.filter((one) => one.ghost);
   if (ghosts.length)
@@ -141,7 +141,7 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
     ctx.restore();
   }
 
-  /** The legend has medians; the values under the pointer while it is over the plot. */
+  /** The legend shows medians, or the values under the pointer while it is over the plot. */
   function showValues() {
     series.forEach((one, i) => {
       if (one.ghost) return;
@@ -150,7 +150,7 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
         values[i].textContent = median === undefined || median === null ? "" : `median ${format(median, one.unit)}`;
         return;
       }
-      // a joined table has holes where only the other run has a point: take the one before
+      // a joined table has holes where only the other run has a point: take the previous one
       let k = hover;
       while (k > 0 && (data[i + 1][k] === null || data[i + 1][k] === undefined)) k--;
       const value = data[i + 1][k];
@@ -158,7 +158,7 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
     });
   }
 
-  /** The axis ends a little above almost all points; what lies higher is counted, not hidden. */
+  /** The axis ends slightly above almost all points; higher points are counted, not hidden. */
   function fitAxes() {
     const cut = [];
     for (const side of sides) {
@@ -252,7 +252,7 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
       noteText = text;
       request();
     },
-    /** What the faint dashed curves are; empty where there are none. */
+    /** What the faint dashed curves are; empty if there are none. */
     showGhost(text) {
       ghostLabel.textContent = text;
       element.classList.toggle("pk-has-ghost", text !== "");

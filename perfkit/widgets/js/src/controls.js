@@ -1,17 +1,17 @@
-// The Lab's settings as a row of chips. The kernel says what can be chosen and what cannot.
+// The Lab's settings as a row of chips. The kernel says what can be chosen.
 
 import { freshId, h } from "./parts.js";
 
 /**
- * One chip for each setting that can be changed here; what cannot be is folded behind one mark.
- * `choose(name, index)` is called when the reader picks a value.
- * Returned: {element, show(choice), say(text), enable(on)}.
+ * One chip for each setting that is available here; the others are folded behind one mark.
+ * Calls `choose(name, index)` when the reader picks a value.
+ * Returns {element, show(choice), say(text), enable(on)}.
  */
 export function createControls(specs, choose) {
   const locked = (spec) => spec.values.filter((value) => !value.reason).length < 2;
   const usable = specs.filter((spec) => !locked(spec));
   const chips = usable.map((spec) => createChip(spec, (index) => choose(spec.name, index)));
-  // one line of help for all: that of the chip under the pointer or with the focus
+  // one line of help for all chips: for the one under the pointer or with the focus
   let idle = "";
   const help = h("p", { class: "pk-help", "aria-hidden": "true" }, idle);
   const explain = (text) => () => {
@@ -36,7 +36,7 @@ export function createControls(specs, choose) {
     show(choice) {
       chips.forEach((chip, i) => chip.show(choice[usable[i].name]));
     },
-    /** What the line of help says while it explains no setting. */
+    /** Set the text of the help line while it explains no setting. */
     say(text) {
       if (help.textContent === idle) help.textContent = text;
       idle = text;
@@ -47,7 +47,7 @@ export function createControls(specs, choose) {
   };
 }
 
-/** "2 not available here": settings and values that cannot be taken, each with its reason. */
+/** "2 not available here": unavailable settings and values, each with its reason. */
 function unavailable(specs, locked) {
   const rows = specs.flatMap((spec) => {
     const reasons = new Map(); // reason → values
@@ -81,7 +81,7 @@ function createChip(spec, choose) {
 }
 
 function toggle(spec, { id, helpId, choose }) {
-  // values are two: the first is "off"
+  // two values: the first is "off"
   const input = h("input", {
     type: "checkbox",
     id,
@@ -106,7 +106,7 @@ function menu(spec, { id, helpId, choose }) {
       "aria-label": spec.label,
       "aria-describedby": spec.help ? helpId : null,
       onchange: () => {
-        clearTimeout(timer); // arrow keys come one value at a time
+        clearTimeout(timer); // arrow keys change one value at a time
         timer = setTimeout(() => choose(Number(select.value)), 350);
       },
     },

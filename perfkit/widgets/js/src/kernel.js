@@ -1,13 +1,13 @@
-// Is there still a kernel behind the widget? What is shown must not claim that something runs.
+// Is there still a kernel behind the widget? If not, it must not claim that something is running.
 
-// "starting": somebody else restarted it, and this is the new one
+// "starting": someone else restarted it, and this is the new one
 const ENDED = ["restarting", "autorestarting", "terminating", "dead", "starting"];
 
 /**
- * Calls `gone()` once, when the kernel was restarted or has ended. Returned: a function that stops
+ * Calls `gone()` once, when the kernel was restarted or has ended. Returns a function that stops
  * watching.
  *
- * JupyterLab and Notebook tell the kernel's status. Every front end with ipywidgets' own manager
+ * JupyterLab and Notebook report the kernel's status. Every front end with ipywidgets' own manager
  * marks a widget that has lost its kernel by an event and a class; `disconnected()` looks for it.
  */
 export function watchKernel(model, disconnected, gone) {

@@ -48,7 +48,7 @@ export default () => {
         }
       };
       restore();
-      // a page that opens on a Lab that has run: displays made before it are out of reach
+      // a page opened on a Lab that has already run: earlier displays cannot be updated
       if (model.get("status").started) model.send({ type: "reopened" });
       const message = (content, buffers) => {
         if (content.type === "file") {
@@ -98,7 +98,7 @@ export default () => {
       root.dataset.lab = model.get("lab_id");
       const errors = errorBox();
       const { guard } = errors;
-      let waiting = 0; // for the kernel to say that it has heard a click
+      let waiting = 0; // for the kernel to acknowledge a click
       const send = guard((content) => {
         if (!alive) return;
         model.send(content);
@@ -174,7 +174,7 @@ export default () => {
             }))
           : []),
       ];
-      // the table's own figures once the run has ended, else the median of the quiet steps
+      // the table's figures once the run has ended, else the median of the quiet steps
       const medians = () => {
         const known = runs.row(run)?.medians;
         if (known?.step) return [known.step, known.wait, known.memory];
@@ -221,7 +221,7 @@ export default () => {
         errors.element,
       );
       el.append(root);
-      // the picture that stays in a saved notebook is not needed beside the living one
+      // the static picture in a saved notebook is not needed beside the live one
       const hide = h("style", {}, `.pk-static-${model.get("lab_id")} { display: none; }`);
       root.append(hide);
 
@@ -287,7 +287,7 @@ export default () => {
         speaker.say(`${status.state}. ${status.line}`);
       });
       const controlsChanged = guard(() => {
-        // a run from a cell used a value that no control offered yet
+        // a run started from a cell used a value that the control did not offer
         const next = newControls();
         controls.element.replaceWith(next.element);
         controls = next;
@@ -339,7 +339,7 @@ function aligned(live, ghost) {
   return uPlot.join([own, ghost.columns.slice(0, QUIET)]);
 }
 
-/** The x ranges in which steps were measured in quiet. */
+/** The x ranges of quiet windows. */
 function quietBands(points) {
   const [x, quiet] = [points.columns[0], points.columns[QUIET]];
   const bands = [];

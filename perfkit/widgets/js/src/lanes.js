@@ -1,10 +1,10 @@
-// Which rows of which lanes are where: lanes fold, the whole scrolls.
+// Where the rows of the lanes are: lanes fold, and everything scrolls.
 
 export const RULER = 24;
 export const HEAD = 19;
 export const ROW = 17;
 const GAP = 6;
-const FOLDED = 8; // rows of a folded lane: ops and kernels nest less deep, Python functions deeper
+const FOLDED = 8; // rows of a folded lane: ops and kernels nest less deeply than Python functions
 
 export function createLanes(lanes) {
   const open = new Set();
@@ -35,7 +35,7 @@ export function createLanes(lanes) {
       return height;
     },
     count: lanes.length,
-    /** Top of a row before scrolling; of its lane's last shown row where it is folded away. */
+    /** Top of a row before scrolling; if it is folded away, of its lane's last visible row. */
     rowY(row) {
       const place = places[rowLane[row]];
       if (!place) return 0;
@@ -45,7 +45,7 @@ export function createLanes(lanes) {
       const place = places[rowLane[row]];
       return place !== undefined && row - place.first < place.shown;
     },
-    /** What lies at a height: {lane, row}; row is -1 on a lane's head. */
+    /** What is at a height: {lane, row}; row is -1 on a lane's header. */
     at(y) {
       const place = places.find((one) => y >= one.y && y < one.y + HEAD + one.shown * ROW);
       if (!place) return null;

@@ -17,7 +17,7 @@ export default () => {
   const views = new Set();
 
   return {
-    // here, not in render: the first messages come before the first view
+    // here, not in render: the first messages arrive before the first view
     initialize({ model }) {
       points = new Points(1 + model.get("series").length);
       const restore = () => {

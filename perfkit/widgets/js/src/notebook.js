@@ -1,7 +1,7 @@
-// The static picture of a reloaded page: JupyterLab forgets display ids with the page, so that an
-// update from the kernel no longer finds the output that it is for.
+// The static picture after a page reload: JupyterLab forgets display ids with the page, so that an
+// update from the kernel no longer finds its output.
 
-/** Put a new mime bundle into the output whose HTML has this class; false where there is none. */
+/** Put a new mime bundle into the output whose HTML has this class; false if there is none. */
 export function replaceOutput(model, name, bundle) {
   const cells = model.widget_manager?.context?.model?.cells;
   for (const cell of cells ?? []) {

@@ -1,4 +1,4 @@
-// Small pieces of page that the widgets share.
+// Small page elements shared by the widgets.
 
 import { fmtNumber } from "./numbers.js";
 
@@ -17,8 +17,8 @@ export function h(tag, properties = {}, ...children) {
 let lastId = 0;
 export const freshId = (stem) => `pk-${stem}-${++lastId}`;
 
-/** The frame of a widget. JupyterLab's shortcuts and the notebook's own keys are off inside:
- * Enter, Space and the arrow keys belong to our controls while one of them has the focus. */
+/** The frame of a widget. JupyterLab's shortcuts and the notebook's keys are disabled inside:
+ * Enter, Space and the arrow keys go to our controls while one of them has the focus. */
 export function frame(kind) {
   return h("div", {
     class: `pk pk-${kind}`,
@@ -27,7 +27,7 @@ export function frame(kind) {
   });
 }
 
-/** Where errors of JavaScript and of Python callbacks are shown: under the widget. */
+/** Shows errors of JavaScript and of Python callbacks under the widget. */
 export function errorBox() {
   const list = h("div", { class: "pk-errors", role: "alert" });
   const shown = new Set();
@@ -60,7 +60,7 @@ export function errorBox() {
   return { element: list, show, guard };
 }
 
-/** At most one call each `ms`; the last one is never lost. */
+/** At most one call every `ms`; the last one is never lost. */
 export function throttle(action, ms) {
   let timer = 0;
   let last = -Infinity;
@@ -79,7 +79,7 @@ export function throttle(action, ms) {
   return call;
 }
 
-/** A line for screen readers, spoken at most every five seconds. */
+/** A line for screen readers, announced at most every five seconds. */
 export function announcer() {
   const element = h("div", { class: "pk-hidden", role: "status", "aria-live": "polite" });
   let text = "";
@@ -99,7 +99,7 @@ export function format(value, unit) {
   return unit && text !== "–" ? `${text} ${unit}` : text;
 }
 
-/** "Data as a table": what stands behind the plot, computed only while it is open. */
+/** "Data as a table": the data behind the plot, computed only while it is open. */
 export function dataTable(caption, read) {
   const body = h("tbody");
   const heads = ["Curve", "Points", "Last", "Median", "Lowest", "Highest"];

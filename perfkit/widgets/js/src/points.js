@@ -1,8 +1,8 @@
-// A bounded curve: rows of numbers, the newest in full, the older ones folded.
+// A bounded curve: rows of numbers, the newest in full, older ones folded.
 //
-// Folding is honest about extremes: four neighbouring rows become two, the lowest and the highest
+// Folding keeps extremes: four neighbouring rows become two, the lowest and the highest
 // of each column, so a slow step never disappears from the picture. perfkit/widgets/_history.py
-// does the same on the kernel's side; the rule must stay equal in both.
+// does the same in the kernel; keep the two in step.
 
 export const CAPACITY = 4000;
 
@@ -14,14 +14,14 @@ export class Points {
     this.folded = false;
   }
 
-  /** Take over what the kernel kept: {total, rows, folded, data: planar float32}. */
+  /** Restore what the kernel kept: {total, rows, folded, data: planar float32}. */
   restore({ total, rows, folded, data }) {
     this.columns = planar(floats(data), rows, this.columns.length);
     this.total = total;
     this.folded = folded;
   }
 
-  /** Add rows; `first` is the number of rows before them, so a row that came twice counts once. */
+  /** Add rows; `first` is the number of rows before them, so a row received twice counts once. */
   append(first, rows, data) {
     const fresh = planar(floats(data), rows, this.columns.length);
     const known = Math.max(0, Math.min(rows, this.total - first));
@@ -62,7 +62,7 @@ export class Points {
 }
 
 function floats(view) {
-  // a message's buffer may start at an offset that Float32Array does not accept
+  // the buffer may start at an offset that Float32Array does not accept
   return new Float32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
 }
 
@@ -72,7 +72,7 @@ function planar(values, rows, width) {
   );
 }
 
-/** n, last, median, lowest and highest of a column; null where it is empty. */
+/** n, last, median, lowest and highest of a column; null if it is empty. */
 export function summary(column) {
   const values = column.filter((v) => v !== null);
   if (!values.length) return null;

@@ -1,9 +1,9 @@
-// The Lab's table of runs. All figures come as text from the kernel; only text is put in the page.
+// The Lab's table of runs. All figures come from the kernel as text, and enter the page as text.
 
 import { bar, barReach, pinIcon, spark, sparkTop } from "./bars.js";
 import { h } from "./parts.js";
 
-/** `send(content)` tells the kernel of a click on Pin or Confirm. */
+/** `send(content)` reports a click on Pin or Confirm to the kernel. */
 export function createRuns(send) {
   const speedHead = h("th", { scope: "col" });
   const body = h("tbody");
@@ -28,7 +28,7 @@ export function createRuns(send) {
     speedHead.textContent = speed;
     const scale = { top: sparkTop(rows), reach: barReach(rows), speed, pinned };
     const open = new Set([...body.querySelectorAll("details[open]")].map((d) => d.dataset.key));
-    // who works with the keyboard stays on the button that was pressed
+    // keyboard users keep the focus on the pressed button
     const focus = body.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     body.replaceChildren(...rows.flatMap((row) => lines(row, scale)));
     for (const details of body.querySelectorAll("details"))

@@ -1,4 +1,4 @@
-// Colours for the canvas, read from the style sheet (widget.css), read again when the theme changes.
+// Colours for the canvas, read from the style sheet (widget.css) and again when the theme changes.
 
 const NAMES = ["fg", "muted", "grid", "bg", "band", "c1", "c2", "c3", "c4", "c5", "font"];
 
@@ -15,7 +15,7 @@ export function onThemeChange(changed) {
   const soon = () => {
     changed();
     clearTimeout(timer);
-    timer = setTimeout(changed, 300); // a theme's style sheet may arrive after its name
+    timer = setTimeout(changed, 300); // a theme's style sheet may load after its name changes
   };
   const observer = new MutationObserver(soon);
   const attributes = ["data-jp-theme-name", "data-jp-theme-light", "class", "theme", "data-theme"];

@@ -1,4 +1,4 @@
-// Timeline: a trace on a canvas. Python holds the events; the browser asks for what it shows.
+// Timeline: a trace on a canvas. Python holds the events; the browser requests what it shows.
 
 import { boxAt, unpack } from "./boxes.js";
 import { createLanes, ROW, RULER } from "./lanes.js";
@@ -8,8 +8,8 @@ import { draw, formatTime, lookOf } from "./timeline_draw.js";
 
 const BUSY_AFTER_MS = 800;
 const LOST_AFTER_MS = 20_000;
-const MARGIN = 0.5; // of the viewport, asked for on each side so that panning finds boxes there
-const KEPT = 12; // answers that are kept
+const MARGIN = 0.5; // of the viewport, requested on each side so that panning finds boxes there
+const KEPT = 12; // replies to keep
 const NARROWEST_US = 0.05;
 const TALLEST = 460;
 const TABLE_ROWS = 12;
@@ -107,7 +107,7 @@ function createView(model, el) {
     ),
   );
   root.append(
-    // the picture that stays for readers without a kernel is not needed beside the living widget
+    // the static picture for readers without a kernel is not needed beside the live widget
     h("style", {}, `.pk-static-${model.get("timeline_id")} { display: none; }`),
     h("div", { class: "pk-head" }, h("strong", { class: "pk-title" }, model.get("title")), h("span", { class: "pk-muted" }, model.get("summary"))),
     h(
@@ -178,7 +178,7 @@ function createView(model, el) {
     if (y < scroll || y + ROW + RULER > scroll + size.height) scrollTo(y - size.height / 3);
   }
 
-  /** The finest answer that covers the viewport and its rows, else the one that covers most. */
+  /** The finest reply that covers the viewport and its rows, else the one that covers most. */
   function bestAnswer() {
     const rows = lanes.rowsBetween(scroll, scroll + size.height - RULER);
     let best = null;
@@ -195,7 +195,7 @@ function createView(model, el) {
 
   // ---- asking Python ---------------------------------------------------------------------
   const askSoon = throttle(() => {
-    // an answer that never came (a kernel that was restarted) must not stop the next question
+    // a reply that never arrives (after a kernel restart) must not block the next request
     if (waiting && performance.now() - waiting.at < LOST_AFTER_MS) {
       wanted = true;
       return;
@@ -285,7 +285,7 @@ function createView(model, el) {
     changed();
   }
   const request = (event) => model.send({ type: "details", id: `${me}:d${++sequence}`, event });
-  /** A box was clicked or entered: a single event tells its details, a merged one is opened up. */
+  /** A box was clicked or entered: show the details of a single event, zoom into a merged one. */
   function enter(boxes, i) {
     const start = boxes.origin + boxes.start[i];
     if (boxes.count[i] > 1) {
@@ -317,7 +317,7 @@ function createView(model, el) {
       ? `${many} events in ${formatTime(boxes.dur[i])}, the longest ${name} · click to open up`
       : `${name} · ${formatTime(boxes.dur[i])} · ${kinds[boxes.kind[i]]}`;
   };
-  /** Tab: the next box of the chosen one's row that is in view; false where there is none. */
+  /** Tab: the next visible box in the chosen one's row; false if there is none. */
   function tab(direction) {
     const boxes = state.boxes;
     if (!boxes) return false;
@@ -368,7 +368,7 @@ function createView(model, el) {
     });
   }
   const paint = guard(() => {
-    if (!theme?.bg) theme = readTheme(root); // empty until the page has the element and its style
+    if (!theme?.bg) theme = readTheme(root); // empty until the page has the element and its styles
     scroll = Math.min(scroll, bottom());
     const boxes = bestAnswer();
     Object.assign(state, { theme, lanes, boxes, view, scroll, kinds, steps, selected, query });
@@ -475,7 +475,7 @@ function createView(model, el) {
     setView(start - 0.05 * state.boxes.dur[i], start + 1.05 * state.boxes.dur[i]);
   }));
   canvas.addEventListener("wheel", guard((event) => {
-    // without the focus the page scrolls as ever
+    // without the focus the page scrolls as usual
     if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;
     event.preventDefault();
     const unit = event.deltaMode === 1 ? 16 : 1;
@@ -511,7 +511,7 @@ function createView(model, el) {
   canvas.addEventListener("keydown", guard((event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Tab") {
-      // past the last event in view, Tab leaves as everywhere: no trap
+      // after the last visible event, Tab leaves as usual: no keyboard trap
       if (tab(event.shiftKey ? -1 : 1)) event.preventDefault();
       return;
     }

@@ -42,7 +42,7 @@ function makePattern(context, kind) {
   return context.createPattern(tile, "repeat");
 }
 
-/** A time in the unit that reads best, as many digits as neighbours need to differ by `step`. */
+/** A time in the unit that reads best, with enough digits to tell neighbours `step` apart. */
 export function formatTime(us, step = 0) {
   if (!step) return fmtUs(us);
   const [unit, size] = Math.max(Math.abs(us), step) >= 1e6 ? ["s", 1e6] : Math.max(Math.abs(us), step) >= 1e3 ? ["ms", 1e3] : ["µs", 1];
@@ -57,7 +57,7 @@ function tickStep(span, width) {
   return [1, 2, 5, 10].map((m) => m * power).find((s) => s >= least);
 }
 
-// what every second name begins with, and what hides the rest where there is little room
+// common prefixes, which would hide the rest of a name if there is little room
 const PREFIX = /^(aten::|autograd::engine::evaluate_function: |torch::autograd::|void )+/;
 
 const clip = (name, width) => {
@@ -67,7 +67,7 @@ const clip = (name, width) => {
   return text.length <= room ? text : `${text.slice(0, room - 1)}…`;
 };
 
-/** Draw everything; returns how many boxes and events are visible. */
+/** Draw everything; return the number of visible boxes and events. */
 export function draw(context, size, state) {
   const { width, height, ratio } = size;
   const { theme, lanes, boxes, view, scroll, kinds, steps, selected, query } = state;
@@ -166,7 +166,7 @@ function drawBoxes(context, { x, y, width, height, theme, lanes, boxes, kinds, q
       const [fill, ink, pattern] = lookOf(kinds[boxes.kind[i]]);
       const merged = boxes.count[i] > 1;
       const gap = b - a > 3 ? 0.5 : 0;
-      // a merged box is as dense as what it holds
+      // a merged box is as dense as its contents
       context.globalAlpha = merged ? 0.3 + (0.7 * boxes.fill[i]) / 255 : 1;
       context.fillStyle = fill;
       context.fillRect(a, top + 1, b - a - gap, ROW - 2);
@@ -182,14 +182,14 @@ function drawBoxes(context, { x, y, width, height, theme, lanes, boxes, kinds, q
         const name = merged ? `${boxes.count[i].toLocaleString("en")} events` : boxes.names[boxes.name[i]];
         const text = clip(name, b - a);
         if (pattern && pattern !== "line" && text) {
-          context.fillStyle = fill; // a quiet ground for letters
+          context.fillStyle = fill; // a plain background for text
           context.fillRect(a + 2, top + 3, Math.min(text.length * 6.3 + 4, b - a - 4), ROW - 6);
         }
         context.fillStyle = merged && boxes.fill[i] < 160 ? theme.fg : ink;
         context.fillText(text, a + 4, top + ROW / 2);
       }
       if (!merged && matches[boxes.name[i]]) {
-        context.fillStyle = theme.fg; // found by the search: underlined
+        context.fillStyle = theme.fg; // search results are underlined
         context.fillRect(a, top + ROW - 3, Math.max(b - a - gap, 1), 3);
       }
     }
@@ -212,7 +212,7 @@ function drawSelected(context, { x, y, width, height, theme, selected }) {
   context.fillStyle = theme.fg;
   for (const flow of selected.flows ?? []) {
     const [from, to] = flow.role === "launches" ? [selected, flow] : [flow, selected];
-    // the line leaves where the launch began when an op is chosen, for the op holds many
+    // for an op, the line starts at the launch, because an op has many
     const [x1, y1] = [Math.min(Math.max(x(from.start), -1e4), 1e4), y(from.row) + ROW];
     const [x2, y2] = [Math.min(Math.max(x(to.start), -1e4), 1e4), y(to.row) + ROW / 2];
     context.lineWidth = 1.5;
