@@ -1,31 +1,31 @@
-"""Take out of what is shared what is nobody's business.
+"""Remove private data from everything that is meant to be shared.
 
-There is one scrubber, and everything that is written to be shared goes through it: pages, files
-of ``.save()``, ``to_markdown()``, exported traces, and what the magics' ``-T`` and ``-D`` write.
-``scrub=False`` leaves everything in. What stays on your machine is not scrubbed: what you see in
-the notebook, and the store of a sweep, which needs the truth to go on.
+There is one scrubber, and everything written for sharing goes through it: pages, files from
+``.save()``, ``to_markdown()``, exported traces, and the output of the magics' ``-T`` and ``-D``.
+``scrub=False`` keeps everything. What stays on your machine is not scrubbed: what you see in the
+notebook, and the store of a sweep, which it needs to resume.
 
-Removed, wherever text stands (names, call stacks, captured output, metadata, paths):
+Removed from all text (names, call stacks, captured output, metadata, paths):
 
-* names of users: in home paths of Linux, macOS and Windows, then in any other path and file
-  name; before an ``@``; and the name and home of whoever runs perfkit here, also as a word;
-* names of hosts: this machine's, whatever follows ``user@``, names that end in ``.local``,
+* user names: in home paths of Linux, macOS and Windows, and then in any other path and file name;
+  before an ``@``; and the name and home of the user who runs perfkit, also as a word;
+* host names: this machine's, whatever follows ``user@``, names that end in ``.local``,
   ``.internal``, ``.lan``, ``.corp`` or a cloud's domain, private IPv4 and IPv6 addresses, MAC
   addresses, serial numbers (UUIDs) of GPUs;
 * e-mail addresses, credentials in URLs, private keys;
 * tokens: of the services that ``_TOKENS`` lists, JSON web tokens, bearer headers, signatures in
-  URLs, bare keys of AWS and Weights & Biases, and the value of whatever is called password,
-  secret, token, api key, access key, account key or signature, also as ``--password value``;
-* environment dumps: mappings of environment variables, and three or more ``NAME=value`` in a
-  row; the bytes of a trace as torch wrote it, in which any of this may stand.
+  URLs, bare keys of AWS and Weights & Biases, and the value of anything called password, secret,
+  token, api key, access key, account key or signature, also as ``--password value``;
+* environment dumps: mappings of environment variables, and three or more ``NAME=value`` in a row;
+  the raw bytes of a trace from torch, which may contain any of this.
 
-It cannot know what looks like ordinary text: names of projects, models, data sets and functions,
-a person's name in a folder that is no home, a token without a known shape under an innocent
-name, public host names and addresses, comments in source lines. Look at what you share.
+It cannot recognise what looks like ordinary text: names of projects, models, data sets and
+functions, a person's name in a folder that is not a home, a token of unknown form under an innocent
+name, public host names and addresses, comments in source lines. Check what you share.
 
-The shapes of the tokens are those that their services publish. A library of them, such as
-detect-secrets, would say which line holds a secret; here the secret has to go and the line has to
-stay, next to names of users and hosts, which no such library knows.
+The forms of the tokens are those published by their services. A library such as detect-secrets
+finds lines that contain a secret; here the secret must go and the line must stay, and user and host
+names must go too, which no such library knows.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 _NO_TEXT = frozenset({int, float, bool, type(None)})
 
-# Names that many machines share tell nothing, and as words they stand in ordinary text.
+# Names shared by many machines reveal nothing, and they are ordinary words.
 _ANYBODY = frozenset(
     {
         "root",
@@ -160,7 +160,7 @@ _CALLED = (
     r"credential|private[_-]?key|signature|authorization)"
 )
 _FLAG = rf"--?[\w-]*{_CALLED}(?![a-z])[\w-]*"
-# Quoted, or long with a digit in it: `token = self.embed(x)` is code, no secret.
+# Quoted, or long with a digit in it: `token = self.embed(x)` is code, not a secret.
 _VALUE = r"(?:\"[^\"]{4,}\"|'[^']{4,}'|(?=[A-Za-z+/_.~-]*\d)[A-Za-z0-9+/_.~=-]{8,})"
 
 _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -184,7 +184,7 @@ _RULES: tuple[tuple[re.Pattern[str], str], ...] = (
         re.compile(rf"(?i)(\b[\w-]*{_CALLED}(?![a-z])[\w-]*[\"']?\s*[=:]\s*){_VALUE}"),
         rf"\1{SECRET}",
     ),
-    # an argument of a command: `--token x`, also as the list ['--token', 'x']; a number is a
+    # a command-line argument: `--token x`, also as the list ['--token', 'x']; a number is a
     # setting, unless it is a password
     (
         re.compile(
@@ -236,7 +236,7 @@ _HEX_KEY = re.compile(r"(?<![\w/@.+-])[0-9a-f]{40}(?![\w.-])")
 _COMMIT = re.compile(r"(?i)(?:commit|git|sha|rev|hash|version|checkout|digest)[\w ]*\W{0,4}$")
 _LEAST_ENTROPY = 4.4  # bits a character: a random key has 4.7 and more, a name of words 4.2
 
-# What is a path, or ends as a file does.
+# A path, or something with a file ending.
 _FILE = re.compile(
     r"[^\s\"'<>|(),;=]*(?:[/\\][^\s\"'<>|(),;=]*|\.(?:py|ipynb|jsonl?|gz|log|txt|csv|tsv|pt|pth|md|"
     r"html|ya?ml|toml|ini|cfg|sh|zip|tar|npy|npz|parquet|db|ckpt|safetensors|pkl|out|err|svg|png)\b)"
@@ -245,12 +245,12 @@ _LIBRARY = re.compile(r"(?:site|dist)-packages[/\\]")
 
 
 class Scrubber:
-    """Knows which names to take out; learns more from the home paths that it sees.
+    """Knows which names to remove, and learns more from the home paths that it sees.
 
     Args:
-        users: names of users beside those that home paths tell.
-        hosts: names of hosts.
-        here: also this machine's own: its host name, and the user's name and home.
+        users: user names in addition to those in home paths.
+        hosts: host names.
+        here: also remove this machine's host name and the user's name and home.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class Scrubber:
         self._compile()
 
     def text(self, text: str) -> str:
-        """``text`` without what this module's head lists."""
+        """``text`` without what this module's docstring lists."""
         for home in self._homes:
             text = text.replace(home, HOME)
         text = _HOME_PATH.sub(rf"\g<stem>{USER}", text)
@@ -285,16 +285,16 @@ class Scrubber:
         return text
 
     def scrub(self, value: T) -> T:
-        """A copy of a trace, result, mapping or list in which every text is scrubbed.
+        """A copy of a trace, result, mapping or list with all text scrubbed.
 
-        What is no text, and no dataclass, mapping, list, tuple or set of texts, stays as it is;
-        bytes become empty.
+        Anything that is not text, or a dataclass, mapping, list, tuple or set of text, stays
+        unchanged; bytes become empty.
         """
         before = len(self._learned)
         self._walk(value, functools.cache(self._learn))
         if len(self._learned) > before:
             self._compile()
-        # in a trace the same texts come again and again
+        # a trace repeats the same texts
         result: T = self._walk(value, functools.cache(self.text))
         return result
 
@@ -310,7 +310,7 @@ class Scrubber:
         self._hosts |= {host, host.split(".")[0]}
 
     def _without_users(self, file: re.Match[str]) -> str:
-        own = _LIBRARY.split(file[0], maxsplit=1)[0]  # adam.py of torch is nobody's
+        own = _LIBRARY.split(file[0], maxsplit=1)[0]  # torch's adam.py is not a user's file
         said = own if self._in_names is None else self._in_names.sub(USER, own)
         return said + file[0][len(own) :]
 
@@ -364,19 +364,19 @@ class Scrubber:
         for f in dataclasses.fields(value):
             if f.init:
                 item = getattr(value, f.name)
-                # folders above a file are names of people and projects
+                # the folders of a file name people and projects
                 item = PurePath(item).name if f.metadata.get("share") == "file name" else item
                 changed[f.name] = self._walk(item, do)
         return dataclasses.replace(value, **changed)
 
 
 def scrub(value: T) -> T:
-    """:meth:`Scrubber.scrub` with what is known of this machine."""
+    """:meth:`Scrubber.scrub` with this machine's names."""
     return Scrubber().scrub(value)
 
 
 def _unless_a_name(found: re.Match[str]) -> str:
-    """A key of 40 characters is random; a path or a name of words is not."""
+    """A key of 40 characters is random; a path or a name made of words is not."""
     text = found[0]
     kinds = (str.islower, str.isupper, str.isdigit)
     if not all(any(map(kind, text)) for kind in kinds) or text.count("/") > 3:
@@ -392,7 +392,7 @@ def _unless_a_commit(found: re.Match[str]) -> str:
 
 
 def _clear_arguments(texts: list[Any]) -> None:
-    """In a command as a list, the value that follows ``--password``."""
+    """Clear the value after ``--password`` in a command given as a list."""
     for i, (flag, value) in enumerate(itertools.pairwise(texts)):
         if not (isinstance(flag, str) and isinstance(value, str) and _is_flag(flag)):
             continue
@@ -411,7 +411,7 @@ def _is_setting(flag: str, value: str) -> bool:
 
 def _pattern(names: set[str], around: str) -> re.Pattern[str] | None:
     telling = [n for n in names if len(n) >= 3 and n.lower() not in _ANYBODY]
-    telling.sort(key=lambda n: (-len(n), n))  # the longest that fits
+    telling.sort(key=lambda n: (-len(n), n))  # the longest match first
     if not telling:
         return None
     return re.compile(around.format("|".join(map(re.escape, telling))))

@@ -1,4 +1,4 @@
-"""Every private name of torch that perfkit uses, behind functions of its own.
+"""All private names of torch that perfkit uses, wrapped in functions.
 
 Each function says which private name it hides and since when torch has it;
 ``tests/base/test_torch_compat.py`` says what the installed torch lacks. torch is imported inside
@@ -49,7 +49,7 @@ def modes_spare_compiled_code() -> bool:
 def without_dispatch_modes() -> AbstractContextManager[Any]:
     """``torch.utils._python_dispatch._disable_current_modes`` (since torch 2.0).
 
-    For operators of our own, which must reach no mode of the user's.
+    For perfkit's own operators, which must not reach the user's modes.
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -69,7 +69,7 @@ def leave_dispatch_mode(mode: Any) -> None:
     top: Any
     while (top := _python_dispatch._get_current_dispatch_mode()) not in {mode, None}:
         above.append(_python_dispatch._pop_mode())
-    if top is mode:  # and not None: somebody else has taken it off already
+    if top is mode:  # and not None: someone else has already removed it
         mode.__exit__(None, None, None)
     for other in reversed(above):
         _python_dispatch._push_mode(other)
@@ -86,7 +86,7 @@ def dispatch_mode_is_active(mode: Any) -> bool:
 
 
 def graph_task_id_reader() -> Callable[[], int]:
-    """``torch._C._current_graph_task_id`` (since torch 2.1): -1 outside of a backward pass."""
+    """``torch._C._current_graph_task_id`` (since torch 2.1): -1 outside a backward pass."""
     import torch
 
     reader: Callable[[], int] = torch._C._current_graph_task_id
@@ -94,7 +94,7 @@ def graph_task_id_reader() -> Callable[[], int]:
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:
-    """Run ``callback`` when the backward pass that is now running has ended.
+    """Run ``callback`` at the end of the current backward pass.
 
     Hides ``torch.autograd.Variable._execution_engine.queue_callback``, which DDP and FSDP
     are built on (since torch 1.0). Must be called from inside a backward pass.
@@ -107,9 +107,9 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
 def makes_storage(func: Any) -> int:
     """What an operator can do to storages, read from its schema.
 
-    0: nothing, all that it returns is a view of or the same as an argument; 1: its results may
-    be new; 2: it may give another size to a storage that exists (``resize_``, ``set_``,
-    ``out=``). Hides ``OpOverload._schema`` (since torch 1.12).
+    0: nothing, it only returns arguments or views of them; 1: its results may be new; 2: it may
+    resize an existing storage (``resize_``, ``set_``, ``out=``). Hides ``OpOverload._schema``
+    (since torch 1.12).
     """
     schema = getattr(func, "_schema", None)
     if schema is None:  # a higher-order operator
@@ -122,7 +122,7 @@ def makes_storage(func: Any) -> int:
 
 
 def inner_tensors(tensor: Any) -> list[Any] | None:
-    """The tensors that a composed tensor is made of; None for one with a storage of its own.
+    """The tensors that a composed tensor consists of; None for one with its own storage.
 
     Covers sparse layouts (``_indices``/``_values``, which also take uncoalesced tensors) and
     wrapper subclasses with ``__tensor_flatten__`` (since torch 2.1).
@@ -181,7 +181,7 @@ def fake_copy(mode: Any, obj: Any) -> Any:
 def start_allocator_history(max_entries: int) -> None:
     """``torch.cuda.memory._record_memory_history`` (since torch 2.0), without stack traces.
 
-    Entries of a recording that somebody else has begun would count as the region's: they are
+    Entries of an earlier recording by someone else would count towards the region, so they are
     cleared (``clear_history``, since torch 2.9).
     """
     import torch
@@ -210,9 +210,8 @@ def saved_tensors(node: Any) -> list[Any]:
     """The tensors that a node of the autograd graph keeps for its backward.
 
     Hides the attributes ``_raw_saved_*`` (since torch 1.9) and ``SavedTensor.data`` with
-    ``unpack_hook`` (seen in torch 2.11, not in 2.9; without them nothing is found). What a hook
-    has packed is left alone: to unpack it could run code, such as the recomputation of a
-    checkpoint.
+    ``unpack_hook`` (seen in torch 2.11, not in 2.9; without them nothing is found). Tensors packed
+    by a hook are skipped: unpacking could run code, such as a checkpoint's recomputation.
     """
     import torch
 
@@ -221,7 +220,7 @@ def saved_tensors(node: Any) -> list[Any]:
     for name in _saved_names(node_type):
         try:
             raw = getattr(node, name)
-        except RuntimeError:  # freed by a backward pass that has run
+        except RuntimeError:  # freed by an earlier backward pass
             continue
         for saved in raw if isinstance(raw, (list, tuple)) else (raw,):
             data = getattr(saved, "data", None)
@@ -236,7 +235,7 @@ def _saved_names(node_type: Hashable) -> tuple[str, ...]:
 
 
 def compiled_code_types() -> tuple[type, ...]:
-    """The types that ``torch.compile`` leaves behind; empty while nothing was compiled.
+    """The types that ``torch.compile`` creates; empty if nothing was compiled.
 
     Hides ``torch._dynamo.eval_frame.OptimizedModule`` and ``OptimizeContext`` (since torch 2.0).
     """
@@ -258,9 +257,9 @@ def compile_has_patched_torch() -> bool:
 def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
     """Call ``listener()`` when something compiled is called; returns how to stop.
 
-    It is told under the stance ``force_eager`` too, where nothing of it runs compiled. Hides
+    It is called under the stance ``force_eager`` too, in which nothing runs compiled. Hides
     ``torch._dynamo.eval_frame._callback_from_stance`` (since torch 2.6), which every such call
-    asks for what to do.
+    consults.
     """
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
     original = getattr(frames, "_callback_from_stance", None)
@@ -268,7 +267,7 @@ def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
     def ask(callback: Any) -> Any:
-        if callback is not None and callback is not False:  # those two: leave it as it is
+        if callback is not None and callback is not False:  # None and False: do not change them
             listener()
         return original(callback)
 
@@ -280,10 +279,10 @@ def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
 
 
 def cuda_contexts() -> list[int]:
-    """The CUDA devices that this process has a context on; makes none.
+    """The CUDA devices on which this process has a context; creates none.
 
-    Hides ``torch._C._cuda_hasPrimaryContext`` (since torch 1.1; without it, and on ROCm where to
-    wait makes no context, all visible devices are given). CUDA must be initialised here.
+    Hides ``torch._C._cuda_hasPrimaryContext`` (since torch 1.1; without it, and on ROCm, where
+    waiting creates no context, all visible devices are returned). CUDA must be initialised here.
     """
     import torch
 
@@ -295,9 +294,9 @@ def cuda_contexts() -> list[int]:
 
 
 def cuda_is_capturing() -> bool:
-    """Whether a CUDA graph is being captured on the current stream: nothing may be waited for.
+    """Whether a CUDA graph is being captured on the current stream, so that waiting is forbidden.
 
-    Asks nothing of a process in which CUDA is not initialised.
+    Does not initialise CUDA.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -313,7 +312,7 @@ def cuda_graph_type() -> type | None:
 
 
 def forget_forward_hook(handle: Any) -> None:
-    """Remove a global forward hook with all its traces.
+    """Remove a global forward hook completely.
 
     ``RemovableHandle.remove`` leaves the hook's entry in
     ``torch.nn.modules.module._global_forward_hooks_with_kwargs`` (seen in torch 2.13).
@@ -330,9 +329,9 @@ _resize_listeners: list[Callable[[Any], None]] = []
 def watch_storage_resize(listener: Callable[[Any], None]) -> Callable[[], None]:
     """Call ``listener(storage)`` after each ``UntypedStorage.resize_``; returns how to stop.
 
-    That method (FSDP frees and refills its shards with it) is no operator, so no mode sees it.
-    ``torch.UntypedStorage`` inherits it from ``torch._C.StorageBase`` (since torch 2.0): while
-    somebody listens, the class has a method of its own in front of it.
+    That method (with which FSDP frees and refills its shards) is not an operator, so no mode sees
+    it. ``torch.UntypedStorage`` inherits it from ``torch._C.StorageBase`` (since torch 2.0): while
+    there is a listener, the class has its own method in front of it.
     """
     import torch
 
@@ -358,11 +357,11 @@ def watch_storage_resize(listener: Callable[[Any], None]) -> Callable[[], None]:
 
 
 def profiler_is_on() -> bool:
-    """Whether any of torch's profilers records in this thread or process.
+    """Whether any of torch's profilers is recording in this thread or process.
 
     Hides ``torch._C._autograd._profiler_enabled`` (since torch 1.0, in that module since 1.8)
     and ``torch.autograd.profiler._is_profiler_enabled`` (since torch 1.12), which also covers
-    one that another thread has started.
+    profilers started by other threads.
     """
     import torch
 
@@ -375,10 +374,10 @@ def profiler_is_on() -> bool:
 def profiler_is_prepared() -> bool:
     """Whether a ``torch.profiler.profile`` with a schedule is in its warm-up.
 
-    It has prepared itself in torch, which reports no profiler yet; another one that starts now
-    takes its place, and its own start then ends the process (seen in torch 2.13). Found among all
-    objects, as torch keeps no list; reads their ``current_action`` (since torch 1.9), ``profiler``
-    (since 1.8.1) and ``kineto_results`` (since 1.8).
+    It is prepared in torch, which does not report a profiler yet. If another one starts now, it
+    replaces the first, whose own start then crashes the process (seen in torch 2.13). Found among
+    all objects, because torch keeps no list; reads their ``current_action`` (since torch 1.9),
+    ``profiler`` (since 1.8.1) and ``kineto_results`` (since 1.8).
     """
     import gc
 
@@ -397,9 +396,9 @@ def profiler_is_prepared() -> bool:
 
 
 def profiler_label(name: str) -> AbstractContextManager[Any]:
-    """A label for the profiler around operators, which is itself no operator.
+    """A label for the profiler around operators that is not an operator itself.
 
-    ``torch.profiler.record_function`` calls operators of its own, which modes would see. Hides
+    ``torch.profiler.record_function`` calls its own operators, which modes would see. Hides
     ``torch._C._profiler._RecordFunctionFast`` (since torch 2.2).
     """
     import torch
@@ -414,11 +413,11 @@ _profiler_listeners: list[Callable[[], None]] = []
 def watch_profiler_starts(listener: Callable[[], None]) -> Callable[[], None]:
     """Call ``listener()`` just before any of torch's profilers starts; returns how to stop.
 
-    It may raise, then that profiler does not start. Hides ``_prepare_profiler`` (since torch 1.9)
+    If it raises, that profiler does not start. Hides ``_prepare_profiler`` (since torch 1.9)
     and ``_enable_profiler`` (since 1.0) of ``torch.autograd.profiler``, through which
     ``torch.profiler`` goes as well, and ``_enable_profiler_legacy`` of
-    ``torch.autograd.profiler_legacy`` (since 1.9): names of these modules' own, which are set
-    aside while somebody listens.
+    ``torch.autograd.profiler_legacy`` (since 1.9): these names are replaced in their modules while
+    there is a listener.
     """
     if not _profiler_listeners:
         _profiler_originals.extend(_put_before_profilers(_tell_profiler_listeners))
@@ -437,11 +436,11 @@ def watch_profiler_starts(listener: Callable[[], None]) -> Callable[[], None]:
 def watch_profiler_ends(listener: Callable[[], bool]) -> Callable[[], None]:
     """Call ``listener()`` just before the running profiler ends; returns how to stop.
 
-    Who ends a profiler takes its events. Some code ends whichever one runs (Lightning's profiler
-    does, with ``torch.autograd._disable_profiler``), and reading ours afterwards would end the
-    process. If the listener returns True it has ended the profiler itself, and nothing is left
-    to end. Hides ``_disable_profiler`` of ``torch.autograd`` (since torch 1.8),
-    ``torch.autograd.profiler`` and ``torch._C._autograd``.
+    Ending a profiler takes its events. Some code ends whichever profiler is running (Lightning's
+    does, with ``torch.autograd._disable_profiler``), and reading ours afterwards would crash the
+    process. If the listener returns True, it has ended the profiler itself. Hides
+    ``_disable_profiler`` of ``torch.autograd`` (since torch 1.8), ``torch.autograd.profiler`` and
+    ``torch._C._autograd``.
     """
     import importlib
 
@@ -466,9 +465,9 @@ def watch_profiler_ends(listener: Callable[[], bool]) -> Callable[[], None]:
 
 
 def profiler_runs_here() -> bool:
-    """``torch._C._autograd._profiler_enabled``: whether this thread's profiler is really running.
+    """``torch._C._autograd._profiler_enabled``: whether this thread's profiler is actually running.
 
-    Unlike :func:`profiler_is_on` it asks torch's core alone.
+    Unlike :func:`profiler_is_on`, it asks only torch's core.
     """
     import torch
 
@@ -476,8 +475,8 @@ def profiler_runs_here() -> bool:
 
 
 def forget_running_profiler() -> None:
-    """Set ``torch.autograd.profiler._is_profiler_enabled`` (since 1.12) back after a profiler was
-    ended behind its own back.
+    """Reset ``torch.autograd.profiler._is_profiler_enabled`` (since 1.12) after a profiler was
+    ended without its knowledge.
     """
     import torch
 
@@ -494,7 +493,7 @@ def _tell_profiler_listeners() -> None:
 
 
 def _put_before_profilers(tell: Callable[[], None]) -> list[Callable[[], None]]:
-    """Have ``tell`` called before each start; how to undo it, one function per name."""
+    """Call ``tell`` before each start; return how to undo it, one function per name."""
     import importlib
 
     undo: list[Callable[[], None]] = []
@@ -506,7 +505,7 @@ def _put_before_profilers(tell: Callable[[], None]) -> list[Callable[[], None]]:
         try:
             module: Any = importlib.import_module(module_name)
             original: Any = getattr(module, name)
-        except (ImportError, AttributeError):  # a torch without it has nothing to start there
+        except (ImportError, AttributeError):  # a torch without it cannot start one there
             continue
 
         def start(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
@@ -519,7 +518,7 @@ def _put_before_profilers(tell: Callable[[], None]) -> list[Callable[[], None]]:
 
 
 def n_optimizer_step_hooks() -> int:
-    """How many global optimizer-step hooks are registered, by whomever.
+    """Number of registered global optimizer-step hooks.
 
     Hides ``_global_optimizer_pre_hooks`` and ``_global_optimizer_post_hooks`` of
     ``torch.optim.optimizer`` (since torch 2.2).
@@ -535,7 +534,7 @@ def n_optimizer_step_hooks() -> int:
 def watch_loader_iterators(
     around: Callable[[Callable[[], Any], bool], Any],
 ) -> Callable[[], None]:
-    """Have every fetch of a DataLoader go through ``around(fetch, is_batch)``; returns how to stop.
+    """Route every fetch of a DataLoader through ``around(fetch, is_batch)``; return how to stop.
 
     A fetch is a batch (``__next__``) or the start of an iterator, which starts its workers.
     Hides ``torch.utils.data.dataloader._BaseDataLoaderIter`` (since torch 1.2).
@@ -546,7 +545,7 @@ def watch_loader_iterators(
     loader: Any = dataloader.DataLoader
     original_next, original_iter = iterator.__next__, loader.__iter__
 
-    def __next__(self: Any) -> Any:  # noqa: N807 - takes the place of the method
+    def __next__(self: Any) -> Any:  # noqa: N807 - replaces the method
         return around(lambda: original_next(self), True)
 
     def __iter__(self: Any) -> Any:  # noqa: N807
@@ -562,8 +561,8 @@ def watch_loader_iterators(
 def tf32_allowed() -> tuple[bool, bool]:
     """Whether float32 matrix products, and float32 convolutions, may use TF32 on a CUDA device.
 
-    Asks ``fp32_precision`` (since torch 2.9), which both ways of setting it change: torch refuses
-    what the older getters would say where the newer way was used.
+    Reads ``fp32_precision`` (since torch 2.9), which both ways of setting it change; the older
+    getters raise if the newer way was used.
     """
     import torch
 
@@ -576,7 +575,7 @@ def tf32_allowed() -> tuple[bool, bool]:
 
 
 def autograd_node_reader() -> Callable[[], Any]:
-    """``torch._C._current_autograd_node`` (since torch 2.0): None outside of a backward pass."""
+    """``torch._C._current_autograd_node`` (since torch 2.0): None outside a backward pass."""
     import torch
 
     reader: Callable[[], Any] = torch._C._current_autograd_node

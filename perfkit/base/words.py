@@ -3,15 +3,15 @@
 Every text, page, table and widget formats through these functions, so the same quantity reads
 the same everywhere. The rules:
 
-* A measurement has three significant digits. Shares have two, because they are read beside
-  each other and have to add up at a glance.
-* The unit is the one in which the number lies between 1 and 1000.
-* What is not zero never reads as zero, what is less than everything never reads as ``100 %``,
-  and a ratio near 1 has three decimals: ``1.00×`` is exactly 1.
+* A measurement has three significant digits. Shares have two, because they are read side by side
+  and should add up at a glance.
+* The unit is chosen so that the number is between 1 and 1000.
+* A non-zero value never reads as zero, a share below 1 never as ``100 %``, and a ratio near 1 has
+  three decimals: ``1.00×`` is exactly 1.
 * Counts are exact up to the last digit. Thousands are separated by commas.
 * ``–`` means that there is no value.
 
-``numbers.js`` says the same for the widgets; both are tested against one table of cases.
+``numbers.js`` does the same for the widgets; both are tested against one table of cases.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def fmt_change(x: float | None) -> str:
 
 
 def fmt_chosen_share(x: float) -> str:
-    """A share that somebody chose, such as a margin or a confidence: ``5 %``, ``97.5 %``."""
+    """A chosen share, such as a margin or a confidence level: ``5 %``, ``97.5 %``."""
     percent = 100 * x
     digits = 3
     while x != 1 and float(f"{percent:.{digits}g}") == 100 and digits < 9:
@@ -146,10 +146,10 @@ def fmt_interval(low: float | None, high: float | None) -> str:
 
 
 def fmt_bound(gain: float) -> str:
-    """A bound on a speed-up, with the digits that it can carry: ``1.08×``, ``2.1×``, ``26×``."""
+    """A bound on a speed-up, with only significant digits: ``1.08×``, ``2.1×``, ``26×``."""
     if not math.isfinite(gain):
         return ABSENT
-    if gain < 1.15:  # 1 / (1 - 0.05) = 1.1 would read wrong
+    if gain < 1.15:  # 1 / (1 - 0.05) = 1.1 would look wrong
         return f"{gain:.2f}×"
     return f"{gain:.1f}×" if gain < 9.95 else f"{gain:,.0f}×"
 
@@ -165,7 +165,7 @@ def fmt_si(x: float | None, unit: str) -> str:
 
 
 def _signed(x: float | None, say: Callable[[float], str]) -> str:
-    """``say`` of the size of ``x``, behind its sign."""
+    """The sign of ``x``, then ``say`` of its absolute value."""
     if x is None or math.isnan(x):
         return ABSENT
     return f"{_MINUS}{say(-x)}" if x < 0 else say(x)
@@ -180,7 +180,7 @@ def _rounded(size: float) -> float:
 
 
 def _digits(size: float) -> str:
-    """Three significant digits, without an exponent where that can be read."""
+    """Three significant digits, without an exponent if that is readable."""
     if size == 0:
         return "0"
     if math.isinf(size):

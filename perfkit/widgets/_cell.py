@@ -1,4 +1,4 @@
-"""Which notebook cell is being executed, and in which execution."""
+"""Which notebook cell is being executed, and which execution it is."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Execution(NamedTuple):
     """One execution of one cell.
 
     Attributes:
-        cell: the same for every execution of the cell.
-        number: another one for each execution.
+        cell: the same for every execution of a cell.
+        number: different for each execution.
     """
 
     cell: str
@@ -19,13 +19,13 @@ class Execution(NamedTuple):
 
 
 def execution(caller_file: str) -> Execution | None:
-    """The execution that is going on; None outside of a kernel.
+    """The current execution; None outside a kernel.
 
-    The front end names the cell (JupyterLab, Notebook and VS Code do). Where it does not, the
-    cell is told by its text, which ipykernel makes a file name of.
+    JupyterLab, Notebook and VS Code give the cell an id. Otherwise its text identifies it, from
+    which ipykernel makes a file name.
 
     Args:
-        caller_file: the file name of the code that asks.
+        caller_file: the file name of the calling code.
     """
     ipython = sys.modules.get("IPython")
     shell: Any = None if ipython is None else ipython.get_ipython()

@@ -1,4 +1,4 @@
-"""What a widget needs to know of the place where it is shown."""
+"""What a widget needs to know about its front end."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _STATIC = Path(__file__).parent / "static"
 
 
 def has_front_end() -> bool:
-    """Whether this Python is a Jupyter kernel, to which a front end with widgets may be attached.
+    """Whether this Python is a Jupyter kernel, which may have a front end with widgets.
 
-    A script, a plain IPython shell and a worker process answer False. Nobody can know whether
-    a browser really looks: ``nbconvert --execute`` answers True and shows nothing live.
+    False in a script, a plain IPython shell and a worker process. Whether a browser is really
+    connected cannot be known: ``nbconvert --execute`` gives True and shows nothing live.
     """
     kernelbase = sys.modules.get("ipykernel.kernelbase")
     return kernelbase is not None and bool(kernelbase.Kernel.initialized())
@@ -25,7 +25,7 @@ def bundle(name: str) -> Path:
     """The path of a bundled browser file.
 
     Raises:
-        MissingError: the package runs from a checkout whose JavaScript was never bundled.
+        MissingError: the package runs from a checkout without bundled JavaScript.
     """
     path = _STATIC / name
     if not path.is_file():
@@ -39,10 +39,10 @@ def bundle(name: str) -> Path:
 def answer_on_own_shell(comm: Any) -> None:
     """Let clicks reach Python while a cell of this kernel is busy.
 
-    Front ends send them through a kernel subshell. ipykernel 7.4 routes them instead to the
-    shell that last published on the comm, so that a click waits for the cell; measured: 0 of 6
-    clicks arrived, with this change 6 of 6. Other versions have no such attribute and need none.
-    Nothing depends on it: without it a click is late, not lost.
+    Front ends send clicks through a kernel subshell. ipykernel 7.4 instead routes them to the shell
+    that last published on the comm, so that a click waits for the cell (measured: 0 of 6 clicks
+    arrived, with this change 6 of 6). Other versions do not have or need this attribute. Without
+    this, a click is late but not lost.
     """
     if hasattr(comm, "_reply_subshell_for"):
         comm._reply_subshell_for = lambda _data, default: default

@@ -1,4 +1,4 @@
-"""A bounded curve on the kernel's side: what a widget shows again after a page reload."""
+"""A bounded curve kept in the kernel, for a widget to restore after a page reload."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ CAPACITY = 4000  # rows kept; about twice the pixels of a wide plot, 80 KB for f
 
 
 class History:
-    """Rows of float32, the newest in full, the older ones folded.
+    """Rows of float32, the newest in full, older ones folded.
 
     Folding turns four neighbouring rows into two, the lowest and the highest of each column, so
     that a slow step never disappears from the picture. ``js/src/points.js`` does the same in the
-    browser; the rule must stay equal in both. Safe to use from several threads.
+    browser; keep the two in step. Thread-safe.
     """
 
     def __init__(self, width: int) -> None:
@@ -27,7 +27,7 @@ class History:
         self.folded = False
 
     def append(self, rows: NDArray[Any]) -> int:
-        """Add rows (k, width); returns how many there were before them."""
+        """Add rows of shape (k, width); return how many there were before."""
         with self._lock:
             first = self.total
             start = 0
@@ -44,7 +44,7 @@ class History:
     def _fold(self) -> None:
         half = CAPACITY // 8 * 4  # the older half, in whole groups of four
         groups = self._rows[:half].reshape(half // 4, 4, -1)
-        # fmin and fmax pass over NaN ("nothing measured") unless there is nothing else
+        # fmin and fmax ignore NaN ("not measured") unless there is nothing else
         low, high = np.fmin.reduce(groups, axis=1), np.fmax.reduce(groups, axis=1)
         low[:, 0], high[:, 0] = groups[:, 0, 0], groups[:, 2, 0]
         folded = np.stack([low, high], axis=1).reshape(half // 2, -1)
@@ -55,12 +55,12 @@ class History:
         self.folded = True
 
     def rows(self) -> NDArray[np.float32]:
-        """A copy of what is kept, (n, width)."""
+        """A copy of the kept rows, shape (n, width)."""
         with self._lock:
             return self._rows[: self._n].copy()
 
     def snapshot(self) -> dict[str, Any]:
-        """What the browser restores from: counts, and the columns one after the other."""
+        """What the browser restores from: counts, and the columns in sequence."""
         with self._lock:
             rows = self._rows[: self._n]
             return {

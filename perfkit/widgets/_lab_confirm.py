@@ -1,4 +1,4 @@
-"""Confirm: an interleaved A/B of two runs of a Lab, in a thread of its own."""
+"""Confirm: an interleaved A/B of two runs of a Lab, in its own thread."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from perfkit.experiment.process.result import RunResult
     from perfkit.experiment.settings import Setting
 
-# What Confirm may take: six blocks of a small workload fit, and slow steps get more time.
+# Time for Confirm: enough for six blocks of a small workload; slow steps get more.
 _SHORTEST_S, _LONGEST_S = 30.0, 120.0
 _BLOCKS = 6
-# A block starts both runs, warms them up, and measures four letters of at least this much.
+# A block starts both runs, warms them up, and measures four letters of at least this length.
 _WARM_UP_STEPS = 4
 _LETTER_S, _LETTER_STEPS = 0.25, 3
 
 
 def budget_s_of(base: RunResult, other: RunResult) -> float:
-    """How long a comparison of these two needs for an interval, as far as can be foreseen."""
+    """Estimated seconds that a comparison of these two needs for an interval."""
     steps_s = [(run.mean_ms or 0.0) / 1e3 for run in (base, other)]
     starts_s = sum(run.first_point_s or 0.0 for run in (base, other))
     letter_s = max(_LETTER_S, _LETTER_STEPS * max(steps_s))
@@ -33,19 +33,19 @@ def budget_s_of(base: RunResult, other: RunResult) -> float:
 
 
 def has_interval(answer: ABResult) -> bool:
-    """Whether there were enough blocks for the answer to say anything."""
+    """Whether there were enough blocks for an interval."""
     return answer.ratio.low > 0 and math.isfinite(answer.ratio.high)
 
 
 class Confirmation:
-    """One A/B, from its start to its answer.
+    """One A/B, from start to answer.
 
     Args:
-        packed: the workload, as the runs ran it.
-        base, other: the pinned run and the one that is compared with it.
-        budget_s: seconds to spend; None for what the two are likely to need.
-        say: takes a line of progress, from this thread.
-        ended: is called at the end, from this thread; see :attr:`answer` and :attr:`error`.
+        packed: the workload that the runs ran.
+        base, other: the pinned run and the one to compare with it.
+        budget_s: seconds to spend; None for an estimate of what the two need.
+        say: called with progress lines, from this thread.
+        ended: called at the end, from this thread; see :attr:`answer` and :attr:`error`.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class Confirmation:
         self._thread = threading.Thread(target=self._work, name="perfkit-lab-confirm", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End it within about a second, without an answer; waits for that."""
+        """Stop it without an answer and wait until it has stopped (about a second)."""
         self.stopped.set()
         self.wait()
 
     def wait(self) -> None:
-        """Until it has ended and has told so."""
+        """Wait until it has ended and ``ended`` was called."""
         if self._thread is not threading.current_thread():
             self._thread.join()
 

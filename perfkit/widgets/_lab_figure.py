@@ -1,4 +1,4 @@
-"""The picture of a Lab that stays where no browser code runs: saved notebooks, exports."""
+"""The static picture of a Lab, for saved notebooks and exports."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 _MIB = 2**20
 
-# the light theme's colours of js/src/widget.css
+# colours of the light theme in js/src/widget.css
 _STEP, _WAIT, _MEMORY = "#0b57d0", "#b8480a", "#00695c"
 
 
 class Curve:
-    """What the figure needs of one run: label and columns (s, ms, ms, MiB, quiet)."""
+    """What the figure needs from a run: label and columns (s, ms, ms, MiB, quiet)."""
 
     def __init__(self, label: str, rows: NDArray[np.float32]) -> None:
         self.label = label
@@ -25,7 +25,7 @@ class Curve:
 def png(title: str, curves: Sequence[Curve]) -> bytes:
     """Step time, data wait and memory of the last run, the pinned one dimmed behind it.
 
-    matplotlib's object interface: the user's own pyplot figures, style and backend stay alone.
+    Made without pyplot, so that the user's figures, style and backend are untouched.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -50,12 +50,12 @@ def png(title: str, curves: Sequence[Curve]) -> bytes:
                    label="memory" + name)  # fmt: skip
     steps = np.concatenate([curve.step_ms for curve in curves]) if curves else np.empty(0)
     if len(steps):
-        # as in the browser: the axis ends above almost all points
+        # as in the browser, the axis ends above almost all points
         usual, highest = np.nanpercentile(steps, 97), np.nanmax(steps)
         left.set_ylim(0, 1.6 * usual if highest > 3 * usual else 1.08 * highest)
     memory = np.concatenate([curve.memory_mib for curve in curves]) if curves else np.empty(0)
     highest_mib = np.nanmax(memory) if np.isfinite(memory).any() else 0.0
-    right.set_ylim(0, 1.15 * highest_mib or 1.0)  # the curve does not lie on the frame
+    right.set_ylim(0, 1.15 * highest_mib or 1.0)  # keeps the curve off the frame
     left.set(title=title, xlabel="seconds of training", ylabel="ms")
     right.set_ylabel("MiB")
     for axes in (left, right):

@@ -1,8 +1,7 @@
-"""The Lab's runs in words: the same figures for the browser, plain text and Markdown.
+"""The Lab's runs as text: the same figures for the browser, plain text and Markdown.
 
-All of it refers to one run, the pinned one: settings, speed, picture. Two runs one after the
-other are not a comparison, so their ratio is called unconfirmed until an interleaved A/B of the
-two has answered.
+Settings, speeds and picture all refer to the pinned run. Two runs one after the other are not a
+comparison, so their ratio is unconfirmed until an interleaved A/B of the two.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Cell = dict[str, str]
 Kind = Literal["confirmed", "unconfirmed", "same settings"]
 
 _SPARK_POINTS = 48
-#: What an unconfirmed ratio is worth.
+#: The caveat of an unconfirmed ratio.
 UNCONFIRMED = (
     "unconfirmed: the runs took place one after the other, so the machine may have changed between "
     "them; Confirm runs both in turns"
@@ -47,10 +46,10 @@ class Speed:
     """How many times as fast as the pinned run a run is.
 
     Attributes:
-        kind: where the ratio comes from: an interleaved A/B of both (``confirmed``) or two runs
+        kind: where the ratio comes from: an interleaved A/B of both (``confirmed``), or two runs
             one after the other.
-        n_blocks: how many blocks of the A/B it rests on.
-        sentence: the A/B's own words.
+        n_blocks: number of blocks of the A/B.
+        sentence: the A/B's sentence.
     """
 
     ratio: Ratio
@@ -61,11 +60,11 @@ class Speed:
 
 @dataclass(frozen=True)
 class Board:
-    """The runs, which of them is pinned, and what Confirm has answered so far.
+    """The runs, the pinned one, and the answers of Confirm so far.
 
     Attributes:
-        pinned: the run that somebody pinned; None for the first that was measured.
-        answers: of Confirm, by (pinned run, other run).
+        pinned: the pinned run; None for the first measured one.
+        answers: (pinned run, other run) → Confirm's answer.
     """
 
     runs: Sequence[RunResult]
@@ -80,14 +79,14 @@ class Board:
         return next(iter(chosen or measured), None)
 
     def speed(self, run: RunResult) -> Speed | None:
-        """Against the pinned run; None for itself, and where there is nothing to compare."""
+        """Speed relative to the pinned run; None for that run, or with nothing to compare."""
         base = self.base
         if base is None or run.run_id == base.run_id or not is_measured(run):
             return None
         answer = self.answer(base, run)
         if answer is not None:
             found = answer.ratio
-            if (base.run_id, run.run_id) not in self.answers:  # asked the other way round
+            if (base.run_id, run.run_id) not in self.answers:  # confirmed the other way round
                 ends = (_inverse(found.high), _inverse(found.low))
                 found = Ratio(1 / found.ratio, *ends, found.per)
             return Speed(found, "confirmed", len(answer.blocks), answer.sentence)
@@ -95,12 +94,12 @@ class Board:
         return Speed(ratio(base, run), "same settings" if same else "unconfirmed")
 
     def answer(self, one: RunResult, other: RunResult) -> ABResult | None:
-        """What Confirm said of the two, in either order."""
+        """Confirm's answer for the two, in either order."""
         there, back = (one.run_id, other.run_id), (other.run_id, one.run_id)
         return self.answers.get(there) or self.answers.get(back)
 
     def settings(self, run: RunResult) -> str:
-        """What is different from the pinned run; all values where the run is that run."""
+        """The differences from the pinned run; for that run itself, all values."""
         base = self.base or self.runs[0]
         if run.run_id == base.run_id:
             return all_values(run.values) or "no settings"
@@ -108,7 +107,7 @@ class Board:
 
 
 def is_measured(run: RunResult) -> bool:
-    """Whether it has steps that count."""
+    """Whether it has counted steps."""
     return run.step is not None and bool(run.counted.any())
 
 
@@ -117,7 +116,7 @@ def _inverse(x: float) -> float:
 
 
 def words(value: Any) -> str:
-    """A setting's value as a person says it: ``on``, ``off``, ``4``."""
+    """A setting's value in words: ``on``, ``off``, ``4``."""
     if value is True:
         return "on"
     if value is False:
@@ -126,7 +125,7 @@ def words(value: Any) -> str:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """``num_workers 0 → 2, fused off → on``; empty where nothing differs."""
+    """``num_workers 0 → 2, fused off → on``; empty if nothing differs."""
     return ", ".join(
         f"{name} {words(before[name])} → {words(value)}"
         for name, value in after.items()
@@ -140,7 +139,7 @@ def all_values(values: Mapping[str, Any]) -> str:
 
 
 def verdict(board: Board, run: RunResult) -> str:
-    """The run against the pinned one, for the state line; empty where there is nothing to say."""
+    """The run against the pinned one, for the state line; empty if there is nothing to say."""
     speed = board.speed(run)
     if speed is None or board.base is None:
         return ""
@@ -192,7 +191,7 @@ def _cell(text: str, detail: str = "", title: str = "") -> Cell:
 
 
 def _notes(board: Board, run: RunResult) -> list[str]:
-    """What makes the figures doubtful; of a confirmed speed, too."""
+    """Reasons to doubt the figures, including a confirmed speed."""
     answer = None if board.base is None else board.answer(board.base, run)
     return [
         *run.warnings,
@@ -238,7 +237,7 @@ def _ratio_cell(board: Board, run: RunResult) -> dict[str, Any]:
 
 
 def _spark(run: RunResult) -> list[float]:
-    """The step time over the run, as few numbers: medians of neighbouring steps."""
+    """The step time over the run in a few numbers: medians of neighbouring steps."""
     if not len(run.step_ms):
         return []
     parts = np.array_split(run.step_ms, min(_SPARK_POINTS, len(run.step_ms)))
@@ -246,7 +245,7 @@ def _spark(run: RunResult) -> list[float]:
 
 
 def _medians(run: RunResult) -> dict[str, float | None]:
-    """Of the steps that count: what the plot's legend says of a run that has ended."""
+    """Medians of the counted steps, for the plot's legend after a run has ended."""
     if not is_measured(run):
         return {"step": None, "wait": None, "memory": None}
     counted = run.counted
@@ -339,7 +338,7 @@ def plain_table(board: Board) -> str:
     """The runs as aligned text."""
     if not board.runs:
         return "no run yet"
-    # settings go below the figures: beside them they would be cut off
+    # settings go below the figures, because beside them they would be cut off
     rows = _plain_rows(board)
     header = (_HEADER[0], *_HEADER[2:])
     body = table(

@@ -1,4 +1,4 @@
-"""A live plot of a loop that runs in the kernel: cheap to feed, cheap to look at."""
+"""A live plot of a loop that runs in the kernel, cheap to update and to show."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from perfkit.widgets._history import History, planar
 
 __all__ = ["LivePlot", "Series"]
 
-_MAX_SERIES = 5  # as many as there are colours and dashes that can be told apart
+_MAX_SERIES = 5  # the number of distinguishable colours and dashes
 
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: what its values are called, in which unit, and on which axis they belong."""
+    """One curve: name, unit and axis of its values."""
 
     name: str
     unit: str
@@ -34,13 +34,13 @@ class Series:
 class LivePlot(anywidget.AnyWidget):
     """Curves that grow while a loop runs.
 
-    ``push`` sends one small binary message and keeps a bounded copy, from which the plot comes
-    back after a page reload. Call it at most ten times a second, twice where no core is free:
-    the browser draws on the same machine as the training. Outside a kernel nothing is sent and
-    nothing fails.
+    ``push`` sends one small binary message and keeps a bounded copy, from which the plot is
+    restored after a page reload. Call it at most ten times a second, or twice if no core is free,
+    because the browser draws on the same machine. Outside a kernel nothing is sent and nothing
+    fails.
 
     Raises:
-        UsageError: no series, more than five, or two of the same name.
+        UsageError: there are no series, more than five, or two of the same name.
     """
 
     _esm = bundle("live_plot.js")
@@ -51,7 +51,7 @@ class LivePlot(anywidget.AnyWidget):
     x_label = traitlets.Unicode("step").tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
     problem = traitlets.Unicode().tag(sync=True)
-    # made when somebody asks for the state (a page that opens or is saved), not at each push
+    # computed when the state is requested (a page is opened or saved), not at each push
     history = traitlets.Dict().tag(sync=True, to_json=lambda _value, plot: plot._kept.snapshot())
 
     def __init__(
@@ -84,7 +84,7 @@ class LivePlot(anywidget.AnyWidget):
         """Add points: ``x`` (k,) and ``values`` (k, number of series); NaN means "not measured".
 
         Raises:
-            UsageError: the shapes do not fit the series.
+            UsageError: the shapes do not match the series.
         """
         xs = np.atleast_1d(np.asarray(x, np.float32))
         ys = np.asarray(values, np.float32)
@@ -106,16 +106,16 @@ class LivePlot(anywidget.AnyWidget):
             self.set_status("", self._share(float(xs[-1])))
 
     def set_status(self, text: str, progress: float | None = None) -> None:
-        """The line beside the title, and the progress bar (0 to 1; None hides it)."""
+        """Set the line beside the title, and the progress bar (0 to 1; None hides it)."""
         self._show(text, progress, "running")
 
     def finish(self, text: str) -> None:
-        """The loop is over: the last words, and the whole curve for a page that is saved now."""
+        """End the plot: show the final text, and send the whole curve in case the page is saved."""
         self._show(text, None, "done")
         self.send_state("history")
 
     def fail(self, text: str) -> None:
-        """Show an error of Python's side under the plot, where the reader looks."""
+        """Show a Python error under the plot, where the reader looks."""
         self.problem = text
 
     def _show(self, text: str, progress: float | None, state: str) -> None:

@@ -87,7 +87,7 @@ class Timeline(anywidget.AnyWidget):
         self._trace = trace
         self._n = len(trace)
         self._levels = Levels(trace)
-        self._lock = threading.Lock()  # a click may come on a subshell's thread
+        self._lock = threading.Lock()  # a click may arrive on a subshell's thread
         self._found: tuple[str, Any] = ("", np.zeros(0, np.int64))
         self._strip: Strip | None = None
         self._name = printable(os.path.basename(trace.source) or "trace", 80)  # noqa: PTH119
@@ -175,7 +175,7 @@ class Timeline(anywidget.AnyWidget):
     def _on_message(self, _widget: Any, content: Any, _buffers: Any) -> None:
         try:
             answer = self._answer(content) if isinstance(content, Mapping) else None
-        except Exception as error:  # shown under the widget: a traceback in the log helps nobody
+        except Exception as error:  # shown under the widget, not hidden in a log
             self.problem = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
             return
         if answer is not None:
@@ -209,7 +209,7 @@ class Timeline(anywidget.AnyWidget):
         if not len(rows):
             return {"text": text, "count": 0, "index": 0, "details": None}
         index = content.get("index")
-        if index is None:  # a new search: the first one at or after what is looked at
+        if index is None:  # a new search: the first match at or after the current view
             at = _ns(content.get("from"), self._levels.span_ns)
             index = int(np.searchsorted(self._trace.start_ns[rows], at, side="left"))
         index = int(index) % len(rows)
@@ -316,7 +316,7 @@ def _trace_of(source: object) -> Trace:
 
 
 def _ns(value: Any, span_ns: int) -> int:
-    """µs as the browser sends them, in ns and not far outside the trace."""
+    """µs from the browser as ns, limited to the trace and its surroundings."""
     try:
         number = float(value) * 1e3
     except (TypeError, ValueError):
@@ -327,10 +327,10 @@ def _ns(value: Any, span_ns: int) -> int:
 
 
 def _pack(levels: Levels, boxes: Boxes, start_ns: int, end_ns: int) -> tuple[dict[str, Any], bytes]:
-    """Boxes as columns one after the other; ``boxes.js`` reads them in the same order.
+    """Boxes as consecutive columns; ``boxes.js`` reads them in the same order.
 
-    Times are float32 µs after ``start``: a viewport is some thousand pixels wide, so that a
-    float32 is far finer than a pixel. 22 bytes a box.
+    Times are float32 µs after ``start``: a viewport is a few thousand pixels wide, so a float32 is
+    far finer than a pixel. 22 bytes per box.
     """
     trace = levels.trace
     ids, local = np.unique(trace.name_id[boxes.event], return_inverse=True)

@@ -27,7 +27,7 @@ from perfkit.widgets._frontend import has_front_end
 
 __all__ = ["watch"]
 
-# A line every so often where the output is a file: enough to see life, not enough to fill a log.
+# Interval of lines if the output is a file: enough to show progress without filling a log.
 _LOG_EVERY_S = 10.0
 _TERMINAL_EVERY_S = 0.5
 
@@ -116,7 +116,7 @@ def _observer(*, in_kernel: bool, live: bool | None) -> tuple[Observer | None, s
 
 
 def _affordable_hz(wanted: float | None) -> float:
-    """The update rate: at most 2 Hz where the browser would compete with torch for a core.
+    """The update rate: at most 2 Hz if the browser would compete with torch for a core.
 
     Measured with two torch threads on two cores: 10 Hz cost 12 % of the step, 2 Hz 1.8 %; with a
     core to spare 10 Hz cost 0.6 %.
@@ -129,9 +129,9 @@ def _affordable_hz(wanted: float | None) -> float:
 
 
 class _Cell:
-    """What belongs to the notebook cell that runs: its watched run, its pictures to be drawn.
+    """State of the running notebook cell: its watched run, and the pictures to draw.
 
-    Everything is let go when the cell ends.
+    Everything is released when the cell ends.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Cell:
         self._hooked: Any = None
 
     def same_run(self, loader: Any, total: int | None, name: str | None) -> WatchedRun | None:
-        """The run of this cell over the very same loader, if it is not being looped over."""
+        """This cell's run over the same loader, if no loop over it is active."""
         if self._run is None:
             return None
         run, its_total, its_name = self._run
@@ -152,7 +152,7 @@ class _Cell:
             self._run = (run, total, name)
 
     def draw_at_end(self, plot: _Plot) -> bool:
-        """Whether there is a cell whose end can be waited for."""
+        """Whether there is a cell whose end can be awaited."""
         if not self._hook():
             return False
         if plot not in self._plots:
@@ -171,13 +171,13 @@ class _Cell:
         return True
 
     def _over(self, result: Any) -> None:
-        """The cell has ended, also by an exception or an interrupt."""
+        """Called when the cell has ended, also by an exception or an interrupt."""
         if self._run is not None:  # a trainer that counts batches keeps the iterator
             self._run[0].settle()
         shell, self._hooked = self._hooked, None
         plots, self._plots = self._plots, []
         self._run = None
-        with contextlib.suppress(ValueError):  # somebody has taken our callback away already
+        with contextlib.suppress(ValueError):  # someone has already removed our callback
             shell.events.unregister("post_run_cell", self._over)
         for plot in plots:
             plot.draw()
@@ -187,15 +187,15 @@ _CELL = _Cell()
 
 
 class _Plot:
-    """The live plot while the cell runs; then, in its place, what stays: verdict, table, picture.
+    """The live plot while the cell runs, replaced at its end by verdict, table and picture.
 
-    The picture is drawn once, when the cell ends: nobody knows which epoch is the last, and
-    drawing takes longer than a step. It takes the plot's place because a saved notebook shows no
-    widget, and verdict and curve should not appear twice.
+    The picture is drawn once, when the cell ends, because it is unknown which epoch is the last,
+    and drawing takes longer than a step. It replaces the plot because a saved notebook shows no
+    widgets, and verdict and curve should not appear twice.
     """
 
     def __init__(self) -> None:
-        # here, not at the top: scripts and servers need no widgets
+        # here, not at the top, because scripts and servers need no widgets
         from perfkit.widgets.live_plot import LivePlot, Series
 
         self._make = LivePlot
@@ -251,13 +251,13 @@ def _cell_number() -> object:
 
 
 class _Line:
-    """One progress line on standard error: rewritten in a terminal, now and then elsewhere."""
+    """A progress line on standard error: rewritten in a terminal, printed at times elsewhere."""
 
     def __init__(self) -> None:
         self._told_s = 0.0
         self._width = 0
         self._name = ""
-        self._ended_at = 0, 0  # epochs and steps that the last line has told
+        self._ended_at = 0, 0  # epochs and steps in the last line
 
     def begin(self, run: WatchedRun) -> None:
         self._name = run.name
@@ -280,7 +280,7 @@ class _Line:
     def end(self, summary: RunSummary) -> None:
         so_far = summary.n_epochs, summary.n_steps
         if so_far == self._ended_at:
-            return  # somebody looked at a batch: nothing has ended
+            return  # only a look at a batch: nothing has ended
         self._ended_at = so_far
         back = "\r" + " " * self._width + "\r" if self._width else ""
         self._width = 0
@@ -315,7 +315,7 @@ def _facts(update: Update) -> Iterator[str]:
 
 
 def fmt_seconds(duration_s: float) -> str:
-    """``01:23``, or ``2:01:23`` from an hour on."""
+    """``01:23``, or ``2:01:23`` from one hour up."""
     minutes, seconds = divmod(round(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
@@ -333,7 +333,7 @@ def _is_terminal() -> bool:
 
 
 def _write(text: str) -> None:
-    # a progress line must not end a training run: standard error may be gone
+    # a progress line must not end a training run if standard error is closed
     with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(text)
         sys.stderr.flush()
