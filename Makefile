@@ -1,9 +1,9 @@
-# Everything runs from .venv, which the first target that needs it makes.
-#   PYTHON=python3.12   which Python makes .venv (3.11 or newer)
-#   PORT=8899           where `make lab` listens
-#   LESSONS="00 06"     which lessons `make tour` runs
-# pip takes its own settings from the environment (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL …): that is
-# how to get torch for the CPU only, or for another CUDA.
+# Everything runs from .venv, which is created by the first target that needs it.
+#   PYTHON=python3.12   the Python for .venv (3.11 or newer)
+#   PORT=8899           the port of `make lab`
+#   LESSONS="00 06"     the lessons of `make tour`
+# pip reads its settings from the environment (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL …). Use them to
+# get torch for the CPU only, or for another CUDA version.
 
 PYTHON ?= python3
 PORT ?=
@@ -16,7 +16,7 @@ STAMP := $(VENV)/.installed
 # exact: the stubs of tests/played_cuda are written for this torch
 CUDA_WHEELS := torch==2.13.0 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cupti==13.0.*' 'nvidia-cuda-crt==13.0.*' nvidia-ml-py
 JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
-# Each takes the path of its JSON file; what begins with _ serves the others.
+# Each takes the path of its JSON file; files that begin with _ are helpers.
 BENCHES := $(filter-out tests/bench/_%,$(sort $(wildcard tests/bench/*.py)))
 CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
@@ -54,8 +54,8 @@ test-cuda: $(CUDA)/.installed  ## the tests that need CUDA, on a played GPU (tes
 	$(CUDA)/bin/python tests/played_cuda/build.py
 	$(CUDA)/bin/pytest -m gpu tests
 
-# The CUDA wheel of torch without the 2.7 GB of libraries that it asks for: stubs stand in for them.
-# Settings of pip that point at a CPU build would fetch the wrong wheel, so they are left out.
+# The CUDA wheel of torch without its 2.7 GB of required libraries, which the stubs replace.
+# pip settings for a CPU build would fetch the wrong wheel, so they are unset.
 $(CUDA)/.installed: $(STAMP) Makefile
 	@test -x $(CUDA)/bin/python || $(PYTHON) -m venv $(CUDA)
 	@echo "Installing into $(CUDA); the first time this fetches 0.5 GB"

