@@ -448,18 +448,29 @@ def account(
     model: nn.Module | Iterable[nn.Module] | None = None,
     optimizer: Optimizer | Iterable[Optimizer] | None = None,
 ) -> MemoryAccount:
-    """Run ``step()`` once and say what it did to memory.
+    """Run ``step()`` once and account for its memory, by category, module and source line.
 
-    The first step of a training run differs from the others: it makes the optimizer's state and
-    the gradients. Run one before this if the steady state is wanted.
+    The first step of a training run differs from the others, because it creates the gradients and
+    the optimizer's state. For the steady state, run one step before.
 
     Args:
         step: a function without arguments.
-        model: the model or models. Naming them is optional: all that are alive are found.
-        optimizer: the optimizer or optimizers; optional likewise.
+        model: the model or models; by default all that are alive.
+        optimizer: the optimizer or optimizers; by default all that are alive.
+
+    Returns:
+        A :class:`MemoryAccount`, with figures in bytes: ``peak_bytes``, ``left_behind_bytes``,
+        ``at_peak_bytes`` by category, ``by_module``. Print it for the tables.
 
     Raises:
-        UsageError: an argument is not what it should be. What ``step`` raises comes through.
+        UsageError: an argument has the wrong type. What ``step`` raises propagates.
+
+    Example::
+
+        >>> model = torch.nn.Linear(1024, 1024)
+        >>> found = perfkit.account(lambda: model(torch.rand(64, 1024)).sum().backward())
+        >>> print(found)
+        >>> found.peak_bytes
     """
     if not callable(step):
         raise UsageError(f"step is a {type(step).__name__}; give a function without arguments")

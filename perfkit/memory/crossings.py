@@ -110,18 +110,31 @@ class Crossings(Shown):
 def crossings(step: Callable[[], object]) -> Crossings:
     """Call ``step`` once and count what it copies between the host and a device.
 
-    Without a GPU, let the step use ``torch.device("meta")`` as its device. Nothing is computed
-    there; a copy back from it, which torch refuses, yields zeros here and is counted.
+    Without a GPU, use ``torch.device("meta")`` as the step's device. Nothing is computed there; a
+    copy back to the host, which torch would refuse, returns zeros here and is counted.
 
     A copy that also changes the dtype is converted on the host, unless it is non-blocking: then on
     the device. So to the device a blocking copy sends the *new* dtype's size, and to the host a
-    non-blocking one does; what is broadcast crosses at its full size (``copy_kernel_cuda`` in
+    non-blocking one does; a broadcast tensor crosses at its full size (``copy_kernel_cuda`` in
     torch's ``aten/src/ATen/native/cuda/Copy.cu``). Lists that ``torch.tensor(…, device=…)`` or
-    ``x.new_tensor(…)`` turn into tensors cross as tensors do, and so do the positions of an index
-    that is a list, an array or a tensor on the host, as int64.
+    ``x.new_tensor(…)`` turn into tensors cross like tensors. An index that is a list, an array or a
+    tensor on the host crosses as int64 positions.
+
+    Args:
+        step: a function without arguments; its result is discarded.
+
+    Returns:
+        A :class:`Crossings`: ``to_device_bytes``, ``to_host_bytes``, numbers of copies, and
+        ``lines``, one entry per source line and direction.
 
     Raises:
         UsageError: ``step`` cannot be called without arguments.
+
+    Example::
+
+        >>> device = torch.device("meta")
+        >>> found = perfkit.crossings(lambda: torch.rand(64, 1024).to(device))
+        >>> found.to_device_bytes
     """
     if not callable(step):
         raise UsageError(f"crossings needs a function to call, not a {type(step).__name__}")

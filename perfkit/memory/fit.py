@@ -155,31 +155,42 @@ def will_it_fit(
 ) -> Fit:
     """Predict the peak of a training step, and the largest batch on each size of GPU.
 
-    The step runs twice on fake CPU tensors, which have shapes and no memory: no GPU is needed,
-    the model is not touched, and nothing is allocated. The workspaces that operators need are in
-    the margin. Other batch sizes follow from the allocations at two sizes, and one more run at the
-    largest checks that.
+    The step runs twice on fake CPU tensors, which have shapes but no memory: it needs no GPU, does
+    not touch the model, and allocates nothing. A margin covers the operators' workspaces. Other
+    batch sizes follow from the allocations at two sizes; one more run at the largest checks that.
 
     Args:
-        model: the model, or a function that makes it (for one too large for this machine).
-        make_batch: ``make_batch(n)`` gives a batch of ``n`` samples: a tensor, a tuple
-            ``(input, target, …)`` or a dict of keyword arguments. It is called for ``batch`` and
-            half of it; where those differ evenly, larger ones are never asked for. Without a
-            parameter it gives the one batch that is wanted.
+        model: the model, or a function that creates it (for a model too large for this machine).
+        make_batch: ``make_batch(n)`` returns a batch of ``n`` samples: a tensor, a tuple ``(input,
+            target, …)`` or a dict of keyword arguments. It is called for ``batch`` and half of it,
+            and not for larger ones if those two scale evenly. Without a parameter, it returns a
+            batch of size ``batch``.
         batch: the batch size to predict in detail.
         optimizer: a class of ``torch.optim`` or its name, a function from parameters to an
-            optimizer, an optimizer whose class, groups and settings to take, or None for none.
-            Not LBFGS, whose step runs the model as often as the loss demands.
+            optimizer, an existing optimizer as a template, or None. Not LBFGS, whose number of
+            model runs per step depends on the loss.
         loss: ``loss(output, target, …)``; by default the output's ``.loss``, the output itself
             if it is one number, or its sum.
         precision: ``float32``; ``amp`` (bfloat16 autocast); ``bfloat16`` (model and batch).
-        checkpointing: modules that recompute their forward: True (the blocks of ModuleLists
+        checkpointing: modules that recompute their forward pass: True (the blocks of ModuleLists
             and Sequentials), paths such as ``"encoder.3"``, or classes.
-        gpus_gb: sizes of GPUs, in 10^9 bytes.
+        gpus_gb: GPU memory sizes, in 10^9 bytes.
+
+    Returns:
+        A :class:`Fit`: ``peak_bytes``, ``margin_bytes``, and per GPU size whether the batch fits
+        and the largest batch. Print it for the tables.
 
     Raises:
-        UsageError: an argument is not what it should be, or the step depends on the values of
-            tensors. What the model or ``make_batch`` raises comes through.
+        UsageError: an argument is invalid, or the step depends on the values of tensors. What the
+            model or ``make_batch`` raises propagates.
+
+    Example::
+
+        >>> def make_batch(n):
+        ...     return torch.rand(n, 512), torch.rand(n, 512)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.Linear(2048, 512))
+        >>> loss = torch.nn.functional.mse_loss
+        >>> print(perfkit.will_it_fit(model, make_batch, batch=64, loss=loss))
     """
     from perfkit.memory.fake_step import FakeTraining
 

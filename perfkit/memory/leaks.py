@@ -142,22 +142,30 @@ class LeakReport(Shown):
 
 
 def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
-    """Run ``step()`` several times and report what grows per step, and what holds it.
+    """Run ``step()`` several times and report what memory grows per step, and what holds it.
 
-    Three steps warm up, ``n`` are counted. Memory made by one source line is called a leak if
-    ever more of it stays: from ever more steps, or of ever larger size. A store that is bounded
-    but not yet full after ``n`` steps looks the same.
+    Three steps warm up, then ``n`` are counted. Memory from a source line is a leak if more and
+    more of it stays: from more steps, or of larger size. A bounded buffer that is not yet full
+    after ``n`` steps looks the same.
 
-    Beside tensors, the nodes of autograd graphs are counted (``total = total + loss`` keeps all of
-    them), and the heap and the resident memory of the process are read.
+    Besides tensors, it counts the nodes of autograd graphs (``total = total + loss`` keeps all of
+    them), and reads the heap and the resident memory of the process.
 
     Args:
-        step: a function without arguments; what it returns is dropped.
-        n: steps to count, at least 8.
+        step: a function without arguments; its result is discarded.
+        n: number of steps to count, at least 8.
+
+    Returns:
+        A :class:`LeakReport`: the growing lines with bytes per step and what holds them. Print it.
 
     Raises:
-        UsageError: ``step`` is no function, or ``n`` too small. What ``step`` raises comes
-            through.
+        UsageError: ``step`` is not a function, or ``n`` is too small. What ``step`` raises
+            propagates.
+
+    Example::
+
+        >>> losses, model = [], torch.nn.Linear(256, 256)
+        >>> print(perfkit.find_leaks(lambda: losses.append(model(torch.rand(64, 256)).sum())))
     """
     from perfkit.memory.graphs import GraphSize
     from perfkit.memory.resident import heap_bytes, resident_bytes

@@ -120,21 +120,30 @@ class Syncs(list[Sync], Shown):
 def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None) -> Syncs:
     """Run ``step()`` once and list the lines that would make the host wait for a GPU.
 
-    The step runs for real, on CPU tensors: it trains as it would without, at a few times the
-    cost. Only values count that depend on the model's parameters, buffers or inputs. What a
-    data loader does, or what stays on the host before ``.to(device)``, does not.
+    The step really runs, on CPU tensors: it trains as usual, but takes a few times as long. Only
+    values that depend on the model's parameters, buffers or inputs count. The data loader's work,
+    and everything before ``.to(device)``, does not.
 
     On a machine with a GPU, with a step that uses it, this is still the prediction;
     :func:`perfkit.synclint.reality.check_syncs` compares it with what happened.
 
     Args:
         step: one training step, without arguments: forward, backward, optimizer.
-        model: whose tensors are on the device. By default all modules that run, and all
-            tensors that have a gradient.
+        model: the model whose tensors would be on the device. By default all modules that run,
+            and all tensors that have a gradient.
+
+    Returns:
+        A list of :class:`Sync`: each a line with what waits, why, and how to avoid it. Print it
+        for the report.
 
     Raises:
-        UsageError: within another ``find_syncs`` or ``no_syncs``.
+        UsageError: it is called within another ``find_syncs`` or ``no_syncs``.
         Exception: whatever ``step`` raises, unchanged.
+
+    Example::
+
+        >>> model = torch.nn.Linear(8, 1)
+        >>> print(perfkit.find_syncs(lambda: model(torch.rand(4, 8)).sum().item()))
     """
     from perfkit.synclint.watch import Watch
 

@@ -23,17 +23,17 @@ class no_syncs(ContextDecorator):  # noqa: N801 - read as a statement: `with no_
             with perfkit.no_syncs():
                 train_step(model, batch)
 
-    Also a decorator. What counts is described at :func:`perfkit.find_syncs`.
+    It is also a decorator. :func:`perfkit.find_syncs` describes what counts.
 
     Args:
-        model: whose tensors are on the device; found by itself if not given.
-        copies: whether blocking copies to the device count. With False only waits for what the
-            GPU computes do, for a block that also moves its batch.
+        model: the model whose tensors would be on the device; found automatically if not given.
+        copies: whether blocking copies to the device count. With False only waits for the GPU's
+            computations count, for a block that also moves its batch.
 
     Raises:
-        SyncFoundError: an ``AssertionError`` with the lines and what to write instead, at the
-            end of the block. If the block itself raises, only that is raised.
-        UsageError: within another ``no_syncs`` or ``find_syncs``.
+        SyncFoundError: at the end of the block; an ``AssertionError`` with the lines and what to
+            write instead. If the block itself raises, only that is raised.
+        UsageError: it is used within another ``no_syncs`` or ``find_syncs``.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, *, copies: bool = True) -> None:

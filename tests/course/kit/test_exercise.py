@@ -66,7 +66,7 @@ def test_an_answer_that_exits_or_whose_error_has_no_words_is_told() -> None:
         raise WordlessError
 
     exercise = _exercise()
-    for answer, words in ((leaves, "SystemExit: 2 ("), (wordless, "WordlessError: (its words")):
+    for answer, words in ((leaves, "SystemExit: 2 ("), (wordless, "WordlessError: (no message")):
         for message in (exercise.check(answer), exercise.show(answer)):
             assert repr(message).startswith(f"Your function stopped with an error\n{words}")
 
