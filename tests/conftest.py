@@ -1,4 +1,4 @@
-"""How tests are run, and what each must leave behind: nothing."""
+"""How tests run, and a check that each leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import pytest
 from hypothesis import settings
 from tiers import Tiers
 
-# how long an example takes depends on what else the machine does
+# the time of an example depends on the machine's load
 settings.register_profile("perfkit", deadline=None)
 settings.load_profile("perfkit")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What tests and the lessons that they run keep of a reader goes into a folder of its own.
+    """Reader data of tests and their lessons goes to a separate folder.
 
-    A shell that starts the tests in the background has them ignore Ctrl-C, and every process that
-    they start as well; tests of Ctrl-C need it.
+    A shell that starts the tests in the background makes them and their child processes ignore
+    Ctrl-C, which tests of Ctrl-C need.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _torch_state() -> dict[str, int]:
-    """Counts of everything that perfkit may switch on in torch and must switch off again."""
+    """Counts of everything that perfkit may enable in torch and must disable again."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "optim"):
         return {}

@@ -1,4 +1,4 @@
-"""`import perfkit` and `%load_ext perfkit` stay cheap, and these tests can tell."""
+"""`import perfkit` and `%load_ext perfkit` stay cheap, and these tests can fail."""
 
 from __future__ import annotations
 

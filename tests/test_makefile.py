@@ -1,4 +1,4 @@
-"""What `make` says before it fetches anything."""
+"""What `make` says before it downloads anything."""
 
 from __future__ import annotations
 

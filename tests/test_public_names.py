@@ -10,10 +10,10 @@ import pytest
 
 import perfkit
 
-# Their help is that of a class without arguments, or of IPython's own hooks.
+# A class without arguments, a string, and IPython's hooks.
 _PLAIN = {"PerfkitError", "__version__", "load_ipython_extension", "unload_ipython_extension"}
 _DOCUMENTED = sorted(set(perfkit.__all__) - _PLAIN)
-# Examples that take less than a second or so; the others measure for the seconds they are given.
+# Examples that take about a second; the others measure for their budget.
 _QUICK = ["account", "crossings", "find_leaks", "find_syncs", "same_result", "setting", "watch"]
 
 

@@ -1,4 +1,4 @@
-"""Rules beyond the first: each fires where it must, and stays silent on what is close to it."""
+"""More rules: each fires when it must, and stays silent on similar cases."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _finding(sim: Simulated, rule: str, **known: Any) -> Finding:
 
 
 def _busy_gpu(kernel: str = "sgemm", **kernel_args: Any) -> Simulated:
-    """A device that computes nearly all of the time."""
+    """A device that computes nearly all the time."""
     sim = gpu_training(4, n_kernels=30, every=96)
     for event in sim.events:
         if event["cat"] == "kernel":
@@ -360,7 +360,7 @@ def test_breaks_in_the_graph() -> None:
     assert "graph-breaks" not in _rules(_compiled(between=1_500, regions=1))
 
 
-# --- what does not belong into a step ------------------------------------------------------
+# --- what does not belong in a step --------------------------------------------------------
 
 
 def _with_validation(dur: float, *, sequence: int | None = None) -> Simulated:

@@ -1,4 +1,4 @@
-"""A callable or a recording becomes a Profile that can be shown, tabled and saved."""
+"""A callable or a recording becomes a Profile that can be shown, tabulated and saved."""
 
 from __future__ import annotations
 

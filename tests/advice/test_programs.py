@@ -1,4 +1,4 @@
-"""Real programs on this machine, and what the rules say of them."""
+"""Real programs on this machine, and what the rules say about them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def _rules(profile: Profile) -> set[str]:
 def _by_order(profile: Profile) -> Profile:
     """The same events in the same order and nesting, 5 µs from each begin or end to the next.
 
-    What a rule then says rests on what the program did and how often, not on this machine's clock
-    or its other load.
+    A rule's verdict then depends on what the program did and how often, not on this machine's clock
+    or load.
     """
     trace = profile.trace
     moments = np.unique(np.r_[trace.start_ns, trace.end_ns])

@@ -1,4 +1,4 @@
-"""Every rule fires where it must, and stays silent on what is close to it."""
+"""Every rule fires when it must, and stays silent on similar cases."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_workers_are_not_advised_for_short_waits() -> None:
     assert _rules(cpu_training(6, wait=56, loader=SINGLE)) == set()  # 6 %
     long = {"forward": 30_000.0, "backward": 50_000.0}
     assert _rules(cpu_training(6, wait=5_500, loader=SINGLE, **long)) == set()  # 6 %, 5 ms
-    # half of a step, but no longer than a worker needs to hand a batch over
+    # half of a step, but no longer than a worker needs to hand over a batch
     short = {"forward": 100.0, "backward": 100.0}
     assert _rules(cpu_training(6, wait=250, loader=SINGLE, **short)) == set()
 
@@ -226,7 +226,7 @@ def test_few_samples_name_no_line() -> None:
 
 
 def _sampled(sim: Simulated, inside: dict[str, int], outside: dict[str, int]) -> Diagnosis:
-    """Lines by their text, each seen so often in the time outside of torch, and elsewhere."""
+    """Lines by their text, with how often each was seen outside torch and elsewhere."""
     trace = load(sim.json())
     steps = find_steps(trace)
     gaps = Case(trace, steps, breakdown(trace, steps)).outside_of_torch
@@ -664,7 +664,7 @@ def test_a_bound_has_no_more_digits_than_it_can_carry() -> None:
 
 
 def test_every_rule_is_named_where_its_cure_is_looked_up() -> None:
-    """A verdict without a cure says so: a rule that is in no list would make it say so wrongly."""
+    """A verdict without a cure says so; a rule missing from the lists would make that wrong."""
     from perfkit.advice import rules
     from perfkit.advice.diagnose import _CURES
 

@@ -1,4 +1,4 @@
-"""Shares are told of typical steps, and the headline names the largest part."""
+"""Shares are those of typical steps, and the headline names the largest part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfkit.trace import breakdown, load
 
 
 def _steps(*updates: float, wait: float = 0) -> Profile:
-    """Steps of 1000 µs of forward and as many µs of update as said."""
+    """Steps with 1000 µs of forward and the given µs of update."""
     sim, at = Simulated(), 0.0
     for number, update in enumerate(updates):
         sim.step(number, at, 1_000 + update)
@@ -60,7 +60,7 @@ def test_waits_in_bursts_are_not_left_out() -> None:
 
 
 def _with_evaluation(every: int, n: int = 6) -> Profile:
-    """Steps that wait 100 of 1,000 µs, and after every so many an evaluation of 9 batches."""
+    """Steps that wait 100 of 1,000 µs, with an evaluation of 9 batches at intervals."""
     sim, at = Simulated(), 0.0
     for number in range(n):
         evaluates = number % every == every - 1
@@ -76,7 +76,7 @@ def _with_evaluation(every: int, n: int = 6) -> Profile:
 
 
 def test_an_evaluations_loader_is_not_the_training_loader() -> None:
-    """6.71 ms of each step were told as data wait; the training loop's own timer said 2.2."""
+    """6.71 ms of each step were reported as data wait; the training loop's own timer said 2.2."""
     profile = _with_evaluation(every=5)
     said = profile.diagnosis.sentence
     assert said.startswith("Compute-bound: 91 % of each step")

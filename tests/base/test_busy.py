@@ -1,4 +1,4 @@
-"""Was the machine busy? Judged from made-up counters: no test depends on this machine's load."""
+"""Was the machine busy? From made-up counters, so no test depends on this machine's load."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_slowed_it_down_is_said(change: dict[str, float], said: str):
     "change",
     [
         {"others_s": 2.0},  # the other core was used; ours was there
-        {"waited_s": 1.5},  # too many threads and workers of its own: nobody else is to blame
+        {"waited_s": 1.5},  # its own threads and workers are too many: nobody else is to blame
         {"waited_s": None, "others_s": None, "load": 9.0},  # nothing is known
         {"wall_s": 0.05, "waited_s": 0.04, "others_s": 0.1},  # too short to know
     ],

@@ -1,4 +1,4 @@
-"""Messages are fit to print, whatever the input held."""
+"""Messages are safe to print, whatever the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What perfkit hangs into running code cannot raise into it."""
+"""perfkit's hooks cannot raise into the user's code."""
 
 from __future__ import annotations
 

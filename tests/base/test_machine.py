@@ -1,4 +1,4 @@
-"""Facts about machines that are made up, and about this one where they cannot be mistaken."""
+"""Facts about made-up machines, and about this one where they are unambiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scrubbing: what is private goes, what a trace is about stays."""
+"""Scrubbing removes private data and keeps the trace's content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which private names of torch are missing here: each function behind which one hides is used."""
+"""Which private names of torch are missing here: uses each function that hides one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one formatter: every case of the shared table, and what holds for every number."""
+"""The formatter: every case of the shared table, and properties that hold for every number."""
 
 from __future__ import annotations
 

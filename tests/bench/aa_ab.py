@@ -6,8 +6,8 @@
 
 Both arms are training steps of a small network, 100 of them to a call (about 20 ms); one arm makes
 0, 3, 5 or 10 more. With 0 (A/A) a difference that is seen is a false alarm, of which a 95 %
-interval may show 5 in 100. Beside perfkit's answer stands scipy's signed-rank test on the same
-blocks, where scipy is installed.
+interval may show 5 in 100. If scipy is installed, its signed-rank test on the same blocks is shown
+beside perfkit's answer.
 
 It can be stopped and started again: each comparison is written at once, and every condition gets
 its next comparison in turn. Measure on a quiet machine, or with ``--load``, which starts so many

@@ -1,9 +1,9 @@
-"""A real JupyterLab in a headless Chromium, for any test that wants to see what a reader sees.
+"""A real JupyterLab in a headless Chromium, for tests that must see what a reader sees.
 
 Fixtures: ``jupyter`` (one server for all tests, isolated from the user's own configuration) and
 ``open_notebook(notebook)``, which takes a path or a list of code cells and gives a
-:class:`NotebookPage`. At the end of each test no request may have left the loopback addresses
-and no kernel may be left.
+:class:`NotebookPage`. At the end of each test there must be no request beyond loopback and no
+kernel left.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 
-# The browser itself must not call home either: then every request that is seen is the page's.
+# The browser itself must not call home either, so that every request is the page's.
 CHROMIUM_FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -73,7 +73,7 @@ class Jupyter:
         return json.loads(body) if body else None
 
     def add(self, notebook: Path | Sequence[str], name: str) -> str:
-        """Put a notebook (a path, or code cells) where the server sees it; returns its name."""
+        """Put a notebook (a path, or code cells) into the server's folder; return its name."""
         if isinstance(notebook, Path):
             document = nbformat.read(notebook, as_version=4)
         else:
@@ -150,7 +150,7 @@ class NotebookPage:
     name: str
     outside: list[str] = field(default_factory=list)  # requests that left the loopback addresses
     errors: list[str] = field(default_factory=list)  # uncaught errors of the page's scripts
-    console: list[str] = field(default_factory=list)  # what the page wrote as errors
+    console: list[str] = field(default_factory=list)  # errors logged by the page
 
     def go(self) -> None:
         self.page.goto(f"{self.jupyter.url}/lab/tree/{self.name}?token={self.jupyter.token}&reset")
@@ -176,14 +176,14 @@ class NotebookPage:
         assert raised == [], "\n".join(raised[0]["traceback"])
 
     def outputs(self) -> list[dict[str, Any]]:
-        """All outputs of all cells, as the notebook holds them now."""
+        """All current outputs of all cells."""
         cells = self.page.evaluate(
             "() => jupyterapp.shell.currentWidget.content.model.toJSON().cells"
         )
         return [out for cell in cells for out in cell.get("outputs", [])]
 
     def save(self) -> Any:
-        """Save, and give the notebook as it lies on disk."""
+        """Save, and return the notebook as it is on disk."""
         self.page.evaluate("() => jupyterapp.commands.execute('docmanager:save')")
         return nbformat.read(self.jupyter.root / self.name, as_version=4)
 
@@ -199,7 +199,7 @@ class NotebookPage:
         self.page.wait_for_timeout(600)  # style sheet and redraw
 
     def screenshot(self, name: str, selector: str | None = None) -> Path:
-        """Into build/screenshots, for people to look at."""
+        """Save to build/screenshots, for people to look at."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         path = SCREENSHOTS / f"{name}.png"
         target = self.page.locator(selector).first if selector else self.page
@@ -207,7 +207,7 @@ class NotebookPage:
         return path
 
     def wait_data(self, selector: str, condition: str, timeout_s: float = 30) -> None:
-        """Until ``condition`` holds of the element's dataset, called ``d``."""
+        """Wait until ``condition`` holds for the element's dataset ``d``."""
         self.page.wait_for_function(
             "([selector, condition]) => { const e = document.querySelector(selector);"
             " return e !== null && new Function('d', `return ${condition}`)(e.dataset); }",

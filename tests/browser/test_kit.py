@@ -1,4 +1,4 @@
-"""Predict, Quiz and Exercise as a reader meets them: by keyboard, by call, after a reload."""
+"""Predict, Quiz and Exercise as a reader uses them: by keyboard, by call, after a reload."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_guess_is_locked_by_keyboard_and_stays_after_a_reload(kit: Any, tmp_pa
     page.keyboard.press("Enter")
     kit.wait_data(BOX, "d.state === 'closed' && d.picked === 'b'")
     assert _status(kit, BOX).startswith("Locked: b (70 % sure).")
-    # the focus is not lost with the button, and the notebook took none of the keys for itself
+    # the focus is not lost with the button, and the notebook did not take any of the keys
     assert page.evaluate("() => document.activeElement.getAttribute('role')") == "status"
     assert page.locator(".jp-Cell").count() == cells
     assert all(group.get_by_role("radio").nth(i).is_disabled() for i in range(4))

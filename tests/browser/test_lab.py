@@ -1,4 +1,4 @@
-"""The Lab as a reader meets it: JupyterLab, a click, points that arrive, a ratio in the table."""
+"""The Lab as a reader uses it: JupyterLab, a click, points that arrive, a ratio in the table."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     page.set_viewport_size({"width": 1200, "height": 1700})
     book.run_all()
     page.wait_for_selector(".pk-lab")
-    # what this machine cannot take is folded behind one mark, and says why
+    # what is not available on this machine is folded behind one mark, with the reason
     if page.locator(".pk-unavailable").count():
         page.click(".pk-unavailable summary")
         assert page.locator("li[data-setting=pin_memory]").is_visible()
@@ -83,7 +83,7 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     page.keyboard.press("ArrowDown")
     book.wait_data(".pk-lab", "d.run === '2' && +d.ghost > 0 && +d.points > 0")
     book.screenshot("lab-running", ".pk-lab")
-    page.locator("[data-setting=small] input").check()  # while run 2 goes on
+    page.locator("[data-setting=small] input").check()  # while run 2 is in progress
     book.wait_data(".pk-lab", "d.run === '3' && d.state === 'done'")
 
     row = page.locator(".pk-runs tr[data-run='3']")
@@ -99,7 +99,7 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     book.screenshot("lab-light", ".pk-lab")
     light = page.evaluate("() => document.querySelector('.pk-lab canvas').toDataURL()")
     book.theme("dark")
-    # the plot is drawn again when the page tells that its colours have changed
+    # the plot is redrawn when the page reports a change of colours
     page.wait_for_function(
         "light => document.querySelector('.pk-lab canvas').toDataURL() !== light", arg=light
     )
@@ -116,7 +116,7 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     assert widths[0] <= widths[1], "the Lab scrolls sideways at 400 px"
     page.set_viewport_size({"width": 1200, "height": 1700})
 
-    # what stays in the file for readers without a kernel, hidden beside the living widget
+    # the static part in the file for readers without a kernel, hidden beside the live widget
     book.save()
     static = [out for out in book.outputs() if "pk-static" in str(out["data"].get("text/html"))]
     assert len(static) == 1
@@ -129,7 +129,7 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     book.wait_data(".pk-lab", f"d.points === '{points}' && d.runs === '3' && +d.ghost > 0")
     assert page.locator("[data-setting=num_workers] select").input_value() == "1"
 
-    # a run after the reload is in the file, too
+    # a run after the reload is in the file too
     page.locator("[data-setting=num_workers] select").select_option("0")
     book.wait_data(".pk-lab", "d.run === '4' && d.state === 'done'")
     page.wait_for_function(
@@ -265,7 +265,7 @@ def test_a_lab_without_its_kernel_says_so(open_notebook: Callable, how: str) -> 
         book.jupyter.api(f"kernels/{session['kernel']['id']}/restart", "POST")
     else:
         os.kill(json.loads(book.outputs()[-1]["text"])[0], signal.SIGKILL)
-    # one that was restarted elsewhere is noticed by its silence only
+    # a kernel restarted elsewhere is noticed only by its silence
     book.wait_data(".pk-lab", "d.state === 'no kernel'", timeout_s=120)
     assert "run the cell again" in page.locator(".pk-line").inner_text()
     for button in page.locator(".pk-lab button:not([data-export=png])").all():
@@ -370,7 +370,7 @@ for workers in (0, 1, 2):
     book.theme("light")
     assert page.locator(".pk-runs tbody tr[data-run]").count() == 12
     assert page.locator(".pk-runs .pk-spark").count() >= 11
-    # the same settings twice are called no faster
+    # the same settings twice are not called faster
     assert page.locator("[data-kind='same settings']").count() >= 1
 
 

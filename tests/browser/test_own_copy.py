@@ -1,4 +1,4 @@
-"""Reading the course in a clone leaves the clone as it was: real git, a real save in JupyterLab."""
+"""Reading the course in a clone does not change it: real git, a real save in JupyterLab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Timeline as a reader meets it: keys, search, click, flow line; hostile names are text."""
+"""The Timeline as a reader uses it: keys, search, click, flow line; hostile names are text."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_pan_zoom_search_and_details_by_keyboard_and_mouse(
     page.mouse.up()
     book.wait_data(".pk-timeline", f"+d.start < {before[0] - 1}")
 
-    # search: a count, the match comes into view and tells its details
+    # search: a count; the match comes into view and shows its details
     page.fill(".pk-time-search", "needle")
     book.wait_data(".pk-timeline", "d.matches === '1' && d.selectedName === 'aten::needle'")
     page.fill(".pk-time-search", "cudaLaunch")
@@ -144,7 +144,7 @@ def test_hostile_names_are_text(open_notebook: Callable, jupyter: Any) -> None:
     assert "train.py(12): <b>" in page.locator(".pk-time-details").inner_text()
     assert page.locator(".pk-timeline img, .pk-timeline b, .pk-report img").count() == 0
     assert page.evaluate("() => window.pwned") is None
-    # folded, so it is there and not in sight
+    # folded: present but not visible
     page.wait_for_selector(".pk-report .pk-step", state="attached")
 
 

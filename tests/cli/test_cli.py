@@ -1,4 +1,4 @@
-"""The commands, as somebody types them."""
+"""The commands, as typed."""
 
 from __future__ import annotations
 

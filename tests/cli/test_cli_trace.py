@@ -1,4 +1,4 @@
-"""``perfkit trace``, as somebody types it."""
+"""``perfkit trace``, as typed."""
 
 from __future__ import annotations
 

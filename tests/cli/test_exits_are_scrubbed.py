@@ -1,4 +1,4 @@
-"""What is written to be shared holds no secret, at every exit; the store keeps the truth."""
+"""Nothing written for sharing contains a secret, at any exit; the store is not scrubbed."""
 
 from __future__ import annotations
 

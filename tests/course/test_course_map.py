@@ -1,4 +1,4 @@
-"""The map of the course says of each lesson what the lesson says of itself, and links lead on."""
+"""The course map agrees with each lesson, and its links work."""
 
 from __future__ import annotations
 

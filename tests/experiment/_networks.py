@@ -1,4 +1,4 @@
-"""Small real networks and a few training steps, with the mistakes that people make in them."""
+"""Small real networks and a few training steps, with common mistakes."""
 
 from __future__ import annotations
 

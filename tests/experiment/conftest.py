@@ -1,4 +1,4 @@
-"""Real child processes, and the check that none of them stays."""
+"""Real child processes, and a check that none of them is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARK = "PERFKIT_TEST_MARK"
 
 
 def marked(mark: str) -> set[int]:
-    """Every living process that was started, directly or not, with this mark around it."""
+    """All living processes that were started, directly or not, within this mark."""
     found = set()
     for process in psutil.process_iter():
         try:
@@ -33,7 +33,7 @@ def marked(mark: str) -> set[int]:
 
 
 def gone_within(seconds: float, look: Callable[[], set[int]]) -> set[int]:
-    """What is still there when all is gone or the time is over."""
+    """What is left when all have ended or time is up."""
     deadline = time.monotonic() + seconds
     while (left := look()) and time.monotonic() < deadline:
         time.sleep(0.02)

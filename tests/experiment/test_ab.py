@@ -1,4 +1,4 @@
-"""Two arms in turn: real processes, workloads of milliseconds, facts that no clock can blur."""
+"""Two arms in turn: real processes, workloads of milliseconds, facts independent of the clock."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_processes_stay_where_starting_them_takes_the_budget():
     assert [block.fresh for block in found.blocks] == [True] + [False] * (len(found.blocks) - 1)
     assert len(found.runs) == 2
     assert [w for w in found.warnings if "one process of each served all blocks" in w]
-    # two starts of a second each are the whole budget: it is kept, and nothing is concluded
+    # two starts of a second each use the whole budget: it is kept, and nothing is concluded
     assert found.stopped == "time budget"
     assert len(found.blocks) < 6
     assert not found.different

@@ -1,4 +1,4 @@
-"""What a run tells after its memory ran out: a real child under a limit, and a fake GPU."""
+"""What a run reports after it ran out of memory: a real child under a limit, and a fake GPU."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_text_has_the_traceback_first_and_then_the_stock(result):
 
 
 def test_the_lines_that_made_the_tensors_are_named(result):
-    # `held = […]` stands two lines above the `held.append(…)` that failed
+    # `held = […]` is two lines above the `held.append(…)` that failed
     failed = int(re.search(r"at line (\d+) in workload", result.traceback_text)[1])
     words = f"held[0]  75497472 float32  other; made at line {failed - 2} or {failed} of workload"
     assert f"{words} (test_alive.py)" in result.traceback_text
@@ -226,7 +226,7 @@ def test_with_no_room_left_at_all_the_failure_is_told():
         held = []
         size = 1 << 24
         while True:
-            # smaller and smaller pieces, until not even a page can be had
+            # smaller and smaller pieces, until not even a page can be allocated
             try:
                 held.append(bytearray(size))
             except MemoryError:
@@ -254,7 +254,7 @@ def test_more_than_the_gpu_has_is_told_first(monkeypatch):
     [(1 << 50, "so no setting makes room"), (1 << 30, "all tensors together hold ")],
 )
 def test_one_absurd_allocation_is_not_cured_by_zero_grad(factor, words):
-    # what is alive has gradients worth a word: they are not what is in the way
+    # what is alive includes gradients, but they are not the problem
     weight = torch.ones(1024, requires_grad=True)
     weight.sum().backward()
     asked = 8 * factor

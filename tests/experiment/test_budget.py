@@ -15,7 +15,7 @@ WIDTH = setting("width", [1, 2])
 
 
 class TakenError(Exception):
-    """Ends an experiment where it would begin to run."""
+    """Ends an experiment before it starts to run."""
 
 
 def steps(settings: Any) -> Any:

@@ -1,4 +1,4 @@
-"""An experiment that somebody stops from another thread, and one on a workload taken before."""
+"""An experiment stopped from another thread, and one on a workload packed earlier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of every setting."""
+"""The description of every setting."""
 
 from __future__ import annotations
 

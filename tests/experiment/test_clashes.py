@@ -1,4 +1,4 @@
-"""Settings that do not go together: refused with a reason, or told to do nothing."""
+"""Settings that do not work together: refused with a reason, or noted as without effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that go wrong: each is told for what it is, and the session goes on."""
+"""Runs that go wrong: each is reported correctly, and the session continues."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_the_interval_covers_equal_runs_despite_correlation():
 
 
 def two_humped(short_ms, long_ms, n=200, every=8, **more):
-    """Workers that run ahead: a long wait, then batches that are there already."""
+    """Workers that run ahead: a long wait, then batches that are already there."""
     step = np.full(n, float(short_ms))
     step[::every] = long_ms
     step *= np.random.default_rng(n).lognormal(0, 0.02, n)

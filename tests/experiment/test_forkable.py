@@ -1,4 +1,4 @@
-"""The prepared process stays one that CUDA can be used in after a fork, and runs get none of it."""
+"""CUDA stays usable in forks of the prepared process, and runs get the kernel's environment."""
 
 from __future__ import annotations
 

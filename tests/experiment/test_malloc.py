@@ -1,4 +1,4 @@
-"""Finding an allocator: a file of the right name is not enough, it must serve a program."""
+"""Finding an allocator: the file name is not enough, it must work in a program."""
 
 from __future__ import annotations
 

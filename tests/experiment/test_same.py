@@ -1,4 +1,4 @@
-"""same_result: real networks, correct changes and the mistakes that people make."""
+"""same_result: real networks, correct changes and common mistakes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_losses_alone_are_compared_and_it_is_said() -> None:
     assert any("losses alone" in w for w in found.warnings)
     assert same_result(lambda: 1.0, lambda: 1.01).same is False
     assert same_result(lambda: 1.0, lambda: math.nan).same is False
-    # two that have both overflowed say nothing of each other
+    # two runs that have both overflowed cannot be compared
     assert same_result(lambda: math.inf, lambda: math.inf).same is None
     nothing = same_result(lambda: iter([None]), lambda: iter([None]))
     assert nothing.same is None
@@ -163,7 +163,7 @@ def test_losses_alone_are_compared_and_it_is_said() -> None:
 
 
 def test_a_model_that_is_kept_between_calls_is_no_riddle() -> None:
-    """Its gradients are cleared after each call; weights that went on are told."""
+    """Its gradients are cleared after each call; weights that keep training are reported."""
     model = nn.Linear(8, 3)
     x, y = torch.randn(16, 8), torch.randint(0, 3, (16,))
 

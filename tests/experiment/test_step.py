@@ -1,4 +1,4 @@
-"""The training step against the same written by hand, and what the helpers leave alone."""
+"""The training step against a hand-written one, and what the helpers do not touch."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_events_give_the_device_time_with_one_synchronisation_a_window():
     assert device.synchronised == 1
     watch.begin()
     watch.end()
-    assert watch.take() == [3.0]  # what lay between the windows is in no step
+    assert watch.take() == [3.0]  # time between the windows is in no step
     assert device.made == 3, "events are used again"
     assert watch.take() == []
     assert device.synchronised == 2

@@ -1,4 +1,4 @@
-"""Sweeps with real child processes; facts that no clock can blur."""
+"""Sweeps with real child processes; facts independent of the clock."""
 
 from __future__ import annotations
 
@@ -206,11 +206,11 @@ SELF = ratio(1.0, 1.0, 1.0)
     [
         # 2 is the first that is not shown to be more than 5 % slower
         ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.02, 1.0, 1.04)), (4, SELF)], 4, 2, True, "is 2"),
-        # it may be: the interval goes on beyond the margin
+        # it may be: the interval extends beyond the margin
         ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.06, 0.9, 1.2)), (4, SELF)], 4, 2, False, "wide"),
         # measured far above it is no knee, however wide its interval
         ([(0, ratio(3, 1.5, 9)), (2, SELF), (4, ratio(1.1, 1.08, 1.2))], 2, 2, True, "also the"),
-        # but that it would not do is not shown then
+        # but then it is not shown that it would lose
         ([(0, ratio(3, 0.5, 9)), (2, SELF), (4, ratio(1.1, 1.08, 1.2))], 2, 2, False, "that 0 w"),
         ([(0, ratio(3, 0.5, 9)), (1, ratio(2, 1, 4)), (2, SELF)], 2, 2, False, "that 0 or 1 w"),
         ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.5, 1.4, 1.6)), (4, SELF)], 4, 4, True, "No knee"),

@@ -1,4 +1,4 @@
-"""What may happen to a sweep: nothing is lost, nothing is done twice, nothing stays."""
+"""Faults during a sweep: nothing is lost, nothing is done twice, nothing is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposals, and what their verification makes of them."""
+"""Proposals and their verification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flags that all magics share: the statement survives, bad values stop before the run."""
+"""Flags shared by all magics: the statement is unchanged, bad values fail before the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User code runs where the user would have run it, and fails the way it would have failed."""
+"""User code runs in the user's namespace, and fails as it would without the magic."""
 
 from __future__ import annotations
 

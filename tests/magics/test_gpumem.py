@@ -66,7 +66,7 @@ def test_a_cell_is_counted_and_its_model_and_optimizer_are_found(kit: Notebook) 
     assert data["peak_bytes"] == sum(data["at_peak_bytes"].values())
     assert shown.bundles[0]["text/plain"].startswith("Peak ")
     assert data["provenance"]["command"] == "%%gpumem"
-    # the cell's own value is shown as ever, and its variables stay
+    # the cell's value is shown as usual, and its variables stay
     assert "3" in shown.out
     assert len(kit.ns["losses"]) == 3
 
@@ -243,7 +243,7 @@ def test_out_of_memory_is_explained_and_the_tensors_go(kit: Notebook) -> None:
     data = numbers(shown)
     assert data["out_of_memory"]
     assert shown.bundles[0]["text/plain"].startswith("Out of memory: an allocation of 2.00 GiB")
-    # the user's own error comes through, with the line of it
+    # the user's error propagates, with its line
     assert type(shown.error).__name__ == "OutOfMemoryError"
     assert "raise torch.OutOfMemoryError" in shown.out
     gc.collect()

@@ -1,4 +1,4 @@
-"""``%lprun``, ``%memit`` and ``%mprun``: handed on to their packages, or told what to do."""
+"""``%lprun``, ``%memit`` and ``%mprun``: passed on to their packages, or a hint what to do."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from perfkit.measure.drift import Conditions
 
 
 class FakeClock:
-    """A clock that stands still until it is told to go on; it may be told to go back."""
+    """A clock that advances only when told; it may also go back."""
 
     device = "cpu"
     resolution_ns = 1
@@ -44,7 +44,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def quiet_machine(monkeypatch) -> None:
-    """Nothing else runs on the machine, whatever does."""
+    """Pretend that nothing else runs on the machine."""
     quiet = Busy(10.0, 2, 10.0)
     monkeypatch.setattr(BusyMark, "until_now", lambda self: quiet)
     monkeypatch.setattr("perfkit.measure.compare.conditions", lambda: Conditions(None, None))

@@ -1,4 +1,4 @@
-"""Simulated machines: what they do to the letters of a comparison, as factors around 1."""
+"""Simulated machines: their effect on the letters of a comparison, as factors around 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MACHINES = (
 def factors(
     random: np.random.Generator, machine: str, letters: int, noise: float = 0.03
 ) -> npt.NDArray[np.float64]:
-    """One factor for each letter, in the order of time."""
+    """One factor per letter, in time order."""
     t = np.linspace(0, 1, letters)
     factor = np.exp(random.normal(0, noise, letters))
     if machine == "linear drift":
@@ -33,7 +33,7 @@ def factors(
             level = 0.9 * level + push
             levels.append(level)
         factor *= np.exp(levels)
-    elif machine == "two kinds":  # some letters run through, others are set aside for long
+    elif machine == "two kinds":  # some letters run undisturbed, others are preempted for long
         factor *= np.where(random.random(letters) < random.uniform(0.2, 0.6), 4, 1)
     return factor
 

@@ -18,7 +18,7 @@ from perfkit.measure.paired import ratio_interval
 
 @pytest.fixture(autouse=True)
 def _quiet(quiet_machine) -> None:
-    """What else this machine does is not in these tests."""
+    """These tests ignore this machine's load."""
 
 
 def steady(clock, slow_ms: float = 20.0, fast_ms: float = 10.0, **options):

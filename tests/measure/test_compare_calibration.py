@@ -1,6 +1,6 @@
-"""compare() itself is tested: it must not cry wolf, and must hear a real one.
+"""Tests compare() itself: it must not report false differences, and must find real ones.
 
-The callables advance a fake clock by simulated step times, so the whole road is taken: repeats,
+The callables advance a fake clock by simulated step times, so the whole path is tested: repeats,
 blocks, looks, early stop, interval.
 """
 
@@ -91,7 +91,7 @@ def test_identical_arms_differ_in_at_most_five_percent_of_comparisons(clock) -> 
     seen = [simulated(clock, s, NOISES[s % 6], gain=1.0) for s in range(RUNS)]
     alarms = [c.sentence for c in seen if c.different]
     assert len(alarms) <= MOST_ALARMS, alarms
-    assert {c.stopped for c in seen} >= {"time budget", "interval tight"}  # both roads were taken
+    assert {c.stopped for c in seen} >= {"time budget", "interval tight"}  # both paths were taken
     for c in seen:
         assert c.different == (not c.sentence.startswith("No difference seen"))
 

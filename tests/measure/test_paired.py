@@ -1,4 +1,4 @@
-"""The interval of paired blocks: false alarms, power, and what it says of few blocks."""
+"""The interval of paired blocks: false alarms, power, and few blocks."""
 
 from __future__ import annotations
 

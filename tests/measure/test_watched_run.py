@@ -39,7 +39,7 @@ class Recorder:
 
 
 class Loader:
-    """Gives n batches of 4, and takes its time for each."""
+    """Returns n batches of 4, and takes some time for each."""
 
     def __init__(self, clock, n: int, wait_ms: float = 0.0, start_ms: float = 0.0) -> None:
         self.clock, self.n, self.wait_ms, self.start_ms = clock, n, wait_ms, start_ms
@@ -163,7 +163,7 @@ def test_updates_come_at_their_rate_and_bound_their_own_cost(clock) -> None:
 
 
 class Lengthless:
-    """Three batches, and a length that is none."""
+    """Three batches, and an invalid length."""
 
     def __init__(self, length) -> None:
         self.length = length
@@ -607,7 +607,7 @@ def test_to_dict_is_json(clock) -> None:
     assert bundle["memory"]["creep_bytes_per_step"] is None
 
 
-# --- loops that somebody else drives ----------------------------------------------------------
+# --- loops driven by others -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("epochs", [1, 3])

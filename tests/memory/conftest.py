@@ -1,4 +1,4 @@
-"""Tests of memory begin without the garbage of those before them."""
+"""Memory tests start without the garbage of earlier tests."""
 
 from __future__ import annotations
 

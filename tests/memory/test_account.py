@@ -1,4 +1,4 @@
-"""Against figures that are known without measuring: bytes of parameters, gradients, Adam."""
+"""Against known figures: bytes of parameters, gradients and Adam."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _training(
 
 
 def _gained(result: MemoryAccount, category: str) -> int:
-    # other tests' leftovers live in this process, too: count what this region added
+    # other tests' leftovers are in this process too: count what this region added
     return result.at_end_bytes[category] - result.at_start_bytes[category]
 
 

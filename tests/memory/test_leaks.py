@@ -1,4 +1,4 @@
-"""A leak of each kind is found and its holder named; what does not leak is left alone."""
+"""Leaks of each kind are found and their holders named; nothing else is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Out of memory: recognised, explained, and the traceback lets go. The limit is simulated."""
+"""Out of memory: recognised, explained, and the traceback releases memory. Simulated limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfkit.memory.out_of_memory import is_out_of_memory, release, remedies, re
 
 
 class Limit(TorchDispatchMode):
-    """A device of so many bytes, simulated: counts what operators make."""
+    """A simulated device of a given size in bytes: counts what operators allocate."""
 
     def __init__(self, nbytes: int) -> None:
         super().__init__()

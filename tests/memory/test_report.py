@@ -1,4 +1,4 @@
-"""How memory is told: a sentence first, the same figures in text, HTML and JSON."""
+"""Memory reports: a sentence first, the same figures in text, HTML and JSON."""
 
 from __future__ import annotations
 

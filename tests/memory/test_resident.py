@@ -1,4 +1,4 @@
-"""The resident set: told with its label, and said to be unknown where it is."""
+"""The resident set: reported with its label, or as unknown."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Load the stub libraries before torch looks for CUDA's, and the computing bridge after it.
 
 ``build.py`` copies this file into site-packages; a .pth file imports it in every process of that
-environment. ``PLAYED_CUDA=0`` leaves everything as it is; ``PLAYED_CUDA_COMPUTE=0`` leaves the
-bridge away, so that kernels are launched and recorded but compute nothing.
+environment. ``PLAYED_CUDA=0`` changes nothing; ``PLAYED_CUDA_COMPUTE=0`` omits the bridge, so that
+kernels are launched and recorded but compute nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def load_stubs() -> None:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds torch as ever, but has it executed between the stubs and the bridge."""
+    """Finds torch as usual, but executes it between the stubs and the bridge."""
 
     def find_spec(self, name, path=None, target=None):
         if name == "pynvml":

@@ -1,6 +1,6 @@
-"""Build the stub libraries for the CUDA torch of this Python and switch them on in it.
+"""Build the stub libraries for this Python's CUDA torch and enable them.
 
-    python build.py            # build what changed, then install
+    python build.py            # build what has changed, then install
     python build.py --force    # build everything again
 
 Needs g++ and the headers of nvidia-cuda-runtime, nvidia-cuda-cupti and nvidia-cuda-crt. The
@@ -43,7 +43,7 @@ GENERATED = {
 
 
 class BuildError(Exception):
-    """What is missing, and how to get it."""
+    """Something is missing; the message says how to get it."""
 
 
 def include_folder() -> Path:
@@ -116,7 +116,7 @@ def wanted_by_torch() -> tuple[set[str], dict[str, str]]:
 
 
 def answers(metadata: str) -> dict[str, str]:
-    """The generated functions whose answer torch looks at."""
+    """The generated functions whose return value torch uses."""
 
     def version(package: str) -> list[int]:
         found = re.search(rf"{package}-cu\d+==(\d+)\.(\d+)\.(\d+)", metadata)
@@ -147,7 +147,7 @@ def answers(metadata: str) -> dict[str, str]:
 
 
 def generate(metadata: str) -> None:
-    """Libraries that only have to be there: cuBLAS, cuDNN, NCCL and the rest."""
+    """Libraries that only have to exist: cuBLAS, cuDNN, NCCL and the rest."""
     needed, undefined = wanted_by_torch()
     special = answers(metadata)
     for prefix, pattern in GENERATED.items():

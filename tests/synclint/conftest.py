@@ -1,4 +1,4 @@
-"""A GPU that is played: torch's warnings, and calls of the CUDA runtime put into the trace."""
+"""A played GPU: torch's warnings, and CUDA runtime calls inserted into the trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfkit.synclint.watch import Watch
 WARNING = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:147.)"
 
 
-# torch's warnings come out of torch's own frames: this function is compiled as one of them
+# torch's warnings come from torch's frames, so this function is compiled as one of them
 WAIT = """
 def wait(gpu):
     if gpu.modes[-1] == "warn":
@@ -57,7 +57,7 @@ class FakeGpu:
         events = data["traceEvents"]
         named = [e for e in events if e.get("ph") == "X" and e["name"] in self.traces]
         for number, event in enumerate(named):
-            # what passes a dispatch mode stands there twice; the kernel is in the inner one
+            # ops that pass a dispatch mode appear twice; the kernel is in the inner one
             if any(_encloses(event, other) for other in named):
                 continue
             copy = self.traces[event["name"]]
@@ -80,7 +80,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: fake.modes[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", fake.modes.append)
-    # the tensors stay on the CPU: say that one on the GPU came along
+    # the tensors stay on the CPU: pretend that one is on the GPU
     monkeypatch.setattr(Watch, "saw_cuda", True, raising=False)
     init = Watch.__init__
 

@@ -1,4 +1,4 @@
-"""What the catalogue's snippets need to run: their names, on any device, and their source."""
+"""Everything the catalogue's snippets need to run, on any device."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _with_gradient(weight: nn.Parameter) -> nn.Parameter:
 
 
 def compiled(code: str) -> CodeType:
-    """The snippet as a program whose lines can be shown."""
+    """The snippet as a program with visible source lines."""
     name = f"<snippet {hash(code)}>"
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     return compile(code, name, "exec")

@@ -1,4 +1,4 @@
-"""What the lint says of a distribution does not depend on what has been compiled before."""
+"""The lint's report on a distribution does not depend on earlier compilations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perfkit.synclint.find import find_syncs
 
 @pytest.fixture(autouse=True)
 def something_was_compiled() -> Iterator[None]:
-    """As after a cell, or another test, that compiles something of its own."""
+    """As after a cell or test that compiles something."""
     before = Distribution._validate_args
     torch.compile(lambda x: x + 1, backend="eager")
     Distribution.set_default_validate_args(False)  # as its first use in a process does

@@ -1,4 +1,4 @@
-"""Each entry's code does what the entry says: one is reported, its cure and its twin are not."""
+"""Each entry's code behaves as it says: the line is reported, its cure and its twin are not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The sync lint of a backward pass in a thread of autograd's own, as CUDA's are.
 
-There, no frame of Python lies below the handler of operators. On a CPU the engine takes such a
-thread for a backward pass within backward passes, at one depth.
+In such a thread there is no Python frame below the handler of operators. On a CPU the engine uses
+one for backward passes nested to a certain depth.
 """
 
 from __future__ import annotations

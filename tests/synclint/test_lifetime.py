@@ -1,4 +1,4 @@
-"""Whatever happens in the step, it comes out unchanged and nothing stays switched on."""
+"""Whatever happens in the step, its exception is unchanged and nothing stays enabled."""
 
 from __future__ import annotations
 

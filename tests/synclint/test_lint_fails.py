@@ -1,4 +1,4 @@
-"""A lint that fails stops looking; the step goes on, and the result says so."""
+"""A lint that fails stops watching; the step continues, and the result says so."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_line_that_cannot_be_found_does_not_end_the_backward_pass(
 
 
 def test_a_call_of_the_users_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault comes after it: its result is handed on, it is not called again."""
+    """The failure comes afterwards: its result is passed on, and it is not called again."""
     net, rows = nn.Linear(3, 2), []
     monkeypatch.setattr(Watch, "remember_line", _breaks)
 

@@ -1,4 +1,4 @@
-"""Prediction against what torch reports on a GPU, with a GPU that is played by warnings."""
+"""Prediction against torch's reports on a GPU, with a GPU played by warnings."""
 
 from __future__ import annotations
 

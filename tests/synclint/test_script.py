@@ -1,4 +1,4 @@
-"""`perfkit synclint script.py`: the script runs as it would, and is stopped after some steps."""
+"""`perfkit synclint script.py`: the script runs normally and is stopped after some steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison over all rules and programs, on a GPU that is played."""
+"""The comparison over all rules and programs, on a played GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lines waited, from a trace of the watched run, with runtime calls that are played."""
+"""Which lines waited, from a trace of the watched run, with played runtime calls."""
 
 from __future__ import annotations
 

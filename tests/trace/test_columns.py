@@ -1,4 +1,4 @@
-"""What several answers ask of a trace is worked out once, and nobody can spoil it."""
+"""Intermediate results shared by several answers are computed once and cannot be modified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What profiling cost is told with its interval, and not at all where steps differ."""
+"""The cost of profiling is reported with its interval, and not at all if steps differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came, went, grew and shrank between two traces."""
+"""What is new, gone, longer or shorter between two traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever of perfkit runs inside somebody's training step: if it fails, the step does not."""
+"""If a hook of perfkit fails inside a training step, the step does not."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_hook_that_raises_does_not_reach_the_step(
 
 
 def test_the_list_of_hooks_is_complete() -> None:
-    """What is handed to torch, to Python or to a thread is guarded: read from the source."""
+    """Everything passed to torch, Python or a thread is guarded: checked in the source."""
     import ast
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Every ns in which the device idles has one cause."""
+"""Every ns of idle device time has exactly one cause."""
 
 from __future__ import annotations
 

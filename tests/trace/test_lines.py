@@ -1,4 +1,4 @@
-"""Source lines by sampling: which code is the user's, and what is counted."""
+"""Source lines by sampling: which code is the user's, and what counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Garbage collections are noted, in one thread, from start to stop."""
+"""Garbage collections in one thread are recorded, from start to stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several ranks: who is slow, who waits for whom; read a few at a time, and nothing stays."""
+"""Several ranks: who is slow, who waits for whom; read a few at a time, nothing is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few steps of a region are recorded, and nothing is left running, whatever happens."""
+"""A few steps of a region are recorded, and nothing is left running whatever happens."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _record(n: int, step: Callable[[], None] | None = None, **options: Any) -> R
 
 
 def assert_nothing_runs_if(done: bool) -> None:
-    """While the region runs on, only the hook that times later steps remains."""
+    """For the rest of the region, only the hook that times later steps remains."""
     if done:
         assert not torch._C._autograd._profiler_enabled()
 

@@ -1,4 +1,4 @@
-"""Kernel sequences that come again: candidates for fusion."""
+"""Repeated kernel sequences: candidates for fusion."""
 
 from __future__ import annotations
 

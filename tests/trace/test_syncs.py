@@ -1,4 +1,4 @@
-"""A sync is a runtime call in which the host waited, told with the op that made it."""
+"""A sync is a runtime call in which the host waited, reported with its op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the browser gets: built from the sources that are here, and calling nobody."""
+"""The browser bundle: built from the current sources, and making no requests."""
 
 from __future__ import annotations
 

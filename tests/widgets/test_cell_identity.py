@@ -1,4 +1,4 @@
-"""Which execution of which cell is going on."""
+"""Which cell is being executed, and which execution it is."""
 
 from __future__ import annotations
 

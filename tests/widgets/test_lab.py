@@ -1,4 +1,4 @@
-"""The Lab without a browser and without a child process: what it says, sends and keeps."""
+"""The Lab without a browser or child process: what it says, sends and keeps."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_table_says_what_changed_and_the_ratio_to_run_1(make: Callable[..., Lab]
     assert second["changed"]["text"] == "num_workers 0 → 2"
     # 40.3 against 10.3 ms, means of the fixed ripple
     assert second["ratio"]["text"] == "3.92×"
-    # one after the other is no comparison
+    # one after the other is not a comparison
     assert (second["ratio"]["kind"], second["ratio"]["detail"]) == ("unconfirmed", "unconfirmed")
     assert first["peak"]["text"] == "300 MiB"
     assert first["peak"]["title"] == "resident memory, with workers"

@@ -1,4 +1,4 @@
-"""What the Lab's controls say of catalogue settings."""
+"""What the Lab's controls show about catalogue settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timeline without a browser: what it is made from, what it answers, how much it sends."""
+"""Timeline without a browser: its sources, its replies, and how much it sends."""
 
 from __future__ import annotations
 

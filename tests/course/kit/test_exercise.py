@@ -1,4 +1,4 @@
-"""What an exercise shows of itself; what it answers is in test_start_here.py."""
+"""How an exercise is displayed; its answers are tested in test_start_here.py."""
 
 from __future__ import annotations
 

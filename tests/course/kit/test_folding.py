@@ -1,4 +1,4 @@
-"""No lesson gives its own answer away before the guess: neither in a cell nor in a saved output."""
+"""No lesson gives away its answer before the guess, in a cell or in a saved output."""
 
 from __future__ import annotations
 

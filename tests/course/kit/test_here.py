@@ -1,4 +1,4 @@
-"""A lesson that says what this machine showed, also where the text says otherwise."""
+"""A lesson says what this machine showed, even if the text says otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The photographs: the same everywhere, whole, and really of their classes."""
+"""The photographs: identical everywhere, complete, and showing their classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The minutes that a lesson states are true for somebody who reads it."""
+"""The minutes that a lesson states match its length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lesson as a page: what was measured waits for the guess, optional sections are folded."""
+"""A lesson as a page: measurements wait for the guess, optional sections are folded."""
 
 from __future__ import annotations
 

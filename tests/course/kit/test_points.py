@@ -1,4 +1,4 @@
-"""Key points are a list; what is known of the claims comes from records alone."""
+"""Key points are a list; the status of claims comes only from records."""
 
 from __future__ import annotations
 

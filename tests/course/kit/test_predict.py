@@ -1,4 +1,4 @@
-"""A guess is settled once, and scored whether or not there is one."""
+"""A guess is locked once, and a question can be scored with or without a guess."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_guess_after_the_score_is_none() -> None:
     guess.score("b", because="it was measured")
     with pytest.raises(UsageError, match="scored already"):
         guess.lock("b")
-    assert "No guess yet" in repr(guess.lock(""))  # a notebook that is run again goes through
+    assert "No guess yet" in repr(guess.lock(""))  # running a notebook again works
 
 
 def test_only_a_lesson_s_guess_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Guesses are kept in one folder, survive anything that is in it, and go with one call."""
+"""Guesses are stored in one folder, survive anything else in it, and one call deletes them."""
 
 from __future__ import annotations
 

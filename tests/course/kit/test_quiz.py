@@ -1,4 +1,4 @@
-"""A quiz says why, for every answer, and gives nothing away before."""
+"""A quiz explains every answer, and gives nothing away before."""
 
 from __future__ import annotations
 

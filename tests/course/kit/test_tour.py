@@ -1,4 +1,4 @@
-"""Lessons run through a real kernel, which is gone afterwards whatever happened."""
+"""Lessons run in a real kernel, which has ended afterwards whatever happened."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from IPython.display import display
 
 def show(kind, **numbers):
     result = {"application/vnd.perfkit.result+json": {"type": kind, **numbers},
-              "text/plain": f"the {kind}", "text/html": "<b>bold</b><script src='http://x'></script>"}
+              "text/plain": f"the {kind}", "text/html": "<b>bold</b><script
+              src='http://x'></script>"}
     display(result, raw=True)
 
 show("profile")

@@ -1,4 +1,4 @@
-"""The course out of a really built wheel, installed into a scratch folder: whole, and never over
+"""The course from a real wheel, installed into a scratch folder: complete, and never overwriting
 what a reader changed."""
 
 from __future__ import annotations

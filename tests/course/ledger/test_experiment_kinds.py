@@ -12,7 +12,7 @@ from perfkit.course import experiments
 
 FOLDER = Path(experiments.__file__).parent
 MODULES = sorted(path for path in FOLDER.glob("*.py") if path.stem != "__init__")
-# What takes a time that somebody chose: a sleep, a server that sleeps, a device that sleeps.
+# Whatever takes a chosen time: a sleep, a server that sleeps, a device that sleeps.
 SLEEPERS = {"sleep", "Store", "SimulatedDevice", "SlowingMachine"}
 
 
@@ -22,7 +22,7 @@ def _names(node: ast.AST) -> set[str]:
 
 
 def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[set[str], ast.AST]]:
-    """Names, and what they are made of: functions, classes, assignments, ``with … as``."""
+    """Names and their definitions: functions, classes, assignments, ``with … as``."""
     for top in body:
         for node in ast.walk(top):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):

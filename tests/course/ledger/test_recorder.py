@@ -1,4 +1,4 @@
-"""Experiments in processes of their own: what one does must not touch the others, nor stay."""
+"""Experiments in their own processes: none affects the others or leaves anything behind."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_killed_recorder_takes_its_experiment_with_it(module: Any, tmp_path: P
         parent.wait()
     wait_for(lambda: not any(alive(child.pid) for child in children))
     wait_for(lambda: bool((tmp_path / "pids").read_text()))
-    # its own child, in a session of its own, is nobody's now: end what the test began
+    # its child, in another session, has no parent now: end what the test started
     psutil.Process(int((tmp_path / "pids").read_text().split("\n")[0])).kill()
 
 

@@ -1,4 +1,4 @@
-"""Files that are read from the disk and not from the page cache, or nothing said."""
+"""Files are read from disk and not from the page cache, or there is no figure."""
 
 from __future__ import annotations
 

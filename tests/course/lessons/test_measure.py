@@ -1,4 +1,4 @@
-"""Lesson 01: its exercise, its devices and machines that are made up, and what looking costs."""
+"""Lesson 01: its exercise, its made-up devices and machines, and the cost of profiling."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The experiments about a GPU, run to their end on a played one: "cuda" is the CPU here.
 
-Nothing that they measure means anything so. What is seen is that they run, clock a device by
-waiting for it, call nothing measured that was simulated, and that all of their records can lie in
-one folder.
+Their figures mean nothing here. The tests check that they run, wait for the device when timing it,
+never call a simulated figure measured, and that their records can share one folder.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a re
 
 
 class _Played(TorchFunctionMode):
-    """Takes "cuda" for the CPU, and remembers that it was put to use."""
+    """Takes "cuda" for the CPU, and remembers that it was used."""
 
     used = False
 
@@ -66,7 +65,7 @@ class _Clocks:
 
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Clocks]:
-    """A GPU, until the test ends; how often somebody waited for it."""
+    """A GPU until the test ends, with a count of waits for it."""
     played, counted = _Played(), _Clocks()
 
     def synchronize(device: Any = None) -> None:

@@ -1,4 +1,4 @@
-"""The quizzes of the lessons: one answer is right, each wrong one is told why."""
+"""The quizzes of the lessons: one answer is right, and each wrong one has a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exercise of lesson 00: what it accepts, and what it says to everything else."""
+"""The exercise of lesson 00: what it accepts, and what it says about other answers."""
 
 from __future__ import annotations
 
