@@ -44,7 +44,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
 
 def course(root: Path) -> dict[str, str]:
-    """Where in the wheel each file of the course goes; what was generated stays out."""
+    """Path in the wheel for each file of the course, without generated files."""
     path = root / "perfkit" / "course" / "kit" / "_course_files.py"
     spec = importlib.util.spec_from_file_location("perfkit_course_files", path)
     assert spec is not None

@@ -124,8 +124,8 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
     values that depend on the model's parameters, buffers or inputs count. The data loader's work,
     and everything before ``.to(device)``, does not.
 
-    On a machine with a GPU, with a step that uses it, this is still the prediction;
-    :func:`perfkit.synclint.reality.check_syncs` compares it with what happened.
+    With a step that uses a GPU, this is still a prediction;
+    :func:`perfkit.synclint.reality.check_syncs` compares it with what really happened.
 
     Args:
         step: one training step, without arguments: forward, backward, optimizer.

@@ -1,7 +1,7 @@
 """``perfkit.watch(loader)``: the user's own loop, timed and shown while it runs.
 
-:class:`perfkit.measure.run.WatchedRun` measures. This shows it: as a live plot in a Jupyter kernel,
-as one progress line on standard error elsewhere.
+:class:`perfkit.measure.run.WatchedRun` measures; this shows it, as a live plot in a Jupyter kernel
+or as a progress line on standard error elsewhere.
 """
 
 from __future__ import annotations

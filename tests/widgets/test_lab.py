@@ -540,7 +540,7 @@ def test_the_pinned_run_alone_has_no_ghost(make: Callable[..., Lab]) -> None:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What ``perfkit.ab`` is asked for, and the answer that it gives."""
+    """The arguments of ``perfkit.ab``, and its answer."""
     from perfkit.experiment.compare import ab as ab_module
 
     asked: dict[str, Any] = {"low": 3.8, "high": 4.0, "hold": None}

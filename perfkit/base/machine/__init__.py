@@ -168,13 +168,12 @@ def stamp(
     """The provenance of a result made now on this machine.
 
     Args:
-        kind: which of the five kinds of figure it belongs to. What is measured or recorded on a
-            played GPU (see :mod:`perfkit.base.machine.played`) is played, whatever is asked for.
-        command: what was run, where one command says it.
-        seed: of the random numbers, where there was one.
-        device: ``"cpu"`` or a GPU's name, for who knows better than the default: torch's current
-            one where this process uses CUDA, else the first visible GPU where torch is built for
-            one, else the CPU.
+        kind: one of the five kinds of figures. Measured or recorded becomes played on a played GPU
+            (see :mod:`perfkit.base.machine.played`).
+        command: the command, if it was a single one.
+        seed: the random seed, if there was one.
+        device: ``"cpu"`` or a GPU's name. By default torch's current GPU if this process uses
+            CUDA, else the first visible GPU if torch is built for one, else the CPU.
 
     Raises:
         UsageError: ``kind`` is not one of the five.

@@ -160,7 +160,7 @@ def shares_of_a_step(context: Context) -> Outcome:
 
 
 def _cold(files: Sequence[Path]) -> dict[str, Figure]:
-    """Reading a file that the page cache does not hold; nothing where that cannot be had."""
+    """The time to read a file that is not in the page cache; empty if that is not possible."""
     from perfkit.course.lessons.lesson_03_storage_and_formats.cold_reads import cold_reads_ms
 
     times = [time for _ in range(_COLD_ROUNDS) for time in cold_reads_ms(files) or ()]

@@ -20,15 +20,15 @@ _SURE = (30, 50, 70, 90)
 class Predict:
     """A question with lettered answers.
 
-    ``guess.lock("b")`` locks one, as a click in a notebook does; after that you cannot change it,
-    which is the point. In JupyterLab, locking also opens the saved outputs further down, which are
-    folded until then (:mod:`perfkit.course.kit.folding`). ``guess.score()`` ends it. A lesson also
-    runs without a guess.
+    ``guess.lock("b")`` locks one, like a click in a notebook; you cannot change it afterwards,
+    which is the point. In JupyterLab, locking also opens the saved outputs below, which are folded
+    until then (:mod:`perfkit.course.kit.folding`). ``guess.score()`` ends it. A lesson also runs
+    without a guess.
 
     Args:
         question: one sentence.
-        answers: text by letter.
-        lesson: the lesson's number: its key is in perfkit, and a scored guess is stored for
+        answers: letter → text.
+        lesson: the lesson's number: perfkit has its key, and stores the scored guess for
             :func:`perfkit.course.kit.progress.calibration`. Without it nothing is stored.
 
     Raises:

@@ -27,7 +27,7 @@ from perfkit.trace.record.quiet import quiet_profiler
 __all__ = ["LabelCost", "OptionCost", "ProfilerCost", "label_cost", "profiler_cost"]
 
 NO_PROFILER = "no profiler"
-_FEWEST_BLOCKS = 6  # fewer cannot give an interval of 95 %; see perfkit.measure.compare
+_FEWEST_BLOCKS = 6  # fewer cannot give a 95 % interval; see perfkit.measure.compare
 _MOST_BLOCKS = 40
 # Events of these categories belong to the trace itself; the rest come from steps. "overhead" is
 # CUDA tracing's own work, at times of its choosing.

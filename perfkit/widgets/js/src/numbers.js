@@ -1,4 +1,4 @@
-// Numbers as perfkit/base/words.py says them; both are tested against tests/base/words_cases.json.
+// Formats numbers like perfkit/base/words.py; both are tested against tests/base/words_cases.json.
 
 const MINUS = "−";
 const TIME_UNITS = [["ns", 1e-3, 1e3], ["µs", 1, 1e3], ["ms", 1e3, 1e3], ["s", 1e6, 600], ["min", 6e7, 600], ["h", 3.6e9, Infinity]];

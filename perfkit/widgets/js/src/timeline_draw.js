@@ -4,7 +4,7 @@ import { fmtUs } from "./numbers.js";
 import { HEAD, ROW, RULER } from "./lanes.js";
 
 // One look per kind, in the order of KINDS in perfkit/trace/ask/levels.py: the palette of the report
-// (Okabe and Ito), dark ink on light fill; waiting and talking are told by pattern too.
+// (Okabe and Ito), dark ink on light fill; waiting and communication also have a pattern.
 const LOOKS = {
   "data wait": ["#E69F00", "#000"],
   forward: ["#56B4E9", "#000"],
