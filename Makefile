@@ -18,14 +18,26 @@ CUDA_WHEELS := torch==2.13.0 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cupti==1
 JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
 # Each takes the path of its JSON file; files that begin with _ are helpers.
 BENCHES := $(filter-out tests/bench/_%,$(sort $(wildcard tests/bench/*.py)))
+# Tests in two phases: what measures nothing on all cores, the rest alone. Each remembers its own
+# failures; `make test-parallel AGAIN=yes` runs those once more, one after the other.
+PYTEST := $(BIN)/pytest --durations=25 --durations-min=2
+CELLS := --nbval-lax --nbval-current-env --nbval-cell-timeout=180
+# passive: threads of torch that wait for work leave the core to the other workers
+BESIDE := OMP_WAIT_POLICY=passive
+WORKERS := --numprocesses=logical --maxprocesses=8 --no-loadscope-reorder
+ALONE := serial or browser
+AGAIN ?=
+FAILED := --last-failed --last-failed-no-failures=none
 CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab test test-cuda tour bench clean distclean chromium
+.PHONY: help install lab lint check test test-parallel test-serial test-long test-cuda tour bench \
+	clean distclean chromium
+.NOTPARALLEL:  # `make -j test`: the serial tests need the machine to themselves
 
 help:  ## show this list
 	@echo "make TARGET, where TARGET is one of"
-	@sed -n 's/^\([a-z-]*\):.*## /  \1|/p' Makefile | awk -F'|' '{printf "%-10s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## /  \1|/p' Makefile | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
 
 install: $(STAMP)  ## make .venv with everything; does nothing the second time
 
@@ -43,12 +55,26 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py perfkit/_version.py $(JS
 lab: install  ## open JupyterLab on the first lesson, in a copy: my-course (PORT=8899 for another port)
 	@$(BIN)/perfkit lab $(if $(PORT),--port $(PORT))
 
-test: install chromium  ## lint, types, import directions, unit tests, notebooks, browser
+lint: install  ## format, lint, types, import directions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests notebooks --nbval-lax --nbval-current-env --nbval-cell-timeout=180
+
+check: lint  ## lint and the fast tests, under 3 minutes
+	$(BESIDE) $(PYTEST) $(WORKERS) -m 'not ($(ALONE) or slow)' tests
+
+test: lint chromium test-parallel test-serial  ## everything: lint, tests, notebooks, browser
+
+test-parallel: install  # notebooks first: they take longest
+	$(BESIDE) $(PYTEST) $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/parallel \
+		-m 'not ($(ALONE))' notebooks tests $(CELLS)
+
+test-serial: install chromium
+	$(PYTEST) $(if $(AGAIN),$(FAILED)) -o cache_dir=.pytest_cache/serial -m '$(ALONE)' tests
+
+test-long: install  ## the calibrations with all their draws
+	PERFKIT_TEST_LONG=1 $(BESIDE) $(PYTEST) $(WORKERS) -m long tests
 
 test-cuda: $(CUDA)/.installed  ## the tests that need CUDA, on a played GPU (tests/played_cuda)
 	$(CUDA)/bin/python tests/played_cuda/build.py

@@ -23,8 +23,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Reader data of tests and their lessons goes to a separate folder.
 
     A shell that starts the tests in the background makes them and their child processes ignore
-    Ctrl-C, which tests of Ctrl-C need.
+    Ctrl-C, which tests of Ctrl-C need. A worker of xdist is a ``python -c``, whose ``<string>``
+    would count as the user's own code.
     """
+    if hasattr(config, "workerinput"):
+        sys.argv[:] = config.workerinput["mainargv"]
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Tiers())

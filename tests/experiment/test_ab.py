@@ -25,6 +25,8 @@ from perfkit.experiment import setting
 from perfkit.experiment.compare.ab import ab
 from perfkit.experiment.compare.store import read
 
+pytestmark = pytest.mark.serial
+
 SHORT = {"budget_s": 2.0, "min_blocks": 2, "say": False}
 
 

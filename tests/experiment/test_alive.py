@@ -10,6 +10,8 @@ import torch
 
 from perfkit.experiment.process import _alive, _failure, worker
 
+pytestmark = pytest.mark.serial
+
 MIB = 2**20
 
 

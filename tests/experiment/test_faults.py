@@ -15,6 +15,8 @@ from perfkit.base.errors import WorkloadEmptyError, WorkloadFailedError
 from perfkit.experiment import setting
 from perfkit.experiment.process.result import NO_STEP
 
+pytestmark = pytest.mark.serial
+
 
 @pytest.fixture
 def faulty(session):

@@ -19,6 +19,8 @@ from perfkit.experiment.process import _process
 
 from .conftest import MARK, gone_within, marked
 
+pytestmark = pytest.mark.serial
+
 # A kernel: the workload has loader workers, a child in a session of its own, and an orphan.
 KERNEL = """
 import os, sys, time

@@ -26,6 +26,8 @@ from perfkit.experiment import (
     setting,
 )
 
+pytestmark = pytest.mark.serial
+
 
 def ticking(s):
     import time

@@ -13,6 +13,8 @@ from perfkit.base.machine import facts
 from perfkit.experiment import CATALOGUE
 from perfkit.experiment.settings import check_values, resolve
 
+pytestmark = pytest.mark.serial
+
 HERE = facts()
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 

@@ -18,6 +18,8 @@ from perfkit.experiment.compare.knee import knee_of
 from perfkit.experiment.compare.sweep import sweep
 from perfkit.measure.compare import Interval
 
+pytestmark = pytest.mark.serial
+
 SHORT = {"seconds": 0.1, "say": False}
 
 

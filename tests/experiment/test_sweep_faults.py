@@ -22,6 +22,8 @@ from perfkit.experiment.compare.store import read
 from perfkit.experiment.compare.sweep import sweep
 from perfkit.experiment.compare.tune import tune
 
+pytestmark = pytest.mark.serial
+
 SHORT = {"seconds": 0.1, "say": False}
 
 

@@ -13,6 +13,8 @@ from perfkit.base.errors import SettingError
 from perfkit.experiment import setting
 from perfkit.experiment.compare.tune import _judged, tune
 
+pytestmark = pytest.mark.serial
+
 
 def by_value(function):
     """As from a notebook: not to be imported by name in the child."""

@@ -15,6 +15,8 @@ from perfkit.advice.profile import Profile
 from perfkit.show import RESULT_MIME
 from perfkit.trace.read.load import load
 
+pytestmark = pytest.mark.serial
+
 if TYPE_CHECKING:
     from conftest import Notebook, Shown
 

@@ -358,6 +358,7 @@ def test_a_clock_that_goes_backwards_gives_no_negative_time(clock) -> None:
     assert c.slow.median == 20
 
 
+@pytest.mark.serial
 def test_default_clock_is_the_hosts() -> None:
     began = time.monotonic()
     c = compare(lambda: time.sleep(0.002), lambda: time.sleep(0.001), budget_s=0.3)

@@ -9,6 +9,8 @@ import pytest
 
 from perfkit.memory.resident import Resident, ResidentMeter, resident_bytes
 
+pytestmark = pytest.mark.serial
+
 
 def _proc(folder: Path, mark_kib: int) -> Path:
     (folder / "status").write_text(f"Name:\tpython\nVmHWM:\t  {mark_kib} kB\nVmRSS:\t 1 kB\n")

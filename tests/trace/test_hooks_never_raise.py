@@ -130,6 +130,7 @@ def test_the_list_of_hooks_is_complete() -> None:
     assert found >= 6
 
 
+@pytest.mark.serial
 def test_forgetting_while_the_sampler_inserts_does_not_raise() -> None:
     """``resume(forget=True)`` once added two counters while the thread inserted into one."""
     source = "def f(n):\n" + "".join(f"    if n == {i}: time.sleep(0)\n" for i in range(3000))

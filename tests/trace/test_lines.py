@@ -13,6 +13,8 @@ import torch
 from perfkit.trace import Recorder
 from perfkit.trace.record.lines import NO_LINES, Line, LineSamples, Sampler, _look
 
+pytestmark = pytest.mark.serial
+
 
 def _busy(seconds: float) -> None:
     end = time.monotonic() + seconds

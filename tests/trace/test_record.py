@@ -88,6 +88,7 @@ def test_facts_that_no_trace_holds(ten: Recording) -> None:
     assert ten.facts.n_threads == torch.get_num_threads()
 
 
+@pytest.mark.serial
 def test_cost_is_told_in_words(ten: Recording) -> None:
     sentence = ten.cost.sentence()
     assert "(n=3)" in sentence
@@ -95,6 +96,7 @@ def test_cost_is_told_in_words(ten: Recording) -> None:
     assert f"{len(ten.trace):,} events" in sentence
 
 
+@pytest.mark.serial
 def test_what_part_of_the_region_is_covered(ten: Recording) -> None:
     covered = ten.coverage
     assert (covered.n_steps_seen, covered.first_step, covered.last_step) == (10, 3, 5)
@@ -107,6 +109,7 @@ def test_what_part_of_the_region_is_covered(ten: Recording) -> None:
     assert whole.share > 0.5
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("slow", ["later", "profiled", "none"])
 def test_a_window_that_is_not_typical_is_told(slow: str) -> None:
     step, n = _trainer(), 0
@@ -380,6 +383,7 @@ def test_assert_nothing_runs_can_fail() -> None:
     assert_nothing_runs()
 
 
+@pytest.mark.serial
 def test_a_region_without_optimizer_is_recorded_for_a_bounded_time() -> None:
     recorder = Recorder(max_seconds=0.2)
     with recorder:
@@ -398,6 +402,7 @@ def test_a_region_without_optimizer_is_recorded_for_a_bounded_time() -> None:
     assert any("no optimizer stepped" in w for w in recorder.recording.warnings)
 
 
+@pytest.mark.serial
 def test_steps_after_the_time_limit_are_still_recorded() -> None:
     step = _trainer()
     recorder = Recorder(max_seconds=0.2, active_steps=3)
@@ -411,6 +416,7 @@ def test_steps_after_the_time_limit_are_still_recorded() -> None:
     assert recorder.recording.warnings == ()
 
 
+@pytest.mark.serial
 def test_slow_steps_are_recorded_as_far_as_the_time_goes() -> None:
     step = _trainer()
 
@@ -539,6 +545,7 @@ def _with_kernel(raw: bytes, lag_ms: float) -> bytes:
     return json.dumps(found).encode()
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(("lag_ms", "behind"), [(1.0, False), (5000.0, True)])
 def test_a_gpu_that_is_steps_behind_leaves_the_cost_untold(
     lag_ms: float, behind: bool, monkeypatch: pytest.MonkeyPatch

@@ -163,7 +163,7 @@ def test_a_real_evaluation_has_one_step_a_batch(workers: int) -> None:
         data, batch_size=16, shuffle=True, num_workers=workers, persistent_workers=workers > 0
     )
     model = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 2048)).eval()
-    with Recorder() as recorder, torch.no_grad():
+    with Recorder(max_seconds=120) as recorder, torch.no_grad():
         for _ in range(2):
             for x, _ in loader:
                 for _ in range(20):

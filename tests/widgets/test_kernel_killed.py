@@ -7,7 +7,10 @@ import signal
 import time
 
 import psutil
+import pytest
 from jupyter_client.manager import start_new_kernel
+
+pytestmark = pytest.mark.serial
 
 LAB = """
 import perfkit, torch, time

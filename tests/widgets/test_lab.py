@@ -62,9 +62,9 @@ def click(lab: Lab, **content: Any) -> None:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < deadline, "waited 5 s in vain"
+        assert time.monotonic() < deadline, "waited 60 s in vain"
         time.sleep(0.005)
 
 

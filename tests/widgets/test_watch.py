@@ -21,6 +21,8 @@ from perfkit.measure.run import Update
 from perfkit.widgets import watch as watch_module
 from perfkit.widgets.watch import fmt_seconds, watch
 
+pytestmark = pytest.mark.serial
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:

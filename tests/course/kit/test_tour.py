@@ -101,6 +101,7 @@ def test_a_cell_that_raises_is_named(clone: Path) -> None:
     assert _kernel_is_gone(clone)
 
 
+@pytest.mark.serial
 def test_a_cell_that_hangs_is_ended(clone: Path) -> None:
     path = _lesson(clone, PID, "import time; time.sleep(60)")
     with pytest.raises(LessonFailedError, match=r"cell 2 of 2 .*: no end after 2 s"):
@@ -156,6 +157,7 @@ def test_an_interrupted_tour_keeps_what_it_has(clone: Path) -> None:
     _check_links(clone / "out")
 
 
+@pytest.mark.serial
 def test_ctrl_c_in_a_cell_ends_the_tour_and_its_kernel(clone: Path) -> None:
     _lesson(clone, PID, "import time; time.sleep(60)")
     _lesson(clone, "1", name="01-measure")

@@ -21,6 +21,8 @@ from perfkit.course.ledger import recorder, recording
 from perfkit.course.ledger.records import read_record, read_records, slug
 from tests.course.ledger.made_records import GPU, here
 
+pytestmark = pytest.mark.serial
+
 MODULE = """\
 import os, signal, subprocess, sys, tempfile, time
 from pathlib import Path

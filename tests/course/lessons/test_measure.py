@@ -392,6 +392,7 @@ def test_d1_counts_events(tmp_path: Path) -> None:
     assert figures["all_events"].kind == "exact"
 
 
+@pytest.mark.serial
 def test_d2_gives_what_a_label_costs(tmp_path: Path) -> None:
     found = _outcome(experiments.label, tmp_path)
     # a label does all that an empty block does, and calls into torch twice
