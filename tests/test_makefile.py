@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -60,12 +61,29 @@ def test_a_python_that_is_new_enough_goes_on(tmp_path: Path) -> None:
     [([], "perfkit tour --out"), (["LESSONS=00 06"], "perfkit tour 00 06 --out")],
 )
 def test_which_lessons_a_tour_runs(given: list[str], command: str) -> None:
-    planned = subprocess.run(
-        ["make", "--dry-run", "tour", *given],
+    planned = _planned("tour", *given)
+    assert command in " ".join(planned.split())
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
+def test_the_two_phases_run_every_test_once_and_remember_their_own_failures() -> None:
+    planned = _planned("test")
+    parallel, serial = re.findall(r"-m '(.+)'", planned)
+    assert parallel == f"not ({serial})"
+    caches = re.findall(r"cache_dir=(\S+)", planned)
+    assert len(set(caches)) == 2
+    again = _planned("test-parallel", "test-serial", "AGAIN=yes")
+    assert re.findall(r"cache_dir=(\S+)", again) == caches
+    assert again.count("--last-failed ") == 2
+    assert "--numprocesses" not in again
+
+
+def _planned(*arguments: str) -> str:
+    return subprocess.run(
+        ["make", "--dry-run", *arguments],
         cwd=MAKEFILE.parent,
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=60,
     ).stdout
-    assert command in " ".join(planned.split())
