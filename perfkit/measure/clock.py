@@ -1,27 +1,20 @@
 """Clocks that know their device and synchronise only when they must.
 
-There are two ways to time:
-
-* ``settle()`` then ``now()``: host nanoseconds after the device has finished its work. On CUDA each
-  call synchronises every device that this process uses (on the CPU it costs nothing). Use it for
-  A/B comparison, where the work of one arm must not run into the other's time.
-* ``mark()`` … ``mark()``, then ``elapsed_ms(marks)``: on CUDA each mark records an event on the
-  current stream, the host runs on, and one wait for the last event resolves them all. Use it for
-  many steps in a row, whose overlap of host and device must not change.
+``settle()`` then ``now()``: host nanoseconds after the device has finished its work. On an
+accelerator each ``settle()`` synchronises every device that this process uses (on the CPU it costs
+nothing). So the work of one arm of an A/B comparison does not run into the other's time.
 """
 
 from __future__ import annotations
 
 import itertools
-import sys
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import Device, here, in_use
 from perfkit.base.errors import MissingError
 
-__all__ = ["Clock", "CudaClock", "HostClock", "clock_in_use"]
+__all__ = ["Clock", "DeviceClock", "HostClock", "clock_in_use"]
 
 
 class Clock(Protocol):
@@ -41,12 +34,6 @@ class Clock(Protocol):
     def settle(self) -> None:
         """Wait until the device has finished all work queued so far."""
 
-    def mark(self) -> Any:
-        """A point in the device's time; does not wait."""
-
-    def elapsed_ms(self, marks: Sequence[Any]) -> list[float]:
-        """Milliseconds between successive marks (one fewer than marks), never negative."""
-
 
 class HostClock:
     """``time.perf_counter_ns``, for work that has finished when the call returns."""
@@ -60,77 +47,46 @@ class HostClock:
     def settle(self) -> None:
         """Do nothing: the CPU's work is done when the call returns."""
 
-    def mark(self) -> int:
-        return time.perf_counter_ns()
 
-    def elapsed_ms(self, marks: Sequence[int]) -> list[float]:
-        return [max(b - a, 0) / 1e6 for a, b in itertools.pairwise(marks)]
-
-
-class CudaClock:
-    """CUDA events on the current stream; host time after a synchronisation.
-
-    Events measure the stream that is current at each ``mark()``; work on other streams counts only
-    if the current stream waits for it.
+class DeviceClock:
+    """Host time after a synchronisation of an accelerator.
 
     Args:
-        index: the device. By default marks go to the current device, and ``settle`` waits for all
-            devices that this process uses. Creating this clock initialises CUDA.
+        device: the kind of device; by default the accelerator of this machine.
+        index: which one. By default ``settle`` waits for all that this process uses. Creating this
+            clock initialises torch's current one.
 
     Raises:
-        MissingError: torch sees no CUDA device.
+        MissingError: torch sees no such device.
     """
 
-    # Event times have a resolution of about 0.5 µs (CUDA runtime API, cudaEventElapsedTime).
-    resolution_ns = 500
-
-    def __init__(self, index: int | None = None) -> None:
-        import torch
-
-        self._cuda: Any = torch.cuda
-        if not torch.cuda.is_available():
+    def __init__(self, device: Device | None = None, index: int | None = None) -> None:
+        device = here() if device is None else device
+        if device.is_cpu or not device.is_available():
             raise MissingError(
-                "CudaClock needs a CUDA device and torch sees none: use HostClock, or see "
+                "DeviceClock needs a GPU and torch sees none of that kind: use HostClock, or see "
                 "`perfkit doctor`"
             )
-        self._index = torch.cuda.current_device() if index is None else index
+        self._device = device
+        self._index = device.current() if index is None else index
         self._is_chosen = index is not None
-        self.device = f"cuda:{self._index}"
+        self.device = device.place(self._index)
+        self.resolution_ns = device.resolution_ns
         self.now = time.perf_counter_ns
 
     def settle(self) -> None:
-        others = () if self._is_chosen else _torch_compat.cuda_contexts()
+        others = () if self._is_chosen else self._device.devices()
         for index in sorted({self._index, *others}):
-            self._cuda.synchronize(index)
-
-    def mark(self) -> Any:
-        event = self._cuda.Event(enable_timing=True)
-        event.record(self._cuda.current_stream(self._index))
-        return event
-
-    def elapsed_ms(self, marks: Sequence[Any]) -> list[float]:
-        if len(marks) < 2:
-            return []
-        # On one stream all earlier events are complete when the last one is, so waiting for them is
-        # free. But the current stream may have changed between two marks.
-        for mark in reversed(marks):
-            mark.synchronize()
-        return [max(float(a.elapsed_time(b)), 0.0) for a, b in itertools.pairwise(marks)]
-
-
-def cuda_in_use() -> bool:
-    """Whether this process has imported torch and initialised CUDA; does neither itself."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    return cuda is not None and bool(cuda.is_initialized())
+            self._device.synchronize(index)
 
 
 def clock_in_use() -> Clock:
-    """The clock for this process: CUDA's if CUDA is already initialised, else the host's.
+    """The clock for this process: that of the accelerator it uses already, else the host's.
 
-    Never imports torch and never initialises CUDA.
+    Never imports torch and never initialises a device.
     """
-    return CudaClock() if cuda_in_use() else HostClock()
+    device = in_use()
+    return HostClock() if device.is_cpu else DeviceClock(device)
 
 
 def _seen_resolution_ns() -> int:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import in_use
 from perfkit.base.heap import heap_bytes
-from perfkit.measure.clock import cuda_in_use
 
 __all__ = ["Footprint", "footprint"]
 
@@ -28,7 +26,7 @@ class Footprint:
 
     Attributes:
         n_bytes: bytes held.
-        kind: ``"allocated"``: tensors on all CUDA devices that this process uses;
+        kind: ``"allocated"``: tensors on all GPUs that this process uses;
             ``"resident"``: RAM pages of this process, which shrink late or never when memory is
             freed.
         in_use_bytes: beside a resident size, what malloc has handed out and not got back: exact
@@ -46,14 +44,13 @@ class Footprint:
 
 
 def footprint() -> Footprint:
-    """Read it now: CUDA's allocator where CUDA is initialised (0.1 ms a device), else 0.1 ms.
+    """Read it now: the GPU's allocator where one is in use (0.1 ms a device), else 0.1 ms.
 
-    Never imports torch, never initialises CUDA, never synchronises.
+    Never imports torch, never initialises a device, never synchronises.
     """
-    if cuda_in_use():
-        cuda = sys.modules["torch"].cuda
-        held = sum(map(cuda.memory_allocated, _torch_compat.cuda_contexts()))
-        return Footprint(int(held), "allocated")
+    device = in_use()
+    if not device.is_cpu:
+        return Footprint(sum(map(device.allocated, device.devices())), "allocated")
     return Footprint(_resident_bytes(), "resident", heap_bytes())
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfkit.base.device import in_use
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.busy import Busy
 from perfkit.base.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.measure._student import t_quantile
-from perfkit.measure.clock import cuda_in_use
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.groups import group_ends, group_size
 from perfkit.measure.summary import Summary, drift_of, summarize
@@ -234,13 +234,13 @@ def summarize_run(facts: RunFacts) -> RunSummary:
     readings = tuple((batch / group, reading) for batch, reading in facts.memory)
     memory = _memory_use(readings)
     per_s = 1e3 / facts.total_ms if facts.total_ms > 0 else None
-    on_cuda = cuda_in_use()
+    on_gpu = not in_use().is_cpu
     warnings = [*notes]
     if facts.n_peeks and facts.n_epochs:
         warnings.append(
             f"{plural(facts.n_peeks, 'loop')} took one batch and no second: counted as no epoch"
         )
-    if on_cuda and step is not None:
+    if on_gpu and step is not None:
         warnings.append(
             "times are the host's, between batches: the GPU runs behind, so single steps blur "
             "into one another while medians over many converge to the true step"
@@ -273,7 +273,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         provenance=stamp(
             "measured here",
             command=f"perfkit.watch({facts.name})",
-            device=None if on_cuda else "cpu",
+            device=None if on_gpu else "cpu",
         ),
         n_unfinished=facts.n_unfinished,
         group=group,

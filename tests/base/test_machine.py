@@ -54,13 +54,15 @@ def test_a_process_that_uses_cuda_names_the_gpu_it_uses(monkeypatch: pytest.Monk
     monkeypatch.setattr("perfkit.base.machine._first_gpu", lambda: "NVIDIA DGX Display")
     current: list[Exception | str] = ["NVIDIA A100"]
 
-    def name() -> str:
+    def name(index: int) -> str:
         if isinstance(current[-1], Exception):
             raise current[-1]
         return current[-1]
 
     begun = [True]
-    cuda = SimpleNamespace(is_initialized=lambda: begun[-1], get_device_name=name)
+    cuda = SimpleNamespace(
+        is_initialized=lambda: begun[-1], get_device_name=name, current_device=lambda: 0
+    )
     monkeypatch.setattr(torch, "cuda", cuda)
     assert machine.stamp().device == "NVIDIA A100"
     current.append(RuntimeError("CUDA error: an illegal memory access was encountered"))

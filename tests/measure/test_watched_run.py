@@ -556,7 +556,8 @@ def test_on_cuda_allocator_counters_are_read_and_host_times_labelled(clock, monk
         is_initialized=lambda: True,
         device_count=lambda: 3,
         memory_allocated=held.__getitem__,
-        get_device_name=lambda: "played",
+        current_device=lambda: 0,
+        get_device_name=lambda index: "played",
     )
     monkeypatch.setattr(torch, "cuda", fake)
     monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", held.__contains__, raising=False)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import platform
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
 from perfkit._version import __version__
+from perfkit.base.device import in_use
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import _gpu, _host, _packages
@@ -173,7 +173,7 @@ def stamp(
         command: the command, if it was a single one.
         seed: the random seed, if there was one.
         device: ``"cpu"`` or a GPU's name. By default torch's current GPU if this process uses
-            CUDA, else the first visible GPU if torch is built for one, else the CPU.
+            one, else the first visible GPU if torch is built for one, else the CPU.
 
     Raises:
         UsageError: ``kind`` is not one of the five.
@@ -294,12 +294,15 @@ def _versions() -> Mapping[str, str]:
 
 
 def _default_device() -> str:
-    # if torch uses CUDA, it knows the current device; and CUDA numbers different GPUs by speed, the
+    # if torch uses a GPU, it knows the current one; and CUDA numbers different GPUs by speed, the
     # driver by slot
-    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
-    if cuda is not None and cuda.is_initialized():
+    device = in_use()
+    if not device.is_cpu:
         with contextlib.suppress(RuntimeError, AssertionError):  # a failed device
-            return str(cuda.get_device_name())
+            index = device.current()
+            name = device.name(index)
+            if name != device.place(index):
+                return name
     return _first_gpu()
 
 

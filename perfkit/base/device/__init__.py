@@ -1,0 +1,33 @@
+"""The one place that knows devices: CUDA and ROCm, MPS, XPU, and the CPU as the null device.
+
+Everything else asks what :func:`here` or :func:`in_use` returns, once, and then that
+:class:`Device`. Importing this imports no torch.
+"""
+
+from __future__ import annotations
+
+from perfkit.base.device.kind import Device, GraphedStep, ProfilerNames
+from perfkit.base.device.registry import (
+    accelerators,
+    here,
+    in_use,
+    known,
+    of,
+    pattern,
+    profiler_names,
+    register,
+)
+
+__all__ = [
+    "Device",
+    "GraphedStep",
+    "ProfilerNames",
+    "accelerators",
+    "here",
+    "in_use",
+    "known",
+    "of",
+    "pattern",
+    "profiler_names",
+    "register",
+]

@@ -1,0 +1,14 @@
+"""The CPU: its work is done when a call returns, so there is nothing to ask."""
+
+from __future__ import annotations
+
+from perfkit.base.device.kind import Device
+
+__all__ = ["DEVICE", "Cpu"]
+
+
+class Cpu(Device):
+    """The null device."""
+
+
+DEVICE = Cpu()

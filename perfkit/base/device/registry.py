@@ -1,0 +1,110 @@
+"""Which kinds of device perfkit knows, and which of them this process has or uses."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+import re
+from typing import TYPE_CHECKING
+
+from perfkit.base.device.kind import Device, ProfilerNames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["accelerators", "here", "in_use", "known", "of", "pattern", "register"]
+
+# the modules of this folder that define no device
+_NOT_DEVICES = {"accelerator", "kind", "registry"}
+
+
+def _found() -> list[Device]:
+    package = __name__.rpartition(".")[0]
+    folder = list(importlib.import_module(package).__path__)
+    modules = {m.name for m in pkgutil.iter_modules(folder)} - _NOT_DEVICES
+    return [importlib.import_module(f"{package}.{name}").DEVICE for name in sorted(modules)]
+
+
+_known: dict[str, Device] = {}
+
+
+def _all() -> dict[str, Device]:
+    """All kinds by type, those registered last first, and the CPU last."""
+    if not _known:
+        _remember({device.type: device for device in _found()})
+    return _known
+
+
+def _remember(kinds: dict[str, Device]) -> None:
+    ordered = sorted(kinds.values(), key=lambda device: device.is_cpu)
+    _known.clear()
+    _known.update({device.type: device for device in ordered})
+    pattern.cache_clear()
+
+
+def known() -> tuple[Device, ...]:
+    """All kinds of device, those registered last first, and the CPU last."""
+    return tuple(_all().values())
+
+
+def register(device: Device) -> Callable[[], None]:
+    """Make a kind of device known, in place of one of the same type; returns how to undo it."""
+    before = dict(_all())
+    _remember({device.type: device} | {k: d for k, d in before.items() if k != device.type})
+
+    def undo() -> None:
+        now = {k: d for k, d in _all().items() if d is not device}
+        replaced = before.get(device.type)
+        _remember(now if replaced is None else {replaced.type: replaced} | now)
+
+    return undo
+
+
+def accelerators() -> tuple[Device, ...]:
+    """All kinds but the CPU, whether they are here or not."""
+    return tuple(device for device in known() if not device.is_cpu)
+
+
+def of(type_or_place: str) -> Device:
+    """The kind of this type or place (``"cuda"``, ``"cuda:1"``).
+
+    A type that perfkit does not know gets the null device's answers under its own name.
+    """
+    kind = type_or_place.partition(":")[0]
+    found = _all().get(kind)
+    if found is None:
+        found = Device()
+        found.type, found.label = kind, kind.upper()
+    return found
+
+
+def here() -> Device:
+    """The accelerator that torch can use on this machine; else the CPU. Imports torch."""
+    return next(device for device in known() if device.is_available())
+
+
+def in_use() -> Device:
+    """The accelerator that this process uses already; else the CPU.
+
+    Neither imports torch nor initialises a device.
+    """
+    return next(device for device in _all().values() if device.is_initialised())
+
+
+@functools.cache
+def pattern(attribute: str) -> re.Pattern[str]:
+    """The regular expression of an attribute of :class:`ProfilerNames`, over all known devices.
+
+    A trace may come from any machine, so it is read with the names of all of them.
+    """
+    parts = []
+    for names in profiler_names():
+        value: str | tuple[str, ...] = getattr(names, attribute)
+        parts.append(value if isinstance(value, str) else "|".join(f"^{one}" for one in value))
+    return re.compile("|".join(part for part in parts if part) or r"(?!)")
+
+
+def profiler_names() -> tuple[ProfilerNames, ...]:
+    """What the profiler calls things, for each kind of device that it records."""
+    return tuple(d.profiler for d in accelerators() if d.profiler is not None)

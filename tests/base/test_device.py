@@ -1,0 +1,206 @@
+"""The device protocol: what perfkit knows, a device that one call adds, and what asks it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+import torch
+
+from perfkit.base import device as devices
+from perfkit.base.device import Device, ProfilerNames
+from perfkit.base.machine import stamp
+from perfkit.measure.clock import DeviceClock, clock_in_use
+from perfkit.measure.footprint import footprint
+
+MIB = 2**20
+
+
+class Toy(Device):
+    """Two devices; the process uses the second."""
+
+    type = "toy"
+    label = "Toy"
+    resolution_ns = 7
+    profiler = ProfilerNames(
+        activity="PrivateUse1",
+        type_number=20,
+        runtime_categories=("toy_runtime",),
+        prefixes=("toy",),
+        waits=r"^toyWait",
+        copies=r"^toyCopy",
+        blocking_copies=r"^toyCopyNow$",
+        allocations=("toyMalloc",),
+    )
+    alloc_call = "toyMalloc"
+    free_call = "toyFree"
+
+    def __init__(self) -> None:
+        self.waited_for: list[int] = []
+        self.used = True
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialised(self) -> bool:
+        return self.used
+
+    def devices(self) -> Sequence[int]:
+        return (1,)
+
+    def count(self) -> int:
+        return 2
+
+    def current(self) -> int:
+        return 1
+
+    def name(self, index: int) -> str:
+        return f"Toy model {index}"
+
+    def synchronize(self, index: int) -> None:
+        self.waited_for.append(index)
+
+    def allocated(self, index: int) -> int:
+        return 3 * MIB
+
+    def stats(self, index: int) -> Mapping[str, int]:
+        return {
+            "allocated_bytes.all.current": 3 * MIB,
+            "allocated_bytes.all.peak": 5 * MIB,
+            "reserved_bytes.all.current": 8 * MIB,
+            "reserved_bytes.all.peak": 8 * MIB,
+        }
+
+
+@pytest.fixture
+def toy() -> Iterator[Toy]:
+    device = Toy()
+    undo = devices.register(device)
+    yield device
+    undo()
+
+
+def test_the_built_in_kinds_are_found_and_the_cpu_is_last() -> None:
+    assert [d.type for d in devices.known()] == ["cuda", "mps", "xpu", "cpu"]
+    assert [d.type for d in devices.accelerators()] == ["cuda", "mps", "xpu"]
+    assert devices.of("cuda:3") is devices.of("cuda")
+    assert [d.place(1) for d in devices.known()] == ["cuda:1", "mps:1", "xpu:1", "cpu"]
+
+
+def test_a_type_that_nobody_knows_has_its_own_name_and_nothing_else() -> None:
+    device = devices.of("hpu:2")
+    assert (device.type, device.label, device.place(2)) == ("hpu", "HPU", "hpu:2")
+    assert not device.is_cpu
+    assert device.profiler is None
+
+
+def test_registering_puts_it_first_and_undoing_takes_it_away(toy: Toy) -> None:
+    assert devices.known()[0] is toy
+    assert devices.here() is devices.in_use() is devices.of("toy:1") is toy
+    another = Toy()
+    undo = devices.register(another)
+    assert devices.of("toy") is another
+    undo()
+    assert devices.of("toy") is toy
+
+
+def test_the_clock_waits_for_the_device_that_is_registered(toy: Toy) -> None:
+    clock = clock_in_use()
+    assert (clock.device, clock.resolution_ns) == ("toy:1", 7)
+    clock.settle()
+    assert toy.waited_for == [1]
+    DeviceClock(toy, 0).settle()
+    assert toy.waited_for == [1, 0]
+
+
+def test_a_device_that_is_there_but_unused_is_not_waited_for(toy: Toy) -> None:
+    toy.used = False
+    assert clock_in_use().device == ("cuda:0" if torch.cuda.is_initialized() else "cpu")
+
+
+def test_its_memory_is_read_and_its_name_is_in_the_provenance(toy: Toy) -> None:
+    assert (footprint().n_bytes, footprint().kind) == (3 * MIB, "allocated")
+    assert stamp().device == "Toy model 1"
+
+
+def test_the_profilers_names_of_a_new_device_count_at_once(toy: Toy) -> None:
+    waits = devices.pattern("waits")
+    assert all(
+        waits.search(name)
+        for name in ("toyWaitForAll", "cudaStreamSynchronize", "hipEventSynchronize")
+    )
+    assert not waits.search("toyLaunch")
+    assert devices.pattern("allocations").search("toyMalloc")
+
+
+def test_without_the_toy_its_names_mean_nothing() -> None:
+    assert not devices.pattern("waits").search("toyWaitForAll")
+    assert devices.pattern("waits").search("zeEventHostSynchronize")
+
+
+def test_the_null_device_answers_everything() -> None:
+    cpu = devices.of("cpu")
+    assert cpu.is_cpu
+    assert cpu.is_available()
+    assert list(cpu.devices()) == []
+    cpu.synchronize(0)
+    assert (cpu.allocated(0), cpu.stats(0), cpu.total_bytes(0), cpu.utilisation(0)) == (
+        0, {}, None, None,
+    )  # fmt: skip
+    assert not cpu.holds(torch.zeros(1))
+    assert not cpu.is_capturing()
+
+
+def test_every_kind_says_where_its_functions_are_without_a_device() -> None:
+    """The sync lint puts its own in their place, on a machine that has none of these devices."""
+    for device in devices.accelerators():
+        owner, names = device.waiting_functions() or (None, ())
+        assert all(callable(getattr(owner, name)) for name in names), device
+        assert names, device
+        assert all(callable(kind.synchronize) for kind in device.waitable_types()), device
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_a_device_that_was_never_run_says_so(kind: str) -> None:
+    module = sys.modules[type(devices.of(kind)).__module__]
+    assert "Not run on a device yet" in (module.__doc__ or "")
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_what_torch_offers_is_called_as_torch_defines_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With torch's functions replaced: that they exist, and the answers are passed on."""
+    device = devices.of(kind)
+    module = getattr(torch, kind)
+    told = {
+        "current_allocated_memory": 3, "driver_allocated_memory": 8, "recommended_max_memory": 99,
+    } if kind == "mps" else {}  # fmt: skip
+    for name, value in told.items():
+        monkeypatch.setattr(module, name, lambda *_, value=value: value)
+    for name, answer in {
+        "memory_allocated": 3,
+        "max_memory_allocated": 5,
+        "memory_stats": {"reserved_bytes.all.current": 8},
+        "get_memory_info": (1, 99),
+        "device_count": 2,
+        "current_device_index": 0,
+    }.items():
+        monkeypatch.setattr(torch.accelerator, name, lambda *_, answer=answer: answer)
+    assert device.allocated(0) == 3
+    assert device.stats(0)["reserved_bytes.all.current"] == 8
+    assert device.total_bytes(0) == 99
+    assert (device.count(), device.current()) == (2, 0)
+    assert not device.is_available()
+    assert not device.is_initialised()
+    assert list(device.devices()) == []
+
+
+def test_knowing_the_devices_imports_no_torch() -> None:
+    code = (
+        "import sys; from perfkit.base import device; device.known(); device.in_use(); "
+        "device.pattern('waits'); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
