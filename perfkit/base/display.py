@@ -25,16 +25,13 @@ def _show(part: str = "") -> Any:
 
 class Shown:
     """Mixin: ``str()`` gives the full plain text; a notebook or prompt shows the first screen,
-    as HTML if possible. A class whose document is made outside of ``show`` names the module:
-    ``class Ledger(Shown, shown_by="...")``.
+    as HTML if possible.
     """
 
     __slots__ = ()
 
-    def __init_subclass__(cls, shown_by: str = "", **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if shown_by:
-            cls.shown_by = shown_by  # type: ignore[attr-defined]
         # IPython uses the first class that defines __repr__ or _repr_pretty_, and every dataclass
         # has a generated __repr__: without this line you would see that.
         cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]

@@ -1,7 +1,7 @@
 """How results look: one document per result, and one renderer per form.
 
 ``document(result)`` is what a result says, as data; everything else here renders that. The room
-of a result knows nothing of this: ``perfkit.show.document`` finds the module that makes the
+of a result knows nothing of this: ``perfkit.show.lookup`` finds the module that makes the
 document when somebody asks to see the result. Your own result types join through
 ``@document_for(YourResult)``. Plain text needs neither jinja2 nor matplotlib.
 """
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.errors import UsageError
 from perfkit.base.scrub import scrub as _scrub
 from perfkit.show._as_text import as_text
-from perfkit.show.document import Document, document, document_for
+from perfkit.show.document import Document, document_for
+from perfkit.show.lookup import document
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,6 @@ screen is the sentence, its doubts, the bars and at most three findings; everyth
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -29,8 +28,8 @@ __all__ = [
     "Picture",
     "Segment",
     "Table",
-    "document",
     "document_for",
+    "registered",
 ]
 
 
@@ -228,26 +227,6 @@ class Document:
     drawn: str = ""
 
 
-# prefix of the module of a result's class -> the module that makes its document
-_HOMES = {
-    "perfkit.advice": "perfkit.show.profile",
-    "perfkit.synclint": "perfkit.show.synclint",
-    "perfkit.advice.trace_report": "perfkit.show.trace_report",
-    "perfkit.experiment": "perfkit.show.runs",
-    "perfkit.experiment.compare.ab": "perfkit.show.sweep",
-    "perfkit.experiment.compare.batch": "perfkit.show.sweep",
-    "perfkit.experiment.compare.compare_runs": "perfkit.show.compare_runs",
-    "perfkit.experiment.compare.same": "perfkit.show.same",
-    "perfkit.experiment.compare.sweep": "perfkit.show.sweep",
-    "perfkit.experiment.compare.tune": "perfkit.show.sweep",
-    "perfkit.base.machine": "perfkit.show.machine",
-    "perfkit.memory": "perfkit.show.memory",
-    "perfkit.memory.crossings": "perfkit.show.crossings",
-    "perfkit.measure": "perfkit.show.timing",
-    "perfkit.trace": "perfkit.show.trace_answers",
-    "perfkit.trace.ask.breakdown": "perfkit.show.profile",
-}
-
 _Maker = TypeVar("_Maker", bound=Callable[[Any], "Document | None"])
 
 
@@ -267,21 +246,6 @@ def document_for(cls: type) -> Callable[[_Maker], _Maker]:
     return register
 
 
-def document(obj: Any) -> Document | None:
-    """What ``obj`` says; None where nobody has told how.
-
-    The module that knows is imported when somebody asks for the first document of its room.
-    """
-    if isinstance(obj, Document):
-        return obj
-    # a list of results is a result of the room of what it holds
-    one = obj[0] if type(obj) in (list, tuple) and obj else obj
-    for cls in type(one).__mro__:
-        own = cls.__dict__.get("shown_by", "")
-        parts = cls.__module__.split(".")
-        homes = (_HOMES.get(".".join(parts[:n])) for n in range(len(parts), 1, -1))
-        home = own or next(filter(None, homes), None)
-        if home is not None:
-            importlib.import_module(home)
-            break
-    return _made(obj)
+def registered(obj: Any) -> Document | None:
+    """What ``obj`` says, where the module that tells is loaded; see :mod:`perfkit.show.lookup`."""
+    return obj if isinstance(obj, Document) else _made(obj)

@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share
 from perfkit.measure.verdict import RunSummary
-from perfkit.show._drawn import DRAWN_CLASS, DRAWN_STYLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["alternative", "bundle", "drawn", "png"]
+__all__ = ["alternative", "drawn", "png"]
 
 # Spikes above this many times the 95th percentile are cut off (and counted in the title): one
 # pause of seconds would press all other steps onto the axis.
 _FRAME_OF_P95 = 2.5
 _ROOM = 0.03
 _STEP, _WAIT, _MEMORY = "#0072B2", "#D55E00", "#666666"  # Okabe and Ito's palette
-
-
-def bundle(run: RunSummary) -> dict[str, Any]:
-    """What is displayed when a watched loop is over: text, and HTML with the picture."""
-    from markupsafe import Markup
-
-    from perfkit import show
-
-    said = show.mime_bundle(run, verbose=True)
-    shown = {form: said[form] for form in ("text/plain", "text/html")}
-    if run.step is None:
-        return shown
-    data = base64.b64encode(png(run)).decode("ascii")
-    picture = Markup(
-        '{}<img class="{}" src="data:image/png;base64,{}" alt="{}" '
-        'style="max-width:100%;height:auto;border-radius:4px">'
-    ).format(Markup(DRAWN_STYLE), DRAWN_CLASS, Markup(data), alternative(run))
-    # no image/png beside it: it would double the size, and viewers without HTML show the text
-    return shown | {"text/html": f"{shown['text/html']}\n{picture}"}
 
 
 def alternative(run: RunSummary) -> str:

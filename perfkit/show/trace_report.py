@@ -9,7 +9,8 @@ from typing import Any
 from perfkit.advice.trace_report import TraceReport
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_ms, fmt_share, plural
-from perfkit.show.document import Document, Table, document, document_for
+from perfkit.show import profile, trace_answers  # noqa: F401 - they tell what its parts say
+from perfkit.show.document import Document, Table, document_for, registered
 
 _RANKS_HEADER = ("rank", "file", "bound by", "step", "compute", "communication", "idle")
 # Of a hundred ranks, those that the others wait for and the slowest say what there is to say.
@@ -26,20 +27,20 @@ def _report(of: TraceReport) -> Document:
         diff = _needed(of.diff)
         others.append(replace(diff, lines=(compared, *diff.lines)))
     ranks = Table(_RANKS_HEADER, _ranks(of), title="All ranks", align="><<>>>>", open=True)
-    profile = _needed(of.profile)
+    told = _needed(of.profile)
     which = f"{_head(of)}. {_chosen(of)}" if of.ranks else f"{_head(of)}."
     return replace(
-        profile,
+        told,
         name=f"trace {_name(of.file)}",
-        lines=(which, *profile.lines),
-        tables=(ranks, *profile.tables),
+        lines=(which, *told.lines),
+        tables=(ranks, *told.tables),
         sections=tuple(others),
         kind="",
     )
 
 
 def _needed(result: Any) -> Document:
-    said = document(result)
+    said = registered(result)
     if said is None:  # all three are results of perfkit
         raise TypeError(f"{type(result).__name__} has no document")
     return said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.synclint.catalogue import CATALOGUE, COPIES, Entry
+from perfkit.synclint.entry import entry_of
 from perfkit.synclint.sites import called, place, source_line, spelled
 
 if TYPE_CHECKING:
@@ -19,22 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Sync", "Syncs", "find_syncs", "syncs_of"]
 
-# a library that asks for the value -> the entry that says what to do about it
-_ASKED_BY = {
-    "torch/amp/grad_scaler.py": "grad_scaler",
-    "torch/distributions/": "distribution",
-    "torch/nn/utils/clip_grad.py": "clip_grad",
-}
-_READS = frozenset({"bool", "float", "int", "item", "number"})
-_INDEXING_CALLS = frozenset({"__getitem__", "__setitem__"})
 _ITS_BACKWARD = "its backward"
 _CHECKS_AGAIN = (
     "torch.compile was used in this process, which switches the argument checks of "
     "torch.distributions off: here those lines do not wait, in a process that compiles nothing "
     "they do; validate_args=False switches them off in both"
 )
-_COMPARING = frozenset({"max", "min", "sorted"})
-_ANY_OR_ALL = re.compile(r"\b(any|all)\(")
 
 
 @dataclass(frozen=True)
@@ -204,27 +194,6 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
         place=place(file, line),
         inside=inside,
     )
-
-
-def entry_of(found: Found) -> str:
-    """The entry of the catalogue, by what was called and who asked for the value."""
-    if found.inside is not None and found.entry in _READS:
-        file = found.inside.file.replace("\\", "/")
-        for part, entry in _ASKED_BY.items():
-            if part in file:
-                asks = entry == "grad_scaler" and found.inside.function == "get_scale"
-                return "get_scale" if asks else entry
-    if found.entry == "number":
-        if found.api in _INDEXING_CALLS:
-            return "slice"
-        return "number"
-    if found.entry == "nonzero" and found.api == "where":
-        return "where"
-    if found.entry == "bool" and called(found.site) in _COMPARING:
-        return "builtin"
-    if found.entry == "bool" and _ANY_OR_ALL.search(source_line(found.site.file, found.site.line)):
-        return "any"
-    return found.entry
 
 
 def _spelled(found: Found, entry: Entry) -> str:

@@ -29,7 +29,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.synclint.argument_checks import checks_as_without_compile
 from perfkit.synclint.connections import Connections
-from perfkit.synclint.find import entry_of
+from perfkit.synclint.entry import entry_of
 from perfkit.synclint.rules import API_READS, rule_of
 from perfkit.synclint.sites import (
     Library,

@@ -238,7 +238,7 @@ class _Plot:
             self.draw()
 
     def draw(self) -> None:
-        from perfkit.show.run_picture import bundle
+        from perfkit.show.run_bundle import bundle
 
         if self._summary is not None:
             self._output.update(bundle(self._summary), raw=True)

@@ -11,7 +11,8 @@ from perfkit import show
 from perfkit.measure.compare import compare
 from perfkit.measure.run import WatchedRun
 from perfkit.measure.summary import summarize
-from perfkit.show.run_picture import alternative, bundle, png
+from perfkit.show.run_bundle import bundle
+from perfkit.show.run_picture import alternative, png
 
 EVIL = "<script>alert(1)</script>"
 

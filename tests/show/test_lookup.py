@@ -36,7 +36,7 @@ def test_a_registered_type_wins() -> None:
 def test_every_room_with_results_has_a_module_that_imports() -> None:
     import importlib
 
-    from perfkit.show.document import _HOMES
+    from perfkit.show.lookup import _HOMES
 
     for module in set(_HOMES.values()):
         importlib.import_module(module)

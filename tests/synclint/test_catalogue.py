@@ -8,7 +8,8 @@ import pytest
 from snippets import compiled, namespace
 
 from perfkit.synclint.catalogue import CATALOGUE, Entry
-from perfkit.synclint.find import Syncs, entry_of, find_syncs, syncs_of
+from perfkit.synclint.entry import entry_of
+from perfkit.synclint.find import Syncs, find_syncs, syncs_of
 from perfkit.synclint.watch import Watch
 
 

@@ -13,6 +13,8 @@ from perfkit.base.machine import facts
 from perfkit.course.ledger.claims import PARTS, Claim, claims
 from perfkit.course.ledger.recording import Figure
 from perfkit.course.ledger.records import Record, Records
+from perfkit.course.ledger.show_claims import ledger_document
+from perfkit.show.document import document_for
 
 __all__ = ["SCHEMA", "STATUSES", "Ledger", "Row", "Status", "ledger", "status_of"]
 
@@ -86,7 +88,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Ledger(Shown, shown_by="perfkit.course.ledger.show_claims"):
+class Ledger(Shown):
     """All claims, in the order of the sources.
 
     Attributes:
@@ -114,6 +116,9 @@ class Ledger(Shown, shown_by="perfkit.course.ledger.show_claims"):
             "claims": [row.to_dict() for row in self.rows],
             "refused": list(self.refused),
         }
+
+
+document_for(Ledger)(ledger_document)
 
 
 def ledger(records: Records, taught: Mapping[str, Sequence[str]] | None) -> Ledger:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from perfkit.course.ledger._figures import shown
-from perfkit.course.ledger.ledger import Ledger, Row
-from perfkit.course.ledger.records import Record
-from perfkit.show.document import Cell, Document, Table, document_for
+from perfkit.show.document import Cell, Document, Table
+
+if TYPE_CHECKING:
+    from perfkit.course.ledger.ledger import Ledger, Row
+    from perfkit.course.ledger.records import Record
+
+__all__ = ["ledger_document"]
 
 _PARTS = {"cpu": "CPU part", "gpu": "GPU part", "multi": "several GPUs"}
 # The mark beside the status: only where the claim was tested as the source means it.
 _MARKS = {"holds here": "✓", "holds": "✓", "does not hold here": "✗", "does not hold": "✗"}
 
 
-@document_for(Ledger)
-def _ledger(ledger: Ledger) -> Document:
+def ledger_document(ledger: Ledger) -> Document:
+    """What the ledger says: a table of the claims, each with its status and its records."""
     return Document(
         name="claims ledger",
         sentence=_title(ledger),

@@ -28,7 +28,7 @@ from typing import IO, Any, Protocol
 import psutil
 
 from perfkit.base.errors import MissingError
-from perfkit.experiment.process import _frames, _server
+from perfkit.experiment.process import _frames, _orders
 
 #: What a child sends: a message, printed bytes, its exit code, or junk.
 News = tuple[str, Any]
@@ -207,19 +207,19 @@ class ForkedChild:
 
     def kill(self) -> None:
         """End all its processes at once."""
-        self._command(_server.KILL)
+        self._command(_orders.KILL)
 
     def pause(self) -> None:
         """Stop all its processes where they are."""
-        self._command(_server.STOP)
+        self._command(_orders.STOP)
 
     def resume(self) -> None:
         """Let them go on."""
-        self._command(_server.CONTINUE)
+        self._command(_orders.CONTINUE)
 
     def ask_where(self) -> None:
         """Make it print where it is."""
-        self._command(_server.WHERE)
+        self._command(_orders.WHERE)
 
     def wake(self) -> None:
         """Let :meth:`news` return early."""
@@ -477,9 +477,9 @@ class SpawnedChild:
 
     def ask_where(self) -> None:
         """Make it print where it is, if the system has a signal for that."""
-        if _server.WHERE_SIGNAL is not None:
+        if _orders.WHERE_SIGNAL is not None:
             with contextlib.suppress(OSError):
-                self._process.send_signal(_server.WHERE_SIGNAL)
+                self._process.send_signal(_orders.WHERE_SIGNAL)
 
     def wake(self) -> None:
         """Let :meth:`news` return early."""

@@ -35,10 +35,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Kernel → guard, one byte each.
-KILL, STOP, CONTINUE, WHERE = b"K", b"S", b"C", b"W"
-#: The signal that makes the child print where it is (faulthandler), for the message about a hang.
-WHERE_SIGNAL = signal.SIGRTMAX - 3 if sys.platform == "linux" else None
+from perfkit.experiment.process._orders import CONTINUE, KILL, STOP, WHERE, WHERE_SIGNAL
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15

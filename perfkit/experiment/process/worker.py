@@ -38,7 +38,7 @@ from perfkit.experiment.process._memory_now import (
     busiest_gpu,
     workers_bytes,
 )
-from perfkit.experiment.process._server import WHERE_SIGNAL
+from perfkit.experiment.process._orders import WHERE_SIGNAL
 from perfkit.experiment.process._stopwatch import HostStopwatch, Stopwatch, cuda_stopwatch
 from perfkit.experiment.process._windows import Windows
 from perfkit.experiment.settings import Settings, _apply

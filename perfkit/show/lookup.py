@@ -1,0 +1,47 @@
+"""Which module tells what a result says: by the room of the result's class."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from perfkit.show.document import Document, registered
+
+__all__ = ["document"]
+
+# prefix of the module of a result's class -> the module that makes its document
+_HOMES = {
+    "perfkit.advice": "perfkit.show.profile",
+    "perfkit.synclint": "perfkit.show.synclint",
+    "perfkit.advice.trace_report": "perfkit.show.trace_report",
+    "perfkit.experiment": "perfkit.show.runs",
+    "perfkit.experiment.compare.ab": "perfkit.show.sweep",
+    "perfkit.experiment.compare.batch": "perfkit.show.sweep",
+    "perfkit.experiment.compare.compare_runs": "perfkit.show.compare_runs",
+    "perfkit.experiment.compare.same": "perfkit.show.same",
+    "perfkit.experiment.compare.sweep": "perfkit.show.sweep",
+    "perfkit.experiment.compare.tune": "perfkit.show.sweep",
+    "perfkit.base.machine": "perfkit.show.machine",
+    "perfkit.memory": "perfkit.show.memory",
+    "perfkit.memory.crossings": "perfkit.show.crossings",
+    "perfkit.measure": "perfkit.show.timing",
+    "perfkit.trace": "perfkit.show.trace_answers",
+    "perfkit.trace.ask.breakdown": "perfkit.show.profile",
+}
+
+
+def document(obj: Any) -> Document | None:
+    """What ``obj`` says; None where nobody has told how.
+
+    The module that knows is imported when somebody asks for the first document of its room.
+    """
+    # a list of results is a result of the room of what it holds
+    one = obj[0] if type(obj) in (list, tuple) and obj else obj
+    for cls in type(one).__mro__:
+        parts = cls.__module__.split(".")
+        homes = (_HOMES.get(".".join(parts[:n])) for n in range(len(parts), 1, -1))
+        home = next(filter(None, homes), None)
+        if home is not None:
+            importlib.import_module(home)
+            break
+    return registered(obj)

@@ -1,0 +1,45 @@
+"""Which entry of the catalogue an operation belongs to."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from perfkit.synclint.sites import called, source_line
+
+if TYPE_CHECKING:
+    from perfkit.synclint.watch import Found
+
+__all__ = ["entry_of"]
+
+# a library that asks for the value -> the entry that says what to do about it
+_ASKED_BY = {
+    "torch/amp/grad_scaler.py": "grad_scaler",
+    "torch/distributions/": "distribution",
+    "torch/nn/utils/clip_grad.py": "clip_grad",
+}
+_READS = frozenset({"bool", "float", "int", "item", "number"})
+_INDEXING_CALLS = frozenset({"__getitem__", "__setitem__"})
+_COMPARING = frozenset({"max", "min", "sorted"})
+_ANY_OR_ALL = re.compile(r"\b(any|all)\(")
+
+
+def entry_of(found: Found) -> str:
+    """The entry of the catalogue, by what was called and who asked for the value."""
+    if found.inside is not None and found.entry in _READS:
+        file = found.inside.file.replace("\\", "/")
+        for part, entry in _ASKED_BY.items():
+            if part in file:
+                asks = entry == "grad_scaler" and found.inside.function == "get_scale"
+                return "get_scale" if asks else entry
+    if found.entry == "number":
+        if found.api in _INDEXING_CALLS:
+            return "slice"
+        return "number"
+    if found.entry == "nonzero" and found.api == "where":
+        return "where"
+    if found.entry == "bool" and called(found.site) in _COMPARING:
+        return "builtin"
+    if found.entry == "bool" and _ANY_OR_ALL.search(source_line(found.site.file, found.site.line)):
+        return "any"
+    return found.entry

@@ -1,0 +1,118 @@
+"""The rooms: no file imports in a circle, none of the much used ones is private, and the picture
+in README.md is the order that import-linter holds.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "perfkit"
+# From this many on, a file is part of how its room is used.
+_MANY = 18
+
+Arrows = dict[str, set[str]]
+
+
+@pytest.fixture(scope="module")
+def arrows() -> Arrows:
+    """Module -> the modules that it imports, in functions too, or looks up by name."""
+    graph = grimp.build_graph("perfkit", exclude_type_checking_imports=True, cache_dir=None)
+    found = {m: set(graph.find_modules_directly_imported_by(m)) for m in graph.modules}
+    for module in found:
+        found[module] |= set(_spelled(_file(module))) & found.keys()
+    return found
+
+
+def _file(module: str) -> Path:
+    path = ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _spelled(path: Path) -> Iterator[str]:
+    """The strings of a file, without docstrings: importlib may be given one."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+            yield node.value
+
+
+def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
+    """The strongly connected components of more than one file."""
+    reached: dict[str, set[str]] = {}
+    for start in arrows:
+        seen: set[str] = set()
+        ahead = [*arrows[start]]
+        while ahead:
+            one = ahead.pop()
+            if one not in seen:
+                seen.add(one)
+                ahead += arrows[one]
+        reached[start] = seen
+    in_one = {
+        tuple(sorted({b for b in reached[a] if a in reached[b]})) for a in arrows if a in reached[a]
+    }
+    return [list(one) for one in sorted(in_one) if len(one) > 1]
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [["b", "c"]]
+    assert circles({"a": {"b"}, "b": set()}) == []
+
+
+def test_no_file_imports_itself_by_way_of_others(arrows: Arrows) -> None:
+    assert circles(arrows) == []
+
+
+def test_lookups_by_name_count_as_imports(arrows: Arrows) -> None:
+    assert "perfkit.show.profile" in arrows["perfkit.show.lookup"]
+    assert "perfkit.widgets.lab" in arrows["perfkit"]
+
+
+def test_no_file_that_many_import_is_private(arrows: Arrows) -> None:
+    used: dict[str, int] = {}
+    for ahead in arrows.values():
+        for module in ahead:
+            used[module] = used.get(module, 0) + 1
+    assert max(used.values()) >= _MANY
+    private = [m for m in used if re.match(r"_(?!version)", m.rpartition(".")[2])]
+    assert {m: used[m] for m in private if used[m] >= _MANY} == {}
+
+
+def test_the_picture_in_the_readme_is_the_order_of_the_contracts() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    picture = readme.split("## How the code is laid out")[1].split("```")[1]
+    drawn = [set(re.findall(r"(\w+)/", line)) for line in picture.strip().splitlines()]
+    layers = [
+        {room.strip().removeprefix("perfkit.") for room in layer.split("|")}
+        for layer in _contract("layers", "perfkit.cli")["layers"]
+    ]
+    # rooms side by side in the picture may be one above the other in the contract
+    assert [room for row in drawn for room in sorted(row)] == [
+        room for layer in layers for room in sorted(layer)
+    ]
+    for layer in layers:
+        assert any(layer <= row for row in drawn), layer
+
+
+def test_every_folder_of_the_package_is_a_room() -> None:
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    named = re.findall(r"perfkit\.(\w+)", " ".join(_contract("layers", "perfkit.cli")["layers"]))
+    assert folders == set(named)
+
+
+def _contract(kind: str, holds: str) -> dict[str, Any]:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (found,) = [
+        one
+        for one in config["tool"]["importlinter"]["contracts"]
+        if one["type"] == kind and holds in one.get("layers", ())
+    ]
+    return dict(found)
