@@ -15,6 +15,8 @@ from perfkit.base import display as _display
 from perfkit.base.errors import PerfkitError
 
 if TYPE_CHECKING:
+    from perfkit.advice.open_trace import open_trace
+    from perfkit.advice.profiling import profile
     from perfkit.base.machine import doctor
     from perfkit.experiment.compare.ab import ab
     from perfkit.experiment.compare.same import same_result
@@ -46,6 +48,8 @@ __all__ = [
     "find_syncs",
     "load_ipython_extension",
     "no_syncs",
+    "open_trace",
+    "profile",
     "same_result",
     "setting",
     "sweep",
@@ -67,6 +71,8 @@ _HOMES = {
     "find_leaks": "perfkit.memory.leaks",
     "find_syncs": "perfkit.synclint.find",
     "no_syncs": "perfkit.synclint.guard",
+    "open_trace": "perfkit.advice.open_trace",
+    "profile": "perfkit.advice.profiling",
     "same_result": "perfkit.experiment.compare.same",
     "setting": "perfkit.experiment.settings",
     "sweep": "perfkit.experiment.compare.sweep",

@@ -14,7 +14,16 @@ import perfkit
 _PLAIN = {"PerfkitError", "__version__", "load_ipython_extension", "unload_ipython_extension"}
 _DOCUMENTED = sorted(set(perfkit.__all__) - _PLAIN)
 # Examples that take about a second; the others measure for their budget.
-_QUICK = ["account", "crossings", "find_leaks", "find_syncs", "same_result", "setting", "watch"]
+_QUICK = [
+    "account",
+    "crossings",
+    "find_leaks",
+    "find_syncs",
+    "profile",
+    "same_result",
+    "setting",
+    "watch",
+]
 
 
 def test_all_is_sorted_and_every_name_resolves() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfkit.advice.diagnose import Diagnosis
 from perfkit.advice.findings import Finding
-from perfkit.advice.profile import Profile, explain, profile_callable
+from perfkit.advice.profile import Profile, explain
+from perfkit.advice.profiling import Profiling
 
-__all__ = ["Diagnosis", "Finding", "Profile", "explain", "profile_callable"]
+__all__ = ["Diagnosis", "Finding", "Profile", "Profiling", "explain"]

@@ -30,7 +30,7 @@ from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
-from perfkit.trace.record.record import ACTIVE_STEPS, MAX_SECONDS, WARMUP_STEPS, Recorder, Recording
+from perfkit.trace.record.record import Recording
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 # Kineto's first traces are from 2020. A clock outside these years is not a date (some count from
 # boot).
 _KINETO_FROM_S, _KINETO_UNTIL_S = 1_577_836_800, 4_102_444_800
-
-# Unprofiled steps: enough for a median to compare the profiler's cost with, in at most the time
-# that profiling took.
-_UNPROFILED_CALLS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +58,7 @@ class Profile(Shown):
         coverage: which part of the code the figures describe; None for a trace from a file.
         elsewhere: the code's time outside steps like these; None for a trace from a file.
         busy: what else the machine was doing; None for a trace from a file.
+        nothing: why there is nothing to explain; empty if operators were recorded.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
     """
@@ -81,12 +78,14 @@ class Profile(Shown):
     coverage: Coverage | None = None
     elsewhere: Elsewhere | None = None
     busy: Busy | None = None
+    nothing: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the events, as plain JSON types."""
         return {
             "type": "profile",
             **self.diagnosis.to_dict(),
+            **({"sentence": self.nothing} if self.nothing else {}),
             "how_found": self.breakdown.how_found,
             "n": self.n,
             "step_ms": self.step.to_dict(),
@@ -306,71 +305,3 @@ def _recorded_when(trace: Trace) -> str:
     if not _KINETO_FROM_S <= at_us / 1e6 <= _KINETO_UNTIL_S:
         return ""
     return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="seconds")
-
-
-def profile_callable(
-    fn: Callable[[], object],
-    *,
-    n: int = ACTIVE_STEPS,
-    warmup: int = WARMUP_STEPS,
-    stacks: bool = False,
-    shapes: bool = False,
-    memory: bool = False,
-    lines: bool = True,
-    max_seconds: float = MAX_SECONDS,
-) -> Profile:
-    """Call a function a few times and explain where the time of its steps goes.
-
-    If one call makes at least two optimizer steps, it is a training loop: it is called once, and
-    ``n`` of its steps are profiled. Otherwise each call is a step.
-
-    Args:
-        fn: a step or a training loop, without arguments.
-        n: number of steps to profile.
-        warmup: number of steps before those.
-        stacks: record Python stacks; costs more.
-        shapes: record input shapes; costs more.
-        memory: record allocations; costs more.
-        lines: sample source lines.
-        max_seconds: record at most this long at a time.
-
-    Returns:
-        A :class:`Profile`.
-
-    Raises:
-        ProfilerBusyError: another profiler is active.
-        UsageError: ``fn`` cannot be called, or a number is invalid.
-    """
-    if not callable(fn):
-        raise UsageError(f"profile_callable needs a function, got {type(fn).__name__}")
-    recorder = Recorder(
-        active_steps=n,
-        warmup_steps=warmup,
-        stacks=stacks,
-        shapes=shapes,
-        memory=memory,
-        max_seconds=max_seconds,
-        lines=lines,
-    )
-    with recorder:
-        _call(fn, recorder)
-    return explain(recorder.recording)
-
-
-def _call(fn: Callable[[], object], recorder: Recorder) -> None:
-    _call_once(fn, recorder)
-    if recorder.n_steps_seen > 1:
-        return
-    left = _UNPROFILED_CALLS
-    while left:
-        if recorder.is_done:
-            left -= 1
-        _call_once(fn, recorder)
-
-
-def _call_once(fn: Callable[[], object], recorder: Recorder) -> None:
-    """One call; it is the step if no optimizer stepped in it (as with accumulation)."""
-    n_before = recorder.n_steps_seen
-    fn()
-    if recorder.n_steps_seen == n_before:
-        recorder.step()

@@ -53,15 +53,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from perfkit._version import __version__
+from perfkit.advice.open_trace import OpenTrace
 from perfkit.advice.profile import Profile, explain
 from perfkit.advice.where import user_place
 from perfkit.base.display import Shown
@@ -71,6 +72,7 @@ from perfkit.base.words import fmt_bytes, plural
 from perfkit.trace.ask._rank_worker import summary_of
 from perfkit.trace.ask.diff import Diff
 from perfkit.trace.ask.diff import diff as compare_traces
+from perfkit.trace.ask.question import questions
 from perfkit.trace.ask.ranks import Ranks, ranks_of
 from perfkit.trace.ask.syncs import Sync
 from perfkit.trace.read.columns import Trace
@@ -97,6 +99,7 @@ class TraceReport(Shown):
         comparison: several files only: which rank is slow, who waits for whom.
         other: with ``diff``, the file to compare with.
         diff: the comparison of ``file`` with ``other``; None without ``diff``.
+        answers: question → what the trace answers, for a page; empty unless asked for.
     """
 
     file: str
@@ -105,6 +108,7 @@ class TraceReport(Shown):
     comparison: Ranks | None = None
     other: str = ""
     diff: Diff | None = None
+    answers: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object described in this module's docstring."""
@@ -195,6 +199,7 @@ def trace_report(
     diff: str | os.PathLike[str] | None = None,
     progress: Progress = lambda what: None,
     unpack_at_most: int | None = UNPACK_AT_MOST,
+    answers: bool = False,
 ) -> TraceReport:
     """Read and explain traces.
 
@@ -203,11 +208,26 @@ def trace_report(
         diff: another trace to compare the first one with.
         progress: called with a few words before each part of the work.
         unpack_at_most: bytes that a compressed trace may expand to; None for no limit.
+        answers: also answer every question that a trace can be asked, for a page with all of them.
 
     Raises:
         UsageError: there is no file, or ``diff`` is given with several.
         TraceError: a file cannot be read or is not a trace.
     """
+    report = _report(files, diff, progress, unpack_at_most)
+    if not answers:
+        return report
+    progress("answering more questions")
+    asked = OpenTrace(report.profile.trace)
+    return replace(report, answers={name: asked.ask(name) for name in questions()})
+
+
+def _report(
+    files: Sequence[str | os.PathLike[str]],
+    diff: str | os.PathLike[str] | None,
+    progress: Progress,
+    unpack_at_most: int | None,
+) -> TraceReport:
     paths = [os.fspath(f) for f in files]
     if not paths:
         raise UsageError("no trace to explain: give the path of a .json[.gz] trace")

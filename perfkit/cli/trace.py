@@ -11,7 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from perfkit.base.errors import MissingError, TraceError
+from perfkit.base.display import Shown
+from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.printable import printable
 
 # Most files are read faster than this; only slower ones need to show progress.
@@ -47,6 +48,9 @@ Several FILEs are the ranks of one run. Reads .json, .json.gz and .zst traces fr
 User and host names, environment dumps and tokens are removed from JSON and HTML;
 --no-scrub keeps them.
 
+--ask NAME prints one answer more: its --json is an object with the fields of that answer (times end
+in _us, _ms or _ns, sizes in _bytes).
+
 Exit code: 0 done, 2 a file that cannot be read or is not a trace (one line on stderr).
 """
 
@@ -59,8 +63,13 @@ def add(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a trace; several are ranks")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a trace; several are ranks")
     parser.add_argument("--diff", metavar="OTHER", help="a trace to compare FILE with")
+    parser.add_argument(
+        "--ask",
+        metavar="NAME",
+        help="answer one question, e.g. critical-path; `--ask list` shows all",
+    )
     parser.add_argument(
         "-v",
         "--verbose",
@@ -97,17 +106,12 @@ def _gib(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain the files; return 0, or 2 if one cannot be read."""
-    from perfkit.advice.trace_report import trace_report
+    import perfkit.advice.trace_report  # noqa: F401 - takes a while, which is no progress to show
 
     try:
         with Progress() as progress:
-            report = trace_report(
-                arguments.files,
-                diff=arguments.diff,
-                progress=progress,
-                unpack_at_most=int(arguments.unpack_at_most * 2**30),
-            )
-    except (TraceError, MissingError) as error:
+            report = _answer(arguments) if arguments.ask else _report(arguments, progress)
+    except PerfkitError as error:
         print(f"perfkit: {error}", file=sys.stderr)
         return 2
     except MemoryError:
@@ -119,7 +123,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         write_page(report, arguments.html, scrub=arguments.scrub)
     if arguments.json:
-        said = report.to_dict()
+        from perfkit.show.plain import plain
+
+        said = plain(report)
         if arguments.scrub:
             from perfkit.base.scrub import scrub
 
@@ -130,6 +136,43 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(report if arguments.verbose else brief(report))
     return 0
+
+
+def _report(arguments: argparse.Namespace, progress: Progress) -> Shown:
+    from perfkit.advice.trace_report import trace_report
+
+    return trace_report(
+        arguments.files,
+        diff=arguments.diff,
+        progress=progress,
+        unpack_at_most=_most_bytes(arguments),
+        answers=arguments.html is not None,
+    )
+
+
+def _answer(arguments: argparse.Namespace) -> Shown:
+    """The answer to ``--ask``."""
+    from perfkit.advice.open_trace import Questions, open_trace, unknown_question
+    from perfkit.trace.ask.ranks import ranks
+
+    name: str = arguments.ask
+    if name == "list":
+        return Questions.all()
+    if name not in Questions.all().names:
+        raise unknown_question(name)
+    if arguments.diff is not None:
+        raise UsageError("--ask and --diff: give one of the two")
+    if name == "ranks":
+        return ranks(arguments.files)
+    if len(arguments.files) != 1:
+        raise UsageError(f"--ask {name} is about one trace: give one file")
+    opened = open_trace(arguments.files[0], unpack_at_most=_most_bytes(arguments))
+    answer: Shown = opened.ask(name)
+    return answer
+
+
+def _most_bytes(arguments: argparse.Namespace) -> int:
+    return int(arguments.unpack_at_most * 2**30)
 
 
 class Progress:

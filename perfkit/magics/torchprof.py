@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import time
-from dataclasses import replace
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -24,21 +23,9 @@ from perfkit.magics._cell import UserCode, compile_user_code
 
 if TYPE_CHECKING:
     from perfkit.advice.profile import Profile
-    from perfkit.trace.record.record import Recorder
+    from perfkit.advice.profiling import Profiling
 
 __all__ = ["TorchprofMagics"]
-
-# A trace of more steps shows nothing new and takes minutes to read.
-_MOST_STEPS = 1000
-_MOST_WARMUP = 1000
-_MOST_RUNS = 10_000
-# This many runs of a statement follow unprofiled: the difference to the profiled ones is the cost
-# of profiling, which the report shows.
-_UNPROFILED_RUNS = 3
-# A slow statement is not repeated for longer than this.
-_REPEAT_FOR_S = 20.0
-# Length of a quoted statement; the cell above has all of it.
-_LONGEST_STATEMENT = 40
 
 
 @magics_class
@@ -108,6 +95,8 @@ class TorchprofMagics(Magics):
         chrome://tracing or Perfetto, without user and host names.
         """
         __tracebackhide__ = True
+        from perfkit.advice.profiling import profile
+
         args = _arguments.parse(TorchprofMagics.torchprof, line)
         _check(args, cell)
         code = compile_user_code(
@@ -121,55 +110,47 @@ class TorchprofMagics(Magics):
             return
 
         with _arguments.one_line_errors():
-            recorder = _recorder(args)
-            recorder.start()
+            profiling = profile(
+                steps=args.steps, warmup=args.warmup, stacks=args.stacks, shapes=args.shapes
+            )
+            profiling.start()
         try:
-            error, n_runs = _run(code, recorder, args, is_line=cell is None)
+            error = _run(code, profiling, args, is_line=cell is None)
         finally:
-            recorder.stop()
-        remark = _remark(args, error, n_runs, is_line=cell is None)
+            profiling.stop()
+        if error is not None:
+            profiling.failed(error)
         try:
             with _arguments.one_line_errors():
-                self._tell(recorder, args, remark, failed=error is not None)
+                self._tell(profiling.result, args)
         finally:
             # even if the report failed, the cell ends with the user's own exception
             if error is not None:
                 raise error
 
-    def _tell(
-        self, recorder: Recorder, args: argparse.Namespace, remark: str, *, failed: bool
-    ) -> None:
-        """Show, store and write what was recorded; ``remark`` goes before all its notes."""
+    def _tell(self, result: Profile, args: argparse.Namespace) -> None:
+        """Show, store and write what was recorded."""
         from perfkit import show
-        from perfkit.advice.profile import explain
 
-        profile: Profile = explain(recorder.recording)
-        if remark:
-            profile = replace(profile, warnings=(remark, *profile.warnings))
         if args.output is not None:
-            self.shell.user_ns[args.output] = profile
-        if not profile.operators:
-            until = " before it failed" if failed else ""
-            nothing = f"No torch operators ran in this code{until}: nothing to profile."
-            if recorder.gave_way or recorder.saw_other_threads:
-                nothing = "No torch operators were recorded: nothing to profile."
-            doubts = recorder.recording.warnings
-            _say(args, "\n".join([nothing, *([f"Note: {'; '.join(doubts)}"] if doubts else [])]))
-        elif not args.quiet:
-            _arguments.show(show.mime_bundle(profile, verbose=args.verbose))
+            self.shell.user_ns[args.output] = result
+        if not args.quiet:
+            _arguments.show(show.mime_bundle(result, verbose=args.verbose))
         if args.text is not None:
-            shared = scrub(f"{profile}\n")
+            shared = scrub(f"{result}\n")
             write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))
         if args.data is not None:
-            write_atomically(args.data, profile.save)
+            write_atomically(args.data, result.save)
 
 
 def _check(args: argparse.Namespace, cell: str | None) -> None:
-    """Refuse invalid flags before anything runs."""
+    """Refuse invalid flags before anything runs, and name the flag."""
+    from perfkit.advice.profiling import MOST_REPEATS, MOST_STEPS, MOST_WARMUP
+
     for flag, value, least, most in (
-        ("-n", args.steps, 1, _MOST_STEPS),
-        ("-w", args.warmup, 0, _MOST_WARMUP),
-        ("-r", args.repeat, 1, _MOST_RUNS),
+        ("-n", args.steps, 1, MOST_STEPS),
+        ("-w", args.warmup, 0, MOST_WARMUP),
+        ("-r", args.repeat, 1, MOST_REPEATS),
     ):
         if value is not None and not least <= value <= most:
             raise UsageError(f"{flag} {value}: must be from {least} to {most}")
@@ -188,68 +169,29 @@ def _check(args: argparse.Namespace, cell: str | None) -> None:
     _arguments.check_flags(args, data_suffixes=(".json", ".json.gz"))
 
 
-def _recorder(args: argparse.Namespace) -> Recorder:
-    from perfkit.trace.record.record import Recorder
-
-    return Recorder(
-        active_steps=args.steps,
-        warmup_steps=args.warmup,
-        stacks=args.stacks,
-        shapes=args.shapes,
-    )
-
-
 def _run(
-    code: UserCode, recorder: Recorder, args: argparse.Namespace, *, is_line: bool
-) -> tuple[BaseException | None, int]:
-    """Run the code; a statement that is one step runs several times.
-
-    Returns:
-        The exception that it raised, or None, and how often it ran.
-    """
+    code: UserCode, profiling: Profiling, args: argparse.Namespace, *, is_line: bool
+) -> BaseException | None:
+    """Run the code, a statement as often as ``profile`` says; return the exception it raised."""
     __tracebackhide__ = True
-    began_s = time.monotonic()
-    error = code.run()
-    if error is not None or not is_line or args.repeat == 1:
-        return error, 1
-    if args.repeat is None and (recorder.n_steps_seen > 1 or recorder.gave_way):
-        return None, 1
-    _end_step(recorder, n_before=0)
-    runs = args.repeat or args.warmup + args.steps + _UNPROFILED_RUNS
-    for n_runs in range(1, runs):
-        if args.repeat is None and time.monotonic() - began_s > _REPEAT_FOR_S:
-            return None, n_runs
-        n_before = recorder.n_steps_seen
-        error = code.run(display=False)
+    if not is_line:
+        return code.run()
+    errors: list[BaseException] = []
+
+    def step() -> None:
+        __tracebackhide__ = True
+        error = code.run(display=profiling.n_calls == 1)
         if error is not None:
-            return error, n_runs + 1
-        _end_step(recorder, n_before=n_before)
-    return None, runs
+            errors.append(error)
+            raise _Ended
+
+    with suppress(_Ended):
+        profiling.call(step, args.repeat)
+    return errors[0] if errors else None
 
 
-def _remark(
-    args: argparse.Namespace, error: BaseException | None, n_runs: int, *, is_line: bool
-) -> str:
-    """How the code ran, in words; empty if it ran once and ended well."""
-    ran = f"ran `{_shortened(args.statement)}` {n_runs} times" if n_runs > 1 else ""
-    if error is not None:
-        code = "the statement" if is_line else "the cell"
-        ran = f"{ran}; " if ran else ""
-        return f"{ran}{code} raised {type(error).__name__}; what was recorded until then is shown"
-    if ran and args.repeat is None:
-        return f"{ran}: warm-up, profiled, then unprofiled; `-r 1` runs it once"
-    return ran
-
-
-def _shortened(statement: str) -> str:
-    words = " ".join(statement.split())
-    return words if len(words) <= _LONGEST_STATEMENT else f"{words[:_LONGEST_STATEMENT]}…"
-
-
-def _end_step(recorder: Recorder, *, n_before: int) -> None:
-    """End the step: a run in which no optimizer stepped is itself the step."""
-    if recorder.n_steps_seen == n_before:
-        recorder.step()
+class _Ended(BaseException):
+    """The statement raised: call it no more."""
 
 
 def _say(args: argparse.Namespace, sentence: str) -> None:

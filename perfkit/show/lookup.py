@@ -13,6 +13,7 @@ __all__ = ["document"]
 _HOMES = {
     "perfkit.advice": "perfkit.show.profile",
     "perfkit.synclint": "perfkit.show.synclint",
+    "perfkit.advice.open_trace": "perfkit.show.trace_report",
     "perfkit.advice.trace_report": "perfkit.show.trace_report",
     "perfkit.experiment": "perfkit.show.runs",
     "perfkit.experiment.compare.ab": "perfkit.show.sweep",
@@ -27,6 +28,8 @@ _HOMES = {
     "perfkit.measure": "perfkit.show.timing",
     "perfkit.trace": "perfkit.show.trace_answers",
     "perfkit.trace.ask.breakdown": "perfkit.show.profile",
+    "perfkit.trace.ask.operators": "perfkit.show.profile",
+    "perfkit.trace.ask.syncs": "perfkit.show.profile",
 }
 
 

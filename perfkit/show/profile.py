@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from perfkit.advice.findings import Finding, gain_words
 from perfkit.advice.profile import Profile
+from perfkit.advice.profiling import Profiling
 from perfkit.advice.typical import typical
 from perfkit.base.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share
 from perfkit.show import strip as step_strip
@@ -14,8 +16,8 @@ from perfkit.show._lesson import lesson_here
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
 from perfkit.trace.ask.breakdown import Breakdown
-from perfkit.trace.ask.operators import Operator
-from perfkit.trace.ask.syncs import Sync
+from perfkit.trace.ask.operators import Operator, Operators
+from perfkit.trace.ask.syncs import Sync, Syncs
 from perfkit.trace.record.lines import LineSamples
 
 # More than three things to change at once help nobody; the rest is one click away.
@@ -44,6 +46,8 @@ _LOOKS = {
 
 @document_for(Profile)
 def _profile(p: Profile) -> Document:
+    if p.nothing:
+        return Document("profile", p.nothing, warnings=p.warnings)
     findings = tuple(_finding(f) for f in p.diagnosis.findings)
     n_main = 0 if p.diagnosis.is_tentative else _MAIN_FINDINGS
     strip = step_strip.strip_of(p.trace)
@@ -73,6 +77,13 @@ def _profile(p: Profile) -> Document:
     )
 
 
+@document_for(Profiling)
+def _profiling(p: Profiling) -> Document:
+    if not p.is_done:
+        return Document("profile", "Recording: the profile is there after the `with` block.")
+    return _profile(p.result)
+
+
 def _lines(*parts: str) -> tuple[str, ...]:
     """What there is to say, as one paragraph."""
     said = " ".join(filter(None, parts))
@@ -92,7 +103,9 @@ def _step_notes(p: Profile) -> tuple[str, ...]:
             )
         elif note.endswith(": warm up first"):
             note = note.replace("the first value is", "the first profiled step took")
-            note = note.replace(": warm up first", ": raise -w (warm-up steps)")
+            note = note.replace(
+                ": warm up first", ": skip more steps first (-w, in Python: `warmup`)"
+            )
             note = note.replace("of the others", "of the other steps")
         notes.append(note)
     return tuple(notes)
@@ -109,6 +122,35 @@ def _finding(f: Finding) -> ShownFinding:
             filter(None, (f"{f.formula}." if f.formula else "", lesson and f"Lesson: {lesson}"))
         ),
     )
+
+
+@document_for(Operators)
+def _operators(of: Operators) -> Document:
+    if not of.operators:
+        return Document("operators", "No operator is recorded.", warnings=of.warnings)
+    first = of.operators[0]
+    name = first.name.replace(_ENGINE, "autograd: ")
+    return Document(
+        "operators",
+        f"Most host time of its own: {name}, {fmt_ms(first.self_us / 1e3 / max(of.n_steps, 1))} a "
+        f"step ({fmt_share(first.share)} of all operators').",
+        warnings=of.warnings,
+        tables=(replace(_operators_table(of.operators, of.n_steps), open=True, brief=True),),
+    )
+
+
+@document_for(Syncs)
+def _syncs(of: Syncs) -> Document:
+    n = max(of.n_steps, 1)
+    calls = sum(s.count for s in of.syncs) / n
+    sentence = (
+        f"The host waits for the device {fmt_count(round(calls, 1))} times a step, "
+        f"{fmt_ms(of.cost_us / 1e3 / n)} in all."
+        if of.syncs
+        else "No wait of the host for the device is recorded."
+    )
+    table = replace(_syncs_table(of.syncs), open=True, brief=True)
+    return Document("host-device syncs", sentence, warnings=of.warnings, tables=(table,))
 
 
 def _operators_table(operators: Sequence[Operator], n_steps: int) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio, fmt_share
 from perfkit.show._text import clip
@@ -16,6 +17,7 @@ from perfkit.trace.ask.idle import Idle
 from perfkit.trace.ask.kernels import SMALL_KERNEL_US, Kernels
 from perfkit.trace.ask.memory_curve import DeviceMemory, MemoryCurve
 from perfkit.trace.ask.modules import Modules, SourceLines
+from perfkit.trace.ask.question import Answer
 from perfkit.trace.ask.queue import LaunchQueue
 from perfkit.trace.ask.ranks import Ranks
 from perfkit.trace.ask.sequences import Sequences
@@ -84,6 +86,45 @@ def _short(name: str, width: int = 60) -> str:
 
 def _largest(parts: Mapping[str, float]) -> tuple[str, float]:
     return max(parts.items(), key=lambda item: item[1])
+
+
+@document_for(Answer)
+def _(a: Answer) -> Document:
+    """An answer that says nothing of its own: its figures and lists."""
+    lists = [(f.name, getattr(a, f.name)) for f in fields(a)]  # type: ignore[arg-type]
+    tables = [
+        _table(
+            name.replace("_", " "),
+            "",
+            [f.name.replace("_", " ") for f in fields(value[0])],
+            [[_figure(f.name, getattr(one, f.name)) for f in fields(one)] for one in value[:_TOP]],
+        )
+        for name, value in lists
+        if isinstance(value, tuple) and value and is_dataclass(value[0])
+    ]
+    figures = [
+        f"{name.replace('_', ' ')} {_figure(name, value)}"
+        for name, value in lists
+        if isinstance(value, str | int | float)
+    ]
+    return Document(
+        type(a).__name__,
+        f"{'; '.join(figures) or type(a).__name__}.",
+        warnings=getattr(a, "warnings", ()),
+        tables=tuple(tables),
+    )
+
+
+def _figure(name: str, value: object) -> str:
+    """The value in the unit that its name ends in."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "–" if value is None else str(value)
+    for end, per_ms in (("_ns", 1e6), ("_us", 1e3), ("_ms", 1.0)):
+        if name.endswith(end):
+            return fmt_ms(value / per_ms)
+    if name.endswith("_bytes"):
+        return fmt_bytes(value)
+    return fmt_share(value) if name.endswith("share") else fmt_number(value)
 
 
 @document_for(Idle)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from perfkit.advice.open_trace import OpenTrace, Questions
 from perfkit.advice.trace_report import TraceReport
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_ms, fmt_share, plural
@@ -33,10 +34,50 @@ def _report(of: TraceReport) -> Document:
         told,
         name=f"trace {_name(of.file)}",
         lines=(which, *told.lines),
-        tables=(ranks, *told.tables),
+        tables=(ranks, *told.tables, _more_answers(of)),
         sections=tuple(others),
         kind="",
     )
+
+
+@document_for(OpenTrace)
+def _open_trace(of: OpenTrace) -> Document:
+    report = _report(TraceReport(of.file, of.profile))
+    return report if of.file else replace(report, name="trace")
+
+
+@document_for(Questions)
+def _questions(of: Questions) -> Document:
+    return Document(
+        "questions to a trace",
+        f"{len(of.names)} questions: `perfkit trace FILE --ask NAME`, or in Python "
+        '`perfkit.open_trace(FILE).ask("NAME")`.',
+        tables=(_questions_table(of),),
+    )
+
+
+def _questions_table(of: Questions) -> Table:
+    return Table(
+        ("name", "question", "options in Python"),
+        tuple(zip(of.names, of.asks, of.options, strict=True)),
+        title="More answers",
+        note="--ask NAME",
+        align="<<<",
+        code="c.c",
+        open=True,
+    )
+
+
+def _more_answers(of: TraceReport) -> Table:
+    """What else the trace can tell, behind the first screen: the answers, or how to ask."""
+    how = "more of each: `perfkit trace FILE --ask NAME`, or `perfkit.open_trace(FILE)` in Python"
+    if not of.answers:
+        return replace(_questions_table(Questions.all()), note=how, open=False, brief=False)
+    rows = tuple((name, _needed(answer).sentence) for name, answer in of.answers.items())
+    return Table(
+        ("name", "answer"), rows, title="More answers", note=how, align="<<", code="c.",
+        brief=False, wrap=True,
+    )  # fmt: skip
 
 
 def _needed(result: Any) -> Document:

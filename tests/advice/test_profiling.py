@@ -14,7 +14,8 @@ import torch
 from simulated_traces import SINGLE, cpu_training, gpu_training
 from torch import nn
 
-from perfkit.advice import Profile, explain, profile_callable
+import perfkit
+from perfkit.advice import Profile, explain
 from perfkit.base.errors import UsageError
 from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, load
@@ -30,7 +31,7 @@ def _step() -> None:
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    return profile_callable(_step, n=3, warmup=1)
+    return perfkit.profile(_step, steps=3, warmup=1)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_a_function_without_optimizer_is_one_step_per_call() -> None:
         calls += 1
         torch.randn(4, 4).sum()
 
-    profile = profile_callable(forward, n=3, warmup=2)
+    profile = perfkit.profile(forward, steps=3, warmup=2)
     assert profile.n == 3
     assert calls == 3 + 2 + 5
 
@@ -73,7 +74,7 @@ def test_a_training_loop_is_called_once() -> None:
             model(torch.randn(4, 8)).sum().backward()
             optimizer.step()
 
-    profile = profile_callable(loop, n=4, warmup=2)
+    profile = perfkit.profile(loop, steps=4, warmup=2)
     assert (calls, profile.n) == (1, 4)
     assert profile.cost is not None
     assert profile.cost.n_unprofiled == 3
@@ -91,8 +92,8 @@ def test_several_batches_in_a_step_are_told() -> None:
                 optimizer.step()
 
     told = "a step is one optimizer step: 4 batches of the DataLoader"
-    assert told in profile_callable(lambda: loop(4), n=3).warnings
-    assert not [w for w in profile_callable(lambda: loop(1), n=3).warnings if "batches" in w]
+    assert told in perfkit.profile(lambda: loop(4), steps=3).warnings
+    assert not [w for w in perfkit.profile(lambda: loop(1), steps=3).warnings if "batches" in w]
 
 
 def test_what_is_covered_is_in_the_profile(profile: Profile, from_file: Profile) -> None:
@@ -108,7 +109,7 @@ def test_notes_speak_of_steps(profile: Profile) -> None:
     shown = " ".join(str(profile).split())
     assert "only 3 steps: the interval is their whole range (75 %)" in shown
     assert "value" not in shown
-    one = str(profile_callable(_step, n=1))
+    one = str(perfkit.profile(_step, steps=1))
     assert "One step profiled, so no interval" in one
     late = replace(profile, step=summarize([50.0, 10, 10, 10, 10, 10, 10]))
     assert "took 5.00× the median of the other steps: raise -w" in " ".join(str(late).split())
@@ -119,13 +120,13 @@ def test_what_the_function_raises_passes() -> None:
         raise ZeroDivisionError("mine")
 
     with pytest.raises(ZeroDivisionError, match="mine"):
-        profile_callable(broken)
+        perfkit.profile(broken)
     assert_nothing_runs()
 
 
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(UsageError, match="needs a function, got int"):
-        profile_callable(3)  # type: ignore[arg-type]
+        perfkit.profile(3)  # type: ignore[arg-type]
 
 
 def test_a_real_loader_without_workers_is_found() -> None:
@@ -145,7 +146,7 @@ def test_a_real_loader_without_workers_is_found() -> None:
             model(x).sum().backward()
             optimizer.step()
 
-    diagnosis = profile_callable(epoch, n=4).diagnosis
+    diagnosis = perfkit.profile(epoch, steps=4).diagnosis
     assert diagnosis.bound_by == "data"
     # on a busy machine the cold first steps may be the larger finding
     assert "dataloader-no-workers" in [found.rule for found in diagnosis.findings]
@@ -161,7 +162,7 @@ def test_a_real_healthy_step_has_no_finding() -> None:
         model(x).square().mean().backward()
         optimizer.step()
 
-    diagnosis = profile_callable(step, n=4).diagnosis
+    diagnosis = perfkit.profile(step, steps=4).diagnosis
     assert diagnosis.bound_by == "compute"
     # how this machine is set up, and a first call that a busy one held up
     of_the_machine = {"one-thread", "outside-the-steps"}
@@ -207,7 +208,7 @@ def test_what_is_saved_is_scrubbed_unless_told_otherwise(tmp_path: Path, name: s
         with torch.profiler.record_function(f"/home/alice/run token={_SECRET}"):
             (torch.ones(64, 64) @ torch.ones(64, 64)).sum().item()
 
-    made = profile_callable(step, n=2, warmup=0, lines=False)
+    made = perfkit.profile(step, steps=2, warmup=0, lines=False)
     made = replace(made, warnings=(*made.warnings, "/home/alice/run is slow"))
 
     def words(path: Path) -> str:
@@ -227,7 +228,7 @@ def test_what_is_saved_is_scrubbed_unless_told_otherwise(tmp_path: Path, name: s
 
 
 def test_a_trace_that_is_no_clean_json_is_scrubbed_too(tmp_path: Path) -> None:
-    made = profile_callable(lambda: torch.ones(8).sum(), n=2, warmup=0, lines=False)
+    made = perfkit.profile(lambda: torch.ones(8).sum(), steps=2, warmup=0, lines=False)
     broken = made.raw.replace(b"perfkit", b"/home/alice/x\x01 perfkit", 1)
     broken = broken.replace(b'"traceEvents": [', b'"traceEvents": [\x02', 1)
     made = replace(made, raw=broken + b"}")

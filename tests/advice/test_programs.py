@@ -15,7 +15,8 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader
 
-from perfkit.advice import Profile, explain, profile_callable
+import perfkit
+from perfkit.advice import Profile, explain
 
 
 def _trained(model: nn.Module, x: torch.Tensor, loss_fn: nn.Module | None = None) -> Profile:
@@ -28,7 +29,7 @@ def _trained(model: nn.Module, x: torch.Tensor, loss_fn: nn.Module | None = None
         optimizer.step()
         optimizer.zero_grad()
 
-    return profile_callable(step, n=4, warmup=1, shapes=True, lines=False)
+    return perfkit.profile(step, steps=4, warmup=1, shapes=True, lines=False)
 
 
 def _rules(profile: Profile) -> set[str]:
@@ -89,7 +90,7 @@ def test_a_healthy_program_has_no_finding() -> None:
 def test_collections_are_seen_and_nothing_listens_afterwards() -> None:
     before = list(gc.callbacks)
     keep = [[i] for i in range(300_000)]
-    profile = profile_callable(lambda: gc.collect(), n=2, warmup=0, lines=False)
+    profile = perfkit.profile(lambda: gc.collect(), steps=2, warmup=0, lines=False)
     assert gc.callbacks == before
     assert "gc-pauses" in _rules(profile)
     del keep
@@ -107,7 +108,7 @@ def test_with_accumulation_every_micro_batch_is_one_step() -> None:
         if calls % 3 == 0:
             optimizer.step()
 
-    assert profile_callable(micro_batch, n=4, warmup=2, lines=False).n == 4
+    assert perfkit.profile(micro_batch, steps=4, warmup=2, lines=False).n == 4
     assert calls == 4 + 2 + 5
 
 
@@ -139,7 +140,7 @@ def test_only_what_opens_files_decodes_them(from_file: bool, tmp_path: Path) -> 
             model(x.float()).sum().backward()
             optimizer.step()
 
-    rules = _rules(profile_callable(epoch, n=5, warmup=1))
+    rules = _rules(perfkit.profile(epoch, steps=5, warmup=1))
     assert ("image-decode" in rules) is from_file
     assert from_file or "image-work" in rules
 
@@ -164,7 +165,7 @@ def test_inference_that_keeps_the_graph(
         with mode():
             model(x)
 
-    profile = profile_callable(predict, n=3, warmup=1, lines=False)
+    profile = perfkit.profile(predict, steps=3, warmup=1, lines=False)
     assert ("kept-graph" in _rules(profile)) is fires
 
 
@@ -176,4 +177,4 @@ def test_training_keeps_the_graph_for_good_reason() -> None:
     def gradients() -> None:
         model(torch.randn(4, 8)).sum().backward()
 
-    assert "kept-graph" not in _rules(profile_callable(gradients, n=2, warmup=0, lines=False))
+    assert "kept-graph" not in _rules(perfkit.profile(gradients, steps=2, warmup=0, lines=False))

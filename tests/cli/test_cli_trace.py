@@ -367,3 +367,54 @@ def test_a_trace_through_standard_input(tmp_path: Path) -> None:
     assert b"Compute-bound" in good.stdout
     assert bad.returncode == 2
     assert bad.stderr.count(b"\n") == 1
+
+
+def test_one_question_is_answered_as_text_json_and_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _file(tmp_path, gpu_training(4, wait=50, item=True))
+    assert cli.main(["trace", path, "--ask", "critical-path"]) == 0
+    assert capsys.readouterr().out.startswith("Largest part of the critical path of ")
+    found = _json(capsys, path, "--ask", "critical-path")
+    assert found["bound_by"] in BOUNDS
+    assert sum(found["by_class_us"].values()) == pytest.approx(found["wall_us"])
+    page = tmp_path / "path.html"
+    assert cli.main(["trace", path, "--ask", "critical-path", "--html", str(page)]) == 0
+    assert "critical path" in page.read_text(encoding="utf-8")
+
+
+def test_all_questions_are_listed_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["trace", "--ask", "list"]) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("critical-path", "sequences", "memory-curve", "copies"))
+    assert "ranks" in _json(capsys, "--ask", "list")["names"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["FILE", "--ask", "speed"], "no answer 'speed'; ask one of: breakdown, "),
+        (["FILE", "FILE", "--ask", "copies"], "--ask copies is about one trace: give one file"),
+        (["--ask", "copies"], "--ask copies is about one trace: give one file"),
+        (["FILE", "--ask", "copies", "--diff", "FILE"], "--ask and --diff: give one of the two"),
+        ([], "no trace to explain: give the path"),
+    ],
+)
+def test_a_wrong_question_is_one_line(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _file(tmp_path, cpu_training(4))
+    assert cli.main(["trace", *(path if a == "FILE" else a for a in arguments)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert told in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_the_page_of_a_trace_has_all_answers(tmp_path: Path) -> None:
+    path = _file(tmp_path, gpu_training(4, wait=50, item=True))
+    page = tmp_path / "trace.html"
+    assert cli.main(["trace", path, "--html", str(page)]) == 0
+    html = page.read_text(encoding="utf-8")
+    assert "More answers" in html
+    assert "Largest part of the critical path of" in html

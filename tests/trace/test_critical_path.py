@@ -8,6 +8,7 @@ import pytest
 from real_traces import FOLDER, needs_traces
 from simulated_traces import Simulated, cpu_training, gpu_training
 
+from perfkit.base.errors import UsageError
 from perfkit.trace import CriticalPath, critical_path, load
 from perfkit.trace.ask.critical_path import PATH_CLASSES
 
@@ -185,7 +186,7 @@ def test_without_correlation_the_path_still_adds_up() -> None:
 
 
 def test_there_is_no_such_step() -> None:
-    with pytest.raises(IndexError):
+    with pytest.raises(UsageError, match="step is"):
         critical_path(load(cpu_training(2).json()), step=7)
 
 

@@ -97,7 +97,7 @@ class _Slow(torch.utils.data.Dataset[torch.Tensor]):
 def test_lines_inside_the_loader_are_told_apart() -> None:
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Recorder(active_steps=20, warmup_steps=1) as recorder:
+    with Recorder(steps=20, warmup=1) as recorder:
         for i, x in enumerate(torch.utils.data.DataLoader(_Slow(), batch_size=4)):
             model(x).sum().backward()
             optimizer.step()

@@ -54,7 +54,7 @@ def assert_nothing_runs_if(done: bool) -> None:
 
 @pytest.fixture(scope="module")
 def ten() -> Recording:
-    return _record(10, active_steps=3, warmup_steps=2)
+    return _record(10, steps=3, warmup=2)
 
 
 def test_the_active_steps_are_recorded_and_the_region_runs_on(ten: Recording) -> None:
@@ -133,20 +133,20 @@ def test_a_window_that_is_not_typical_is_told(slow: str) -> None:
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_region_that_ends_in_the_warm_up_is_still_the_result(n: int) -> None:
-    recording = _record(n, warmup_steps=2)
+    recording = _record(n, warmup=2)
     assert recording.n_steps_profiled == 0
     assert any("warm-up" in w for w in recording.warnings)
     assert breakdown(recording.trace).median_ms()["optimizer"] > 0
 
 
 def test_an_unfinished_step_is_no_step() -> None:
-    recording = _record(4, warmup_steps=2, active_steps=6)
+    recording = _record(4, warmup=2, steps=6)
     assert find_steps(recording.trace).names == ("ProfilerStep#0", "ProfilerStep#1")
     assert any("2 of 6" in w for w in recording.warnings)
 
 
 def test_without_warm_up_the_first_step_counts() -> None:
-    recording = _record(2, warmup_steps=0, active_steps=2)
+    recording = _record(2, warmup=0, steps=2)
     assert len(find_steps(recording.trace)) == 2
 
 
@@ -162,7 +162,7 @@ def test_a_region_without_optimizer_or_torch_is_one_step() -> None:
 
 
 def test_steps_may_be_said_by_hand() -> None:
-    with Recorder(active_steps=3, warmup_steps=1) as recorder:
+    with Recorder(steps=3, warmup=1) as recorder:
         for _ in range(6):
             torch.randn(4).sum()
             recorder.step()
@@ -177,7 +177,7 @@ def test_with_two_optimizers_a_step_is_a_cycle_of_the_first() -> None:
         first()
         second()
 
-    recording = _record(8, both, active_steps=2)
+    recording = _record(8, both, steps=2)
     assert recording.n_steps_seen == 8
     assert [o.name for o in recording.facts.optimizers] == ["SGD", "AdamW"]
     steps = find_steps(recording.trace)
@@ -196,7 +196,7 @@ def test_gradient_accumulation_is_one_step() -> None:
         update.step()
         update.zero_grad()
 
-    recording = _record(6, step, active_steps=2)
+    recording = _record(6, step, steps=2)
     steps = find_steps(recording.trace)
     inside = steps.containing(recording.trace.start_ns)
     linear = recording.trace.named(lambda n: n == "aten::addmm") & (inside >= 0)
@@ -205,7 +205,7 @@ def test_gradient_accumulation_is_one_step() -> None:
 
 def test_labels_of_the_user_around_steps_do_no_harm() -> None:
     step = _trainer()
-    with Recorder(active_steps=2, warmup_steps=1) as recorder, record_function("epoch"):
+    with Recorder(steps=2, warmup=1) as recorder, record_function("epoch"):
         for _ in range(6):
             with record_function("train step"):
                 step()
@@ -224,7 +224,7 @@ def test_a_compiled_model_has_steps_too() -> None:
         update.step()
         update.zero_grad()
 
-    assert _record(6, step, active_steps=3).n_steps_profiled == 3
+    assert _record(6, step, steps=3).n_steps_profiled == 3
     torch._dynamo.reset()
 
 
@@ -234,7 +234,7 @@ def test_what_the_region_raises_passes_and_what_was_seen_stays(
     error: BaseException, after: int
 ) -> None:
     step = _trainer()
-    recorder = Recorder(active_steps=3, warmup_steps=2)
+    recorder = Recorder(steps=3, warmup=2)
 
     def region() -> None:
         with recorder:
@@ -282,7 +282,7 @@ def test_a_busy_profiler_is_an_error_before_anything_changes(kind: str) -> None:
     mine: Any = {
         "torch.profiler": lambda: profile(activities=[ProfilerActivity.CPU]),
         "autograd": lambda: torch.autograd.profiler.profile(use_kineto=True),
-        "Recorder": lambda: Recorder(active_steps=2, warmup_steps=0),
+        "Recorder": lambda: Recorder(steps=2, warmup=0),
     }[kind]()
     with mine:
         recorder = Recorder()
@@ -405,7 +405,7 @@ def test_a_region_without_optimizer_is_recorded_for_a_bounded_time() -> None:
 @pytest.mark.serial
 def test_steps_after_the_time_limit_are_still_recorded() -> None:
     step = _trainer()
-    recorder = Recorder(max_seconds=0.2, active_steps=3)
+    recorder = Recorder(max_seconds=0.2, steps=3)
     with recorder:
         end = time.monotonic() + 0.6
         while time.monotonic() < end:
@@ -424,7 +424,7 @@ def test_slow_steps_are_recorded_as_far_as_the_time_goes() -> None:
         step()
         time.sleep(0.15)
 
-    recording = _record(7, slow, max_seconds=0.2, warmup_steps=1, active_steps=6)
+    recording = _record(7, slow, max_seconds=0.2, warmup=1, steps=6)
     assert 1 <= recording.n_steps_profiled < 6
     assert len(find_steps(recording.trace)) == recording.n_steps_profiled
 
@@ -473,7 +473,7 @@ def test_operators_in_another_thread_are_told_of_as_far_as_can_be() -> None:
 
 def test_recording_in_another_thread_works() -> None:
     found: list[Recording] = []
-    thread = threading.Thread(target=lambda: found.append(_record(6, active_steps=2)))
+    thread = threading.Thread(target=lambda: found.append(_record(6, steps=2)))
     thread.start()
     thread.join()
     assert found[0].n_steps_profiled == 2
@@ -493,8 +493,8 @@ def test_stop_twice_and_start_twice() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"active_steps": 0},
-        {"warmup_steps": -1},
+        {"steps": 0},
+        {"warmup": -1},
         {"max_seconds": 0},
         {"max_seconds": float("nan")},
         {"max_seconds": float("inf")},
@@ -506,7 +506,7 @@ def test_absurd_options_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_options_reach_the_profiler() -> None:
-    recording = _record(4, active_steps=1, stacks=True, shapes=True)
+    recording = _record(4, steps=1, stacks=True, shapes=True)
     assert recording.trace.input_types
     assert recording.trace.is_a(Category.PYTHON).any()
 
@@ -563,7 +563,7 @@ def test_a_gpu_that_is_steps_behind_leaves_the_cost_untold(
         time.sleep(0.005 if seen <= 5 else 0.05)
         train()
 
-    recording = _record(20, step, active_steps=3)
+    recording = _record(20, step, steps=3)
     said = " ".join(recording.warnings)
     assert ("more than a step behind the host" in said) is behind
     assert ("not typical" in said) is not behind
@@ -609,7 +609,7 @@ def test_tf32_allowed_in_the_new_way_is_told(monkeypatch: pytest.MonkeyPatch) ->
     before = matmul.fp32_precision
     try:
         matmul.fp32_precision = "tf32"
-        assert _record(4, active_steps=1).facts.matmul_precision == "high"
+        assert _record(4, steps=1).facts.matmul_precision == "high"
     finally:
         matmul.fp32_precision = before
 
@@ -619,7 +619,7 @@ def test_the_profiler_writes_nothing_to_the_screen() -> None:
 import os, torch
 from perfkit.trace import Recorder
 m = torch.nn.Linear(4, 2); o = torch.optim.SGD(m.parameters(), lr=.1)
-with Recorder(active_steps=2):
+with Recorder(steps=2):
     for _ in range(6):
         m(torch.randn(3, 4)).sum().backward(); o.step(); os.write(2, b"mine\\n")
 """

@@ -172,7 +172,7 @@ def loss_alone(context: Context) -> Outcome:
     scores = torch.randn(8, _CLASSES, 64, 64, generator=generator).to(context.device)
     scores.requires_grad_()
     target = torch.randint(_CLASSES, (8, 64, 64), generator=generator).to(context.device)
-    with one_thread(), Recorder(active_steps=4, warmup_steps=2, lines=False) as recorder:
+    with one_thread(), Recorder(steps=4, warmup=2, lines=False) as recorder:
         for _ in range(9):
             dice_loss(scores, target).backward()
             recorder.step()

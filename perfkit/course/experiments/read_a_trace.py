@@ -131,7 +131,7 @@ def busy_is_not_used(context: Context) -> Outcome:
 def _recorded(context: Context, *, prepared: bool, shapes: bool = False) -> Trace:
     """Record some steps of the small training."""
     step = _trainer(context)
-    recorder = Recorder(active_steps=_STEPS, warmup_steps=2, shapes=shapes, lines=False)
+    recorder = Recorder(steps=_STEPS, warmup=2, shapes=shapes, lines=False)
     with one_thread(), recorder:
         for words, labels in _batches(context, prepared=prepared):
             step(words, labels)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from perfkit.advice.profile import profile_callable
+from perfkit.advice.profiling import profile as profiled
 from perfkit.course.ledger.recording import Context, Figure, Outcome, experiment
 from perfkit.course.lessons.lesson_05_remote_data.lesson import decode, make_samples, pack, unpack
 from perfkit.course.lessons.lesson_05_remote_data.store import Store
@@ -127,7 +127,7 @@ def _waits(data: Files, device: str) -> tuple[str, float]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the network is small: more threads would only wait for each other
     try:
-        profile = profile_callable(_trainer(data, device), n=4, warmup=2, lines=False)
+        profile = profiled(_trainer(data, device), steps=4, warmup=2, lines=False)
     finally:
         torch.set_num_threads(threads)
     return profile.diagnosis.bound_by, profile.breakdown.shares()["data wait"]

@@ -18,7 +18,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from perfkit.advice.profile import Profile, profile_callable
+from perfkit.advice.profile import Profile
+from perfkit.advice.profiling import profile as profiled
 from perfkit.course.experiments._threads import one_thread
 from perfkit.course.ledger.recording import Context, Figure, Outcome, experiment
 from perfkit.measure.compare import compare
@@ -129,7 +130,7 @@ def _train(
 
 
 def _profile(train: Callable[[], None]) -> Profile:
-    return profile_callable(train, n=_STEPS, warmup=_WARMUP)
+    return profiled(train, steps=_STEPS, warmup=_WARMUP)
 
 
 @experiment("A1", lesson=LESSON, title="three trainers, each with another bottleneck: the verdicts")
@@ -208,7 +209,7 @@ def few_steps(context: Context) -> Outcome:
     steps = 40
     module, file = _script(context.folder, steps)
     with one_thread():
-        few = profile_callable(module.train, n=_STEPS, warmup=_WARMUP)
+        few = profiled(module.train, steps=_STEPS, warmup=_WARMUP)
         function, seconds = _hottest_function(module.train, file)
         line = _hottest_line(module, function)
     found = few.lines.by_line()

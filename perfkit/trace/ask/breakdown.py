@@ -27,6 +27,7 @@ from functools import cached_property
 import numpy as np
 
 from perfkit.base.display import Shown
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
 from perfkit.trace.read.events import (
     backward_rows,
@@ -168,6 +169,7 @@ class Breakdown(Shown):
         }
 
 
+@question("breakdown", "Where did the time of each step go?")
 def breakdown(trace: Trace, steps: Steps | None = None) -> Breakdown:
     """Split every step among the classes in this module's head.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.display import Shown
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import Category, Collective, Trace
 from perfkit.trace.read.events import is_communication
 from perfkit.trace.read.intervals import union
@@ -113,6 +114,7 @@ def bus_factor(name: str, group_size: int) -> float | None:
     return 1.0 if kind else None
 
 
+@question("communication", "What do collectives cost, and does computing hide them?")
 def communication(trace: Trace, steps: Steps | None = None) -> Communication:
     """The collectives that the steps launched, and how much of them computing hid.
 

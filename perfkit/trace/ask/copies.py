@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.display import Shown
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import is_communication
 from perfkit.trace.read.intervals import union
@@ -85,6 +86,7 @@ def copy_kind(name: str) -> tuple[str, str]:
     return _DIRECTIONS[kind], memory if memory in ("pageable", "pinned") else "not recorded"
 
 
+@question("copies", "What was copied, how fast, and was it hidden behind computing?")
 def copies(trace: Trace, steps: Steps | None = None) -> Copies:
     """The copies that the steps launched, by direction and memory.
 

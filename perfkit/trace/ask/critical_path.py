@@ -29,10 +29,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from perfkit.base.arguments import check_whole
 from perfkit.base.display import Shown
 from perfkit.trace.ask.breakdown import HOST_CLASSES, HOST_PRIORITY, breakdown, host_layers
 from perfkit.trace.ask.event_waits import EventWaits
 from perfkit.trace.ask.idle import waits_alone
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, HOST_CATEGORIES, Category, Int64, Trace
 from perfkit.trace.read.events import is_communication, runtime_calls
 from perfkit.trace.read.intervals import paint, union
@@ -122,6 +124,7 @@ class CriticalPath(Shown):
     warnings: tuple[str, ...] = ()
 
 
+@question("critical-path", "Which chain of work and waits made a step as long as it is?")
 def critical_path(
     trace: Trace, steps: Steps | None = None, *, step: int | None = None
 ) -> CriticalPath:
@@ -133,10 +136,12 @@ def critical_path(
         step: index of the step; by default the one of median length among those with work.
 
     Raises:
-        IndexError: there is no such step.
+        UsageError: there is no such step.
     """
     steps = find_steps(trace) if steps is None else steps
     index = step
+    if step is not None:
+        check_whole("step", step, -len(steps), len(steps) - 1)
     if index is None:
         split = breakdown(trace, steps)
         index = next(i for i, one in enumerate(split.steps) if one is split.typical)

@@ -26,6 +26,7 @@ import numpy as np
 from perfkit.base.display import Shown
 from perfkit.base.words import fmt_count
 from perfkit.trace.ask.operators import Nesting, nesting
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
 from perfkit.trace.read.lookups import launch_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
@@ -98,6 +99,7 @@ class Flops(Shown):
         return sum(o.flops for o in self.ops) / busy_us / 1e6 if busy_us else None
 
 
+@question("flops", "How many FLOPs does a step do, and how fast?")
 def flops(trace: Trace, steps: Steps | None = None, *, within: Nesting | None = None) -> Flops:
     """Count FLOPs from the shapes that were recorded (``record_shapes=True``).
 

@@ -45,6 +45,7 @@ import numpy as np
 from perfkit.base.display import Shown
 from perfkit.base.words import fmt_count, fmt_ms
 from perfkit.trace.ask.breakdown import busiest_device, device_layers, host_layers
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
 from perfkit.trace.read.events import driver_calls, launch_calls, runtime_calls
 from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union, without
@@ -175,6 +176,7 @@ def sitting(
     )
 
 
+@question("idle", "Why did the device idle?")
 def idle(trace: Trace, steps: Steps | None = None) -> Idle:
     """Why the device idled in every step; nothing where no device was recorded.
 

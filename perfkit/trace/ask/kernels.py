@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.display import Shown
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import is_communication
 from perfkit.trace.read.lookups import device_rows, sum_by, together
@@ -182,6 +183,7 @@ def uses_tensor_cores(name: str) -> bool:
     return not _NO_TENSOR_CORES.search(name) and _TENSOR_CORES.search(name) is not None
 
 
+@question("kernels", "Which kernels ran, of which kind, on tensor cores or not?")
 def kernels(trace: Trace, steps: Steps | None = None) -> Kernels:
     """The kernels that the steps launched.
 

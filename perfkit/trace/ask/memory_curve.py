@@ -14,6 +14,7 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.trace.ask.breakdown import host_layers
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import Bool, Category, Int64, MemoryEvents, Trace
 from perfkit.trace.read.lookups import enclosing_points, together
 from perfkit.trace.read.steps import Steps, find_steps
@@ -67,6 +68,7 @@ class MemoryCurve(Shown):
     warnings: tuple[str, ...] = ()
 
 
+@question("memory-curve", "How does memory rise and fall, and what is alive at its peak?")
 def memory_curve(trace: Trace, steps: Steps | None = None) -> MemoryCurve:
     """Allocated and reserved bytes over time, and what the peak was made of.
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.trace.ask.operators import Nesting, nesting
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
 from perfkit.trace.read.lookups import enclosing, launch_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
@@ -102,6 +103,7 @@ class SourceLines(Shown):
     warnings: tuple[str, ...] = ()
 
 
+@question("modules", "Which module takes the time?")
 def modules(trace: Trace, steps: Steps | None = None, *, within: Nesting | None = None) -> Modules:
     """Time by module, where modules were recorded.
 
@@ -156,6 +158,7 @@ def modules(trace: Trace, steps: Steps | None = None, *, within: Nesting | None 
     )
 
 
+@question("lines", "Which source line takes the time?")
 def source_lines(
     trace: Trace, steps: Steps | None = None, *, within: Nesting | None = None
 ) -> SourceLines:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfkit.base.display import Shown
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
 from perfkit.trace.read.events import backward_rows, host_threads
 from perfkit.trace.read.intervals import nest
@@ -36,6 +38,21 @@ class Operator:
     device_us: float
     n_launches: int
     share: float
+
+
+@dataclass(frozen=True)
+class Operators(Shown):
+    """The operators of the steps, the costliest first.
+
+    Attributes:
+        operators: one entry per operator.
+        n_steps: number of steps that these figures are of.
+        warnings: what is doubtful.
+    """
+
+    operators: tuple[Operator, ...]
+    n_steps: int
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +96,12 @@ def nesting(trace: Trace, steps: Steps) -> Nesting:
             break
         parent_op[climb] = parent[parent_op[climb]]
     return Nesting(rows, parent, parent_op, step_of[rows])
+
+
+@question("operators", "Which operators take the time?")
+def all_operators(trace: Trace, steps: Steps, *, within: Nesting | None = None) -> Operators:
+    """Operators by self time, the costliest first; see :func:`operators`."""
+    return Operators(operators(trace, steps, within=within), len(steps), steps.warnings)
 
 
 def operators(trace: Trace, steps: Steps, *, within: Nesting | None = None) -> tuple[Operator, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.base.words import fmt_count
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Int32, Int64, Trace
 from perfkit.trace.read.lookups import launch_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
@@ -73,6 +74,7 @@ class LaunchQueue(Shown):
         return statistics.median(s.empty_share for s in self.steps)
 
 
+@question("queue", "How far does the host run ahead of the device?")
 def launch_queue(trace: Trace, steps: Steps | None = None) -> LaunchQueue:
     """How many launched activities waited for the device, over time.
 

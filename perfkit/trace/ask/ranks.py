@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.base.display import Shown
-from perfkit.base.errors import TraceError
+from perfkit.base.errors import TraceError, UsageError
 from perfkit.trace.ask._rank_worker import summarize
 from perfkit.trace.read.lookups import together
 
@@ -108,14 +108,14 @@ def ranks(paths: Sequence[str | os.PathLike[str]], *, at_once: int | None = None
 
     Raises:
         TraceError: none of the traces can be read.
-        ValueError: there are no paths, or ``at_once`` is below 1.
+        UsageError: there are no paths, or ``at_once`` is below 1.
     """
     if not paths:
-        raise ValueError("ranks() needs the path of at least one trace")
+        raise UsageError("ranks needs the files of the traces: give at least one path")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     limit = min(cores or 1, _MOST_AT_ONCE) if at_once is None else at_once
     if limit < 1:
-        raise ValueError(f"at_once={at_once}: at least one trace must be read at a time")
+        raise UsageError(f"at_once is {at_once}; give a whole number of at least 1")
     answers = _read([os.fspath(p) for p in paths], min(limit, len(paths)))
     good = [a for a in answers if "error" not in a]
     if not good:

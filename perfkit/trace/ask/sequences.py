@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfkit.base.arguments import check_whole
 from perfkit.base.display import Shown
 from perfkit.trace.ask.kernels import TENSOR_FAMILIES, family
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import Bool, Category, Int64, Trace
 from perfkit.trace.read.lookups import device_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
@@ -64,6 +66,7 @@ class Sequences(Shown):
     warnings: tuple[str, ...] = ()
 
 
+@question("sequences", "Which short kernels follow each other again and again?")
 def sequences(trace: Trace, steps: Steps | None = None, *, top: int = 20) -> Sequences:
     """Frequent sequences of kernels that a compiler could fuse.
 
@@ -71,7 +74,11 @@ def sequences(trace: Trace, steps: Steps | None = None, *, top: int = 20) -> Seq
         trace: the trace.
         steps: its steps; found from the trace where not given.
         top: how many to return at most.
+
+    Raises:
+        UsageError: ``top`` is not a whole number of at least 1.
     """
+    check_whole("top", top, 1)
     steps = find_steps(trace) if steps is None else steps
     rows, step = device_rows(trace, steps, Category.KERNEL)
     order = np.lexsort((trace.start_ns[rows], trace.thread[rows]))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from perfkit.base.display import Shown
+from perfkit.trace.ask.question import question
 from perfkit.trace.read.around import rows_around
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import runtime_calls
@@ -50,6 +52,32 @@ class Sync:
     def per_step(self) -> float:
         """Calls per step."""
         return self.count / max(self.n_steps, 1)
+
+
+@dataclass(frozen=True)
+class Syncs(Shown):
+    """The host-device syncs of the steps, the costliest first.
+
+    Attributes:
+        syncs: one entry per kind.
+        n_steps: number of steps that these figures are of.
+        warnings: what is doubtful.
+    """
+
+    syncs: tuple[Sync, ...]
+    n_steps: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def cost_us(self) -> float:
+        """Host time in all of them, in µs, all steps together."""
+        return sum(s.cost_us for s in self.syncs)
+
+
+@question("syncs", "Where did the host wait for the device?")
+def all_syncs(trace: Trace, steps: Steps) -> Syncs:
+    """The syncs inside the steps, the costliest first; see :func:`syncs`."""
+    return Syncs(syncs(trace, steps), len(steps), steps.warnings)
 
 
 def syncs(trace: Trace, steps: Steps) -> tuple[Sync, ...]:

@@ -2,7 +2,7 @@
 
 A step ends when an optimizer has stepped, as torch's global optimizer hooks report. The profiler
 runs from the start of the region (what it sees before the warm-up is over is *provisional*:
-the result if nothing better comes), marks ``active_steps`` steps after ``warmup_steps``, then
+the result if nothing better comes), marks ``steps`` steps after ``warmup`` others, then
 stops, and the region runs on unprofiled. Later steps are timed by the hook alone, which shows
 what profiling cost; lines are sampled at a low rate all along, so that time outside of steps like
 the recorded ones can be named (see :mod:`perfkit.trace.record.elsewhere`).
@@ -37,6 +37,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.arguments import check_seconds, check_whole
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
@@ -55,8 +56,8 @@ from perfkit.trace.record.pauses import GcPauses
 from perfkit.trace.record.profiler import raw_trace, refuse_beside_another, start_quietly
 from perfkit.trace.record.quiet import quiet_profiler
 
-ACTIVE_STEPS = 6
-WARMUP_STEPS = 2
+STEPS = 6
+WARMUP = 2
 MAX_SECONDS = 10.0
 
 REGION_MARK = "perfkit region"
@@ -141,8 +142,8 @@ class Recorder:
     passes through; what was recorded until then is still there.
 
     Args:
-        active_steps: how many steps to record.
-        warmup_steps: how many to let pass before; the first ones are not typical.
+        steps: how many steps to record.
+        warmup: how many to let pass before; the first ones are not typical.
         stacks: record the Python stack of every op. With shapes and memory this costs +47 % on a
             3 ms step where the default costs +18 %.
         shapes: record the shapes and types of inputs.
@@ -158,22 +159,19 @@ class Recorder:
     def __init__(
         self,
         *,
-        active_steps: int = ACTIVE_STEPS,
-        warmup_steps: int = WARMUP_STEPS,
+        steps: int = STEPS,
+        warmup: int = WARMUP,
         stacks: bool = False,
         shapes: bool = False,
         memory: bool = False,
         max_seconds: float = MAX_SECONDS,
         lines: bool = True,
     ) -> None:
-        if active_steps < 1:
-            raise UsageError(f"active_steps must be at least 1, got {active_steps}")
-        if warmup_steps < 0:
-            raise UsageError(f"warmup_steps must not be negative, got {warmup_steps}")
-        if not 0 < max_seconds < float("inf"):
-            raise UsageError(f"max_seconds must be a positive time, got {max_seconds}")
-        self.active_steps = active_steps
-        self.warmup_steps = warmup_steps
+        check_whole("steps", steps, 1)
+        check_whole("warmup", warmup, 0)
+        check_seconds("max_seconds", max_seconds)
+        self.steps = steps
+        self.warmup = warmup
         self._options: dict[str, Any] = {
             "with_stack": stacks,
             "record_shapes": shapes,
@@ -299,7 +297,7 @@ class Recorder:
             self._unwatch_threads = watch_thread_starts(guarded(self._thread_starts))
             self._hook = register_optimizer_step_post_hook(guarded(self._optimizer_stepped))
             self._busy_mark = BusyMark()
-            if self.warmup_steps == 0:
+            if self.warmup == 0:
                 self._activate()
             else:
                 self._open_mark(REGION_MARK)
@@ -433,7 +431,7 @@ class Recorder:
         if self._state == "active":
             self._n_profiled += 1
             self._profiled_ms.append(interval_ms)
-            if self._n_profiled >= self.active_steps or self._time_is_up:
+            if self._n_profiled >= self.steps or self._time_is_up:
                 self._stop_profiler()
             else:
                 self._open_mark(f"{_STEP_MARK}{self._n_profiled}")
@@ -442,7 +440,7 @@ class Recorder:
                 self._skip_interval = False
             elif not self._gave_way and len(self._unprofiled_ms) < _MOST_UNPROFILED:
                 self._unprofiled_ms.append(interval_ms)
-        elif self._n_steps >= self.warmup_steps:
+        elif self._n_steps >= self.warmup:
             self._activate()
         # From here, not from the entry: what we do between two steps belongs to neither.
         self._step_began_s = time.perf_counter()
@@ -588,7 +586,7 @@ class Recorder:
             finally:
                 self._stop_s = time.perf_counter() - began_s
                 self._ended_as = before
-                self._skip_interval = before != "active" or self._n_profiled < self.active_steps
+                self._skip_interval = before != "active" or self._n_profiled < self.steps
 
     def _end_profiler(self) -> None:
         """Stop our profiler if it is still running; what torch holds otherwise is not ours."""
@@ -665,11 +663,11 @@ class Recorder:
         elif self._n_profiled == 0 and self._n_steps:
             doubts.append(
                 f"the code ended after {_plural(self._n_steps, 'step')}, before the warm-up of "
-                f"{self.warmup_steps} was over: the figures include warm-up"
+                f"{self.warmup} was over: the figures include warm-up"
             )
-        elif 0 < self._n_profiled < self.active_steps:
+        elif 0 < self._n_profiled < self.steps:
             doubts.append(
-                f"{self._n_profiled} of {self.active_steps} steps were recorded: the code ended, "
+                f"{self._n_profiled} of {self.steps} steps were recorded: the code ended, "
                 f"or the {self._max_seconds:g} s to record in were over"
             )
         if self._n_steps == 0 and self._ended_as == "paused":
@@ -737,8 +735,7 @@ class Recorder:
         return (
             f"steps {last - self._n_profiled + 1}–{last} took {fmt_ms(profiled)}, the later ones "
             f"{fmt_ms(later)}: the profiled ones are not typical; profile later ones with "
-            f"-w {min(later_from, max(self._n_steps - self.active_steps, last))} "
-            "(Recorder: warmup_steps)"
+            f"-w {min(later_from, max(self._n_steps - self.steps, last))} (in Python: `warmup`)"
         )
 
     def _facts(self) -> Facts:

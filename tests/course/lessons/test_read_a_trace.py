@@ -204,7 +204,7 @@ def test_the_pictures_have_their_figures_in_words() -> None:
 
 
 def test_a_picture_of_steps_without_a_device_is_drawn_too() -> None:
-    with Recorder(active_steps=1, warmup_steps=0, lines=False) as recorder:
+    with Recorder(steps=1, warmup=0, lines=False) as recorder:
         torch.ones(8, 8) @ torch.ones(8, 8)
         recorder.step()
     traces = {"cpu": recorder.recording.trace}
@@ -222,7 +222,7 @@ def test_texts_are_the_same_everywhere_and_cut_after_all_was_read() -> None:
 
 def test_operators_are_counted_per_step() -> None:
     x = torch.ones(4, 4)
-    with Recorder(active_steps=2, warmup_steps=0, lines=False) as recorder:
+    with Recorder(steps=2, warmup=0, lines=False) as recorder:
         for _ in range(2):
             for _ in range(10):
                 x.neg()

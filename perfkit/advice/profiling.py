@@ -1,0 +1,303 @@
+"""``perfkit.profile``: record a few steps of a function or region, and explain them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, overload
+
+from perfkit.advice.profile import Profile, explain
+from perfkit.base.arguments import check_function, check_whole
+from perfkit.base.display import Shown
+from perfkit.base.errors import UsageError
+from perfkit.trace.record.record import MAX_SECONDS, STEPS, WARMUP, Recorder
+
+#: A trace of more steps shows nothing new and takes minutes to read.
+MOST_STEPS = 1000
+MOST_WARMUP = 1000
+MOST_REPEATS = 10_000
+# This many calls of a step follow unprofiled: the difference to the profiled ones is the cost of
+# profiling, which the report shows.
+_UNPROFILED_CALLS = 3
+# A slow step is not repeated for longer than this.
+_REPEAT_FOR_S = 20.0
+
+
+class Profiling(Shown):
+    """A region of code being profiled: what ``with perfkit.profile() as p:`` gives.
+
+    After the block it shows itself as its :attr:`result` does: print it, display it, ``save`` it.
+
+    Attributes:
+        n_calls: how often :meth:`call` called the step.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: int = STEPS,
+        warmup: int = WARMUP,
+        stacks: bool = False,
+        shapes: bool = False,
+        memory: bool = False,
+        lines: bool = True,
+        max_seconds: float = MAX_SECONDS,
+    ) -> None:
+        check_whole("steps", steps, 1, MOST_STEPS)
+        check_whole("warmup", warmup, 0, MOST_WARMUP)
+        self._recorder = Recorder(
+            steps=steps,
+            warmup=warmup,
+            stacks=stacks,
+            shapes=shapes,
+            memory=memory,
+            max_seconds=max_seconds,
+            lines=lines,
+        )
+        self._enough_calls = warmup + steps + _UNPROFILED_CALLS
+        self._state = "new"
+        self._error = ""
+        self._how_called = ""
+        self.n_calls = 0
+
+    def start(self) -> None:
+        """Begin to record; ``with`` does it for you.
+
+        Raises:
+            ProfilerBusyError: another profiler is active; nothing has been changed.
+            UsageError: it was started before.
+        """
+        if self._state != "new":
+            raise UsageError(
+                "this profile has begun before: call perfkit.profile() again for the next region"
+            )
+        self._recorder.start()
+        self._state = "running"
+
+    def stop(self) -> None:
+        """End the recording; does nothing if it has ended."""
+        if self._state == "running":
+            self._recorder.stop()
+            self._state = "done"
+
+    def failed(self, error: BaseException) -> None:
+        """Tell that the region's code raised, if you caught it inside the ``with`` block."""
+        self._error = type(error).__name__
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if error is not None:
+            self.failed(error)
+        else:
+            _ = self.result  # explained now: the machine and the time are those of the region
+
+    def call(self, step: Callable[[], object], repeat: int | None = None) -> None:
+        """Call ``step`` until enough steps are profiled.
+
+        A call in which no optimizer steps is itself a step. If the first call makes several
+        optimizer steps, it is a training loop and is called only once.
+
+        Args:
+            step: called without arguments.
+            repeat: call it so often, whatever it does; by default as often as warm-up, profiling
+                and three unprofiled steps need, but for at most 20 s.
+        """
+        __tracebackhide__ = True
+        began_s = time.monotonic()
+        recorder = self._recorder
+        self._how_called = (
+            ": warm-up, profiled, then unprofiled; `-r 1` (in Python: `repeat=1`) runs it once"
+            if repeat is None
+            else ""
+        )
+        self.n_calls += 1
+        step()
+        if repeat == 1:
+            return
+        if repeat is None and (recorder.n_steps_seen > 1 or recorder.gave_way):
+            return
+        if not recorder.n_steps_seen:
+            recorder.step()
+        for _ in range(1, repeat or self._enough_calls):
+            if repeat is None and time.monotonic() - began_s > _REPEAT_FOR_S:
+                return
+            n_before = recorder.n_steps_seen
+            self.n_calls += 1
+            step()
+            if recorder.n_steps_seen == n_before:
+                recorder.step()
+
+    @cached_property
+    def result(self) -> Profile:
+        """The explained steps.
+
+        Raises:
+            UsageError: the region has not ended.
+            MeasurementError: nothing could be recorded.
+        """
+        if self._state != "done":
+            raise UsageError("the region has not ended: read `result` after the `with` block")
+        recording = self._recorder.recording
+        profile = explain(recording)
+        if not profile.operators:
+            return replace(profile, nothing=self._nothing(), warnings=recording.warnings)
+        remark = self._remark()
+        return replace(profile, warnings=(remark, *profile.warnings)) if remark else profile
+
+    def to_dict(self) -> dict[str, Any]:
+        """As :meth:`Profile.to_dict`."""
+        return self.result.to_dict()
+
+    def to_json(self) -> str:
+        """As :meth:`Profile.to_json`."""
+        return self.result.to_json()
+
+    def save(self, path: str | Path, *, scrub: bool = True) -> Path:
+        """As :meth:`Profile.save`."""
+        return self.result.save(path, scrub=scrub)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the region has ended, so that there is a :attr:`result`."""
+        return self._state == "done"
+
+    def _nothing(self) -> str:
+        if self._recorder.gave_way or self._recorder.saw_other_threads:
+            return "No torch operators were recorded: nothing to profile."
+        until = " before it failed" if self._error else ""
+        return f"No torch operators ran in this code{until}: nothing to profile."
+
+    def _remark(self) -> str:
+        """How the code ran, in words; empty if it ran once and ended well."""
+        ran = f"the step ran {self.n_calls} times" if self.n_calls > 1 else ""
+        if self._error:
+            ran = f"{ran}; " if ran else ""
+            return f"{ran}the code raised {self._error}; what was recorded until then is shown"
+        return f"{ran}{self._how_called}" if ran else ""
+
+
+@overload
+def profile(
+    step: Callable[[], object],
+    *,
+    steps: int = ...,
+    warmup: int = ...,
+    repeat: int | None = ...,
+    stacks: bool = ...,
+    shapes: bool = ...,
+    memory: bool = ...,
+    lines: bool = ...,
+    max_seconds: float = ...,
+) -> Profile: ...
+
+
+@overload
+def profile(
+    step: None = None,
+    *,
+    steps: int = ...,
+    warmup: int = ...,
+    repeat: None = None,
+    stacks: bool = ...,
+    shapes: bool = ...,
+    memory: bool = ...,
+    lines: bool = ...,
+    max_seconds: float = ...,
+) -> Profiling: ...
+
+
+def profile(
+    step: Callable[[], object] | None = None,
+    *,
+    steps: int = STEPS,
+    warmup: int = WARMUP,
+    repeat: int | None = None,
+    stacks: bool = False,
+    shapes: bool = False,
+    memory: bool = False,
+    lines: bool = True,
+    max_seconds: float = MAX_SECONDS,
+) -> Profile | Profiling:
+    """Profile a few training steps and say in words what bounds them.
+
+    With ``step``, it is called until enough steps are profiled. Without, it is a context manager:
+    what runs in the ``with`` block is recorded, as by ``%%torchprof`` in a cell. You do not mark
+    steps: a step ends when an optimizer has stepped. Where none does (evaluation), each batch of a
+    DataLoader is a step, or each call of ``step``. After the profiled steps your code runs on
+    unprofiled, which shows what profiling cost. Your exceptions propagate unchanged; with
+    ``with``, what was recorded until then is in ``p.result``.
+
+    Args:
+        step: a training step or a whole training loop, called without arguments. A loop (several
+            optimizer steps) is called once; a step is called ``warmup + steps + 3`` times, but
+            for at most 20 s.
+        steps: steps to profile, 1 to 1000.
+        warmup: steps to skip first, because the first ones are not typical; 0 to 1000.
+        repeat: call ``step`` so often instead, 1 to 10000. Only with ``step``.
+        stacks: record Python stacks. Makes small steps about 50 % slower.
+        shapes: record the shapes of operators' inputs, e.g. for FLOPs.
+        memory: record allocations, e.g. for the memory curve.
+        lines: sample source lines.
+        max_seconds: code in which no optimizer steps is recorded for this long, then runs on
+            unprofiled.
+
+    Returns:
+        With ``step``, a :class:`Profile`: ``diagnosis``, ``breakdown``, ``operators``, ``lines``,
+        ``syncs``, ``trace``. Without, a context manager whose ``result`` is that. Print it,
+        display it in a notebook, or ``save`` it: ``.txt``, ``.md``, ``.html``, ``.png``, ``.svg``,
+        and ``.json`` for the trace.
+
+    Raises:
+        ProfilerBusyError: another profiler is active.
+        UsageError: ``step`` cannot be called, or a number is invalid.
+        MeasurementError: the code ended perfkit's profiler.
+
+    Examples::
+
+        >>> model = torch.nn.Linear(64, 64)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> def step():
+        ...     optimizer.zero_grad()
+        ...     model(torch.rand(32, 64)).sum().backward()
+        ...     optimizer.step()
+        >>> print(perfkit.profile(step))
+
+        >>> with perfkit.profile(steps=4) as p:
+        ...     for _ in range(12):
+        ...         step()
+        >>> print(p)
+    """
+    __tracebackhide__ = True
+    if step is not None:
+        check_function("step", step)
+    if repeat is not None:
+        if step is None:
+            raise UsageError("repeat is for a step that perfkit calls: give `step`, or no `repeat`")
+        check_whole("repeat", repeat, 1, MOST_REPEATS)
+    profiling = Profiling(
+        steps=steps,
+        warmup=warmup,
+        stacks=stacks,
+        shapes=shapes,
+        memory=memory,
+        lines=lines,
+        max_seconds=max_seconds,
+    )
+    if step is None:
+        return profiling
+    with profiling:
+        profiling.call(step, repeat)
+    return profiling.result

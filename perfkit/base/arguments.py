@@ -1,0 +1,65 @@
+"""Checks of a public function's arguments: each error names the argument and what to give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+from perfkit.base.errors import UsageError
+
+__all__ = ["check_function", "check_one_of", "check_seconds", "check_whole", "shown"]
+
+_LONGEST = 60
+
+
+def shown(value: object) -> str:
+    """The value as the caller wrote it if that is short, else its type."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        text = repr(value)
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return f"a {type(value).__name__}"
+
+
+def check_function(name: str, value: object) -> None:
+    """Refuse what cannot be called.
+
+    Raises:
+        UsageError: ``value`` is not callable.
+    """
+    if not callable(value):
+        raise UsageError(f"{name} is {shown(value)}; give a function without arguments")
+
+
+def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Refuse what is not a whole number from ``least`` to ``most``.
+
+    Raises:
+        UsageError: ``value`` is of another type or out of range.
+    """
+    good = isinstance(value, Integral) and not isinstance(value, bool)
+    if not good or int(value) < least or (most is not None and int(value) > most):
+        span = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{name} is {shown(value)}; give a whole number {span}")
+
+
+def check_seconds(name: str, value: Any) -> None:
+    """Refuse what is not a positive, finite time.
+
+    Raises:
+        UsageError: ``value`` is no number, not positive, infinite or NaN.
+    """
+    good = isinstance(value, Real) and not isinstance(value, bool)
+    if not good or not 0 < float(value) < float("inf"):
+        raise UsageError(f"{name} is {shown(value)}; give a positive number of seconds")
+
+
+def check_one_of(name: str, value: object, known: Iterable[str]) -> None:
+    """Refuse a name that is not among those known.
+
+    Raises:
+        UsageError: ``value`` is not one of ``known``.
+    """
+    names = list(known)
+    if value not in names:
+        raise UsageError(f"{name} is {shown(value)}; give one of: {', '.join(names)}")

@@ -1,0 +1,165 @@
+"""``perfkit.profile``: a function or a ``with`` block, also where there is no notebook."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import perfkit
+from perfkit.advice import Profile
+from perfkit.base.errors import ProfilerBusyError, UsageError
+from perfkit.trace.read.load import load
+
+_MODEL = nn.Linear(16, 16)
+_OPTIMIZER = torch.optim.SGD(_MODEL.parameters(), lr=0.1)
+
+
+class _Step:
+    def __init__(self) -> None:
+        self.n_calls = 0
+
+    def __call__(self) -> None:
+        self.n_calls += 1
+        _OPTIMIZER.zero_grad()
+        _MODEL(torch.rand(8, 16)).sum().backward()
+        _OPTIMIZER.step()
+
+
+def test_a_step_is_called_for_warm_up_profile_and_cost() -> None:
+    step = _Step()
+    found = perfkit.profile(step, steps=4, warmup=1)
+    assert isinstance(found, Profile)
+    assert found.n == 4
+    assert step.n_calls == 1 + 4 + 3
+    assert found.cost is not None
+    assert found.cost.n_unprofiled == 3
+    assert found.warnings[0].startswith("the step ran 8 times")
+
+
+def test_a_loop_is_called_once_and_a_step_as_often_as_repeat_says() -> None:
+    step = _Step()
+    assert perfkit.profile(lambda: [step() for _ in range(9)], steps=3).n == 3
+    assert step.n_calls == 9
+    step = _Step()
+    perfkit.profile(step, repeat=5, steps=2)
+    assert step.n_calls == 5
+
+
+def test_a_loop_in_the_with_block_is_recorded_as_in_a_cell(tmp_path: Path) -> None:
+    step = _Step()
+    with perfkit.profile(steps=3, warmup=2) as p:
+        for _ in range(10):
+            step()
+    assert p.result.n == 3
+    assert p.result.coverage is not None
+    assert (p.result.coverage.first_step, p.result.coverage.last_step) == (3, 5)
+    # it shows itself as its result does
+    assert str(p) == str(p.result)
+    assert p.to_dict() == p.result.to_dict()
+    assert p._repr_html_() == p.result._repr_html_()
+    assert p.to_markdown() == p.result.to_markdown()
+    p.save(tmp_path / "trace.json")
+    assert "aten::addmm" in load(tmp_path / "trace.json").names
+    assert json.loads(p.to_json())["n"] == 3
+
+
+def test_an_evaluation_loop_has_a_step_a_batch() -> None:
+    large = nn.Linear(16, 2048)
+    loader = DataLoader(TensorDataset(torch.rand(64, 16)), batch_size=8)
+    with torch.no_grad(), perfkit.profile() as p:
+        for (x,) in loader:
+            for _ in range(20):
+                large(x)
+    assert p.result.breakdown.how_found == "fetches of the DataLoader"
+    assert p.result.n == 8
+
+
+def test_the_users_error_propagates_and_what_was_recorded_is_kept() -> None:
+    mine, step = ValueError("mine"), _Step()
+    p = perfkit.profile(steps=3)
+
+    def region() -> None:
+        with p:
+            for _ in range(6):
+                step()
+            raise mine
+
+    with pytest.raises(ValueError, match="mine") as raised:
+        region()
+    assert raised.value is mine
+    assert p.result.n == 3
+    assert p.result.warnings[0].startswith("the code raised ValueError")
+
+
+def test_another_profiler_is_refused_and_the_users_own_gets_its_events() -> None:
+    step = _Step()
+    with perfkit.profile(), pytest.raises(ProfilerBusyError, match="already active"):
+        perfkit.profile(step)
+    assert step.n_calls == 0
+    with perfkit.profile() as p:
+        for _ in range(4):
+            step()
+        with torch.profiler.profile() as theirs:
+            step()
+    assert "a torch profiler of its own" in " ".join(p.result.warnings)
+    assert any(e.name == "aten::addmm" for e in theirs.events())
+
+
+def test_code_without_torch_gets_a_plain_answer() -> None:
+    found = perfkit.profile(lambda: 3)
+    assert str(found) == "No torch operators ran in this code: nothing to profile."
+    assert found.to_dict()["sentence"] == str(found)
+
+
+def test_the_result_is_there_after_the_block_and_a_region_is_profiled_once() -> None:
+    with perfkit.profile() as p:
+        assert str(p).startswith("Recording")
+        with pytest.raises(UsageError, match="after the `with` block"):
+            _ = p.result
+        torch.rand(2) + 1
+    with pytest.raises(UsageError, match=r"call perfkit.profile\(\) again"), p:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"step": 3}, "step is 3; give a function"),
+        ({"step": torch.rand(2)}, "step is a Tensor; give a function"),
+        ({"steps": 0}, "steps is 0; give a whole number from 1 to 1000"),
+        ({"steps": 2.5}, "steps is 2.5; give a whole number"),
+        ({"warmup": -1}, "warmup is -1"),
+        ({"repeat": 3}, "repeat is for a step"),
+        ({"step": len, "repeat": 0}, "repeat is 0"),
+        ({"max_seconds": "9"}, "max_seconds is '9'; give a positive number of seconds"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments: dict[str, object], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        perfkit.profile(**arguments)  # type: ignore[call-overload]
+
+
+def test_it_needs_no_notebook(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfor name in ('IPython', 'ipywidgets', 'anywidget', 'matplotlib'):\n"
+        "    sys.modules[name] = None  # importing it raises\n"
+        "import torch\nimport perfkit\n"
+        "with perfkit.profile() as p:\n"
+        "    for _ in range(4):\n        torch.rand(64, 64) @ torch.rand(64, 64)\n"
+        "print(p)\n"
+        "p.save('p.html')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=250
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "aten::mm" in ran.stdout
+    assert "aten::mm" in (tmp_path / "p.html").read_text(encoding="utf-8")
