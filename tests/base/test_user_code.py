@@ -50,6 +50,7 @@ def test_whose_code_it_is(filename: str, users: bool) -> None:
     assert (blamed == filename) is users
 
 
+@pytest.mark.slow
 def test_a_program_on_the_command_line_is_the_users() -> None:
     program = (
         "import torch, perfkit\n"

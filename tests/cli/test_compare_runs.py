@@ -126,7 +126,7 @@ def test_configurations_are_matched_by_values_and_the_rest_is_listed(stored, cap
     assert main(["compare-runs", a, b]) == 0
     said = capsys.readouterr().out
     assert "only in" in said
-    assert "x 3, y on" in said
+    assert "x 3, y on" in " ".join(said.split())
 
 
 def test_a_configuration_that_fails_now_is_a_regression(stored, capsys) -> None:

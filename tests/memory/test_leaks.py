@@ -222,6 +222,7 @@ def _deep_model() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(8, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_sum_of_losses_keeps_every_graph(thawed: None, in_place: bool) -> None:
     """No tensor grows: one of 4 bytes takes the place of the last."""

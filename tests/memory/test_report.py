@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 import torch
 from torch import nn
 
@@ -99,6 +100,7 @@ def test_the_bundle_carries_the_numbers() -> None:
     assert data["peak_bytes"] == result.peak_bytes == sum(data["at_peak_bytes"].values())
 
 
+@pytest.mark.slow
 def test_the_room_imports_neither_ipython_nor_jinja() -> None:
     code = (
         "import sys, perfkit.memory.account, perfkit.memory.live\n"

@@ -332,6 +332,7 @@ print("alive")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["torch.profiler", "autograd"])
 def test_a_profiler_of_the_regions_own_works_and_nothing_crashes(kind: str) -> None:
     # in a process of its own: two profilers at once end it
@@ -614,6 +615,7 @@ def test_tf32_allowed_in_the_new_way_is_told(monkeypatch: pytest.MonkeyPatch) ->
         matmul.fp32_precision = before
 
 
+@pytest.mark.slow
 def test_the_profiler_writes_nothing_to_the_screen() -> None:
     code = """
 import os, torch

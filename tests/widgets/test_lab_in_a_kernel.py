@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
+
+pytestmark = pytest.mark.slow
 
 CELLS = [
     """

@@ -20,6 +20,8 @@ from perfkit.course.kit import tour as tour_
 from perfkit.course.kit._links import relink
 from perfkit.course.kit.tour import LessonFailedError, run_lesson, tour
 
+pytestmark = pytest.mark.slow
+
 RESULTS = """
 from IPython.display import display
 

@@ -20,6 +20,8 @@ from perfkit.course.kit import tutorial
 from perfkit.course.kit._course_files import course_files
 from perfkit.course.kit.tutorial import WORK, copy_course, own_copy
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
