@@ -459,7 +459,7 @@ def test_of_several_waits_it_is_told_which_would_cost(net: nn.Module) -> None:
     assert "1 only right after another wait, where that costs next to nothing" in " ".join(
         words.split()
     )
-    assert f"{second.place}  (right after another wait)" in words
+    assert f"{second.place} (right after another wait)" in words
 
 
 def test_a_little_that_is_large_is_no_small_wait(net: nn.Module) -> None:
@@ -546,7 +546,7 @@ def test_below_a_trainer_the_librarys_line_is_named(
     assert checked.module == "head (Head)"
     assert syncs["y.tolist()"].below == ""  # the user's own line says it all
     words = str(logged)
-    assert "trainers/__init__.py:9  (2 times" in words
+    assert "trainers/__init__.py:9 (2 times" in words
     assert f"below {logged.below}" in words
 
 

@@ -42,7 +42,7 @@ def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
     assert check.provenance.kind == "measured here"
     data = json.loads(json.dumps(check.to_dict()))
     assert len(data["only_predicted"]) == len(data["only_happened"]) == 1
-    assert "Predicted, and did not happen here: 1" in str(check)
+    assert "Predicted, and did not happen here (1)" in str(check)
     assert "pk-report" in check._repr_html_()
 
 
