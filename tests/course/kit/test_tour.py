@@ -27,8 +27,7 @@ from IPython.display import display
 
 def show(kind, **numbers):
     result = {"application/vnd.perfkit.result+json": {"type": kind, **numbers},
-              "text/plain": f"the {kind}", "text/html": "<b>bold</b><script
-              src='http://x'></script>"}
+              "text/plain": f"the {kind}", "text/html": "<b>bold</b><script src='http://x'></script>"}
     display(result, raw=True)
 
 show("profile")
