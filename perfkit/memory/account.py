@@ -10,12 +10,13 @@ from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import Device
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.words import fmt_bytes
+from perfkit.memory.allocator import AllocatorMeter, AllocatorUse
 from perfkit.memory.categories import CATEGORIES, INPUTS, OTHER, by_name
-from perfkit.memory.cuda import AllocatorUse, CudaMeter, CudaRuntime
 from perfkit.memory.curve import NO_CURVE, Curve, curve_of
 from perfkit.memory.ledger import Ledger, Totals
 from perfkit.memory.out_of_memory import is_out_of_memory, remedies, requested_bytes
@@ -197,7 +198,7 @@ class MemoryAccount(Shown):
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes held by tensors at once (CUDA: allocated by the allocator)."""
+        """The most bytes held by tensors at once (a GPU: allocated by the allocator)."""
         return self.devices[0].peak_bytes
 
     @property
@@ -316,7 +317,7 @@ class Accountant:
         names: Mapping[str, nn.Module] | None = None,
         watch: Iterable[Callable[..., Any]] = (),
         command: str | None = None,
-        cuda: CudaRuntime | None = None,
+        device: Device | None = None,
     ) -> None:
         """Nothing is counted before the ``with`` block.
 
@@ -327,7 +328,7 @@ class Accountant:
             names: modules by the names under which the user knows them.
             watch: functions of the user's, to tell the memory of each of their lines.
             command: what is run, for the provenance.
-            cuda: the CUDA runtime to ask; the process's own unless a test gives another.
+            device: the kind of device to ask; the one in use unless a test gives another.
 
         Raises:
             UsageError: ``model``, ``optimizer``, ``max_steps`` or ``watch`` is not what it should
@@ -344,7 +345,7 @@ class Accountant:
         self._names = dict(names or {})
         self._watch = tuple(_code_of(function) for function in watch)
         self._command = command
-        self._cuda = CudaMeter(cuda)
+        self._allocator = AllocatorMeter(device)
         self._resident = ResidentMeter()
         self._tracker: Tracker | None = None
         self._began_s = 0.0
@@ -378,7 +379,7 @@ class Accountant:
             raise UsageError("an Accountant counts one region: make a new one for the next")
         self._tracker = Tracker(max_steps=self._max_steps, watch=self._watch)
         try:
-            self._cuda.start()
+            self._allocator.start()
             self._resident.start()
             self._tracker.start(
                 modules=self._models,
@@ -389,7 +390,7 @@ class Accountant:
         except BaseException:
             self._tracker.stop()
             self._resident.stop()
-            self._cuda.stop()
+            self._allocator.stop()
             raise
         self._began_s = time.perf_counter()
         return self
@@ -419,7 +420,7 @@ class Accountant:
             tracker.end()
         finally:
             resident = self._resident.stop()
-            uses = self._cuda.stop()
+            uses = self._allocator.stop()
         devices, warnings = _devices(tracker, uses, ended_well=not self._ended_by)
         # %gpumem lets go of such a traceback, and says so
         warnings += _doubts(tracker, "" if self._out_of_memory else self._ended_by)
@@ -518,7 +519,7 @@ def _devices(
     warnings: list[str] = []
     found: list[DeviceAccount] = []
     books = {str(device): ledger for device, ledger in tracker.ledgers.items()}
-    by_device = {f"cuda:{use.device}": use for use in uses}
+    by_device = {use.place: use for use in uses}
     # what was not seen cannot be split
     all_seen = not (tracker.compiled or tracker.cuda_graphs or tracker.n_unreadable)
     for device in sorted({*books, *by_device, "cpu"}):

@@ -96,7 +96,8 @@ class Batches:
     def _fake(self, tensor: Tensor) -> Tensor:
         fake: Tensor = tensor if _torch_compat.is_fake(tensor) else self._mode.from_tensor(tensor)
         # also where it is made on a GPU: the step is run on fake CPU tensors
-        return torch.empty_like(fake, device="cpu") if fake.device.type == "cuda" else fake
+        stays = fake.device.type in ("cpu", "meta")
+        return fake if stays else torch.empty_like(fake, device="cpu")
 
     def _fresh(self, leaves: list[Any], spec: TreeSpec) -> Any:
         """New tensors of these shapes: a view of a data set is copied to a GPU as it is shown."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import here
 from perfkit.base.display import Shown
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import Provenance, stamp
-from perfkit.memory.cuda import TorchCuda
 
 __all__ = ["AllocatorHistory", "Recorded", "Segment", "history_of", "load", "record"]
 
@@ -152,16 +152,14 @@ def record(device: int | None = None) -> Iterator[Recorded]:
         MissingError: there is no CUDA device (use ``%gpumem`` for the CPU's memory), or its
             allocator keeps no history, as cudaMallocAsync.
     """
-    import torch
-
-    if not torch.cuda.is_available():
+    gpu = here()
+    if not gpu.keeps_history:
         raise MissingError(
             "the allocator's history needs a CUDA device and there is none here; %gpumem alone "
             "counts tensors on a CPU, too"
         )
-    current = torch.cuda.current_device() if device is None else device
-    cuda = TorchCuda()
-    before = {index: cuda.stats(index) for index in {current, *cuda.devices()}}
+    current = gpu.current() if device is None else device
+    before = {index: gpu.stats(index) for index in {current, *gpu.devices()}}
     recorded = Recorded()
     try:
         _torch_compat.start_allocator_history(MAX_ENTRIES)
@@ -183,8 +181,8 @@ def record(device: int | None = None) -> Iterator[Recorded]:
         recorded.history = history_of(
             snapshot,
             index,
-            n_retries=cuda.stats(index).get(key, 0) - before.get(index, {}).get(key, 0),
-            provenance=stamp(device=cuda.name(index)),
+            n_retries=gpu.stats(index).get(key, 0) - before.get(index, {}).get(key, 0),
+            provenance=stamp(device=gpu.name(index)),
         )
 
 

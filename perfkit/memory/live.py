@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.device import Device
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
+from perfkit.memory.allocator import AllocatorState, allocator_states
 from perfkit.memory.categories import OTHER, UNDECIDED, by_name, name_of
-from perfkit.memory.cuda import AllocatorState, CudaRuntime, allocator_states
 from perfkit.memory.resident import Resident, resident_bytes
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class MemoryNow(Shown):
         n_storages: how many storages that are.
         biggest: the largest of them, largest first.
         resident_bytes: the process's resident set, which is not tensor memory.
-        allocators: the CUDA allocators of the devices in use.
+        allocators: the allocators of the GPUs in use.
         warnings: what makes the figures doubtful.
         provenance: where and when this was read.
     """
@@ -90,16 +91,16 @@ def now(
     namespace: Mapping[str, Any] | None = None,
     *,
     limit: int = 10,
-    cuda: CudaRuntime | None = None,
+    device: Device | None = None,
 ) -> MemoryNow:
     """Take stock of every tensor that Python or an autograd graph holds (20 to 100 ms).
 
-    Installs no hook and runs no operator. CUDA is asked for its counters, not synchronised.
+    Installs no hook and runs no operator. A GPU is asked for its counters, not synchronised.
 
     Args:
         namespace: variables by name, to call the biggest tensors by.
         limit: how many of the biggest to list.
-        cuda: the CUDA runtime to ask; the process's own unless a test gives another.
+        device: the kind of device to ask; the one in use unless a test gives another.
     """
     from perfkit.memory.names import names_of_storages
     from perfkit.memory.storages import storages_of
@@ -137,9 +138,9 @@ def now(
         warnings.append(f"{n_unreadable} tensors have no storage that can be seen; not counted")
     if seen.cut_short:
         warnings.append("an autograd graph is too large to be walked to its end; not all counted")
-    states = allocator_states(cuda)
+    states = allocator_states(device)
     return MemoryNow(
-        by_device={device: by_name(parts) for device, parts in sorted(by_number.items())},
+        by_device={place: by_name(parts) for place, parts in sorted(by_number.items())},
         n_storages=len(sizes),
         biggest=tuple(
             _live_tensor(

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 
 from perfkit.base.words import fmt_bytes
-from perfkit.memory.cuda import AllocatorState, AllocatorUse
+from perfkit.memory.allocator import AllocatorState, AllocatorUse
 
 __all__ = ["is_out_of_memory", "release", "remedies", "requested_bytes"]
 

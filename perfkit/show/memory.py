@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from perfkit.base.device import of
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
 from perfkit.memory.account import DeviceAccount, MemoryAccount
+from perfkit.memory.allocator import AllocatorState, AllocatorUse
 from perfkit.memory.categories import CATEGORIES
-from perfkit.memory.cuda import AllocatorState, AllocatorUse
 from perfkit.memory.curve import Curve
 from perfkit.memory.fit import Fit, GpuFit
 from perfkit.memory.history import AllocatorHistory
@@ -304,10 +305,14 @@ def _allocator_line(use: AllocatorUse) -> str:
         f"{fmt_bytes(use.peak_reserved_bytes)} at most, "
         f"{fmt_bytes(use.reserved_after_bytes)} after"
     )
-    calls = f"{fmt_count(use.n_device_allocs)} cudaMalloc, {fmt_count(use.n_device_frees)} cudaFree"
+    kind = of(use.type)
+    calls = (
+        f"{fmt_count(use.n_device_allocs)} {kind.alloc_call}, "
+        f"{fmt_count(use.n_device_frees)} {kind.free_call}"
+    )
     trouble = f", {fmt_count(use.n_retries)} retries, {fmt_count(use.n_ooms)} out of memory"
     return (
-        f"cuda:{use.device} reserved by the allocator: {reserved}; {calls}{trouble}. Peak and "
+        f"{use.place} reserved by the allocator: {reserved}; {calls}{trouble}. Peak and "
         "stayed behind are the allocator's own; the split by category is that of the tensors "
         "that operators made, the rest is in other. The allocator's peaks were reset when the "
         "region began; %gpumem still knows the older ones."
@@ -379,12 +384,12 @@ def _mostly(parts: Mapping[str, int]) -> str:
 
 def _allocator_table(states: tuple[AllocatorState, ...]) -> Table:
     return Table(
-        title="CUDA allocators",
+        title=f"{of(states[0].type).label} allocators",
         note="peaks since the process began",
         header=("device", "allocated", "reserved", "peak allocated", "peak reserved"),
         rows=tuple(
             (
-                f"cuda:{s.device} {s.name}",
+                f"{s.place} {s.name}",
                 fmt_bytes(s.allocated_bytes),
                 fmt_bytes(s.reserved_bytes),
                 fmt_bytes(s.peak_allocated_bytes),

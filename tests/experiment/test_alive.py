@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from perfkit.base.device.cuda import Cuda
 from perfkit.experiment.process import _alive, _failure, worker
 
 pytestmark = pytest.mark.serial
@@ -116,7 +117,7 @@ def test_another_failure_takes_no_stock(monkeypatch):
     assert only["state"] == "failed"
 
 
-class _FakeCuda:
+class _FakeCuda(Cuda):
     def devices(self):
         return (0,)
 
@@ -166,7 +167,7 @@ def _failed_on_gpu(monkeypatch, asked="30.00 MiB"):
             "1.50 GiB of which 1 MiB is free. (simulated)"
         )
     except torch.OutOfMemoryError as error:
-        return _alive.alive(error, cuda=_FakeCuda())
+        return _alive.alive(error, gpu=_FakeCuda())
 
 
 def test_on_cuda_the_allocators_counters_join(monkeypatch):

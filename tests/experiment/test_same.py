@@ -296,7 +296,7 @@ def matmul():
 def test_tf32_by_the_newer_setting_is_seen(matmul, set_to, told) -> None:
     """The older getter would refuse the question, and fp32 would be held to its own tolerance."""
     matmul.fp32_precision = set_to
-    weight = SimpleNamespace(dtype=torch.float32, is_cuda=True, dim=lambda: 2)
+    weight = SimpleNamespace(dtype=torch.float32, device=torch.device("cuda"), dim=lambda: 2)
     assert _format_of(weight) == told
 
 

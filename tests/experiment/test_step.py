@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from perfkit.base.device import of
 from perfkit.base.errors import SettingError
 from perfkit.experiment import Settings
 
@@ -204,6 +205,7 @@ def test_a_capture_is_not_spoiled_by_a_loaders_thread(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", object)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
     monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr("perfkit.experiment.settings._step.here", lambda: of("cuda"))
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     settings = Settings(cuda_graphs=True)
@@ -211,6 +213,14 @@ def test_a_capture_is_not_spoiled_by_a_loaders_thread(monkeypatch):
     ((images, labels),) = batches(1)
     step._graph._capture(images, labels)
     assert options == [{"capture_error_mode": "thread_local"}]
+
+
+def test_without_graphs_the_setting_says_so(monkeypatch):
+    monkeypatch.setattr("perfkit.experiment.settings._step.here", lambda: of("mps"))
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with pytest.raises(SettingError, match="cuda_graphs: MPS has no graphs"):
+        Settings(cuda_graphs=True).training_step(net, optimizer, nn.functional.cross_entropy)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from perfkit.base.device import of
 from perfkit.experiment.process import _memory_now
-from perfkit.experiment.process._stopwatch import EventStopwatch, HostStopwatch, cuda_stopwatch
+from perfkit.experiment.process._stopwatch import EventStopwatch, HostStopwatch, device_stopwatch
 
 
 def ticking(times):
@@ -78,6 +79,9 @@ class PlayedCuda:
         monkeypatch.setattr(torch, "cuda", self)
         monkeypatch.setattr(torch._C, "_cuda_hasPrimaryContext", lambda i: i != 1, raising=False)
 
+    def is_initialized(self):
+        return True
+
     def device_count(self):
         return 3
 
@@ -106,13 +110,13 @@ class PlayedCuda:
 
 def test_time_and_memory_are_those_of_the_device_that_does_the_work(monkeypatch):
     played = PlayedCuda(monkeypatch)
-    device = _memory_now.busiest_gpu()
+    device = _memory_now.busiest_gpu(of("cuda"))
     assert device == 2
-    watch = cuda_stopwatch(device)
+    watch = device_stopwatch(of("cuda"), device)
     watch.begin()
     watch.end()
     assert played.recorded_on == ["stream of 2", "stream of 2"]
-    memory = _memory_now.AllocatorMemory(device)
+    memory = _memory_now.AllocatorMemory(of("cuda"), device)
     assert (memory.now(), memory.peak()) == (450, 900)
     played.peaks[2] = 5
-    assert _memory_now.busiest_gpu() == 0, "torch's current one where none has more"
+    assert _memory_now.busiest_gpu(of("cuda")) == 0, "torch's current one where none has more"

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit.memory.account import Accountant
+from perfkit.memory.allocator import AllocatorUse
 from perfkit.memory.categories import CATEGORIES
-from perfkit.memory.cuda import AllocatorUse
 from perfkit.memory.out_of_memory import is_out_of_memory, release, remedies, requested_bytes
 
 

@@ -42,13 +42,15 @@ class Cuda(Device):
     free_call = "cudaFree"
     pins = True
     has_graphs = True
+    has_tf32 = True
     has_sync_debug = True
     # c10/cuda/CUDAFunctions.cpp, warn_or_error_on_sync (since torch 1.9)
     sync_message = "called a synchronizing CUDA operation"
     keeps_history = True
     # torch says "GPU 1 has a total capacity of …", and with cudaMallocAsync "Allocation on device
     # 1 would exceed allowed memory"
-    out_of_memory = r"\bGPU (\d+) has\b|^Allocation on device (\d+)|CUDA|CUBLAS|CUDNN"
+    out_of_memory_index = r"\bGPU (\d+) has\b|^Allocation on device (\d+)"
+    out_of_memory = "CUDA|CUBLAS|CUDNN"
 
     def is_available(self) -> bool:
         import torch

@@ -69,11 +69,14 @@ class Device:
             gives it back, for messages.
         pins: whether copies from pinned host memory can run in the background.
         has_graphs: whether a step can be captured and replayed (:meth:`graphed_step`).
+        has_tf32: whether float32 products and convolutions can be told to use TF32.
+        has_float64: whether it computes in float64.
         has_sync_debug: whether torch can report waits (:meth:`set_sync_debug`).
         sync_message: what such a report says.
         keeps_history: whether the allocator can record its history.
-        out_of_memory: regular expression that finds the device's libraries in the message of an
-            out-of-memory error; a group, if it takes part, is the device's index.
+        out_of_memory: regular expression of what the message of an out-of-memory error names if it
+            is the device's.
+        out_of_memory_index: one whose groups are the device's index in such a message.
     """
 
     type: str = "cpu"
@@ -84,10 +87,13 @@ class Device:
     free_call: str = "free"
     pins: bool = False
     has_graphs: bool = False
+    has_tf32: bool = False
+    has_float64: bool = True
     has_sync_debug: bool = False
     sync_message: str = ""
     keeps_history: bool = False
     out_of_memory: str = ""
+    out_of_memory_index: str = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -21,6 +21,7 @@ class Mps(Accelerator):
 
     type = "mps"
     label = "MPS"
+    has_float64 = False
     resolution_ns = 1000  # assumed: no document states it
     out_of_memory = r"\bMPS\b"
 

@@ -38,6 +38,7 @@ class Xpu(Accelerator):
     free_call = "zeMemFree"
     pins = True
     out_of_memory = r"\bXPU\b"
+    out_of_memory_index = r"\bGPU (\d+) has\b"
 
     def is_initialised(self) -> bool:
         xpu = getattr(sys.modules.get("torch"), "xpu", None)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.device import in_use
 from perfkit.base.errors import UsageError
 from perfkit.experiment.process._fingerprint import FORMATS, STEPS, Fingerprint, Watch, lowest
 from perfkit.experiment.process.result import RunResult
@@ -74,8 +75,9 @@ def _seeded(seed: int) -> Iterator[None]:
     import torch
 
     before = random.getstate(), np.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices=devices):
+    gpu = in_use()
+    kind = "cuda" if gpu.is_cpu else gpu.type  # of no devices, where there is no GPU
+    with torch.random.fork_rng(devices=range(gpu.count()), device_type=kind):
         random.seed(seed)
         np.random.seed(seed)
         torch.manual_seed(seed)

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from perfkit.base.device import Device, of
 from perfkit.base.machine._host import memory_bytes
 from perfkit.base.words import fmt_bytes, fmt_share
 from perfkit.experiment.process._failure import is_library, short_name
 
 if TYPE_CHECKING:
-    from perfkit.memory.cuda import CudaRuntime
     from perfkit.memory.live import LiveTensor, MemoryNow
 
 __all__ = ["Alive", "alive"]
@@ -35,21 +35,21 @@ class Alive(NamedTuple):
     text: str
 
 
-def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
+def alive(error: BaseException, *, gpu: Device | None = None) -> Alive:
     """List what is alive while the error's traceback still holds the workload's variables.
 
     Args:
         error: the out-of-memory error that the workload raised.
-        cuda: the CUDA runtime to query; by default the process's own.
+        gpu: the kind of device to query; by default the one in use.
     """
     from perfkit.memory.live import now
     from perfkit.memory.out_of_memory import remedies, requested_bytes
 
-    state = now(_variables(error.__traceback__), limit=_TENSORS, cuda=cuda)
+    state = now(_variables(error.__traceback__), limit=_TENSORS, device=gpu)
     device = _device(error, state)
     parts = dict(state.by_device.get(device, {}))
     total = sum(parts.values())
-    allocator = next((a for a in state.allocators if f"cuda:{a.device}" == device), None)
+    allocator = next((a for a in state.allocators if a.place == device), None)
     asked = requested_bytes(error)
     biggest = [t for t in state.biggest if t.device == device]
     # what existed when the step began is unknown, so say nothing about it
@@ -64,7 +64,7 @@ def alive(error: BaseException, *, cuda: CudaRuntime | None = None) -> Alive:
         f"When memory ran out (measured in the run's process; {device}):",
         f"  tensors alive: {fmt_bytes(total)}{_by_category(parts)}",
         *(
-            f"  {a.name} (cuda:{a.device}): allocated {fmt_bytes(a.allocated_bytes)}, reserved "
+            f"  {a.name} ({a.place}): allocated {fmt_bytes(a.allocated_bytes)}, reserved "
             f"{fmt_bytes(a.reserved_bytes)}; peaks {fmt_bytes(a.peak_allocated_bytes)} and "
             f"{fmt_bytes(a.peak_reserved_bytes)}"
             for a in state.allocators
@@ -101,18 +101,21 @@ def _frames(tb: TracebackType | None) -> list[FrameType]:
 
 
 def _device(error: BaseException, state: MemoryNow) -> str:
-    """The device that ran out: the GPU that torch names, else the fullest one, else the CPU.
-
-    torch says "GPU 1 has a total capacity of …", and with cudaMallocAsync "Allocation on device
-    1 would exceed allowed memory".
-    """
+    """The device that ran out: the GPU that torch names, else the fullest one, else the CPU."""
     words = str(error)
-    on_gpu = [name for name in state.by_device if name.startswith("cuda")]
-    named = re.search(r"\bGPU (\d+) has\b|^Allocation on device (\d+)", words)
-    if named is not None and f"cuda:{named[1] or named[2]}" in on_gpu:
-        return f"cuda:{named[1] or named[2]}"
-    if on_gpu and (named is not None or re.search("CUDA|CUBLAS|CUDNN", words)):
-        return max(on_gpu, key=lambda name: sum(state.by_device[name].values()))
+    places: dict[str, list[str]] = {}
+    for place in state.by_device:
+        places.setdefault(place.partition(":")[0], []).append(place)
+    for kind, found in places.items():
+        gpu = of(kind)
+        if not gpu.out_of_memory:
+            continue
+        named = re.search(gpu.out_of_memory_index, words) if gpu.out_of_memory_index else None
+        index = next((group for group in named.groups() if group), None) if named else None
+        if index is not None and gpu.place(int(index)) in found:
+            return gpu.place(int(index))
+        if named is not None or re.search(gpu.out_of_memory, words):
+            return max(found, key=lambda place: sum(state.by_device[place].values()))
     return "cpu"
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import of
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
 
@@ -286,7 +287,7 @@ def sketch(tensor: Tensor, factor: float = 1.0) -> Sketch:
         tensor = torch.view_as_real(tensor.resolve_conj())
     flat = tensor.reshape(-1)
     n = flat.numel()
-    wide = torch.float32 if flat.device.type == "mps" else torch.float64
+    wide = torch.float64 if of(flat.device.type).has_float64 else torch.float32
     columns = max(math.isqrt(n), 1)
     rows = -(-n // columns)
     column_signs = torch.from_numpy(_signs(1, columns)).to(flat.device, wide)
@@ -378,9 +379,9 @@ def _format_of(parameter: Tensor) -> str:
     """The number format in which a layer with this weight computes without autocast."""
     known = _formats_by_dtype()
     found = known.get(parameter.dtype, "fp32")
-    if found == "fp32" and parameter.is_cuda and parameter.dim() >= 2:
+    if found == "fp32" and parameter.dim() >= 2:
         # convolutions may use TF32 by default, matrix products only if allowed
-        products, convolutions = _torch_compat.tf32_allowed()
+        products, convolutions = of(parameter.device.type).tf32_allowed()
         if products or (parameter.dim() >= 3 and convolutions):
             return "tf32"
     return found

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import psutil
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import Device
 
 # Between two readings the last one is repeated: a reading costs some 10 µs, a step may be shorter.
 _READ_EVERY_S = 0.05
@@ -62,31 +62,26 @@ class ResidentMemory:
 
 
 class AllocatorMemory:
-    """For a process that uses CUDA: memory allocated by the caching allocator on one device."""
+    """For a process that uses a GPU: memory allocated by the caching allocator on one device."""
 
-    now_kind = "CUDA memory allocated"
-    peak_kind = "peak CUDA memory allocated"
-
-    def __init__(self, device: int) -> None:
-        import torch
-
-        self._cuda = torch.cuda
+    def __init__(self, device: Device, index: int) -> None:
         self._device = device
+        self._index = index
+        self.now_kind = f"{device.label} memory allocated"
+        self.peak_kind = f"peak {device.label} memory allocated"
 
     def now(self) -> int:
-        return int(self._cuda.memory_allocated(self._device))
+        return self._device.allocated(self._index)
 
     def peak(self) -> int:
-        return int(self._cuda.max_memory_allocated(self._device))
+        return self._device.peak_allocated(self._index)
 
 
-def busiest_gpu() -> int:
-    """The device with the highest peak: a workload need not use torch's current device."""
-    import torch
-
-    current = torch.cuda.current_device()
-    others = [device for device in _torch_compat.cuda_contexts() if device != current]
-    return max((current, *others), key=torch.cuda.max_memory_allocated)
+def busiest_gpu(device: Device) -> int:
+    """The index with the highest peak: a workload need not use torch's current device."""
+    current = device.current()
+    others = [index for index in device.devices() if index != current]
+    return max((current, *others), key=device.peak_allocated)
 
 
 class SampledMemory:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from perfkit.base.device import Device
+
 
 class Stopwatch(Protocol):
     """Durations of steps since the last :meth:`take`."""
@@ -85,11 +87,6 @@ class EventStopwatch:
         return taken
 
 
-def cuda_stopwatch(device: int) -> EventStopwatch:
-    """The stopwatch for a child that uses this CUDA device."""
-    import torch
-
-    return EventStopwatch(
-        lambda: torch.cuda.Event(enable_timing=True),  # type: ignore[no-untyped-call]
-        lambda: torch.cuda.current_stream(device),
-    )
+def device_stopwatch(device: Device, index: int) -> EventStopwatch:
+    """The stopwatch for a child that uses this GPU."""
+    return EventStopwatch(device.event, lambda: device.stream(index))

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import cloudpickle
 import numpy as np
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import in_use
 from perfkit.experiment.process import _failure, _fingerprint, _frames
 from perfkit.experiment.process._loader_wait import LoaderWait
 from perfkit.experiment.process._memory_now import (
@@ -39,7 +39,7 @@ from perfkit.experiment.process._memory_now import (
     workers_bytes,
 )
 from perfkit.experiment.process._orders import WHERE_SIGNAL
-from perfkit.experiment.process._stopwatch import HostStopwatch, Stopwatch, cuda_stopwatch
+from perfkit.experiment.process._stopwatch import HostStopwatch, Stopwatch, device_stopwatch
 from perfkit.experiment.process._windows import Windows
 from perfkit.experiment.settings import Settings, _apply
 
@@ -384,22 +384,19 @@ class _Recorder:
 
     def _first_step(self, begin_s: float) -> float:
         """The first step begins at its first request for data; before that is set-up."""
-        import torch
-
-        on_gpu = _uses_cuda()
-        if on_gpu:
-            for used in _torch_compat.cuda_contexts():
-                torch.cuda.synchronize(used)
+        gpu = in_use()
+        for used in gpu.devices():
+            gpu.synchronize(used)
         asked_s = self._loader.first_asked_s
         began_s = begin_s if asked_s is None else asked_s
         self._setup_s = began_s - begin_s
         self._first_ms = max(time.perf_counter() - began_s, 0.0) * 1e3
-        if on_gpu:
-            device = busiest_gpu()
-            self._stopwatch = cuda_stopwatch(device)
-            self._memory = SampledMemory(AllocatorMemory(device))
-        else:
+        if gpu.is_cpu:
             self._stopwatch = HostStopwatch()
+        else:
+            index = busiest_gpu(gpu)
+            self._stopwatch = device_stopwatch(gpu, index)
+            self._memory = SampledMemory(AllocatorMemory(gpu, index))
         return began_s
 
     def _note(self, value: Any, begin_s: float, end_s: float) -> None:
@@ -449,12 +446,6 @@ class _Recorder:
         )
         self._n_sent += n
         self._clear()
-
-
-def _uses_cuda() -> bool:
-    import torch
-
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def told(value: Any) -> tuple[int | None, Any]:

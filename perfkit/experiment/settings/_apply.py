@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from perfkit.base.device import here
 from perfkit.experiment.settings import _affinity
 
 # cuBLAS is deterministic only with a fixed workspace; it reads this when it starts.
@@ -31,7 +32,7 @@ def apply(values: Mapping[str, Any], threads: int | None) -> None:
         wanted = min(wanted or torch.get_num_threads(), len(cores))
     if wanted is not None and wanted != torch.get_num_threads():
         torch.set_num_threads(wanted)
-    if "precision" in values and torch.cuda.is_available():
+    if "precision" in values and here().has_tf32:
         tf32 = values["precision"] != "fp32"
         # fp32 means fp32: by default cuDNN's convolutions would use TF32
         torch.set_float32_matmul_precision("high" if tf32 else "highest")

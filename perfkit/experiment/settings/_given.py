@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.device import here
 from perfkit.base.errors import SettingError
 from perfkit.experiment.settings import _affinity
 from perfkit.experiment.settings.catalogue import CATALOGUE
@@ -40,12 +41,14 @@ class Settings(Mapping[str, Any]):
                 yield step(images, labels)
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_device", "_values")
 
     _values: dict[str, Any]
+    _device: torch.device | None
 
     def __init__(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
         object.__setattr__(self, "_values", {**(values or {}), **more})
+        object.__setattr__(self, "_device", None)
 
     def __getitem__(self, name: str) -> Any:
         try:
@@ -80,10 +83,14 @@ class Settings(Mapping[str, Any]):
 
     @property
     def device(self) -> torch.device:
-        """``cuda`` if torch has a CUDA device, else ``cpu``."""
+        """The accelerator that torch can use here, such as ``cuda``, else ``cpu``."""
         import torch
 
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        found = self._device
+        if found is None:  # asked once: every batch is sent there
+            found = torch.device(here().type)
+            object.__setattr__(self, "_device", found)
+        return found
 
     @property
     def memory_format(self) -> torch.memory_format:

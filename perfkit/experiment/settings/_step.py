@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.device import here
 from perfkit.base.errors import SettingError
 
 if TYPE_CHECKING:
@@ -82,12 +83,15 @@ class _Graphed:
     """A step that is captured once and replayed."""
 
     def __init__(self, step: TrainingStep) -> None:
-        import torch
-
         self._step = step
         self._n_before = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        gpu = here()
+        if not gpu.has_graphs:
+            raise SettingError(
+                f"cuda_graphs: {gpu.label} has no graphs to capture a step into; switch it off"
+            )
+        self._graph = gpu.graphed_step()
+        self._is_captured = False
         self._inputs: Any = None
         self._targets: Any = None
         self._captured_loss: Any = None
@@ -97,33 +101,23 @@ class _Graphed:
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """One step; returns a copy of the loss, because the graph overwrites its own."""
-        import torch
-
-        if self._graph is None and self._n_before < _STEPS_BEFORE_CAPTURE:
+        if not self._is_captured and self._n_before < _STEPS_BEFORE_CAPTURE:
             self._n_before += 1
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                loss = self._whole(inputs, targets)
-            torch.cuda.current_stream().wait_stream(self._stream)
+            loss: torch.Tensor = self._graph.warm_up(lambda: self._whole(inputs, targets))
             return loss.detach()
-        if self._graph is None:
+        if not self._is_captured:
             self._capture(inputs, targets)
         self._take(inputs, targets)
-        self._graph.replay()  # type: ignore[union-attr]
+        self._graph.replay()
         copy: torch.Tensor = self._captured_loss.detach().clone()
         return copy
 
     def _capture(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        import torch
-
         self._inputs, self._targets = inputs.clone(), targets.clone()
         # gradients created inside the graph are in its own memory pool
         self._step._optimizer.zero_grad(set_to_none=True)
-        graph = torch.cuda.CUDAGraph()
-        # a loader thread that pins memory meanwhile must neither break the capture nor fail
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._captured_loss = self._whole(self._inputs, self._targets)
-        self._graph = graph
+        self._captured_loss = self._graph.capture(lambda: self._whole(self._inputs, self._targets))
+        self._is_captured = True
 
     def _take(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
         if inputs.shape != self._inputs.shape or targets.shape != self._targets.shape:

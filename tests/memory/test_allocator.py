@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 import pytest
 import torch
 
-from perfkit.memory import cuda as cuda_module
+from perfkit.base.device import of
+from perfkit.base.device.cuda import Cuda
+from perfkit.memory import allocator as allocator_module
 from perfkit.memory.account import Accountant, MemoryAccount
-from perfkit.memory.cuda import CudaMeter, TorchCuda, allocator_states
+from perfkit.memory.allocator import AllocatorMeter, allocator_states
 
 GIB = 2**30
 
 
-class FakeCuda:
+class FakeCuda(Cuda):
     """One device with an allocator that counts as torch's does."""
 
     def __init__(self) -> None:
@@ -62,11 +64,11 @@ class FakeCuda:
 
 @pytest.fixture(autouse=True)
 def fresh_process_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_module, "_process_peaks", cuda_module._Peaks())
+    monkeypatch.setattr(allocator_module, "_process_peaks", allocator_module._Peaks())
 
 
 def _account(fake: FakeCuda) -> MemoryAccount:
-    with Accountant(cuda=fake) as accountant:
+    with Accountant(device=fake) as accountant:
         fake.allocate(3 * GIB)
         fake.allocate(-2 * GIB)
         fake.n_retries += 1
@@ -101,7 +103,7 @@ def test_a_gpu_that_the_region_left_alone_does_not_stand_first() -> None:
         fake = FakeCuda()
         fake.allocate(2 * GIB)
         fake.allocate(held - 2 * GIB)
-        with Accountant(cuda=fake) as accountant:
+        with Accountant(device=fake) as accountant:
             torch.zeros(4096)
         result = accountant.result
         assert result.device == "cpu"
@@ -130,7 +132,7 @@ def test_the_peak_of_the_process_outlives_the_reset() -> None:
 
 def test_a_nested_region_does_not_take_the_peak_of_the_outer() -> None:
     fake = FakeCuda()
-    outer, inner = CudaMeter(fake), CudaMeter(fake)
+    outer, inner = AllocatorMeter(fake), AllocatorMeter(fake)
     outer.start()
     fake.allocate(5 * GIB)
     fake.allocate(-4 * GIB)
@@ -143,7 +145,7 @@ def test_a_nested_region_does_not_take_the_peak_of_the_outer() -> None:
 def test_a_device_first_used_in_the_region_counts_from_nothing() -> None:
     fake = FakeCuda()
     fake.is_used = False
-    meter = CudaMeter(fake)
+    meter = AllocatorMeter(fake)
     meter.start()
     fake.is_used = True
     fake.allocate(GIB)
@@ -156,7 +158,7 @@ def test_a_device_left_unused_is_left_out() -> None:
 
 
 def _unused() -> MemoryAccount:
-    with Accountant(cuda=FakeCuda()) as accountant:
+    with Accountant(device=FakeCuda()) as accountant:
         torch.zeros(3)
     return accountant.result
 
@@ -164,7 +166,7 @@ def _unused() -> MemoryAccount:
 def test_a_failed_device_does_not_hide_the_users_error() -> None:
     fake = FakeCuda()
     fake.allocate(GIB)
-    accountant = Accountant(cuda=fake)
+    accountant = Accountant(device=fake)
 
     def work() -> None:
         fake.fails = True
@@ -188,7 +190,7 @@ def test_tensors_of_another_allocator_are_not_a_negative_rest(
         "totals",
         lambda: Totals(0, 5 * GIB, 0, {}, {ACTIVATIONS: 5 * GIB}, {}),
     )
-    with Accountant(cuda=fake) as accountant:
+    with Accountant(device=fake) as accountant:
         fake.allocate(GIB)
         assert accountant._tracker is not None
         accountant._tracker.ledgers[torch.device("cuda:0")] = book
@@ -213,7 +215,7 @@ def test_the_report_names_the_device_and_says_that_peaks_were_reset() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a machine without CUDA is meant")
 def test_without_cuda_there_is_no_device_and_no_context() -> None:
-    assert list(TorchCuda().devices()) == []
+    assert list(of("cuda").devices()) == []
     assert allocator_states() == ()
     assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
@@ -255,7 +257,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> _PlayedCuda:
 
 
 def test_no_context_is_made_on_a_device_that_the_process_does_not_use(played: _PlayedCuda) -> None:
-    meter = CudaMeter()
+    meter = AllocatorMeter()
     meter.start()
     (use,) = meter.stop()
     assert use.device == 3
@@ -273,7 +275,7 @@ def test_an_allocator_that_counts_nothing_is_no_crash(
         raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
 
     monkeypatch.setattr(played, "memory_stats", refuses)
-    meter = CudaMeter()
+    meter = AllocatorMeter()
     meter.start()
     assert meter.stop() == ()
     assert allocator_states() == ()

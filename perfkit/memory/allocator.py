@@ -1,4 +1,4 @@
-"""CUDA memory, from the caching allocator's own counters.
+"""Memory of a GPU, from the caching allocator's own counters.
 
 The allocator knows what tensors hold (*allocated*), what it took from the device for them
 (*reserved*: the device has that much less for others), and the peaks of both. Its peaks last
@@ -10,83 +10,16 @@ around this one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import Device, in_use, of
 
-__all__ = [
-    "AllocatorState",
-    "AllocatorUse",
-    "CudaMeter",
-    "CudaRuntime",
-    "TorchCuda",
-    "allocator_states",
-]
+__all__ = ["AllocatorMeter", "AllocatorState", "AllocatorUse", "allocator_states"]
 
 
-class CudaRuntime(Protocol):
-    """What is asked of CUDA; tests give a fake."""
-
-    def devices(self) -> Sequence[int]:
-        """The devices that this process has a context on."""
-
-    def name(self, device: int) -> str:
-        """What the device is called, e.g. ``"NVIDIA H200"``."""
-
-    def synchronize(self, device: int) -> None:
-        """Wait until the device has done all that was launched."""
-
-    def stats(self, device: int) -> Mapping[str, int]:
-        """``torch.cuda.memory_stats``."""
-
-    def reset_peaks(self, device: int) -> None:
-        """``torch.cuda.reset_peak_memory_stats``."""
-
-
-class TorchCuda:
-    """The CUDA of this process. It never creates a context: without one there is no device."""
-
-    def devices(self) -> Sequence[int]:
-        """Those that this process has a context on: to wait for another would make one there."""
-        import torch
-
-        begun: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-        return _torch_compat.cuda_contexts() if begun else ()
-
-    def name(self, device: int) -> str:
-        """The device's name; ``"cuda:0"`` where a device that has failed no longer tells it."""
-        import torch
-
-        try:
-            return str(torch.cuda.get_device_name(device))
-        except RuntimeError:
-            return f"cuda:{device}"
-
-    def synchronize(self, device: int) -> None:
-        """Wait for the device; a kernel's failure is raised here as ``RuntimeError``."""
-        import torch
-
-        torch.cuda.synchronize(device)
-
-    def stats(self, device: int) -> Mapping[str, int]:
-        """The allocator's counters; empty where it has none (an allocator of somebody else's)."""
-        import torch
-
-        try:
-            return dict(torch.cuda.memory_stats(device))
-        except RuntimeError:  # torch.cuda.memory.CUDAPluggableAllocator counts nothing
-            return {}
-
-    def reset_peaks(self, device: int) -> None:
-        """Set the peaks back to what is allocated and reserved now."""
-        import torch
-
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-# The counters, as torch.cuda.memory_stats documents them.
+# The counters, as torch.cuda.memory_stats documents them (see Device.stats).
 _ALLOCATED = "allocated_bytes.all.current"
 _ALLOCATED_PEAK = "allocated_bytes.all.peak"
 _RESERVED = "reserved_bytes.all.current"
@@ -108,8 +41,9 @@ class AllocatorUse:
         reserved_before_bytes, reserved_after_bytes, peak_reserved_bytes: taken from the device.
         n_retries: times that it had to empty its cache to satisfy a request.
         n_ooms: times that it could not satisfy a request at all.
-        n_device_allocs, n_device_frees: calls of cudaMalloc and cudaFree.
+        n_device_allocs, n_device_frees: calls of cudaMalloc and cudaFree, or their likes.
         warnings: what makes these figures doubtful.
+        type: torch's type of the device.
     """
 
     device: int
@@ -125,6 +59,12 @@ class AllocatorUse:
     n_device_allocs: int
     n_device_frees: int
     warnings: tuple[str, ...] = ()
+    type: str = "cuda"
+
+    @property
+    def place(self) -> str:
+        """As torch writes the device: ``"cuda:0"``."""
+        return of(self.type).place(self.device)
 
     @property
     def left_behind_bytes(self) -> int:
@@ -149,6 +89,12 @@ class AllocatorState:
     reserved_bytes: int
     peak_allocated_bytes: int
     peak_reserved_bytes: int
+    type: str = "cuda"
+
+    @property
+    def place(self) -> str:
+        """As torch writes the device: ``"cuda:0"``."""
+        return of(self.type).place(self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
@@ -159,12 +105,12 @@ class _Peaks:
     """The highest peaks of each device before the last reset, since the process began."""
 
     def __init__(self) -> None:
-        self._highest: dict[int, tuple[int, int]] = {}
+        self._highest: dict[str, tuple[int, int]] = {}
 
-    def keep(self, device: int, stats: Mapping[str, int]) -> None:
+    def keep(self, device: str, stats: Mapping[str, int]) -> None:
         self._highest[device] = self.joined(device, stats)
 
-    def joined(self, device: int, stats: Mapping[str, int]) -> tuple[int, int]:
+    def joined(self, device: str, stats: Mapping[str, int]) -> tuple[int, int]:
         allocated, reserved = self._highest.get(device, (0, 0))
         return (
             max(allocated, stats.get(_ALLOCATED_PEAK, 0)),
@@ -173,40 +119,47 @@ class _Peaks:
 
 
 _process_peaks = _Peaks()
-_running: list[CudaMeter] = []
+_running: list[AllocatorMeter] = []
 _lock = threading.Lock()
 
 
-def allocator_states(cuda: CudaRuntime | None = None) -> tuple[AllocatorState, ...]:
-    """The allocators of all devices in use, without synchronising."""
-    cuda = cuda or TorchCuda()
+def allocator_states(device: Device | None = None) -> tuple[AllocatorState, ...]:
+    """The allocators of all devices in use, without synchronising.
+
+    Args:
+        device: the kind of device; the one in use unless a test gives another.
+    """
+    device = device or in_use()
     states = []
-    for device in cuda.devices():
-        stats = cuda.stats(device)
+    for index in device.devices():
+        stats = device.stats(index)
         if not stats:
             continue
-        allocated_peak, reserved_peak = _process_peaks.joined(device, stats)
-        if not reserved_peak:  # a context, and no tensor was ever made there
+        allocated_peak, reserved_peak = _process_peaks.joined(device.place(index), stats)
+        # a context, and no tensor was ever made there; not every allocator keeps peaks
+        if not reserved_peak and not stats.get(_RESERVED, 0):
             continue
         states.append(
             AllocatorState(
-                device=device,
-                name=cuda.name(device),
+                device=index,
+                name=device.name(index),
                 allocated_bytes=stats.get(_ALLOCATED, 0),
                 reserved_bytes=stats.get(_RESERVED, 0),
                 peak_allocated_bytes=allocated_peak,
                 peak_reserved_bytes=reserved_peak,
+                type=device.type,
             )
         )
     return tuple(states)
 
 
-class CudaMeter:
+class AllocatorMeter:
     """Reads the allocators' counters at both ends of a region; synchronises only there."""
 
-    def __init__(self, cuda: CudaRuntime | None = None) -> None:
-        """``cuda`` is the CUDA of this process unless a test gives another."""
-        self._cuda: CudaRuntime = cuda or TorchCuda()
+    def __init__(self, device: Device | None = None) -> None:
+        """``device`` is the kind of device in use unless a test gives another."""
+        self._given = device
+        self._device = device or in_use()
         self._before: dict[int, Mapping[str, int]] = {}
         # peaks that a nested meter has reset
         self._kept = _Peaks()
@@ -214,15 +167,16 @@ class CudaMeter:
     def start(self) -> None:
         """Wait for the devices, keep their peaks and reset them."""
         with _lock:
-            for device in self._cuda.devices():
-                self._cuda.synchronize(device)
-                stats = self._cuda.stats(device)
-                self._before[device] = stats
+            self._device = device = self._given or in_use()
+            for index in device.devices():
+                device.synchronize(index)
+                stats = device.stats(index)
+                self._before[index] = stats
                 if not stats:
                     continue
                 for peaks in (_process_peaks, *(meter._kept for meter in _running)):
-                    peaks.keep(device, stats)
-                self._cuda.reset_peaks(device)
+                    peaks.keep(device.place(index), stats)
+                device.reset_peaks(index)
             _running.append(self)
 
     def stop(self) -> tuple[AllocatorUse, ...]:
@@ -230,25 +184,30 @@ class CudaMeter:
         with _lock:
             if self in _running:
                 _running.remove(self)
+            if self._device.is_cpu:
+                self._device = in_use()  # the region may have been the first to use one
             try:
-                devices = self._cuda.devices()
+                devices = self._device.devices()
             except RuntimeError:  # of a device that has failed; the user's own call told it
                 devices = tuple(self._before)
-            uses = [self._use(device) for device in devices]
-        return tuple(use for use in uses if use.peak_reserved_bytes or use.n_ooms)
+            uses = [self._use(index) for index in devices]
+        return tuple(
+            use for use in uses if use.peak_reserved_bytes or use.reserved_after_bytes or use.n_ooms
+        )
 
-    def _use(self, device: int) -> AllocatorUse:
+    def _use(self, index: int) -> AllocatorUse:
+        device, place = self._device, self._device.place(index)
         warnings = []
         try:
-            self._cuda.synchronize(device)
+            device.synchronize(index)
         except RuntimeError as error:
             # the user's own call raises it too, or has: the counters are still worth showing
             first = (str(error).splitlines() or [""])[0]
-            warnings.append(f"cuda:{device} reported an error at the end: {first}")
-        before, after = self._before.get(device, {}), self._cuda.stats(device)
+            warnings.append(f"{place} reported an error at the end: {first}")
+        before, after = self._before.get(index, {}), device.stats(index)
         if after and _ALLOCATED_PEAK not in after:
-            warnings.append(f"the allocator of cuda:{device} keeps no peaks; they read as 0")
-        allocated_peak, reserved_peak = self._kept.joined(device, after)
+            warnings.append(f"the allocator of {place} keeps no peaks; they read as 0")
+        allocated_peak, reserved_peak = self._kept.joined(place, after)
 
         def of(stats: Mapping[str, int], key: str) -> int:
             return int(stats.get(key, 0))
@@ -257,8 +216,8 @@ class CudaMeter:
             return of(after, key) - of(before, key)
 
         return AllocatorUse(
-            device=device,
-            name=self._cuda.name(device),
+            device=index,
+            name=device.name(index),
             allocated_before_bytes=of(before, _ALLOCATED),
             allocated_after_bytes=of(after, _ALLOCATED),
             peak_allocated_bytes=allocated_peak,
@@ -270,4 +229,5 @@ class CudaMeter:
             n_device_allocs=grown(_DEVICE_ALLOCS),
             n_device_frees=grown(_DEVICE_FREES),
             warnings=tuple(warnings),
+            type=device.type,
         )
