@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import profiler_names
 from perfkit.base.errors import ProfilerBusyError, TraceError
 from perfkit.synclint.sites import Site
 from perfkit.trace.ask.waits import Wait, waits_under
@@ -76,7 +77,8 @@ class Tracer:
     def __enter__(self) -> Self:
         import torch
 
-        wanted = {torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA}
+        kinds = torch.profiler.ProfilerActivity
+        wanted = {kinds.CPU, *(getattr(kinds, names.activity) for names in profiler_names())}
         supported = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         profile = torch.profiler.profile(activities=wanted & supported)
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +14,15 @@ import torch
 from perfkit.base import device as devices
 from perfkit.base.device import Device, ProfilerNames
 from perfkit.base.machine import stamp
+from perfkit.experiment.settings import Settings
 from perfkit.measure.clock import DeviceClock, clock_in_use
 from perfkit.measure.footprint import footprint
+from perfkit.memory.allocator import AllocatorMeter, allocator_states
+from perfkit.trace.ask.memory_curve import memory_curve
+from perfkit.trace.read.columns import Category, Trace
+from perfkit.trace.read.events import runtime_calls
+from perfkit.trace.read.load import load
+from perfkit.trace.read.steps import find_steps
 
 MIB = 2**20
 
@@ -26,7 +35,7 @@ class Toy(Device):
     resolution_ns = 7
     profiler = ProfilerNames(
         activity="PrivateUse1",
-        type_number=20,
+        type_numbers=(20,),
         runtime_categories=("toy_runtime",),
         prefixes=("toy",),
         waits=r"^toyWait",
@@ -133,6 +142,49 @@ def test_the_profilers_names_of_a_new_device_count_at_once(toy: Toy) -> None:
     )
     assert not waits.search("toyLaunch")
     assert devices.pattern("allocations").search("toyMalloc")
+
+
+def _trace(tmp_path: Path) -> Trace:
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 50},
+        {"ph": "X", "cat": "toy_runtime", "name": "toyWaitForAll", "pid": 1, "tid": 1,
+         "ts": 10, "dur": 30},
+        {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1,
+         "ts": 5, "args": {"Bytes": 64, "Device Type": 20, "Device Id": 1}},
+    ]  # fmt: skip
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    return load(path)
+
+
+def test_a_trace_of_a_new_device_is_read_with_its_names(toy: Toy, tmp_path: Path) -> None:
+    trace = _trace(tmp_path)
+    assert trace.is_a(Category.RUNTIME).sum() == 1
+    calls = runtime_calls(trace, find_steps(trace))
+    assert [trace.names[trace.name_id[row]] for row in calls.rows] == ["toyWaitForAll"]
+    assert calls.is_sync.all()
+    assert [d.device for d in memory_curve(trace).devices] == ["toy:1"]
+
+
+def test_without_it_its_calls_are_others_and_its_memory_has_its_number(tmp_path: Path) -> None:
+    trace = _trace(tmp_path)
+    assert trace.is_a(Category.RUNTIME).sum() == 0
+    assert [d.device for d in memory_curve(trace).devices] == ["device20:1"]
+
+
+def test_the_allocators_counters_of_a_new_device_make_an_account(toy: Toy) -> None:
+    meter = AllocatorMeter()
+    meter.start()
+    (use,) = meter.stop()
+    assert (use.place, use.name) == ("toy:1", "Toy model 1")
+    assert (use.allocated_after_bytes, use.peak_reserved_bytes) == (3 * MIB, 8 * MIB)
+    (state,) = allocator_states()
+    assert (state.place, state.type, state.reserved_bytes) == ("toy:1", "toy", 8 * MIB)
+
+
+def test_a_new_device_is_where_a_workload_runs(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy, "type", "meta")  # a type that torch itself knows
+    assert Settings().device == torch.device("meta")
 
 
 def test_without_the_toy_its_names_mean_nothing() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.base.device import pattern
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.trace.read.columns import Category
 
@@ -13,10 +14,6 @@ from perfkit.trace.read.columns import Category
 # 40 GB card, a twentieth. TensorBoard's plugin warns above 0.8; above 0.9 a longer batch fails.
 _NEARLY_FULL = 0.9
 _LEAST_SHARE = 0.05
-_ALLOCATES = (
-    "cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cuMemCreate", "cuMemRelease", "cuMemMap",
-    "cuMemUnmap",
-)  # fmt: skip
 
 
 def nearly_full(case: Case) -> Iterator[Finding]:
@@ -54,9 +51,8 @@ def allocations(case: Case) -> Iterator[Finding]:
     """Driver allocations inside the step; freeing memory waits for the device."""
     if not case.on_device:
         return
-    calls = case.rows(
-        Category.RUNTIME, named=lambda n: n.startswith(_ALLOCATES) and "Host" not in n
-    )
+    allocates = pattern("allocations")
+    calls = case.rows(Category.RUNTIME, named=lambda n: allocates.search(n) and "Host" not in n)
     if not calls.any():
         return
     parts = case.span(calls)

@@ -14,6 +14,7 @@ from perfkit.base.device.registry import (
     known,
     of,
     pattern,
+    place_of,
     profiler_names,
     register,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "known",
     "of",
     "pattern",
+    "place_of",
     "profiler_names",
     "register",
 ]

@@ -24,7 +24,7 @@ class Cuda(Device):
     resolution_ns = 500
     profiler = ProfilerNames(
         activity="CUDA",
-        type_number=1,
+        type_numbers=(1, 6),  # CUDA, HIP
         runtime_categories=("cuda_runtime", "cuda_driver"),
         sync_categories=("cuda_sync",),
         prefixes=("cuda", "hip", "cu"),

@@ -21,7 +21,7 @@ class ProfilerNames:
 
     Attributes:
         activity: name of the device in ``torch.profiler.ProfilerActivity``.
-        type_number: its number in ``c10::DeviceType``, as in a trace's memory events.
+        type_numbers: its numbers in ``c10::DeviceType``, as in a trace's memory events.
         runtime_categories: categories of the host's calls to the device.
         sync_categories: categories of waits on the device's side.
         prefixes: how names of runtime calls begin, e.g. ``("cuda", "hip")``.
@@ -32,7 +32,7 @@ class ProfilerNames:
     """
 
     activity: str
-    type_number: int
+    type_numbers: tuple[int, ...]
     runtime_categories: tuple[str, ...] = ()
     sync_categories: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import functools
 import importlib
 import pkgutil
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfkit.base.device.kind import Device, ProfilerNames
@@ -13,7 +14,17 @@ from perfkit.base.device.kind import Device, ProfilerNames
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["accelerators", "here", "in_use", "known", "of", "pattern", "register"]
+__all__ = [
+    "accelerators",
+    "here",
+    "in_use",
+    "known",
+    "of",
+    "pattern",
+    "place_of",
+    "profiler_names",
+    "register",
+]
 
 # the modules of this folder that define no device
 _NOT_DEVICES = {"accelerator", "kind", "registry"}
@@ -21,8 +32,7 @@ _NOT_DEVICES = {"accelerator", "kind", "registry"}
 
 def _found() -> list[Device]:
     package = __name__.rpartition(".")[0]
-    folder = list(importlib.import_module(package).__path__)
-    modules = {m.name for m in pkgutil.iter_modules(folder)} - _NOT_DEVICES
+    modules = {m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])} - _NOT_DEVICES
     return [importlib.import_module(f"{package}.{name}").DEVICE for name in sorted(modules)]
 
 
@@ -103,6 +113,19 @@ def pattern(attribute: str) -> re.Pattern[str]:
         value: str | tuple[str, ...] = getattr(names, attribute)
         parts.append(value if isinstance(value, str) else "|".join(f"^{one}" for one in value))
     return re.compile("|".join(part for part in parts if part) or r"(?!)")
+
+
+def place_of(type_number: int, index: int) -> str:
+    """The place of a device that a trace names by its number in ``c10::DeviceType``.
+
+    Numbers that perfkit does not know are called ``device<number>``.
+    """
+    if type_number <= 0:
+        return "cpu"
+    for device in accelerators():
+        if device.profiler is not None and type_number in device.profiler.type_numbers:
+            return device.place(index)
+    return f"device{type_number}:{index}"
 
 
 def profiler_names() -> tuple[ProfilerNames, ...]:

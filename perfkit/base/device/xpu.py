@@ -25,7 +25,7 @@ class Xpu(Accelerator):
     resolution_ns = 1000  # assumed: it depends on the device's timer
     profiler = ProfilerNames(
         activity="XPU",
-        type_number=12,
+        type_numbers=(12,),
         runtime_categories=("xpu_runtime", "xpu_driver"),
         prefixes=("xpu", "ze", "ur"),
         # zeEventHostSynchronize, zeCommandQueueSynchronize; urQueueFinish, urEventWait

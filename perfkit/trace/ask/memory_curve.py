@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfkit.base.device import place_of
 from perfkit.base.display import Shown
 from perfkit.trace.ask.breakdown import host_layers
 from perfkit.trace.ask.question import question
@@ -82,10 +83,11 @@ def memory_curve(trace: Trace, steps: Steps | None = None) -> MemoryCurve:
         doubt = "no memory events were recorded (profile_memory=True)"
         return MemoryCurve((), together(steps.warnings, [doubt]))
     found, doubts = [], []
-    for on_device in (True, False):
-        for index in np.unique(m.device[m.on_device == on_device]):
-            rows = np.flatnonzero((m.on_device == on_device) & (m.device == index))
-            one = _one(trace, steps, m, rows, f"cuda:{index}" if on_device else "cpu")
+    for number in sorted({*m.device_type.tolist()}, key=lambda n: (n <= 0, n)):
+        of_type = m.device_type == number
+        for index in np.unique(m.device[of_type]):
+            rows = np.flatnonzero(of_type & (m.device == index))
+            one = _one(trace, steps, m, rows, place_of(number, int(index)))
             found.append(one)
             if not one.is_absolute:
                 doubts.append(

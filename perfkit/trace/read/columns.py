@@ -109,7 +109,7 @@ class MemoryEvents:
         address: int64; -1 where the trace does not say.
         allocated: int64 bytes allocated on that device afterwards; -1 likewise.
         reserved: int64 bytes reserved there afterwards; -1 likewise.
-        on_device: whether it is memory of a device rather than of the host.
+        device_type: int32 number of the device's type in ``c10::DeviceType``; 0 is the host.
         device: int32 device index; -1 on the host.
         thread: int32 index into the trace's ``threads``.
     """
@@ -119,9 +119,14 @@ class MemoryEvents:
     address: Int64
     allocated: Int64
     reserved: Int64
-    on_device: Bool
+    device_type: Int32
     device: Int32
     thread: Int32
+
+    @property
+    def on_device(self) -> Bool:
+        """Whether it is memory of a device rather than of the host."""
+        return self.device_type > 0
 
     def __len__(self) -> int:
         return len(self.at_ns)

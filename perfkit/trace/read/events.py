@@ -1,6 +1,7 @@
 """What an event means: data wait, sync, copy, communication … in traces of any year and vendor.
 
-CUDA and ROCm names are handled alike. A host wait is proven by a runtime call, never by an
+The names of all devices that perfkit knows are handled alike
+(:mod:`perfkit.base.device`). A host wait is proven by a runtime call, never by an
 op: ``aten::item`` on a CPU tensor waits for nothing.
 """
 
@@ -11,18 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfkit.base.device import pattern
 from perfkit.trace.read.columns import Bool, Category, Int64, Trace
 from perfkit.trace.read.intervals import Intervals, union
 from perfkit.trace.read.steps import Steps, is_backward
 
-_SYNC = re.compile(
-    r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^cuda(Thread)Synchronize|^xpu.*[Ww]ait"
-)
-_MEMCPY = re.compile(r"^(cuda|hip|cu)Memcpy|^hipMemcpyWithStream")
-# These return only when the copy is done, whatever the memory.
-_BLOCKING_MEMCPY = re.compile(
-    r"^(cuda|hip)Memcpy(2D|3D)?(_v\d+)?$|^hipMemcpyWithStream|^cuMemcpy[DH]to[DH]_v2$"
-)
 _LAUNCH = re.compile(r"Launch|Memset|Memcpy")
 # A launch takes some µs; another call of the driver that takes longer than this is not launching.
 _LONGEST_LAUNCH_NS = 100_000
@@ -69,17 +63,18 @@ def launch_calls(trace: Trace, steps: Steps) -> Int64:
 
 def driver_calls(trace: Trace, steps: Steps) -> Int64:
     """Rows of long calls that neither launch, copy nor wait: they allocate, free, load code …"""
+    waits, copies = pattern("waits"), pattern("copies")
     return np.flatnonzero(
         trace.is_a(Category.RUNTIME)
         & (trace.end_ns - trace.start_ns > _LONGEST_LAUNCH_NS)
         & host_threads(trace, steps)[trace.thread]
-        & ~trace.named(lambda n: _SYNC.search(n) or _MEMCPY.search(n) or _LAUNCH.search(n))
+        & ~trace.named(lambda n: waits.search(n) or copies.search(n) or _LAUNCH.search(n))
     )
 
 
 def blocks_the_host(call: str) -> bool:
     """Whether a runtime call of this name returns only when the device is done, by its nature."""
-    return bool(_SYNC.search(call) or _BLOCKING_MEMCPY.search(call))
+    return bool(pattern("waits").search(call) or pattern("blocking_copies").search(call))
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +163,8 @@ def runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
 
 def _runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
     here = trace.is_a(Category.RUNTIME) & host_threads(trace, steps)[trace.thread]
-    waits = here & trace.named(lambda n: _SYNC.search(n))
-    copies = here & trace.named(lambda n: _MEMCPY.search(n))
+    waits = here & trace.named(pattern("waits").search)
+    copies = here & trace.named(pattern("copies").search)
     rows = np.flatnonzero(waits | copies)
     device_row = join_device(trace, rows)
     kind_to_host = trace.name_table(lambda n: "DtoH" in n)
@@ -179,7 +174,7 @@ def _runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
     joined = device_row >= 0
     to_host = joined & kind_to_host[device_name]
     to_device = joined & kind_to_device[device_name]
-    blocking = trace.name_table(lambda n: _BLOCKING_MEMCPY.search(n))[trace.name_id[rows]]
+    blocking = trace.name_table(pattern("blocking_copies").search)[trace.name_id[rows]]
     is_wait = waits[rows]
 
     ops_that_send = trace.external_id[rows][to_device]

@@ -236,7 +236,7 @@ def _memory(trace: Trace) -> Iterator[dict[str, Any]]:
             "args": {
                 **{key: value for key, value in found.items() if value != -1},
                 "Bytes": int(m.n_bytes[i]),
-                "Device Type": int(m.on_device[i]),
+                "Device Type": int(m.device_type[i]),
                 "Device Id": int(m.device[i]),
             },
         }

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from perfkit.base.device import profiler_names
 from perfkit.base.errors import TraceError
 from perfkit.base.words import fmt_count
 from perfkit.trace.read.columns import Category, Collective, MemoryEvents, Thread, Trace
@@ -105,10 +106,7 @@ _CATEGORIES = {
     "operator": Category.OP,
     "user_annotation": Category.ANNOTATION,
     "python_function": Category.PYTHON,
-    "cuda_runtime": Category.RUNTIME,
-    "cuda_driver": Category.RUNTIME,
     "runtime": Category.RUNTIME,
-    "xpu_runtime": Category.RUNTIME,
     "mtia_runtime": Category.RUNTIME,
     "privateuse1_runtime": Category.RUNTIME,
     "privateuse1_driver": Category.RUNTIME,
@@ -119,11 +117,20 @@ _CATEGORIES = {
     "gpu_memset": Category.MEMSET,
     "memset": Category.MEMSET,
     "gpu_user_annotation": Category.DEVICE_ANNOTATION,
-    "cuda_sync": Category.DEVICE_SYNC,
     "overhead": Category.OVERHEAD,
 }
-_SYNC_CATEGORIES = [name for name, kind in _CATEGORIES.items() if kind == Category.DEVICE_SYNC]
 _KERNEL_CATEGORIES = [name for name, kind in _CATEGORIES.items() if kind == Category.KERNEL]
+
+
+def _categories() -> dict[str, Category]:
+    """Those of every trace, and what the devices that perfkit knows add."""
+    found = dict(_CATEGORIES)
+    for names in profiler_names():
+        found |= dict.fromkeys(names.runtime_categories, Category.RUNTIME)
+        found |= dict.fromkeys(names.sync_categories, Category.DEVICE_SYNC)
+    return found
+
+
 # Traces before 2022 call labels "Operator" too; these names are labels in every year.
 _LABELS = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.")
 
@@ -226,7 +233,8 @@ class Gathered:
 
     def _add_waits(self, args: list[Args], cat: Any) -> None:
         """What an event wait waits for; recorded where the profiler was asked to record syncs."""
-        is_sync = [c.lower() in _SYNC_CATEGORIES for c in self._cats]
+        known = _categories()
+        is_sync = [known.get(c.lower()) == Category.DEVICE_SYNC for c in self._cats]
         if True not in is_sync:
             return
         for at in np.flatnonzero(np.array(is_sync)[cat]).tolist():
@@ -296,7 +304,8 @@ class Gathered:
         for name in tuple(columns):
             columns[name] = columns[name][order]
         names = tuple(self._names)
-        by_cat = [_CATEGORIES.get(c.lower(), Category.OTHER) for c in self._cats]
+        known = _categories()
+        by_cat = [known.get(c.lower(), Category.OTHER) for c in self._cats]
         columns["category"] = np.array(by_cat, np.uint8)[columns.pop("cat")]
         label = np.array([n.startswith(_LABELS) for n in names], np.bool_)[columns["name_id"]]
         columns["category"][label & (columns["category"] == Category.OP)] = Category.ANNOTATION
@@ -349,7 +358,7 @@ class Gathered:
             "address": _integers(list(fields[2]), np.int64)[order],
             "allocated": _integers(list(fields[3]), np.int64)[order],
             "reserved": _integers(list(fields[4]), np.int64)[order],
-            "on_device": kind > 0,  # 0 is the CPU in c10::DeviceType
+            "device_type": kind.astype(np.int32),
             "device": _integers(list(fields[6]), np.int32)[order],
             "pid": np.array(fields[7], np.int32)[order],
             "tid": np.array(fields[8], np.int32)[order],

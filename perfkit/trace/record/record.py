@@ -38,6 +38,7 @@ from typing import Any, Literal, Self
 
 from perfkit.base import torch_compat as _torch_compat
 from perfkit.base.arguments import check_seconds, check_whole
+from perfkit.base.device import here
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
@@ -267,8 +268,9 @@ class Recorder:
         self._thread_id = threading.get_ident()
         self._in_main_thread = threading.current_thread() is threading.main_thread()
         self._activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            self._activities.append(torch.profiler.ProfilerActivity.CUDA)
+        names = here().profiler
+        if names is not None:
+            self._activities.append(getattr(torch.profiler.ProfilerActivity, names.activity))
         self._profile = torch.profiler.profile(activities=self._activities, **self._options)
         self._working = True
         try:
