@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ def test_a_figure_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_the_ratio_of_a_comparison_with_its_interval() -> None:
     found = compare(lambda: sum(range(200)), lambda: sum(range(100)), budget_s=2)
-    assert Figure.of(found) == Figure(found.ratio, "×", found.low, found.high)
+    # on a busy machine one block is all that fits, and one block has no interval
+    seen = (found.low, found.high) if math.isfinite(found.high) else ()
+    assert Figure.of(found) == Figure(found.ratio, "×", *seen)
 
 
 def test_the_ratio_of_an_ab_result_is_one_level_down() -> None:
