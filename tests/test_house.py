@@ -14,10 +14,16 @@ from typing import Any
 import grimp
 import pytest
 
+from perfkit.course import teaches
+from perfkit.course.ledger.claims import claims
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "perfkit"
 # From this many on, a file is part of how its room is used.
 _MANY = 18
+
+# the C1 control characters, and an example of a lesson's name in the help of the hook
+_OTHER_THINGS = {("printable.py", "C1"), ("lessons.py", "04-dataloader")}
 
 Arrows = dict[str, set[str]]
 
@@ -100,6 +106,23 @@ def test_the_picture_in_the_readme_is_the_order_of_the_contracts() -> None:
     ]
     for layer in layers:
         assert any(layer <= row for row in drawn), layer
+
+
+def test_the_toolkit_names_no_lesson_and_no_claim() -> None:
+    """A course says which of its lessons is about what: perfkit/base/lessons.py."""
+    lessons = {*teaches.RULES, *teaches.SETTINGS}
+    lessons |= {path.stem for path in (ROOT / "notebooks").glob("[0-9]*.ipynb")}
+    names = "|".join(map(re.escape, sorted(lessons)))
+    told = re.compile(rf"\b({names}|{'|'.join(claims())})\b|[Ll]essons? \d\d")
+    found = set()
+    for path in PACKAGE.rglob("*"):
+        folders = path.relative_to(PACKAGE).parts
+        ours = folders[0] not in ("course", "cli", "_course")
+        ours = ours and not {"static", "node_modules"} & set(folders)
+        if ours and path.suffix in (".py", ".html", ".css", ".js"):
+            text = path.read_text(encoding="utf-8")
+            found |= {(path.name, match[0]) for match in told.finditer(text)}
+    assert found == _OTHER_THINGS
 
 
 def test_every_folder_of_the_package_is_a_room() -> None:

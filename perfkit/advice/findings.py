@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.base.lessons import lesson_of
 from perfkit.base.words import fmt_ms, fmt_share
 
 #: The largest gain that perfkit states: see ``Finding.gain_at_most``.
@@ -24,7 +25,6 @@ class Finding:
             Bounds above 10 read "over 10×": the rest of such a step is not known well enough to
             say more.
         formula: how the bound was computed, with its numbers.
-        lesson: id of the lesson that teaches it, e.g. ``04-dataloader``.
         line: the source line, e.g. ``train.py:12: img = Image.open(path)``.
         always: report it however small the gain, because it costs nothing or averts a failure.
         has_bound: whether the trace supports a bound of the gain; if not, ``gain_at_most`` only
@@ -37,7 +37,6 @@ class Finding:
     what_to_do: str
     gain_at_most: float
     formula: str
-    lesson: str | None = None
     line: str | None = None
     always: bool = False
     has_bound: bool = True
@@ -51,7 +50,7 @@ class Finding:
             "what_to_do": self.what_to_do,
             "gain_at_most": self.gain_at_most if self.has_bound else None,
             "formula": self.formula,
-            "lesson": self.lesson,
+            "lesson": lesson_of("rule", self.rule),
             "line": self.line,
         }
 

@@ -26,7 +26,8 @@ key                  meaning
                      ``device_us`` (compute, communication, copy, idle); each adds up to ``wall_us``
 ``findings[]``       ``rule``, ``sentence``, ``evidence``, ``what_to_do``, ``gain_at_most`` (1.4: at
                      most 1.4 times as fast; 1.0: no gain in time; 10: more than 10 times at best;
-                     null without a device), ``formula``, ``lesson``, ``line``; the largest first
+                     null without a device), ``formula``, ``lesson`` (its id; null without a
+                     course that has one), ``line``; the largest first
 ``syncs[]``          host-device syncs and blocking transfers inside the steps, all steps
                      together: ``op``, ``file``, ``line`` (null without recorded stacks),
                      ``line_is`` (``call``, or ``def`` where only the function's first line was

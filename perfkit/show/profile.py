@@ -10,9 +10,9 @@ from perfkit.advice.findings import Finding, gain_words
 from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import Profiling
 from perfkit.advice.typical import typical
+from perfkit.base.lessons import lesson_of
 from perfkit.base.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share
 from perfkit.show import strip as step_strip
-from perfkit.show._lesson import lesson_here
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
 from perfkit.trace.ask.breakdown import Breakdown
@@ -112,7 +112,7 @@ def _step_notes(p: Profile) -> tuple[str, ...]:
 
 
 def _finding(f: Finding) -> ShownFinding:
-    lesson = lesson_here(f.lesson)
+    lesson = lesson_of("rule", f.rule)
     return ShownFinding(
         title=f.title,
         tag=gain_words(f.gain_at_most) if f.has_bound else "",

@@ -89,7 +89,6 @@ def test_no_loader_workers() -> None:
         "at most 1 / max(0.50 / 4, 0.50) = 2.0×, with 4 workers loading alongside the rest of "
         "the step"
     )
-    assert finding.lesson == "04-dataloader"
     assert "num_workers" in finding.what_to_do
     assert "870 µs of each step (50 %)" in finding.evidence[0]
 
@@ -432,7 +431,6 @@ def test_a_sync_that_empties_the_queue() -> None:
     assert "1 sync per step" in finding.evidence[0]
     assert ".item()" in finding.evidence[0]
     assert "running" in finding.what_to_do
-    assert finding.lesson == "07-sync-points"
     assert diagnosis.bound_by == "sync"
 
 
@@ -638,7 +636,6 @@ def test_every_finding_is_complete() -> None:
             assert finding.evidence
             assert all(any(c.isdigit() for c in e) for e in finding.evidence)
             compile(finding.what_to_do.replace("...", "**kwargs"), finding.rule, "exec")
-            assert finding.lesson
             assert finding.to_dict()["rule"] == finding.rule
     assert len(seen) >= 7
 

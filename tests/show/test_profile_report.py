@@ -5,14 +5,14 @@ from __future__ import annotations
 import html
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfkit import show
 from perfkit.advice.profile import Profile, explain
-from perfkit.show import RESULT_MIME, _lesson
+from perfkit.base import lessons
+from perfkit.show import RESULT_MIME
 from perfkit.show._as_text import _table
 from perfkit.show.document import Document
 from perfkit.show.profile import _lines_table, _step_name
@@ -184,16 +184,22 @@ def test_another_type_of_the_room_falls_back_to_its_repr(profile: Profile) -> No
     assert html.unescape(show.html(operator)) == f"<pre>{operator!r}</pre>"
 
 
-def test_only_lessons_that_exist_are_named(
-    profile: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_finding_names_the_lesson_that_a_course_has_about_it(
+    profile: Profile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_lesson, "_NOTEBOOKS", tmp_path)
-    assert profile.diagnosis.findings[0].lesson == "04-dataloader"
+    monkeypatch.setattr(lessons, "_courses", lambda: ())
     assert "lesson" not in show.text(profile).lower()
     assert "lesson" not in show.html(profile).lower()
-    (tmp_path / "04-dataloader.ipynb").touch()
+    (first, *_) = profile.diagnosis.findings
+    assert first.to_dict()["lesson"] is None
+
+    def course(kind: str, name: str) -> str | None:
+        return "04-dataloader" if (kind, name) == ("rule", first.rule) else None
+
+    monkeypatch.setattr(lessons, "_courses", lambda: (course,))
     assert "Lesson: 04-dataloader" in show.text(profile)
     assert "Lesson: 04-dataloader" in show.html(profile)
+    assert first.to_dict()["lesson"] == "04-dataloader"
 
 
 def test_steps_have_names_that_people_use(profile: Profile) -> None:

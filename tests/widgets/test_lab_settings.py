@@ -33,7 +33,6 @@ def test_every_setting_has_a_control_that_travels():
     for control in controls:
         one = CATALOGUE[control["name"]]
         assert control["help"] == one.about()
-        assert f"Lesson {one.lesson}." in control["help"]
         default = control["values"][one.values.index(one.default)]
         assert default["reason"] is None
 

@@ -48,7 +48,6 @@ def recompiles(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="10-compile",
     )
 
 
@@ -97,7 +96,6 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="10-compile",
     )
 
 

@@ -83,7 +83,6 @@ def dataloader(case: Case) -> Iterator[Finding]:
             ),
             gain_at_most=gain,
             formula=formula,
-            lesson="04-dataloader",
             line=_shown(top),
         )
         return
@@ -101,7 +100,6 @@ def dataloader(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="04-dataloader",
     )
 
 
@@ -144,7 +142,6 @@ def images(case: Case) -> Iterator[Finding]:
             ),
             gain_at_most=gain,
             formula=formula,
-            lesson="03-storage-and-formats",
             line=_shown(_most(decodes)),
         )
     if working >= 2 * _LEAST_SHARE:
@@ -162,7 +159,6 @@ def images(case: Case) -> Iterator[Finding]:
             ),
             gain_at_most=gain,
             formula=formula,
-            lesson="03-storage-and-formats",
             line=_shown(_most(works)),
         )
 

@@ -55,7 +55,6 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
             ),
             gain_at_most=gain,
             formula=formula,
-            lesson="09-precision",
         )
     else:
         yield Finding(
@@ -72,7 +71,6 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
             ),
             gain_at_most=gain,
             formula=formula,
-            lesson="09-precision",
         )
 
 
@@ -121,7 +119,6 @@ def small_grids(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="12-batch-and-accumulate",
     )
 
 
@@ -145,7 +142,6 @@ def kernel_gaps(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="10-compile",
     )
 
 
@@ -182,5 +178,4 @@ def held_device(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="02-read-a-trace",
     )

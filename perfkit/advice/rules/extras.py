@@ -87,7 +87,6 @@ def validation(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="18-capstone",
     )
 
 
@@ -122,7 +121,6 @@ def kept_graph(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=1.0,
         formula="no gain in time that a trace can tell: it frees the memory of the activations",
-        lesson="11-memory-anatomy",
         always=True,
     )
 
@@ -174,7 +172,6 @@ def logging(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="18-capstone",
         line=where,
     )
 
@@ -201,5 +198,4 @@ def garbage_collection(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="18-capstone",
     )

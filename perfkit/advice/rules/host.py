@@ -78,7 +78,6 @@ def python(case: Case) -> Iterator[Finding]:
             ),
             gain_at_most=gain,
             formula=formula,
-            lesson="10-compile",
         )
         return
     inside = case.lines_in(parts)
@@ -97,7 +96,6 @@ def python(case: Case) -> Iterator[Finding]:
         what_to_do=kind.what_to_do,
         gain_at_most=gain,
         formula=formula,
-        lesson="08-custom-loss",
         line=None if top is None else f"{top.place}: {top.source}",
     )
 
@@ -178,7 +176,6 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="08-custom-loss",
     )
 
 
@@ -209,7 +206,6 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         what_to_do=_LAUNCH_LESS if not replays else _LAUNCH_LESS_BESIDE_A_GRAPH,
         gain_at_most=gain,
         formula=formula,
-        lesson="10-compile",
     )
 
 
@@ -237,5 +233,4 @@ def start_up(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=f"without start-up, {formula}",
-        lesson="01-measure",
     )

@@ -66,7 +66,6 @@ def indexing(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="08-custom-loss",
     )
 
 
@@ -192,5 +191,4 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="06-host-to-device",
     )

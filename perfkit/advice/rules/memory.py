@@ -42,7 +42,6 @@ def nearly_full(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=1.0,
         formula="no gain in time: it averts an out-of-memory error",
-        lesson="11-memory-anatomy",
         always=True,
     )
 
@@ -78,5 +77,4 @@ def allocations(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="13-allocator",
     )

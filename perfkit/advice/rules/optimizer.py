@@ -47,7 +47,6 @@ def single_tensor(case: Case) -> Iterator[Finding]:
         what_to_do=f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})",
         gain_at_most=gain,
         formula=formula,
-        lesson="10-compile",
     )
 
 
@@ -87,7 +86,6 @@ def zero_grad(case: Case) -> Iterator[Finding]:
         what_to_do="optimizer.zero_grad(set_to_none=True)  # the default since torch 2.0",
         gain_at_most=gain,
         formula=formula,
-        lesson="10-compile",
     )
 
 
@@ -112,7 +110,6 @@ def large_update(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="12-batch-and-accumulate",
     )
 
 

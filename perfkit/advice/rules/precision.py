@@ -47,7 +47,6 @@ def float64(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="09-precision",
     )
 
 
@@ -76,7 +75,6 @@ def emulated_precision(case: Case) -> Iterator[Finding]:
         what_to_do="model = model.float()  # on this CPU; 16 bits pay on a GPU",
         gain_at_most=gain,
         formula=formula,
-        lesson="09-precision",
     )
 
 
@@ -100,5 +98,4 @@ def one_thread(case: Case) -> Iterator[Finding]:
         what_to_do=f"torch.set_num_threads({cores})  # or unset OMP_NUM_THREADS",
         gain_at_most=gain,
         formula=formula,
-        lesson="14-cpu-tuning",
     )

@@ -92,7 +92,6 @@ def data_parallel(case: Case) -> Iterator[Finding]:
         formula=(
             f"at most 1 / {mean:.2f} = {gain:.1f}×, if all {len(busy)} devices were always busy"
         ),
-        lesson="15-data-parallel",
     )
 
 
@@ -130,7 +129,6 @@ def slow_backend(case: Case) -> Iterator[Finding]:
         what_to_do='torch.distributed.init_process_group("nccl")',
         gain_at_most=gain,
         formula=formula,
-        lesson="15-data-parallel",
     )
 
 
@@ -154,7 +152,6 @@ def host_collectives(case: Case) -> Iterator[Finding]:
         what_to_do=_EXCHANGE_LESS,
         gain_at_most=gain,
         formula=formula,
-        lesson="15-data-parallel",
     )
 
 
@@ -189,7 +186,6 @@ def communication(case: Case) -> Iterator[Finding]:
         what_to_do=what_to_do,
         gain_at_most=gain,
         formula=formula,
-        lesson="15-data-parallel",
     )
 
 

@@ -75,7 +75,6 @@ def conv_bias(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="10-compile",
         always=True,
     )
 
@@ -148,5 +147,4 @@ def alignment(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="09-precision",
     )

@@ -93,7 +93,6 @@ def sync(case: Case) -> Iterator[Finding]:
         what_to_do=instead,
         gain_at_most=gain,
         formula=formula,
-        lesson="07-sync-points",
         line=None if place is None else f"{place}{' (its def)' * by_op[top][0].at_def}",
     )
 
@@ -129,5 +128,4 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
-        lesson="06-host-to-device",
     )

@@ -61,7 +61,7 @@ def capabilities(
         _shared_memory_works(shm),
         _live_widgets_work(packages),
         _installed(packages, "jupyterlab", "`perfkit lab`", "pip install 'perfkit[lab]'"),
-        _installed(packages, "pillow", "the course's image files", "pip install pillow"),
+        _installed(packages, "pillow", "pictures in image files", "pip install pillow"),
         _installed(packages, "line_profiler", "%lprun", "pip install line_profiler"),
         _installed(packages, "memory_profiler", "%memit", "pip install memory_profiler"),
     )
@@ -105,7 +105,7 @@ def _gpu_works(build: TorchBuild | None, gpus: tuple[Gpu, ...]) -> Capability:
             "gpu",
             False,
             "no GPU driver answers, and torch is a CPU build",
-            "nothing needed: every lesson has a part that runs on the CPU",
+            "nothing needed: all but the GPU's own figures works on the CPU",
         )
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") is not None and bool(_gpu._all())
     return Capability(

@@ -36,7 +36,7 @@ class Message:
         printer.text(repr(self))
 
     def _repr_html_(self) -> str:
-        from perfkit.show._html import render
+        from perfkit.course.kit._template import render
 
         return render(
             "lesson.html", title=self.title, lines=self.lines, items=self.items, folds=self.folds

@@ -145,7 +145,7 @@ def _placed(html: str, navigation: str, lesson: str, folder: str, pages: dict[st
 
 
 def _navigation(lesson: str, **context: Any) -> str:
-    from perfkit.show._html import render
+    from perfkit.course.kit._template import render
 
     defaults = {"before": "", "after": "", "has_solution": False, "is_solution": False}
     return render(
@@ -160,7 +160,7 @@ def _index(
     ledger: Ledger | None,
 ) -> str:
     from perfkit import show
-    from perfkit.show._html import render
+    from perfkit.course.kit._template import render
 
     return render(
         "tour.html",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfkit.base.errors import SettingError
+from perfkit.base.lessons import lesson_of
 from perfkit.experiment.settings import _rules
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ class Setting:
         takes_effect: ``"step"``: at the next step; ``"rebuild"``: when model and loader are
             rebuilt; ``"process"``: in a new program, with a cold start of seconds.
         help: one sentence.
-        lesson: the lesson that teaches it, or None.
         environment: variables that a new program needs for a value (``"process"`` only); empty for
             a value that needs none.
         numerics: its effect on the result: ``"none"``: the same numbers; ``"rounding"``: the same
@@ -41,7 +41,6 @@ class Setting:
         needs: what the machine needs for it, in words; empty if it works everywhere.
         applied_by: who applies it: ``"perfkit"`` (in the run's process), the name of a
             :class:`~perfkit.experiment.settings.Settings` helper, or ``"workload"``.
-        claims: ids of its claims in the ledger.
     """
 
     name: str
@@ -51,7 +50,6 @@ class Setting:
     control: Control
     takes_effect: TakesEffect
     help: str = ""
-    lesson: str | None = None
     environment: Callable[[Any], Mapping[str, str]] | None = field(
         default=None, repr=False, compare=False
     )
@@ -59,7 +57,6 @@ class Setting:
     numerics_note: str = ""
     needs: str = ""
     applied_by: str = "workload"
-    claims: tuple[str, ...] = ()
     _accept: _rules.Acceptor | None = field(default=None, repr=False, compare=False)
     _need: _rules.Need = field(default=_rules.nothing, repr=False, compare=False)
     _hint: _rules.Need = field(default=_rules.nothing, repr=False, compare=False)
@@ -96,8 +93,9 @@ class Setting:
             parts.append(f"Results: {self.numerics_note}")
         if self.takes_effect == "process":
             parts.append("Takes effect in a fresh program, which costs a cold start of seconds.")
-        if self.lesson:
-            parts.append(f"Lesson {self.lesson}.")
+        lesson = lesson_of("setting", self.name)
+        if lesson:
+            parts.append(f"Lesson {lesson}.")
         return " ".join(part for part in parts if part)
 
 

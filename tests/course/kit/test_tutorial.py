@@ -128,9 +128,9 @@ def test_an_installed_wheel_knows_its_lessons_and_records(installed: Path, tmp_p
     taught = {row["id"]: row["taught_in"] for row in found["claims"]}
     assert "00-start-here" in taught["C2"]
     program = (
-        "from perfkit.show._lesson import lesson_here; "
+        "from perfkit.base.lessons import lesson_of; "
         "from perfkit.course.kit._recorded import recorded_folders; "
-        "print(lesson_here('00-start-here'), [f.parts[-3:] for f in recorded_folders()])"
+        "print(lesson_of('setting', 'num_workers'), [f.parts[-3:] for f in recorded_folders()])"
     )
     said = subprocess.run(
         [sys.executable, "-c", program],
@@ -142,7 +142,7 @@ def test_an_installed_wheel_knows_its_lessons_and_records(installed: Path, tmp_p
         timeout=60,
         check=True,
     ).stdout  # fmt: skip
-    assert said == "00-start-here [('_course', 'data', 'recorded')]\n"
+    assert said == "04-dataloader [('_course', 'data', 'recorded')]\n"
 
 
 @pytest.fixture
