@@ -2,12 +2,14 @@
 #   PYTHON=python3.12   the Python for .venv (3.11 or newer)
 #   PORT=8899           the port of `make lab`
 #   LESSONS="00 06"     the lessons of `make tour`
+#   MINUTES=25          `make gpu-day` starts no piece after them
 # pip reads its settings from the environment (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL …). Use them to
 # get torch for the CPU only, or for another CUDA version.
 
 PYTHON ?= python3
 PORT ?=
 LESSONS ?=
+MINUTES ?=
 
 VENV := .venv
 CUDA := .venv-cuda
@@ -31,8 +33,8 @@ FAILED := --last-failed --last-failed-no-failures=none
 CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab lint check test test-parallel test-serial test-long test-cuda tour bench \
-	clean distclean chromium
+.PHONY: help install lab lint check test test-parallel test-serial test-long test-cuda gpu-day \
+	tour bench clean distclean chromium
 .NOTPARALLEL:  # `make -j test`: the serial tests need the machine to themselves
 
 help:  ## show this list
@@ -79,6 +81,9 @@ test-long: install  ## the calibrations with all their draws
 test-cuda: $(CUDA)/.installed  ## the tests that need CUDA, on a played GPU (tests/played_cuda)
 	$(CUDA)/bin/python tests/played_cuda/build.py
 	$(CUDA)/bin/pytest -m gpu tests
+
+gpu-day: install  ## all that waits for a real GPU, in pieces of 8 minutes; goes on where it stopped
+	@$(BIN)/python tests/gpu_day.py $(if $(MINUTES),--minutes $(MINUTES))
 
 # The CUDA wheel of torch without its 2.7 GB of required libraries, which the stubs replace.
 # pip settings for a CPU build would fetch the wrong wheel, so they are unset.
