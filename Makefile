@@ -20,6 +20,8 @@ CUDA_WHEELS := torch==2.13.0 'nvidia-cuda-runtime==13.0.*' 'nvidia-cuda-cupti==1
 JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
 # Each takes the path of its JSON file; files that begin with _ are helpers.
 BENCHES := $(filter-out tests/bench/_%,$(sort $(wildcard tests/bench/*.py)))
+CUDA_ROOMS := tests/advice tests/memory tests/synclint tests/trace \
+	tests/experiment/test_settings.py tests/experiment/test_step.py
 # Tests in two phases: what measures nothing on all cores, the rest alone. Each remembers its own
 # failures; `make test-parallel AGAIN=yes` runs those once more, one after the other.
 PYTEST := $(BIN)/pytest --durations=25 --durations-min=2
@@ -33,8 +35,8 @@ FAILED := --last-failed --last-failed-no-failures=none
 CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab lint check test test-parallel test-serial test-long test-cuda gpu-day \
-	tour bench clean distclean chromium
+.PHONY: help install lab lint check test test-parallel test-serial test-long test-cuda \
+	test-cuda-marked test-cuda-rooms gpu-day tour bench clean distclean chromium
 .NOTPARALLEL:  # `make -j test`: the serial tests need the machine to themselves
 
 help:  ## show this list
@@ -78,9 +80,18 @@ test-serial: install chromium
 test-long: install  ## the calibrations with all their draws
 	PERFKIT_TEST_LONG=1 $(BESIDE) $(PYTEST) $(WORKERS) -m long tests
 
-test-cuda: $(CUDA)/.installed  ## the tests that need CUDA, on a played GPU (tests/played_cuda)
+test-cuda: test-cuda-marked test-cuda-rooms  ## the tests that need CUDA, on a played GPU (tests/played_cuda)
+
+test-cuda-marked: $(CUDA)/.built
+	$(CUDA)/bin/pytest $(if $(AGAIN),$(FAILED)) -o cache_dir=.pytest_cache/cuda-marked -m gpu tests
+
+test-cuda-rooms: $(CUDA)/.built  # what also runs without a GPU, and may do something else with one
+	$(BESIDE) $(CUDA)/bin/pytest $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/cuda-rooms \
+		-m 'not (gpu or long or $(ALONE))' $(CUDA_ROOMS)
+
+$(CUDA)/.built: $(CUDA)/.installed $(wildcard tests/played_cuda/*.py tests/played_cuda/src/*)
 	$(CUDA)/bin/python tests/played_cuda/build.py
-	$(CUDA)/bin/pytest -m gpu tests
+	@touch $@
 
 gpu-day: install  ## all that waits for a real GPU, in pieces of 8 minutes; goes on where it stopped
 	@$(BIN)/python tests/gpu_day.py $(if $(MINUTES),--minutes $(MINUTES))

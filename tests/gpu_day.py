@@ -55,14 +55,11 @@ class Piece:
 
 def pieces(short: bool) -> list[Piece]:
     """All pieces, in order; ``short`` takes one of each sort, with little time."""
-    rooms = ["memory"] if short else ["memory", "synclint", "experiment", "trace", "played_cuda"]
+    gpu = ("-m", "pytest", "-v", "-m", "gpu", "-p", "no:cacheprovider")
+    few = ("-k", "history") if short else ()
     tests = [
-        Piece(
-            f"tests-{room}",
-            f"tests of {room} that need a GPU",
-            ("-m", "pytest", "-v", "-m", "gpu", "-p", "no:cacheprovider", f"tests/{room}"),
-        )
-        for room in rooms
+        Piece(f"tests-{room}", f"tests of {room} that need a GPU", (*gpu, *few, f"tests/{room}"))
+        for room in (["memory"] if short else _rooms())
     ]
     settings = ("pin_memory", "--budget", "6") if short else ()
     lessons = ["06"] if short else [*_FIRST, *_numbers(but=_FIRST)]
@@ -101,6 +98,13 @@ def _notebook(number: str) -> Piece:
         "--ExecutePreprocessor.timeout=150", "--output-dir", "{here}", str(path),
     )  # fmt: skip
     return Piece(f"notebook-{number}", f"lesson {number} with device == 'cuda'", command)
+
+
+def _rooms() -> list[str]:
+    """The folders of tests that need a GPU; those of the played one need that."""
+    files = (ROOT / "tests").glob("*/test_*.py")
+    found = {f.parent.name for f in files if "mark.gpu" in f.read_text(encoding="utf-8")}
+    return sorted(found - {"played_cuda"})
 
 
 def _numbers(but: tuple[str, ...], text: str = "") -> list[str]:

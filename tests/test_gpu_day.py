@@ -84,6 +84,11 @@ def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_every_room_with_tests_of_a_gpu_has_its_piece() -> None:
+    tests = [p.name for p in gpu_day.pieces(short=False) if p.name.startswith("tests-")]
+    assert {"tests-memory", "tests-synclint", "tests-experiment"} <= set(tests)
+
+
 def test_every_notebook_that_uses_a_gpu_has_its_piece() -> None:
     names = [piece.name for piece in gpu_day.pieces(short=False)]
     assert len(names) == len(set(names))

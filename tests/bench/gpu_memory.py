@@ -55,6 +55,13 @@ def _loss(out: Tensor) -> Tensor:
     return out.square().mean()
 
 
+def _network_bytes(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    states = [v for state in optimizer.state.values() for v in state.values()]
+    gradients = [p.grad for p in model.parameters()]
+    found = {*model.parameters(), *model.buffers(), *gradients, *states}
+    return sum(t.nbytes for t in found if isinstance(t, Tensor) and t.is_cuda)
+
+
 def row(name: str, size: str) -> dict[str, Any]:
     """One network: four figures for the same peak, in bytes."""
     make, make_batch = NETWORKS[name]
@@ -70,9 +77,7 @@ def row(name: str, size: str) -> dict[str, Any]:
 
     step()  # workspaces and Adam's state exist after it
     held = torch.cuda.memory_allocated()
-    states = [v for s in optimizer.state.values() for v in s.values() if isinstance(v, Tensor)]
-    tensors = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None)]
-    known = sum(t.nbytes for t in {*tensors, *model.buffers(), *states} if t.is_cuda)
+    besides = held - _network_bytes(model, optimizer)
     torch.cuda.reset_peak_memory_stats()
     step()
     torch.cuda.synchronize()
@@ -89,7 +94,7 @@ def row(name: str, size: str) -> dict[str, Any]:
         "size": size,
         "allocator_bytes": peak,
         "before_bytes": held,
-        "besides_the_network_bytes": held - known,
+        "besides_the_network_bytes": besides,
         "account_bytes": counted.peak_bytes,
         "predicted_bytes": predicted.peak_bytes,
         "history_bytes": None if seen is None else seen.peak_allocated_bytes,

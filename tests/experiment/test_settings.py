@@ -225,12 +225,13 @@ def test_optimizer_kwargs_fit_any_optimizer_when_off():
 
 
 def test_autocast_follows_the_precision():
-    layer = torch.nn.Linear(2, 2)
+    layer, x = torch.nn.Linear(2, 2), torch.zeros(1, 2)
+    layer, x = layer.to(Settings().device), x.to(Settings().device)
     for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         with Settings(precision=precision).autocast():
-            assert layer(torch.zeros(1, 2)).dtype is dtype
+            assert layer(x).dtype is dtype
     with Settings().autocast():
-        assert layer(torch.zeros(1, 2)).dtype is torch.float32
+        assert layer(x).dtype is torch.float32
     assert not Settings(precision="bf16").grad_scaler().is_enabled()
 
 

@@ -223,6 +223,7 @@ def test_without_graphs_the_setting_says_so(monkeypatch):
         Settings(cuda_graphs=True).training_step(net, optimizer, nn.functional.cross_entropy)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_a_captured_step_trains_as_the_plain_one(set_to_none):

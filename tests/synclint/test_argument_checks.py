@@ -97,6 +97,7 @@ def test_an_error_in_the_step_leaves_the_checks_as_they_were() -> None:
     assert Distribution._validate_args is False
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="both times beside the reality of a GPU")
 def test_beside_the_reality_of_a_gpu_the_process_stays_as_it_is(
     net: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:

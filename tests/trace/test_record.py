@@ -214,6 +214,8 @@ def test_labels_of_the_user_around_steps_do_no_harm() -> None:
     assert trace.named(lambda n: n == "train step").sum() >= 3
 
 
+# where there is a GPU, reset() imports what torch itself has deprecated
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
 def test_a_compiled_model_has_steps_too() -> None:
     torch._dynamo.reset()
     model = torch.compile(nn.Linear(8, 2), backend="eager")

@@ -1,0 +1,107 @@
+"""Which of the statements that only a CUDA machine executes run on the played GPU: a table by room.
+
+    python -m coverage run -m pytest tests/memory                # without a GPU, into one file
+    .venv-cuda/bin/python -m coverage run -m pytest tests/memory # on the played GPU, into another
+    python tests/played_cuda/cuda_coverage.py CPU.data... -- PLAYED.data...
+
+A statement is CUDA's if it did not run without a GPU and either ran on the played one, or stands in
+a function, or in an if, that speaks of CUDA or GPUs. That is a guess for those which ran nowhere:
+they are listed, to be looked at. Statements of modules that neither run imported are not counted.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from coverage import CoverageData
+
+ROOT = Path(__file__).resolve().parents[2]
+ABOUT_CUDA = re.compile(r"cuda|gpu|nvml|nccl", re.IGNORECASE)
+
+
+def ran(files: list[str]) -> dict[str, set[int]]:
+    """Lines that ran, by path within the package; data of several runs are added up."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for name in files:
+        data = CoverageData(name)
+        data.read()
+        for path in data.measured_files():
+            _, package, rest = path.rpartition("/perfkit/")
+            if package:
+                found[rest].update(data.lines(path) or ())
+    return found
+
+
+def statements(source: str) -> Iterator[tuple[int, int, bool]]:
+    """First line, last line of the statement or its head, and whether it stands in CUDA's code."""
+    yield from _inside(ast.parse(source).body, source.splitlines(), about=False)
+
+
+def _inside(body: list[ast.stmt], lines: list[str], about: bool) -> Iterator[tuple[int, int, bool]]:
+    for statement in body:
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue  # a docstring
+        blocks = [
+            block
+            for block in (*_blocks(statement), *map(_body, getattr(statement, "handlers", ())))
+            if block
+        ]
+        first = statement.lineno
+        last = (statement.end_lineno or first) if not blocks else max(
+            first, min(block[0].lineno for block in blocks) - 1
+        )  # fmt: skip
+        yield first, last, about
+        text = range(first, (statement.end_lineno or first) + 1)
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.If):
+            head = text if not isinstance(statement, ast.If) else range(first, last + 1)
+            inner = about or any(ABOUT_CUDA.search(lines[n - 1]) for n in head)
+        else:
+            inner = about
+        for block in blocks:
+            yield from _inside(block, lines, inner)
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for name in ("body", "orelse", "finalbody"):
+        yield getattr(statement, name, [])
+
+
+def _body(handler: ast.ExceptHandler) -> list[ast.stmt]:
+    return handler.body
+
+
+def main(cpu: list[str], played: list[str]) -> None:
+    """Print the table, and the statements that ran nowhere."""
+    without, with_gpu = ran(cpu), ran(played)
+    rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    nowhere: list[str] = []
+    for name in sorted(set(without) & set(with_gpu)):
+        source = (ROOT / "perfkit" / name).read_text(encoding="utf-8")
+        for first, last, about in statements(source):
+            span = set(range(first, last + 1))
+            if span & without[name]:
+                continue
+            here = bool(span & with_gpu[name])
+            if not (here or about):
+                continue
+            room = rooms[name.split("/")[0]]
+            room[0] += 1
+            room[1] += here
+            if not here:
+                nowhere.append(f"{name}:{first}: {source.splitlines()[first - 1].strip()}")
+    print("| room | only with CUDA | of these on the played GPU |\n|---|---|---|")
+    for name, (n, n_here) in sorted(rooms.items()):
+        print(f"| {name} | {n} | {n_here} ({n_here / n:.0%}) |")
+    print("\nRan nowhere:\n" + "\n".join(nowhere))
+
+
+if __name__ == "__main__":
+    if "--" not in sys.argv:
+        sys.exit("usage: cuda_coverage.py CPU.data... -- PLAYED.data...")
+    split = sys.argv.index("--")
+    main(sys.argv[1:split], sys.argv[split + 1 :])
