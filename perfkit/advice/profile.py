@@ -146,6 +146,11 @@ class Profile(Shown):
 
         return pd.DataFrame(tables[what]())
 
+    @property
+    def _not_saved_as(self) -> tuple[str, ...]:
+        """Endings of other results that this one lacks: ``.json`` means the trace here."""
+        return () if self.raw else (".json",)
+
     def save(self, path: str | Path, *, scrub: bool = True) -> Path:
         """Write the profile; the ending chooses the format.
 
@@ -168,7 +173,8 @@ class Profile(Shown):
             return super().save(target, scrub=scrub)
         if not self.raw:
             raise UsageError(
-                f"cannot write {target}: this profile was not recorded here; copy its file"
+                f"cannot write {target}: this profile is of a trace that was not recorded here, so "
+                "copy the trace's own file; .to_json() has the findings"
             )
         self._save_trace(target, scrub=scrub)
         return target

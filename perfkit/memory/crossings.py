@@ -10,7 +10,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from perfkit.base.display import Shown
@@ -29,7 +29,7 @@ _Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Crossing:
+class Crossing(Shown):
     """What one line of code sends in one direction.
 
     Attributes:
@@ -50,10 +50,6 @@ class Crossing:
     line: int
     where: str
     text: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,14 @@ from perfkit.show.document import Bar, Document
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["as_figure", "figure_words"]
+__all__ = ["as_figure", "figure_words", "has_figure"]
 
 _WIDTH, _BAR_HEIGHT, _PICTURE_HEIGHT = 8.0, 1.1, 2.6  # inches
+
+
+def has_figure(document: Document) -> bool:
+    """Whether there is something to draw."""
+    return document.draw is not None or any(_drawn(document))
 
 
 def as_figure(document: Document) -> Figure:
@@ -31,7 +36,7 @@ def as_figure(document: Document) -> Figure:
     bars, pictures = _drawn(document)
     if not bars and not pictures:
         raise UsageError(
-            f"there is no picture of this {document.name}: save it as .txt, .html, .md or .json"
+            f"there is no picture of this result ({document.name}): save it as .txt, .html or .md"
         )
     from matplotlib.figure import Figure as MatplotlibFigure
 

@@ -24,9 +24,10 @@ from perfkit.base.scrub import scrub as _scrub
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["ENDINGS", "page", "save", "write_page"]
+__all__ = ["ENDINGS", "endings", "page", "save", "write_page"]
 
 ENDINGS = (".txt", ".md", ".html", ".json", ".png", ".svg")
+_PICTURES = (".png", ".svg")
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
@@ -81,6 +82,17 @@ def write_page(
     return target
 
 
+def endings(result: Any) -> tuple[str, ...]:
+    """Those of :data:`ENDINGS` that this result can be saved with."""
+    from perfkit.show._as_figure import has_figure
+
+    said = show.document(result)
+    refused = set(getattr(result, "_not_saved_as", ()))
+    if said is None or not has_figure(said):
+        refused |= {*_PICTURES, *((".md",) if said is None else ())}
+    return tuple(ending for ending in ENDINGS if ending not in refused)
+
+
 def save(result: Any, path: str | os.PathLike[str], *, title: str = "", scrub: bool = True) -> Path:
     """Write a result to a file in the form that its ending names; returns the path.
 
@@ -89,22 +101,24 @@ def save(result: Any, path: str | os.PathLike[str], *, title: str = "", scrub: b
 
     Args:
         result: what to write.
-        path: ends in one of :data:`ENDINGS`.
+        path: ends in one of :func:`endings`.
         title: of an HTML page, see :func:`page`.
         scrub: take out secrets and names of users and hosts.
 
     Raises:
         UsageError: another ending, no picture of this result, or a file that cannot be written.
     """
-    listed = f"{', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}"
+    possible = endings(result)
+    listed = f"{', '.join(possible[:-1])} or {possible[-1]}"
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"{path!r:.60} is not a file name: end it with {listed}")
     target = Path(path)
     ending = {".htm": ".html", ".markdown": ".md"}.get(target.suffix.lower(), target.suffix.lower())
-    if ending not in ENDINGS:
-        raise UsageError(f"cannot save as {target.name!r}: take one of {listed}")
+    if ending not in possible:
+        why = "there is no picture of this result; " if ending in _PICTURES else ""
+        raise UsageError(f"cannot save as {target.name!r}: {why}take one of {listed}")
     write: Callable[[Path], Any]
-    if ending in (".png", ".svg"):
+    if ending in _PICTURES:
         shown = _scrub(result) if scrub else result
         drawn, said = show.figure(shown), show.alt_text(shown)
         write = lambda part: _write_picture(drawn, said, part, ending)  # noqa: E731

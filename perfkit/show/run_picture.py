@@ -23,7 +23,7 @@ _STEP, _WAIT, _MEMORY = "#0072B2", "#D55E00", "#666666"  # Okabe and Ito's palet
 def alternative(run: RunSummary) -> str:
     """The picture in words."""
     if run.step is None or run.wait_share is None:
-        return f"{run.name}: no step to draw"
+        return f"{run.name}: no step to draw."
     words = (
         f"Step time and data wait of {run.name} over {run.n_steps} steps: median step "
         f"{fmt_ms(run.step.median)}, from {fmt_ms(run.step.minimum)} to "
@@ -34,7 +34,7 @@ def alternative(run: RunSummary) -> str:
             f"; {run.memory.kind} memory from {fmt_bytes(run.memory.first_bytes)} "
             f"to {fmt_bytes(run.memory.last_bytes)}"
         )
-    return words
+    return f"{words}."
 
 
 def png(run: RunSummary) -> bytes:

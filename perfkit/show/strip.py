@@ -146,11 +146,19 @@ class Strip:
 
 @dataclass(frozen=True)
 class StepStrip:
-    """The strip as a picture of a document (:class:`perfkit.show.document.Picture`)."""
+    """The strip as a picture of a document (:class:`perfkit.show.document.Picture`).
+
+    Attributes:
+        strip: the step.
+        title: what the picture shows.
+        folds: whether it is behind the first screen.
+        alone: no bars beside it say how long each class took, and the sentence names the step.
+    """
 
     strip: Strip
     title: str = "A step over time"
     folds: bool = True
+    alone: bool = False
 
     @property
     def words(self) -> str:
@@ -158,12 +166,13 @@ class StepStrip:
         return f"{self.strip.title}. {self.strip.words}"
 
     def as_text(self) -> str:
-        """As letters; the report's bars have told the times by class."""
-        return text(self.strip, inline=True)
+        """As letters; where the report's bars tell the times by class, without those."""
+        drawn = text(self.strip, inline=not self.alone)
+        return drawn.partition("\n")[2] if self.alone else drawn
 
     def as_html(self) -> str:
         """As boxes in the report's colours."""
-        return figure(self.strip)
+        return figure(self.strip, alone=self.alone, caption=not self.alone)
 
     def draw(self, axes: Axes) -> None:
         """As boxes over the time of the step."""
@@ -269,13 +278,16 @@ _PATTERNS = {
 _CSS_PATTERNS = {"": "solid", "stripes": "stripes", "dots": "dots", "cross": "hatch"}
 
 
-def figure(strip: Strip | None, *, alone: bool = False) -> str:
+def figure(strip: Strip | None, *, alone: bool = False, caption: bool = True) -> str:
     """The strip as HTML for a report; empty without a strip.
 
-    A report's own bars say what the colours mean; only what they do not say is said here, unless
-    the strip stands ``alone``. Where
-    a notebook is not trusted, styles and SVG are taken out: what is left is the caption and the
-    causes of idling, in words.
+    Where a notebook is not trusted, styles and SVG are taken out: what is left is the caption and
+    the causes of idling, in words.
+
+    Args:
+        strip: the step.
+        alone: also say what colours mean that a report's own bars explain.
+        caption: say which step it is.
     """
     if strip is None:
         return ""
@@ -300,7 +312,9 @@ def figure(strip: Strip | None, *, alone: bool = False) -> str:
                 ],
             }
         )
-    return render("_strip.html", title=strip.title, words=strip.words, lanes=lanes)
+    return render(
+        "_strip.html", title=strip.title if caption else "", words=strip.words, lanes=lanes
+    )
 
 
 def _described(name: str, ns: int, wall_ns: int) -> dict[str, Any]:

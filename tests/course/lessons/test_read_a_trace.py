@@ -178,7 +178,7 @@ def test_a_strip_says_that_it_is_simulated() -> None:
     assert "(simulated)" in html
     assert all(name in html for name in ("forward", "idle: a sync", "compute"))  # its legend
     nothing = read_a_trace.StepStrip(None)
-    assert repr(nothing) == "no step was found in this trace"
+    assert repr(nothing) == "No step was found in this trace."
     assert "No step was found" in nothing._repr_html_()
 
 

@@ -7,7 +7,7 @@ import gc
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from perfkit.base.budget import scaled
+from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import stamp
 from perfkit.base.words import fmt_count, fmt_interval, fmt_ms, fmt_ratio, fmt_us
 from perfkit.measure.clock import clock_in_use
 from perfkit.measure.compare import Interval, ratio_interval
 from perfkit.measure.summary import Summary, summarize
-from perfkit.show._text import table, wrap
+from perfkit.show.document import Document, Table, document_for
 from perfkit.trace.record.quiet import quiet_profiler
 
 __all__ = ["LabelCost", "OptionCost", "ProfilerCost", "label_cost", "profiler_cost"]
@@ -55,49 +56,8 @@ class OptionCost:
     events: int
 
 
-_HTML = """{% extends "_base.html" %}
-{% import "_parts.html" as parts %}
-{% block name %}{{ name }}{% endblock %}
-{% block body %}
-<div class="pk-wide" tabindex="0" role="region" aria-label="{{ name }}, figures">
-<table>
-<thead><tr>{% for cell in header %}
-<th scope="col"{% if loop.first %} class="pk-left"{% endif %}>{{ cell }}</th>
-{% endfor %}</tr></thead>
-<tbody>
-{% for row in rows %}<tr>{% for cell in row %}
-<td{% if loop.first %} class="pk-left"{% endif %}>{{ cell }}</td>
-{% endfor %}</tr>{% endfor %}
-</tbody>
-</table>
-</div>
-{{ parts.foot([foot]) }}
-{% endblock %}"""
-
-
-@dataclass(frozen=True)
-class _Table:
-    """The table for both costs: first column left-aligned, figures right-aligned."""
-
-    name: str
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    foot: str
-
-    def text(self) -> str:
-        align = "<" + ">" * (len(self.header) - 1)
-        return f"{table(self.header, self.rows, align=align)}\n{wrap(self.foot, indent='  ')}"
-
-    def html(self) -> str:
-        from perfkit.show._html import render_string
-
-        return render_string(
-            _HTML, name=self.name, header=self.header, rows=self.rows, foot=self.foot
-        )
-
-
 @dataclass(frozen=True, repr=False)
-class ProfilerCost:
+class ProfilerCost(Shown, shown_by=__name__):
     """The profiler's cost, option by option, as a table.
 
     Attributes:
@@ -119,7 +79,7 @@ class ProfilerCost:
         names = ", ".join(option.name for option in self.options)
         raise UsageError(f"no option {name!r} was measured; there are: {names}")
 
-    def _table(self) -> _Table:
+    def _document(self) -> Document:
         rows = [
             (
                 one.name,
@@ -130,25 +90,37 @@ class ProfilerCost:
             )
             for one in self.options
         ]
-        header = ("recorded", "step", "times as long (95 %)", "stop, per step", "events per step")
-        foot = (
-            f"medians of {2 * self.n_blocks} stretches of {self.steps} steps for each row, all in "
-            f"turn; {self.source}"
+        plain = self.options[0]
+        ratios = {one: one.ratio for one in self.options if one.ratio is not None}
+        costliest, ratio = max(ratios.items(), key=lambda item: item[1].ratio)
+        return Document(
+            name="what the profiler costs",
+            sentence=(
+                f"The costliest choice, {costliest.name}, makes a step "
+                f"{_with_interval(ratio)} as long: "
+                f"{fmt_ms(costliest.step.median)} instead of {fmt_ms(plain.step.median)}."
+            ),
+            tables=(
+                Table(
+                    ("recorded", "step", "times as long (95 %)", "stop, per step", "events"),
+                    tuple(rows),
+                    title="What the profiler costs",
+                    note="events per step",
+                    open=True,
+                ),
+            ),
+            foot=(
+                f"Medians of {2 * self.n_blocks} stretches of {self.steps} steps for each row, all "
+                "in turn.",
+                self.source,
+            ),
         )
-        return _Table("What the profiler costs", header, rows, foot)
 
-    def __repr__(self) -> str:
-        return self._table().text()
-
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(repr(self))
-
-    def _repr_html_(self) -> str:
-        return self._table().html()
+    __repr__ = Shown.__str__
 
 
 @dataclass(frozen=True, repr=False)
-class LabelCost:
+class LabelCost(Shown, shown_by=__name__):
     """The cost of one ``record_function`` block.
 
     Attributes:
@@ -163,7 +135,7 @@ class LabelCost:
     empty: Summary
     source: str
 
-    def _table(self) -> _Table:
+    def _document(self) -> Document:
         rows = [
             (name, *(fmt_us(value / 1e3) for value in (one.median, one.low, one.high)))
             for name, one in (
@@ -172,17 +144,30 @@ class LabelCost:
                 ("a block that does nothing", self.empty),
             )
         ]
-        header = ("one block", "median", "95 % from", "to")
-        return _Table("What a label costs", header, rows, self.source)
+        return Document(
+            name="what a label costs",
+            sentence=(
+                f"A label takes {fmt_us(self.on.median / 1e3)} while a profiler runs and "
+                f"{fmt_us(self.off.median / 1e3)} while none does (medians)."
+            ),
+            tables=(
+                Table(
+                    ("one block", "median", "95 % from", "to"),
+                    tuple(rows),
+                    title="What a label costs",
+                    open=True,
+                ),
+            ),
+            foot=(self.source,),
+        )
 
-    def __repr__(self) -> str:
-        return self._table().text()
+    __repr__ = Shown.__str__
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(repr(self))
 
-    def _repr_html_(self) -> str:
-        return self._table().html()
+@document_for(ProfilerCost)
+@document_for(LabelCost)
+def _document(cost: ProfilerCost | LabelCost) -> Document:
+    return cost._document()
 
 
 def profiler_cost(

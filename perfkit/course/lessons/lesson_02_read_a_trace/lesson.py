@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.display import Shown
 from perfkit.base.words import fmt_ratio, fmt_share
 from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
@@ -22,6 +23,7 @@ from perfkit.course.kit.simulated_gpu import (
 )
 from perfkit.measure.clock import clock_in_use
 from perfkit.show import strip
+from perfkit.show.document import Document, document_for
 from perfkit.trace.ask.breakdown import breakdown
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.steps import find_steps
@@ -60,39 +62,21 @@ BUSY = SimulatedTraining(batch=65_536, width=32, elementwise=8, item_at_end=True
 # ---- to look at --------------------------------------------------------------------------
 
 
-_STRIP = """{% extends "_base.html" %}
-{% block name %}{{ title }}{% endblock %}
-{% block body %}
-{% if picture %}
-<div class="pk-strip">{{ picture }}</div>
-{% else %}
-<p>No step was found in this trace.</p>
-{% endif %}
-{% endblock %}"""
-
-
-@dataclass(frozen=True, repr=False)
-class StepStrip:
+@dataclass(frozen=True)
+class StepStrip(Shown, shown_by=__name__):
     """One typical step: a picture if possible, else text."""
 
     strip: strip.Strip | None
 
-    def __repr__(self) -> str:
-        return strip.text(self.strip) or "no step was found in this trace"
+    __repr__ = Shown.__str__
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text(repr(self))
 
-    def _repr_html_(self) -> str:
-        from markupsafe import Markup
-
-        from perfkit.show._html import render_string
-
-        title = "no step" if self.strip is None else self.strip.title
-        # our own picture, in which all names are already escaped; a report sets its colours
-        return render_string(
-            _STRIP, title=title, picture=Markup(strip.figure(self.strip, alone=True))
-        )
+@document_for(StepStrip)
+def _step_strip(shown: StepStrip) -> Document:
+    if shown.strip is None:
+        return Document("step", "No step was found in this trace.")
+    picture = strip.StepStrip(shown.strip, folds=False, alone=True)
+    return Document("step", shown.strip.title, pictures=(picture,))
 
 
 def step_strip(trace: Trace) -> StepStrip:
