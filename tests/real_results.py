@@ -253,25 +253,64 @@ def _profile() -> Any:
     return explain(_trace())
 
 
-def _asked(question: str) -> Callable[[], Any]:
-    return lambda: getattr(importlib.import_module("perfkit.trace"), question)(_trace())
+@functools.cache
+def _recorded() -> Any:
+    """A real one: on the CPU, with shapes, memory and stacks."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from perfkit.trace import load
+
+    step = _step()
+    step()
+    with profile(
+        activities=[ProfilerActivity.CPU], record_shapes=True, profile_memory=True, with_stack=True
+    ) as recording:
+        step()
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "trace.json")
+        recording.export_chrome_trace(path)
+        return load(path)
 
 
-for _name, _question in {
-    "Breakdown": "breakdown",
-    "Communication": "communication",
-    "Copies": "copies",
-    "CriticalPath": "critical_path",
-    "Flops": "flops",
-    "Idle": "idle",
-    "Kernels": "kernels",
-    "LaunchQueue": "launch_queue",
-    "MemoryCurve": "memory_curve",
-    "Modules": "modules",
-    "Sequences": "sequences",
-    "SourceLines": "source_lines",
+def _small_kernels() -> Any:
+    from perfkit.trace import load
+
+    sim = Simulated()
+    for i in range(2):
+        sim.step(i, i * 1_000, 1_000)
+        for k in range(9):
+            name = ("elementwise_kernel<add>", "elementwise_kernel<mul>", "nvjet_gemm")[k % 3]
+            sim.device(name, i * 1_000 + 10 + k * 12, 10, len(sim.events) + 1)
+    return load(sim.json())
+
+
+def _of_one_rank() -> Any:
+    from perfkit.trace import load
+
+    folder, paths = _files()
+    with folder:
+        return load(paths[0])
+
+
+def _asked(question: str, of: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: getattr(importlib.import_module("perfkit.trace"), question)(of())
+
+
+for _name, (_question, _of) in {
+    "Breakdown": ("breakdown", _trace),
+    "Communication": ("communication", _of_one_rank),
+    "Copies": ("copies", _trace),
+    "CriticalPath": ("critical_path", _trace),
+    "Flops": ("flops", _recorded),
+    "Idle": ("idle", _trace),
+    "Kernels": ("kernels", _trace),
+    "LaunchQueue": ("launch_queue", _trace),
+    "MemoryCurve": ("memory_curve", _recorded),
+    "Modules": ("modules", _recorded),
+    "Sequences": ("sequences", _small_kernels),
+    "SourceLines": ("source_lines", _recorded),
 }.items():
-    _MAKERS[_name] = functools.cache(_asked(_question))
+    _MAKERS[_name] = functools.cache(_asked(_question, _of))
 
 
 def _files(n: int = 3) -> tuple[tempfile.TemporaryDirectory[str], list[str]]:

@@ -101,19 +101,19 @@ def alt_text(obj: Any) -> str:
 def mime_bundle(obj: Any, *, verbose: bool = False) -> dict[str, Any]:
     """What a notebook stores of a result: text, HTML and, for results that a tour reads, numbers.
 
-    The HTML has a control that copies the result as Markdown, where scripts run.
+    The HTML of a report has the same as Markdown, to be copied: a button where scripts run, and a
+    fold with the text where they do not.
 
     Args:
         obj: a result.
         verbose: with all tables in the text; HTML has them folded.
     """
-    from perfkit.show._as_html import as_html
     from perfkit.show._copy import with_copy
 
     said = _needed(obj)
     bundle: dict[str, Any] = {
         "text/plain": as_text(said, brief=not verbose),
-        "text/html": with_copy(as_html(said), said),
+        "text/html": with_copy(said),
     }
     if said.kind:
         bundle[RESULT_MIME] = {**obj.to_dict(), "type": said.kind}

@@ -11,9 +11,14 @@ from perfkit.show.document import Bar, Document, Picture
 __all__ = ["as_html"]
 
 
-def as_html(document: Document) -> str:
-    """The document as one region with a name and a style sheet of its own."""
-    return render("document.html", document=document, bar=_bar, picture=_picture)
+def as_html(document: Document, markdown: str = "") -> str:
+    """The document as one region with a name and a style sheet of its own.
+
+    Args:
+        document: what to show.
+        markdown: the same as Markdown, folded at the end; nothing where empty.
+    """
+    return render("document.html", document=document, markdown=markdown, bar=_bar, picture=_picture)
 
 
 # both are made by templates that escape what they are given: their result is markup
