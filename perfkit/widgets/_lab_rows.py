@@ -1,4 +1,4 @@
-"""The Lab's runs as text: the same figures for the browser, plain text and Markdown.
+"""The Lab's runs in words: the same figures for the browser and for its document.
 
 Settings, speeds and picture all refer to the pinned run. Two runs one after the other are not a
 comparison, so their ratio is unconfirmed until an interleaved A/B of the two.
@@ -25,7 +25,7 @@ from perfkit.base.words import (
     plural,
 )
 from perfkit.experiment.process.result import SPEED, Ratio, RunResult, ratio
-from perfkit.show._text import table
+from perfkit.show.document import Document, Table
 
 if TYPE_CHECKING:
     from perfkit.experiment.compare.ab import ABResult
@@ -260,34 +260,49 @@ def _medians(run: RunResult) -> dict[str, float | None]:
 
 # --- as text --------------------------------------------------------------------------------------
 
-_HEADER = (
-    "run",
-    "settings",
-    "state",
-    "median step",
-    "interval",
-    "data wait",
-    "samples/s",
-    "peak",
-    "speed",
-)
+_FIGURES = ("run", "state", "median step", "interval", "data wait", "samples/s", "peak")
 
 
-def _plain_rows(board: Board) -> list[list[str]]:
-    return [
-        [
-            f"{run.run_id}{' (pinned)' if board.base is run and len(board.runs) > 1 else ''}",
-            board.settings(run),
-            run.state,
-            fmt_ms(run.step.median) if run.step else ABSENT,
-            fmt_ms_interval(run.step.low, run.step.high) if run.step else ABSENT,
-            fmt_share(run.wait_share),
-            fmt_number(run.samples_per_s),
-            fmt_bytes(run.peak_bytes),
-            _plain_speed(board, run),
-        ]
-        for run in board.runs
-    ]
+def report(title: str, board: Board) -> Document:
+    """The runs as a document: what stays of a Lab without its widget."""
+    if not board.runs:
+        return Document("Lab", f"{title}: no run yet.")
+    last = board.runs[-1]
+    compared = verdict(board, last)
+    ended = f"{title}: {plural(len(board.runs), 'run')}"
+    return Document(
+        name="Lab",
+        sentence=f"{ended}; run {last.run_id}: {compared}." if compared else f"{ended}.",
+        # settings stand below the figures: beside them they would be cut off
+        tables=(
+            Table(_FIGURES, tuple(_figures(board, run) for run in board.runs), open=True),
+            Table(
+                ("run", "speed", "settings"),
+                tuple(
+                    (str(run.run_id), _plain_speed(board, run), board.settings(run))
+                    for run in board.runs
+                ),
+                title="Settings",
+                align="<<<",
+                open=True,
+                wrap=True,
+            ),
+        ),
+        foot=tuple(_footnotes(board)),
+    )
+
+
+def _figures(board: Board, run: RunResult) -> tuple[str, ...]:
+    pinned = board.base is run and len(board.runs) > 1
+    return (
+        f"{run.run_id}{' (pinned)' if pinned else ''}",
+        run.state,
+        fmt_ms(run.step.median) if run.step else ABSENT,
+        fmt_ms_interval(run.step.low, run.step.high) if run.step else ABSENT,
+        fmt_share(run.wait_share),
+        fmt_number(run.samples_per_s),
+        fmt_bytes(run.peak_bytes),
+    )
 
 
 def _plain_speed(board: Board, run: RunResult) -> str:
@@ -332,36 +347,3 @@ def _footnotes(board: Board) -> list[str]:
     ]
     notes.append(base.provenance.sentence())
     return notes
-
-
-def plain_table(board: Board) -> str:
-    """The runs as aligned text."""
-    if not board.runs:
-        return "no run yet"
-    # settings go below the figures, because beside them they would be cut off
-    rows = _plain_rows(board)
-    header = (_HEADER[0], *_HEADER[2:])
-    body = table(
-        header, [(row[0], *row[2:]) for row in rows], align="><>>>>>>", width=140, indent=""
-    )
-    settings = [f"run {row[0]}: {row[1]}" for row in rows]
-    return "\n".join([body, *settings, *_footnotes(board)])
-
-
-def markdown_table(title: str, board: Board) -> str:
-    """The runs as a Markdown document."""
-    lines = [f"# {_escaped(title)}", ""]
-    if not board.runs:
-        return "\n".join([*lines, "No run yet.", ""])
-    lines.append("| " + " | ".join(_HEADER) + " |")
-    lines.append("|" + "|".join(" ---: " if i != 1 else " --- " for i in range(len(_HEADER))) + "|")
-    lines += ["| " + " | ".join(map(_escaped, row)) + " |" for row in _plain_rows(board)]
-    lines.append("")
-    lines += [f"- {_escaped(note)}" for note in _footnotes(board)]
-    return "\n".join([*lines, ""])
-
-
-def _escaped(text: str) -> str:
-    for mark in ("\\", "|", "<", "*", "`"):
-        text = text.replace(mark, "\\" + mark)
-    return " ".join(text.split())

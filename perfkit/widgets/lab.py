@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -22,10 +21,12 @@ import numpy as np
 import traitlets
 from markupsafe import escape
 
+from perfkit import show
 from perfkit.base.budget import scaled
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.files import write_atomically
 from perfkit.base.machine import facts
+from perfkit.base.scrub import scrub
 from perfkit.base.words import fmt_ms
 from perfkit.experiment.process.events import (
     FINAL_STATES,
@@ -38,6 +39,8 @@ from perfkit.experiment.process.events import (
 from perfkit.experiment.process.result import SPEED, RunResult
 from perfkit.experiment.process.session import Session, positive
 from perfkit.experiment.settings import Setting, clash
+from perfkit.show._as_markdown import escaped
+from perfkit.show._drawn import drawn_image
 from perfkit.widgets import _lab_rows as rows_
 from perfkit.widgets._cell import Execution, execution
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
@@ -324,7 +327,7 @@ class Lab(anywidget.AnyWidget):
         makers: dict[str, Callable[[], bytes]] = {
             ".png": self._png,
             ".json": lambda: self._json().encode(),
-            ".md": lambda: rows_.markdown_table(self._named, self._board()).encode(),
+            ".md": lambda: self._markdown().encode(),
         }
         make = makers.get(target.suffix.lower())
         if make is None:
@@ -361,7 +364,7 @@ class Lab(anywidget.AnyWidget):
         return f"Lab({self.title!r}, settings={names})"
 
     def __str__(self) -> str:
-        return f"{self!r}\n{rows_.plain_table(self._board())}"
+        return f"{self!r}\n{show.text(rows_.report(self._named, self._board()))}"
 
     # --- runs --------------------------------------------------------------------------------
 
@@ -528,12 +531,12 @@ class Lab(anywidget.AnyWidget):
         self._begin({})
 
     def _send_file(self, kind: str) -> None:
-        text = self._json() if kind == "json" else rows_.markdown_table(self._named, self._board())
+        """A file to download; ``copy`` is Markdown for the clipboard, a file where that fails."""
+        text = self._json() if kind == "json" else self._markdown()
         mime = "application/json" if kind == "json" else "text/markdown"
-        self.send(
-            {"type": "file", "name": f"{self.file_stem}.{kind}", "mime": mime},
-            buffers=[text.encode()],
-        )
+        name = f"{self.file_stem}.{'md' if kind == 'copy' else kind}"
+        copied = {"copy": True} if kind == "copy" else {}
+        self.send({"type": "file", "name": name, "mime": mime} | copied, buffers=[text.encode()])
 
     # --- from the run: called in the session's thread -------------------------------------------
 
@@ -665,6 +668,10 @@ class Lab(anywidget.AnyWidget):
             self.title, [Curve(f"run {one.run_id}{of}", one.history.rows()) for one, of in kept]
         )
 
+    def _markdown(self) -> str:
+        said = rows_.report(self._named, self._board())
+        return f"# {escaped(scrub(self._named))}\n\n{show.markdown(said)}"
+
     def _json(self) -> str:
         board = self._board()
 
@@ -693,30 +700,22 @@ class Lab(anywidget.AnyWidget):
     ) -> dict[str, Any]:
         """Table and picture; the live widget hides the HTML of its own Lab."""
         board = self._board() if board is None else board
-        table = rows_.plain_table(board)
+        said = rows_.report(self._named, board)
         # a closed Lab has no widget that would hide this
         name = "" if self._closed else f"pk-static-{self.lab_id}"
         marker = f'class="{name}"' if name else ""
         if not board.runs:
-            hint = escape(
-                f"{self._named}: no run yet. A Lab needs a running kernel and a front end."
-            )
+            hint = escape(f"{said.sentence} A Lab needs a running kernel and a front end.")
             return {
                 "text/plain": repr(self),
                 "text/html": f"{_without_model(name)}<p {marker}>{hint}</p>",
             }
-        image = ""
-        if picture is not None:
-            alt = f"{self._named}: step time, data wait and memory of the last run and the pinned"
-            image = (
-                f'<img alt="{escape(alt)} one; figures below" '
-                f'src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
-            )
+        alt = f"{self._named}: step time, data wait and memory of the last run and the pinned one"
+        image = "" if picture is None else drawn_image(picture, f"{alt}; figures above")
+        report = show.mime_bundle(said)["text/html"]
         return {
-            "text/plain": f"{self!r}\n{table}",
-            "text/html": (
-                f"{_without_model(name)}<div {marker}>{image}<pre>{escape(table)}</pre></div>"
-            ),
+            "text/plain": f"{self!r}\n{show.text(said)}",
+            "text/html": f"{_without_model(name)}<div {marker}>{report}{image}</div>",
         }
 
     def _picture_later(self, board: rows_.Board) -> None:

@@ -33,10 +33,6 @@ _MAX_STEPS = 1000
 _PIXELS = (50, 6000)
 _MAX_ROWS = 400  # of a viewport; a screen shows some dozens
 
-_STATIC = """{% extends "_base.html" %}
-{% block name %}{{ title }}{% endblock %}
-{% block body %}{{ figure }}{% endblock %}"""
-
 
 class Timeline(anywidget.AnyWidget):
     """A widget that shows every event of a trace: pan, zoom, search, click for details.
@@ -136,20 +132,28 @@ class Timeline(anywidget.AnyWidget):
         display(static, raw=True)
 
     def _static_bundle(self) -> dict[str, str]:
-        from markupsafe import Markup
-
+        from perfkit import show
         from perfkit.show import strip
-        from perfkit.show._html import render_string
+        from perfkit.show.document import Document
 
         shown = self._static()
-        picture = strip.svg(shown)
-        bundle_ = {"text/plain": f"{self!r}\n{strip.text(shown)}".rstrip()}
+        whole = f"{self.title}: {self.summary}"
+        said = (
+            Document("timeline", f"{whole}; no step was found.")
+            if shown is None
+            else Document(
+                "timeline",
+                f"{whole}; shown is {shown.title}.",
+                pictures=(strip.StepStrip(shown, folds=False, alone=True),),
+            )
+        )
         marker = f'class="pk-static-{self.timeline_id}"'
-        figure = Markup(strip.figure(shown, alone=True) or "<p>No step was found.</p>")
-        page = render_string(_STATIC, figure=figure, title=self.title)
-        bundle_["text/html"] = f"<div {marker}>{page}</div>"
-        if picture:
-            bundle_["image/svg+xml"] = picture
+        bundle_ = {
+            "text/plain": f"{self!r}\n{show.text(said)}",
+            "text/html": f"<div {marker}>{show.mime_bundle(said)['text/html']}</div>",
+        }
+        if shown is not None:
+            bundle_["image/svg+xml"] = strip.svg(shown)
         return bundle_
 
     def show(self, start_ms: float, end_ms: float) -> None:

@@ -326,7 +326,8 @@ def test_export_writes_picture_numbers_and_table(make: Callable[..., Lab], tmp_p
     numbers = json.loads(lab.export(tmp_path / "a.json").read_text())
     assert [run["values"]["num_workers"] for run in numbers["runs"]] == [0, 2]
     table = lab.export(tmp_path / "a.md").read_text()
-    assert "| 2 | num_workers 0 → 2 | done |" in table
+    assert "| 2 | done |" in table
+    assert "num\\_workers 0 → 2 |" in table
     with pytest.raises(UsageError, match=r"a\.docx.*\.png, \.json or \.md"):
         lab.export(tmp_path / "a.docx")
 
@@ -334,7 +335,7 @@ def test_export_writes_picture_numbers_and_table(make: Callable[..., Lab], tmp_p
 def test_export_before_the_first_run(make: Callable[..., Lab], tmp_path: Path) -> None:
     lab = make()
     assert lab.export(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert "No run yet" in lab.export(tmp_path / "a.md").read_text()
+    assert "no run yet" in lab.export(tmp_path / "a.md").read_text()
 
 
 def test_the_export_button_sends_a_file(
@@ -351,10 +352,37 @@ def test_the_export_button_sends_a_file(
     assert json.loads(buffers[0])["title"] == "my run/1"
 
 
+def test_the_copy_button_gets_markdown_that_is_scrubbed(
+    make: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make(title="see /home/somebody/runs")
+    lab.run()
+    sent = sent_by(lab, monkeypatch)
+    click(lab, type="export", format="copy")
+    until(lambda: len(sent) == 2)
+    content, buffers = sent[1]
+    assert (content["copy"], content["mime"]) == (True, "text/markdown")
+    said = buffers[0].decode()
+    assert said.startswith("# see /home/")
+    assert "| 1 | done |" in said
+    assert "somebody" not in said
+
+
+def test_what_stays_can_be_copied_and_turns_dark(
+    make: Callable[..., Lab],
+) -> None:
+    lab = make()
+    lab.run()
+    page = lab._static_bundle(picture=b"png")["text/html"]
+    assert page.count("Copy as Markdown</summary>") == 1
+    assert "<td>done</td>" in page
+    assert 'class="pk-drawn"' in page, "dark on a dark page"
+
+
 def test_repr_is_stable_and_str_is_the_table(make: Callable[..., Lab]) -> None:
     lab = make()
     words = "Lab('train', settings=['num_workers', 'cached', 'pin_memory'])"
-    assert (repr(lab), str(lab)) == (words, words + "\nno run yet")
+    assert (repr(lab), str(lab)) == (words, words + "\ntrain: no run yet.")
     lab.run()
     assert repr(lab) == words
     assert "num_workers 0, cached off" in str(lab)

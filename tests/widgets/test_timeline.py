@@ -227,7 +227,7 @@ def test_a_trace_without_any_step_is_shown_too() -> None:
     sim = Simulated()
     sim.host("aten::a", 10, 0)
     made = Timeline(sim.json())
-    assert made._static_bundle()["text/html"].count("<p>No step was found.</p>") == 1
+    assert made._static_bundle()["text/html"].count("no step was found.</h3>") == 1
     assert "image/svg+xml" not in made._static_bundle()
     made.close()
 

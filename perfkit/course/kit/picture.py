@@ -7,7 +7,6 @@ alternative text, and replaces the picture in plain text.
 
 from __future__ import annotations
 
-import base64
 import io
 import sys
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
 from perfkit.show import _text
-from perfkit.show._drawn import DRAWN_CLASS, DRAWN_STYLE
+from perfkit.show._drawn import drawn_image
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,15 +50,7 @@ class Picture:
         printer.text(repr(self))
 
     def _repr_html_(self) -> str:
-        from markupsafe import Markup
-
-        data = Markup(base64.b64encode(self.png).decode("ascii"))
-        kind = Markup(' class="{}"').format(DRAWN_CLASS) if self.light else ""
-        image = Markup(
-            '<img{} src="data:image/png;base64,{}" alt="{}" width="{}" '
-            'style="max-width:100%;height:auto;border-radius:4px">'
-        ).format(kind, data, self.alt, self.width)
-        return (DRAWN_STYLE if self.light else "") + str(image)
+        return drawn_image(self.png, self.alt, width=self.width, light=self.light)
 
 
 def picture(figure: Figure, alt: str) -> Picture:

@@ -23,6 +23,8 @@ const NO_KERNEL =
 const NO_ANSWER = "No answer from the kernel yet: it is busy, or it is gone.";
 const GHOSTS = CURVES.map((one) => ({ ...one, ghost: true, fill: false, width: 1.25, dash: [6, 4] }));
 
+const COPY = "Copy as Markdown";
+
 export default () => {
   let live = new Points(WIDTH);
   let ghost = new Points(WIDTH);
@@ -52,7 +54,13 @@ export default () => {
       if (model.get("status").started) model.send({ type: "reopened" });
       const message = (content, buffers) => {
         if (content.type === "file") {
-          download(content.name, new Blob([buffers[0]], { type: content.mime }));
+          const file = () => download(content.name, new Blob([buffers[0]], { type: content.mime }));
+          if (!content.copy) file();
+          else if (!navigator.clipboard?.writeText) file();
+          else
+            navigator.clipboard
+              .writeText(new TextDecoder().decode(buffers[0]))
+              .then(() => all("copied"), file);
           return;
         }
         if (content.type === "static") {
@@ -137,7 +145,7 @@ export default () => {
       });
       const exports = [
         h("button", { type: "button", class: "pk-button", onclick: savePng, "data-export": "png" }, "PNG"),
-        ...["json", "md"].map((format) =>
+        ...["json", "md", "copy"].map((format) =>
           h(
             "button",
             {
@@ -146,7 +154,7 @@ export default () => {
               onclick: () => send({ type: "export", format }),
               "data-export": format,
             },
-            { json: "JSON", md: "Markdown" }[format],
+            { json: "JSON", md: "Markdown", copy: COPY }[format],
           ),
         ),
       ];
@@ -250,6 +258,12 @@ export default () => {
           describe();
         }),
         heard: () => silent(false),
+        copied: () => {
+          const button = exports.at(-1);
+          button.textContent = "Copied";
+          speaker.say("Copied");
+          setTimeout(() => (button.textContent = COPY), 2000);
+        },
         disconnected: () =>
           root.closest(".jupyter-widgets")?.classList.contains("jupyter-widgets-disconnected") ?? false,
         kernelGone: guard(() => {
