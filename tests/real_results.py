@@ -14,6 +14,7 @@ from simulated_traces import Simulated, gpu_training
 
 import perfkit
 from perfkit.base.display import Shown
+from perfkit.trace.ask.question import Answer
 
 # Not modules of the package: a server's configuration, a program, files of another installation.
 _NOT_IMPORTED = ("__main__", "lab_config", "kit.front")
@@ -36,6 +37,7 @@ def result_types() -> list[type]:
             yield from below(one)
 
     ours = {cls for cls in below(Shown) if cls.__module__.startswith("perfkit.")}
+    ours.discard(Answer)  # the base of the answers that somebody adds
     return sorted(ours, key=lambda cls: f"{cls.__module__}.{cls.__qualname__}")
 
 
@@ -43,7 +45,7 @@ _MAKERS: dict[str, Callable[[], Any]] = {}
 
 
 def _makes(name: str) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    """Register what makes the result of that type."""
+    """Register what makes the result of that type; with its module where two have its name."""
 
     def register(make: Callable[[], Any]) -> Callable[[], Any]:
         _MAKERS[name] = functools.cache(make)
@@ -59,9 +61,10 @@ def result(cls: type) -> Any:
     Raises:
         LookupError: nobody has said here how one is made.
     """
-    if cls.__name__ not in _MAKERS:
+    make = _MAKERS.get(f"{cls.__module__}.{cls.__name__}") or _MAKERS.get(cls.__name__)
+    if make is None:
         raise LookupError(f"say in {__name__} how a {cls.__name__} is made by a small real run")
-    made = _MAKERS[cls.__name__]()
+    made = make()
     assert type(made) is cls, (type(made), cls)
     return made
 
@@ -353,6 +356,35 @@ def _trace_report() -> Any:
     folder, paths = _files()
     with folder:
         return trace_report(paths)
+
+
+@_makes("OpenTrace")
+def _open_trace() -> Any:
+    return perfkit.open_trace(_trace())
+
+
+@_makes("Questions")
+def _questions() -> Any:
+    return _open_trace().questions
+
+
+@_makes("Operators")
+def _operators() -> Any:
+    return _open_trace().ask("operators")
+
+
+@_makes("perfkit.trace.ask.syncs.Syncs")
+def _traced_syncs() -> Any:
+    return _open_trace().ask("syncs")
+
+
+@_makes("Profiling")
+def _profiling() -> Any:
+    with perfkit.profile(steps=2, warmup=1) as recording:
+        step = _step()
+        for _ in range(5):
+            step()
+    return recording
 
 
 @_makes("Diff")

@@ -57,7 +57,7 @@ class OptionCost:
 
 
 @dataclass(frozen=True, repr=False)
-class ProfilerCost(Shown, shown_by=__name__):
+class ProfilerCost(Shown):
     """The profiler's cost, option by option, as a table.
 
     Attributes:
@@ -120,7 +120,7 @@ class ProfilerCost(Shown, shown_by=__name__):
 
 
 @dataclass(frozen=True, repr=False)
-class LabelCost(Shown, shown_by=__name__):
+class LabelCost(Shown):
     """The cost of one ``record_function`` block.
 
     Attributes:

@@ -63,7 +63,7 @@ BUSY = SimulatedTraining(batch=65_536, width=32, elementwise=8, item_at_end=True
 
 
 @dataclass(frozen=True)
-class StepStrip(Shown, shown_by=__name__):
+class StepStrip(Shown):
     """One typical step: a picture if possible, else text."""
 
     strip: strip.Strip | None
