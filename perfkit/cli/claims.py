@@ -34,7 +34,8 @@ the record was made on a processor or GPU with the same name as this machine's.
     figure            value, unit, low, high (95 %, or null), kind (exact, measured, predicted or
                       simulated); null without a record
     records[]         device, device_type, gpus, here, lesson, when_utc, holds, headline (name),
-                      figures, sentence, provenance, warnings; those behind the status first
+                      figures, sentence, provenance, warnings, older_than_lesson (the notebook's
+                      code has changed since); those behind the status first
     not_recorded[]    keys of where that no record covers
   refused[]           records that were not read, and why (edited by hand, incomplete, another
   schema)
@@ -58,7 +59,7 @@ def add(commands: Any) -> None:
 
 
 def _claims(arguments: argparse.Namespace) -> int:
-    from perfkit.course.kit._recorded import recorded_folders, taught_claims
+    from perfkit.course.kit._recorded import lesson_hashes, recorded_folders, taught_claims
     from perfkit.course.ledger.ledger import ledger
     from perfkit.course.ledger.records import read_records
 
@@ -68,7 +69,7 @@ def _claims(arguments: argparse.Namespace) -> int:
         folders = [Path(arguments.records)]
         if not folders[0].is_dir():
             raise UsageError(f"no folder {arguments.records!r}: --records takes a folder")
-    found = ledger(read_records(folders), taught_claims())
+    found = ledger(read_records(folders), taught_claims(), lesson_hashes())
     if arguments.html is not None:
         from perfkit.show.files import write_page
 

@@ -5,23 +5,32 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base.errors import UsageError
+from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.printable import printable
 
 if TYPE_CHECKING:
+    from perfkit.course.ledger.criteria import Criterion
+    from perfkit.course.ledger.lesson_recorder import Lesson
     from perfkit.course.ledger.recorder import Done
     from perfkit.course.ledger.recording import Experiment
+    from perfkit.course.ledger.records import Device
 
 _EPILOG = """\
-Each experiment runs in its own process, with a time limit. One that needs a missing package or
-device is skipped, with the reason; the exit code is 1 if one failed. You need only torch and
-numpy, and no notebook.
+The lessons' notebooks run headless, each in a kernel of its own, and what their cells settle is
+recorded; the notebooks stay as they are. A claim for which this machine lacks something is
+skipped, with the reason; the exit code is 1 if one failed. This needs perfkit[lab]. Claims whose
+measurement is not in a notebook yet are measured by a program, which needs torch and numpy only.
 
 Claims about a GPU are recorded on the GPU if there is one, all others on the CPU. The folder is
 data/recorded in a clone, else your data folder. Keep the machine quiet: if it is busy, the record
-says so. `perfkit claims` shows what the records say.
+says so, and does not replace one of a quiet machine. `perfkit claims` shows what the records say.
+
+--export and --import measure nothing. To share what you recorded: perfkit record --export FILE,
+and attach FILE to a pull request.
 """
 
 
@@ -29,7 +38,7 @@ def add(commands: Any) -> None:
     """Add the command to the parser of ``perfkit``."""
     record = commands.add_parser(
         "record",
-        help="run the lessons' experiments on this machine and record what they find",
+        help="run the lessons on this machine and record what they settle",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -39,12 +48,34 @@ def add(commands: Any) -> None:
     )
     record.add_argument("--out", type=_folder, metavar="DIR", help="default: see below")
     record.add_argument(
-        "--budget", type=_seconds, default=12.0, metavar="S", help="seconds for each (default: 12)"
+        "--scale",
+        type=_positive,
+        default=2.0,
+        metavar="X",
+        help="times the measuring budgets of the lessons' cells (default: 2)",
+    )
+    record.add_argument(
+        "--budget",
+        type=_positive,
+        default=12.0,
+        metavar="S",
+        help="seconds for each claim that a program measures (default: 12)",
     )
     record.add_argument(
         "--device", choices=("cpu", "cuda"), help="default: the one the claim is about"
     )
-    record.add_argument("--seed", type=int, default=0, help="default: 0")
+    record.add_argument("--seed", type=int, default=0, help="of those programs (default: 0)")
+    move = record.add_mutually_exclusive_group()
+    move.add_argument(
+        "--export", type=_file, metavar="FILE", help="write this machine's records into one file"
+    )
+    move.add_argument(
+        "--import",
+        type=_file,
+        metavar="FILE",
+        dest="imported",
+        help="add the records of such a file",
+    )
     record.set_defaults(run=_record)
 
 
@@ -54,19 +85,46 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def _seconds(text: str) -> float:
+def _file(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give the name of a file")
+    return Path(text)
+
+
+def _positive(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return value
 
 
 def _record(arguments: argparse.Namespace) -> int:
-    from perfkit.course.experiments import discover
     from perfkit.course.kit._recorded import recorded_folder
+
+    claims = _checked_claims(arguments.claim)
+    lessons = arguments.lesson or None
+    folder = arguments.out or recorded_folder()
+    if arguments.export is not None:
+        return _export(arguments.export, folder, claims, lessons)
+    if arguments.imported is not None:
+        if claims or lessons:
+            raise UsageError("--import takes the whole file: leave out lessons and --claim")
+        return _import(arguments.imported, folder)
+    return _measure(arguments, folder, claims, lessons)
+
+
+def _measure(
+    arguments: argparse.Namespace,
+    folder: Path,
+    claims: list[str] | None,
+    lessons: list[str] | None,
+) -> int:
+    from perfkit.course.experiments import discover
+    from perfkit.course.ledger.criteria import criteria
+    from perfkit.course.ledger.lesson_recorder import record_lessons
     from perfkit.course.ledger.recorder import record
     from perfkit.course.ledger.recording import registered
 
@@ -79,16 +137,21 @@ def _record(arguments: argparse.Namespace) -> int:
         print(f"perfkit: {module} cannot be imported: {said}", file=sys.stderr)
 
     discover(problem=problem)
-    claims = _checked_claims(arguments.claim)
-    found = registered(claims=claims, lessons=arguments.lesson or None)
-    if not found:
-        known = sorted({one.number for one in registered()})
-        raise UsageError(
-            "no such experiment; lessons with experiments: " + (", ".join(known) or "none")
-        )
-    folder = arguments.out or recorded_folder()
-    done = record(
-        found,
+    settled = criteria(claims=claims, lessons=lessons)
+    programs = registered(claims=claims, lessons=lessons)
+    if not settled and not programs:
+        known = sorted({one.number for one in criteria()} | {one.number for one in registered()})
+        raise UsageError("no such claim; lessons with some: " + (", ".join(known) or "none"))
+    done = record_lessons(
+        _lessons(settled),
+        folder,
+        scale=arguments.scale,
+        device=arguments.device,
+        before=_say_lesson,
+        after=_say_settled,
+    )
+    done += record(
+        programs,
         folder,
         budget_s=arguments.budget,
         seed=arguments.seed,
@@ -97,13 +160,66 @@ def _record(arguments: argparse.Namespace) -> int:
         after=_say_after,
     )
     counts = {state: sum(d.state == state for d in done) for state in _STATES}
-    print(", ".join(f"{n} {state}" for state, n in counts.items() if n or state != "played"))
+    print(", ".join(f"{n} {state}" for state, n in counts.items() if n or state in _ALWAYS))
     for place in sorted({str(d.path.parent) for d in done if d.path is not None}):
         print(f"records: {place}")
     return int(bool(counts["failed"] or broken))
 
 
-_STATES = ("recorded", "skipped", "played", "failed")
+_STATES = ("recorded", "kept", "not decided", "skipped", "played", "failed")
+_ALWAYS = ("recorded", "skipped", "failed")
+
+
+def _lessons(settled: Sequence[Criterion]) -> list[Lesson]:
+    from perfkit.course.kit._recorded import lesson_notebook
+    from perfkit.course.ledger.lesson_recorder import Lesson
+
+    found = []
+    for number in dict.fromkeys(one.number for one in settled):
+        wanted = tuple(one for one in settled if one.number == number)
+        try:
+            found.append(Lesson(lesson_notebook(number), wanted))
+        except MissingError as error:
+            print(f"perfkit: {error}", file=sys.stderr)
+    return found
+
+
+def _export(path: Path, folder: Path, claims: list[str] | None, lessons: list[str] | None) -> int:
+    from perfkit.course.ledger.exchange import export_records
+    from perfkit.course.ledger.recording import lesson_number
+    from perfkit.course.ledger.records import read_records
+
+    numbers = None if lessons is None else {lesson_number(one) for one in lessons}
+    found = [
+        one
+        for one in read_records([folder]).records
+        if one.device.is_here
+        and (claims is None or one.claim in claims)
+        and (numbers is None or one.number in numbers)
+    ]
+    export_records(found, path)
+    devices = ", ".join(sorted({one.device.name for one in found}))
+    print(f"{_n_records(len(found))} of {devices}: {printable(str(path))}")
+    return 0
+
+
+def _import(path: Path, folder: Path) -> int:
+    from perfkit.course.ledger.exchange import import_records, read_export
+
+    results = import_records(read_export(path), folder)
+    for one in results:
+        if one.kept:
+            where = f"{one.record.claim:<4} lesson {one.record.number}, {one.record.device.name}"
+            print(printable(f"{where}: not taken: {one.kept}", 400))
+    taken = [one.path for one in results if one.path is not None]
+    print(f"{_n_records(len(taken))} of {len(results)} taken")
+    for place in sorted({str(one.parent) for one in taken}):
+        print(f"records: {printable(place)}")
+    return 0
+
+
+def _n_records(n: int) -> str:
+    return f"{n} record{'s' * (n != 1)}"
 
 
 def _checked_claims(asked: list[str] | None) -> list[str] | None:
@@ -124,6 +240,17 @@ def _checked_claims(asked: list[str] | None) -> list[str] | None:
 
 def _say_before(one: Experiment) -> None:
     print(f"{one.claim:<4} lesson {one.number}  {one.title}", flush=True)
+
+
+def _say_lesson(lesson: Lesson, wanted: Sequence[Criterion], device: Device) -> None:
+    ids = ", ".join(one.claim for one in wanted)
+    where = "the CPU" if device.type == "cpu" else device.name
+    print(f"{lesson.path.name} on {where}: {ids}", flush=True)
+
+
+def _say_settled(done: Done) -> None:
+    print(f"{done.experiment.claim:<4} lesson {done.experiment.number}  {done.experiment.title}")
+    _say_after(done)
 
 
 def _say_after(done: Done) -> None:

@@ -21,7 +21,7 @@ from perfkit.course.experiments._loader_workloads import (
     decoded_pictures,
     training_step,
 )
-from perfkit.course.experiments._threads import one_thread
+from perfkit.course.kit.threads import one_thread
 from perfkit.course.ledger.recording import Context, Figure, Outcome, experiment
 from perfkit.course.lessons.lesson_04_dataloader.lesson import (
     START,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.course.experiments._threads import one_thread
+from perfkit.course.kit.threads import one_thread
 from perfkit.course.ledger.recording import Context, Figure, Outcome, experiment
 from perfkit.measure.compare import Interval
 from perfkit.measure.summary import Summary, summarize

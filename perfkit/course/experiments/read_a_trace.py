@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from perfkit.base.words import fmt_deviation, fmt_share
-from perfkit.course.experiments._threads import one_thread
 from perfkit.course.kit.simulated_gpu import SimulatedGpu, simulate
 from perfkit.course.kit.simulated_traces import ENGINE
+from perfkit.course.kit.threads import one_thread
 from perfkit.course.ledger.recording import Context, Figure, Outcome, experiment
 from perfkit.course.lessons.lesson_02_read_a_trace.lesson import (
     BUSY,

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.course.experiments._threads import one_thread
 from perfkit.course.kit.images import ImageSet, make_images
+from perfkit.course.kit.threads import one_thread
 from perfkit.course.ledger.recording import Context, Figure, Outcome, experiment
 from perfkit.measure.compare import Comparison, compare
 from perfkit.measure.summary import summarize

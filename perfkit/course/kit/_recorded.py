@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfkit.base.errors import MissingError
+from perfkit.base.errors import MissingError, UsageError
 from perfkit.course.kit._places import clone_folder, data_folder, lessons, shipped_course
+from perfkit.course.ledger.notebook import code_hash, read_notebook
 
-__all__ = ["recorded_folder", "recorded_folders", "taught_claims"]
+__all__ = [
+    "lesson_hashes",
+    "lesson_notebook",
+    "recorded_folder",
+    "recorded_folders",
+    "taught_claims",
+]
 
 
 def recorded_folder() -> Path:
@@ -35,13 +43,9 @@ def taught_claims() -> Mapping[str, tuple[str, ...]] | None:
 
     An unreadable notebook teaches nothing. ``None`` if there are no notebooks.
     """
-    try:
-        paths = lessons()
-    except MissingError:
-        shipped = shipped_course()
-        if shipped is None:
-            return None
-        paths = sorted((shipped / "notebooks").glob("[0-9][0-9]-*.ipynb"))
+    paths = _notebooks()
+    if paths is None:
+        return None
     taught: dict[str, tuple[str, ...]] = {}
     for path in paths:
         try:
@@ -53,3 +57,34 @@ def taught_claims() -> Mapping[str, tuple[str, ...]] | None:
                 continue
             taught[claim] = (*taught.get(claim, ()), path.stem)
     return taught
+
+
+def lesson_hashes() -> Mapping[str, str]:
+    """File name of a lesson's notebook → hash of its code; unreadable ones are left out."""
+    found = {}
+    for path in _notebooks() or ():
+        with contextlib.suppress(UsageError):
+            found[path.name] = code_hash(read_notebook(path))
+    return found
+
+
+def _notebooks() -> list[Path] | None:
+    try:
+        return lessons()
+    except MissingError:
+        shipped = shipped_course()
+        if shipped is None:
+            return None
+        return sorted((shipped / "notebooks").glob("[0-9][0-9]-*.ipynb"))
+
+
+def lesson_notebook(number: str) -> Path:
+    """The notebook of a lesson by its two digits: the clone's, else the one shipped.
+
+    Raises:
+        MissingError: there is none.
+    """
+    for path in _notebooks() or ():
+        if path.name.startswith(f"{number}-"):
+            return path
+    raise MissingError(f"the notebook of lesson {number} is not here: `perfkit tutorial DIR`")

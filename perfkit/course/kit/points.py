@@ -7,7 +7,7 @@ from typing import Any
 
 from perfkit.base.errors import UsageError
 from perfkit.course.kit._message import Message
-from perfkit.course.kit._recorded import recorded_folders, taught_claims
+from perfkit.course.kit._recorded import lesson_hashes, recorded_folders, taught_claims
 from perfkit.course.ledger._figures import shown
 from perfkit.course.ledger.claims import claims as known_claims
 from perfkit.course.ledger.ledger import Row, ledger
@@ -44,7 +44,7 @@ class KeyPoints:
     def _messages(self) -> list[Message]:
         found = [Message("Key points", items=self.points)]
         if self.claims:
-            rows = ledger(read_records(recorded_folders()), taught_claims()).rows
+            rows = ledger(read_records(recorded_folders()), taught_claims(), lesson_hashes()).rows
             said = {row.claim.id: _said(row) for row in rows}
             found.append(
                 Message("The ledger says", items=tuple(said[claim] for claim in self.claims))
@@ -65,5 +65,7 @@ def _said(row: Row) -> str:
     figure = row.headline
     value = f", {shown(figure)}" if figure is not None else ""
     where = f", {row.records[0].source(figure)}" if figure is not None else ""
+    if row.records and row.records[0] in row.older:
+        where += ", older than the lesson"
     tested = f"; tested: {row.tested}" if row.tested else ""
     return f"{row.claim.id} ({row.claim.technique}): {row.status}{value}{where}{tested}"

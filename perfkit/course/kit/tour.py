@@ -19,7 +19,7 @@ from perfkit.base.errors import MissingError, PerfkitError, UsageError
 from perfkit.base.files import write_atomically
 from perfkit.base.machine import stamp
 from perfkit.course.kit._places import lesson_path, lessons
-from perfkit.course.kit._recorded import recorded_folders, taught_claims
+from perfkit.course.kit._recorded import lesson_hashes, recorded_folders, taught_claims
 from perfkit.course.kit.folding import fold_answers
 from perfkit.course.kit.page import html_page, needs_nbconvert
 from perfkit.course.kit.site import Entry, Site
@@ -185,7 +185,7 @@ def _failed_entry(path: Path, error: LessonFailedError, seconds: float) -> Entry
 
 def _ledger(paths: Sequence[Path] | None) -> Ledger:
     """What the records say about every claim, or about the claims of these lessons."""
-    everything = ledger(read_records(recorded_folders()), taught_claims())
+    everything = ledger(read_records(recorded_folders()), taught_claims(), lesson_hashes())
     if paths is None:
         return everything
     numbers = {path.stem.split("-")[0] for path in paths}

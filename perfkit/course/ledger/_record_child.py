@@ -44,14 +44,7 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"missing": str(error)}
     except Exception as error:
         return {"error": _headline(error), "traceback": traceback.format_exc()}
-    return {
-        "outcome": {
-            "holds": outcome.holds,
-            "figures": {name: one.to_dict() for name, one in outcome.figures.items()},
-            "headline": outcome.headline,
-            "sentence": outcome.sentence,
-        }
-    }
+    return {"outcome": outcome.to_dict()}
 
 
 def _headline(error: Exception) -> str:

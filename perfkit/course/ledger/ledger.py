@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
 from perfkit._version import __version__
@@ -54,6 +54,7 @@ class Row:
         records: all its records, those behind the status first.
         n_decisive: how many of them are behind the status.
         not_recorded: parts of its ``where`` that no record covers.
+        older: records, of ``records``, whose lesson has changed since.
     """
 
     claim: Claim
@@ -62,6 +63,7 @@ class Row:
     records: tuple[Record, ...]
     n_decisive: int
     not_recorded: tuple[str, ...]
+    older: tuple[Record, ...] = ()
 
     @property
     def headline(self) -> Figure | None:
@@ -82,7 +84,9 @@ class Row:
             "status": self.status,
             "as_tested": self.tested,
             "figure": None if figure is None else figure.to_dict(),
-            "records": [_record(one) for one in self.records],
+            "records": [
+                _record(one) | {"older_than_lesson": one in self.older} for one in self.records
+            ],
             "not_recorded": list(self.not_recorded),
         }
 
@@ -121,20 +125,33 @@ class Ledger(Shown):
 document_for(Ledger)(ledger_document)
 
 
-def ledger(records: Records, taught: Mapping[str, Sequence[str]] | None) -> Ledger:
+def ledger(
+    records: Records,
+    taught: Mapping[str, Sequence[str]] | None,
+    hashes: Mapping[str, str] | None = None,
+) -> Ledger:
     """What these records say about every claim, as seen from this machine.
 
     Args:
         records: from :func:`perfkit.course.ledger.records.read_records`.
         taught: the lessons that teach each claim; ``None`` if unknown.
+        hashes: file name of a notebook → hash of its code today; a record with another one is older
+            than its lesson.
     """
     machine = facts()
     rows = []
     for claim in claims().values():
         known = None if taught is None else tuple(taught.get(claim.id, ()))
-        rows.append(_row(claim, known, records.of(claim.id)))
+        row = _row(claim, known, records.of(claim.id))
+        older = tuple(one for one in row.records if _is_older(one, hashes or {}))
+        rows.append(replace(row, older=older))
     here = (machine.cpu, *dict.fromkeys(gpu.name for gpu in machine.gpus))
     return Ledger(tuple(rows), tuple(records.refused.values()), here)
+
+
+def _is_older(record: Record, hashes: Mapping[str, str]) -> bool:
+    today = hashes.get(record.notebook)
+    return today is not None and record.notebook_hash != today
 
 
 def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -> Row:

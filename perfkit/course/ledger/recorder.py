@@ -29,18 +29,30 @@ from perfkit.base.machine import facts, stamp
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_share
 from perfkit.course.ledger.claims import claims
-from perfkit.course.ledger.recording import Experiment, Figure, Outcome
-from perfkit.course.ledger.records import REFUSED, Device, Record, write_record
+from perfkit.course.ledger.criteria import Criterion
+from perfkit.course.ledger.recording import Experiment, Outcome
+from perfkit.course.ledger.records import BUSY as BUSY_SAID
+from perfkit.course.ledger.records import REFUSED, Device, KeptError, Record, write_record
 
-__all__ = ["Done", "record", "this_device"]
+__all__ = [
+    "BUSY_LOOK_S",
+    "MARK",
+    "Done",
+    "check_writable",
+    "doubts",
+    "kill_marked",
+    "line",
+    "record",
+    "this_device",
+]
 
 # Imports and set-up take time in addition to the budget.
 _LIMIT_S = 90.0
 _LIMIT_OF_BUDGET = 6.0
 _LONGEST_REASON = 300
-_MARK = "PERFKIT_RECORDING"  # in the environment of everything that an experiment starts
+MARK = "PERFKIT_RECORDING"  # in the environment of everything that an experiment starts
 _BUSY = 0.25  # share of the processors in use beforehand that is noted in the record
-_BUSY_LOOK_S = 0.3
+BUSY_LOOK_S = 0.3
 _SWEEPS = 20
 
 # The request goes through standard input because sys.path may be too long for arguments, and the
@@ -51,14 +63,19 @@ _BOOT = (
 )
 
 
+State = Literal["recorded", "kept", "not decided", "skipped", "played", "failed"]
+
+
 @dataclass(frozen=True)
 class Done:
     """The result of running one experiment.
 
     Attributes:
-        experiment: the experiment.
-        state: ``"recorded"``, ``"skipped"`` (this machine lacks something), ``"played"`` (it ran on
-            a played GPU, so nothing was written) or ``"failed"``.
+        experiment: the experiment, or a lesson's criterion.
+        state: ``"recorded"``, ``"kept"`` (the machine was busy, so that the record of a quiet one
+            stays), ``"not decided"`` (the evidence is too thin), ``"skipped"`` (this machine lacks
+            something), ``"played"`` (it ran on a played GPU, so nothing was written) or
+            ``"failed"``.
         reason: why nothing was written; empty if it was recorded.
         record: the record, if one was written.
         path: its file.
@@ -66,8 +83,8 @@ class Done:
         details: traceback or last output, if it failed.
     """
 
-    experiment: Experiment
-    state: Literal["recorded", "skipped", "played", "failed"]
+    experiment: Experiment | Criterion
+    state: State
     reason: str = ""
     record: Record | None = None
     path: Path | None = None
@@ -103,7 +120,7 @@ def record(
     """
     if not 0 < budget_s < float("inf"):
         raise UsageError(f"the budget must be a positive number of seconds, not {budget_s}")
-    _check_writable(folder)
+    check_writable(folder)
     results = []
     for one in experiments:
         if before is not None:
@@ -150,20 +167,23 @@ def _record_one(
     absent = [name for name in one.needs if not _is_installed(name)]
     if absent:
         return Done(one, "skipped", f"needs {', '.join(absent)}, not installed here")
-    busy = psutil.cpu_percent(interval=_BUSY_LOOK_S) / 100
+    busy = psutil.cpu_percent(interval=BUSY_LOOK_S) / 100
     began = time.monotonic()
     answer = _run_apart(one, budget_s=budget_s, seed=seed, device=device.type, limit_s=limit_s)
     seconds = time.monotonic() - began
     if "missing" in answer:
-        return Done(one, "skipped", _line(answer["missing"]), seconds=seconds)
+        return Done(one, "skipped", line(answer["missing"]), seconds=seconds)
     if "outcome" not in answer:
         details = str(answer.get("traceback", ""))
-        return Done(one, "failed", _line(answer["error"]), seconds=seconds, details=details)
+        return Done(one, "failed", line(answer["error"]), seconds=seconds, details=details)
+    outcome = Outcome.from_dict(answer["outcome"])
+    if outcome.holds is None:
+        return Done(one, "not decided", line(outcome.sentence), seconds=seconds)
     made = Record(
         claim=one.claim,
         lesson=one.lesson,
         title=one.title,
-        outcome=_outcome(answer["outcome"]),
+        outcome=outcome,
         device=device,
         provenance=stamp(
             "recorded",
@@ -173,19 +193,25 @@ def _record_one(
         ),
         budget_s=budget_s,
         duration_s=round(seconds, 3),
-        warnings=_doubts(busy),
+        warnings=doubts(busy),
     )
     if made.provenance.kind == "played":
         return Done(one, "played", REFUSED, seconds=seconds)
     try:
         path = write_record(made, folder)
+    except KeptError as error:
+        return Done(one, "kept", line(error), seconds=seconds)
     except UsageError as error:
-        return Done(one, "failed", _line(error), seconds=seconds)
+        return Done(one, "failed", line(error), seconds=seconds)
     return Done(one, "recorded", record=made, path=path, seconds=seconds)
 
 
-def _check_writable(folder: Path) -> None:
-    """Before experiments run for minutes."""
+def check_writable(folder: Path) -> None:
+    """Make the folder, before experiments run for minutes.
+
+    Raises:
+        UsageError: it cannot be made or written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -202,15 +228,11 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _outcome(data: Mapping[str, Any]) -> Outcome:
-    figures = {name: Figure(**values) for name, values in data["figures"].items()}
-    return Outcome(data["holds"], figures, data["headline"], data["sentence"])
-
-
-def _doubts(busy: float) -> tuple[str, ...]:
+def doubts(busy: float) -> tuple[str, ...]:
+    """Reasons to doubt what was measured while this share of the processors was in use."""
     if busy < _BUSY:
         return ()
-    return (f"the machine was busy: {fmt_share(busy)} of its processors before this began",)
+    return (f"{BUSY_SAID}: {fmt_share(busy)} of its processors, with nothing of perfkit running",)
 
 
 def _run_apart(
@@ -234,7 +256,7 @@ def _run_apart(
             "answer": str(place / "answer.json"),
             "parent": os.getpid(),
         }
-        environment = os.environ | {_MARK: mark, "TMPDIR": str(place / "tmp")}
+        environment = os.environ | {MARK: mark, "TMPDIR": str(place / "tmp")}
         if device == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         ended = _call(request, environment, place / "output", limit_s, mark)
@@ -288,6 +310,11 @@ def _end(process: subprocess.Popen[bytes], mark: str) -> None:
     if process.poll() is None:
         process.kill()
     process.wait()
+    kill_marked(mark)
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process with this mark in its environment, and what it forks meanwhile."""
     for _ in range(_SWEEPS):  # a process forked meanwhile is found in the next round
         left = [p for p in psutil.process_iter() if _is_marked(p, mark)]
         if not left:
@@ -301,7 +328,7 @@ def _end(process: subprocess.Popen[bytes], mark: str) -> None:
 def _is_marked(process: psutil.Process, mark: str) -> bool:
     try:
         return (
-            process.environ().get(_MARK) == mark
+            process.environ().get(MARK) == mark
             and process.status() != psutil.STATUS_ZOMBIE
             and process.pid != os.getpid()
         )
@@ -309,5 +336,6 @@ def _is_marked(process: psutil.Process, mark: str) -> bool:
         return False
 
 
-def _line(text: Any) -> str:
+def line(text: Any) -> str:
+    """The text on one line, printable and not too long."""
     return printable(" ".join(str(text).split()), _LONGEST_REASON)

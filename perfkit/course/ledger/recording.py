@@ -126,7 +126,8 @@ class Outcome:
     """What an experiment found on this machine.
 
     Attributes:
-        holds: whether the claim's direction holds here.
+        holds: whether the claim's direction holds here; ``None`` if the evidence is too thin to
+            say, which no record holds.
         figures: by short name (lower case, digits and ``_``), e.g. ``"bytes_ratio"``.
         headline: the name of the figure that the ledger shows.
         sentence: one sentence of plain text.
@@ -136,7 +137,7 @@ class Outcome:
             several lines.
     """
 
-    holds: bool
+    holds: bool | None
     figures: Mapping[str, Figure]
     headline: str
     sentence: str
@@ -155,8 +156,29 @@ class Outcome:
             raise UsageError(f"the headline {self.headline!r} is not a figure; there are: {names}")
         if not self.sentence.strip() or "\n" in self.sentence.strip():
             raise UsageError(f"an outcome has one sentence on one line, not {self.sentence!r}")
-        object.__setattr__(self, "holds", bool(self.holds))
+        if self.holds is not None:
+            object.__setattr__(self, "holds", bool(self.holds))  # numpy's bool is no JSON
         object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain JSON types; :meth:`from_dict` reads it back."""
+        return {
+            "holds": self.holds,
+            "figures": {name: figure.to_dict() for name, figure in self.figures.items()},
+            "headline": self.headline,
+            "sentence": self.sentence,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Outcome:
+        """Read what :meth:`to_dict` wrote.
+
+        Raises:
+            UsageError: it is no outcome.
+            KeyError, TypeError: a part of it is missing or unknown.
+        """
+        figures = {name: Figure(**values) for name, values in data["figures"].items()}
+        return cls(data["holds"], figures, data["headline"], data["sentence"])
 
 
 @dataclass(frozen=True)

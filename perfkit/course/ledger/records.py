@@ -1,9 +1,9 @@
 """Recorded results: what an experiment found, on which machine, when, and with what command.
 
 There is one file per experiment, ``<device>/<claim>.json``; if two lessons test one claim, the
-second one's file is ``<claim>-<lesson>.json``. The schema is ``perfkit.record/1``::
+second one's file is ``<claim>-<lesson>.json``. The schema is ``perfkit.record/2``::
 
-    schema        "perfkit.record/1"
+    schema        "perfkit.record/2"
     claim         "A9"
     lesson        "06-host-to-device"
     title         what was measured, in one line
@@ -13,9 +13,15 @@ second one's file is ``<claim>-<lesson>.json``. The schema is ``perfkit.record/1
     figures       {name: {value, unit, low, high, kind}}; low and high may be null
     device        {slug, name, type: "cpu" or "cuda", gpus: how many were visible}
     provenance    kind "recorded", machine, device, versions, when_utc, command, seed
-    budget_s, duration_s
+    notebook      file name of the notebook whose cell settled the claim
+    notebook_hash "sha256:…" of the code that was run (:mod:`perfkit.course.ledger.notebook`)
+    budget_scale  by what PERFKIT_BUDGET_SCALE multiplied the cells' measuring budgets
+    duration_s    how long the cell took
     warnings      reasons to doubt it
     digest        "sha256:…" of everything else
+
+``perfkit.record/1`` is read, too: there a program of its own measured what the lesson's cell
+measures today. It names no notebook, and has ``budget_s``, the seconds that it was given.
 
 The digest tells an edited file from a measured one. It is not a signature: it cannot prevent
 forgery, but it catches a figure that someone tidied up and forgot.
@@ -40,18 +46,27 @@ from perfkit.course.ledger.claims import first_lesson
 from perfkit.course.ledger.recording import Figure, Outcome, lesson_number
 
 __all__ = [
+    "BUSY",
     "SCHEMA",
     "Device",
+    "KeptError",
     "Record",
     "Records",
     "file_name",
     "read_record",
     "read_records",
+    "record_of",
     "slug",
+    "source_of",
     "write_record",
 ]
 
-SCHEMA = "perfkit.record/1"
+SCHEMA = "perfkit.record/2"
+_OF_A_PROGRAM = "perfkit.record/1"
+_SCHEMAS = (_OF_A_PROGRAM, SCHEMA)
+_HASH = re.compile(r"sha256:[0-9a-f]{64}")
+#: How the warning begins that makes a record one of a busy machine.
+BUSY = "the machine was busy"
 _LARGEST_BYTES = 1 << 20  # a record has a few kilobytes; a file this large is not one
 _LONGEST_REASON = 200
 
@@ -97,9 +112,17 @@ class Record:
     outcome: Outcome
     device: Device
     provenance: Provenance
-    budget_s: float
+    budget_s: float | None
     duration_s: float
     warnings: tuple[str, ...] = ()
+    notebook: str = ""
+    notebook_hash: str = ""
+    budget_scale: float = 1.0
+
+    @property
+    def was_busy(self) -> bool:
+        """Whether something else kept the machine busy."""
+        return any(warning.startswith(BUSY) for warning in self.warnings)
 
     @property
     def number(self) -> str:
@@ -115,24 +138,23 @@ class Record:
         """Where this figure comes from, in words: ``measured here``, ``recorded on NVIDIA
         H200``, ``counted here`` (exact), ``simulated`` or ``predicted``.
         """
-        if figure.kind in ("simulated", "predicted"):
-            return figure.kind
-        if self.device.is_here:
-            return "counted here" if figure.kind == "exact" else "measured here"
-        how = "counted" if figure.kind == "exact" else "recorded"
-        return f"{how} on {self.device.name}"
+        return source_of(figure, "" if self.device.is_here else self.device.name)
 
     def to_dict(self) -> dict[str, Any]:
         """The content of its file, with the digest."""
+        run: dict[str, Any] = {"budget_s": self.budget_s}
+        if self.notebook:
+            run = {
+                "notebook": self.notebook,
+                "notebook_hash": self.notebook_hash,
+                "budget_scale": self.budget_scale,
+            }
         content = {
-            "schema": SCHEMA,
+            "schema": SCHEMA if self.notebook else _OF_A_PROGRAM,
             "claim": self.claim,
             "lesson": self.lesson,
             "title": self.title,
-            "holds": self.outcome.holds,
-            "headline": self.outcome.headline,
-            "sentence": self.outcome.sentence,
-            "figures": {name: f.to_dict() for name, f in self.outcome.figures.items()},
+            **self.outcome.to_dict(),
             "device": {
                 "slug": self.device.slug,
                 "name": self.device.name,
@@ -140,7 +162,7 @@ class Record:
                 "gpus": self.device.gpus,
             },
             "provenance": self.provenance.to_dict(),
-            "budget_s": self.budget_s,
+            **run,
             "duration_s": self.duration_s,
             "warnings": list(self.warnings),
         }
@@ -162,6 +184,19 @@ class Records:
         return sorted(found, key=lambda r: (r.number != home, r.number))
 
 
+def source_of(figure: Figure, elsewhere: str) -> str:
+    """Where a figure comes from, in words; ``elsewhere`` names the device if it is not here."""
+    if figure.kind in ("simulated", "predicted"):
+        return figure.kind
+    if not elsewhere:
+        return "counted here" if figure.kind == "exact" else "measured here"
+    return f"{'counted' if figure.kind == 'exact' else 'recorded'} on {elsewhere}"
+
+
+class KeptError(UsageError):
+    """A record was not written, so that a better one stays."""
+
+
 def slug(name: str) -> str:
     """A device name as a folder name: ``NVIDIA H100 80GB HBM3`` → ``nvidia-h100-…``."""
     plain = re.sub(r"\((?:r|tm|c)\)", " ", name.lower())
@@ -181,6 +216,7 @@ def write_record(record: Record, folder: Path) -> Path:
     """Write a record under ``folder`` atomically and return its path.
 
     Raises:
+        KeptError: the machine was busy, and the record that is there is of a quiet one.
         UsageError: it was made on a played GPU, it cannot be written, or another lesson's record of
             this claim on this device has a figure of the same name, which would make
             ``figure("A16.name")`` ambiguous.
@@ -189,6 +225,7 @@ def write_record(record: Record, folder: Path) -> Path:
         raise UsageError(REFUSED)
     place = folder / record.device.slug
     target = place / file_name(record.claim, record.lesson)
+    _keep_the_quiet_one(record, target)
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -207,6 +244,19 @@ def write_record(record: Record, folder: Path) -> Path:
     return target
 
 
+def _keep_the_quiet_one(record: Record, target: Path) -> None:
+    if not record.was_busy or not target.exists():
+        return
+    try:
+        before = read_record(target)
+    except RecordError:
+        return  # nothing to keep
+    if not before.was_busy:
+        raise KeptError(
+            f"{record.warnings[0]}; the record of {before.date}, of a quiet machine, stays"
+        )
+
+
 def read_record(path: Path) -> Record:
     """Read one file.
 
@@ -220,16 +270,31 @@ def read_record(path: Path) -> Record:
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecordError(f"{path} cannot be read as a record: {reason}") from None
+    return record_of(content, str(path))
+
+
+def record_of(content: Any, where: str) -> Record:
+    """The record with this content, as a file of it holds it.
+
+    Args:
+        content: from JSON.
+        where: what an error names as its place.
+
+    Raises:
+        RecordError: it is not a record, has an unknown schema, is incomplete, or was edited.
+    """
     if not isinstance(content, dict) or "schema" not in content:
-        raise RecordError(f"{path} is not a record: it names no schema")
-    if content["schema"] != SCHEMA:
+        raise RecordError(f"{where} is not a record: it names no schema")
+    if content["schema"] not in _SCHEMAS:
         raise RecordError(
-            f"{path} has the schema {content['schema']!r:.60}; this perfkit reads {SCHEMA}"
+            f"{where} has the schema {content['schema']!r:.60}; this perfkit reads "
+            f"{' and '.join(_SCHEMAS)}"
         )
+    content = dict(content)
     told = content.pop("digest", None)
     if told != _digest(content):
         raise RecordError(
-            f"{path} was changed since it was recorded (its digest does not fit): records are "
+            f"{where} was changed since it was recorded (its digest does not fit): records are "
             f"never edited; run `perfkit record --claim {content.get('claim', 'ID')}` again, or "
             "take the file away"
         )
@@ -237,7 +302,7 @@ def read_record(path: Path) -> Record:
         return _record(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         said = printable(f"{type(error).__name__}: {error}", _LONGEST_REASON)
-        raise RecordError(f"{path} is not a complete record: {said}") from None
+        raise RecordError(f"{where} is not a complete record: {said}") from None
 
 
 def read_records(folders: Iterable[Path]) -> Records:
@@ -264,17 +329,24 @@ def _no_number(name: str) -> None:
 
 
 def _record(content: Mapping[str, Any]) -> Record:
-    figures = {name: Figure(**values) for name, values in content["figures"].items()}
     device = content["device"]
+    of_a_program = content["schema"] == _OF_A_PROGRAM
+    notebook = "" if of_a_program else content["notebook"]
+    code_hash = "" if of_a_program else content["notebook_hash"]
+    if content["holds"] not in (True, False):
+        raise ValueError("it does not say whether the claim holds")
+    if not of_a_program and (not notebook or not _HASH.fullmatch(code_hash)):
+        raise ValueError("it names no notebook with its hash")
     texts = [content[name] for name in ("claim", "lesson", "title")]
-    texts += [device["name"], *content["warnings"]]
+    texts += [device["name"], notebook, *content["warnings"]]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("a text of it is none")
     if device["type"] not in get_args(DeviceType) or type(device["gpus"]) is not int:
         raise ValueError(
             f"no device of type {device['type']!r:.40} with {device['gpus']!r:.40} GPUs"
         )
-    if any(type(content[name]) not in (int, float) for name in ("budget_s", "duration_s")):
+    durations = ("budget_s" if of_a_program else "budget_scale", "duration_s")
+    if any(type(content[name]) not in (int, float) for name in durations):
         raise ValueError("a duration is not a number")
     lesson_number(content["lesson"])  # refuses an invalid lesson
     if content["provenance"]["kind"] != "recorded":
@@ -283,16 +355,19 @@ def _record(content: Mapping[str, Any]) -> Record:
         claim=content["claim"],
         lesson=content["lesson"],
         title=content["title"],
-        outcome=Outcome(content["holds"], figures, content["headline"], content["sentence"]),
+        outcome=Outcome.from_dict(content),
         device=Device(device["name"], device["type"], device["gpus"]),
         provenance=Provenance.from_dict(content["provenance"]),
-        budget_s=content["budget_s"],
+        budget_s=content["budget_s"] if of_a_program else None,
         duration_s=content["duration_s"],
         warnings=tuple(content["warnings"]),
+        notebook=notebook,
+        notebook_hash=code_hash,
+        budget_scale=1.0 if of_a_program else content["budget_scale"],
     )
 
 
 def _digest(content: Mapping[str, Any]) -> str:
     # sorted keys and no white space: order and layout of the file do not matter
     plain = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-    return "sha256:" + hashlib.sha256(f"{SCHEMA}\n{plain}".encode()).hexdigest()
+    return "sha256:" + hashlib.sha256(f"{content.get('schema')}\n{plain}".encode()).hexdigest()

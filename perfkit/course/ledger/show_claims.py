@@ -58,7 +58,7 @@ def _row(row: Row) -> tuple[str | Cell, ...]:
     if row.records:
         first = row.records[0]
         measured = "" if figure is None else shown(figure)
-        where = "; ".join(filter(None, (measured, _where(first), *_notes(row))))
+        where = "; ".join(filter(None, (measured, _where(first, row), *_notes(row))))
         said = (where, first.outcome.sentence)
     behind = (
         f"The source: {claim.source_figure}" if claim.source_figure else "",
@@ -78,9 +78,10 @@ def _row(row: Row) -> tuple[str | Cell, ...]:
     )
 
 
-def _where(record: Record) -> str:
+def _where(record: Record, row: Row) -> str:
     outcome = record.outcome
-    return f"{record.source(outcome.figures[outcome.headline])}, {record.date}"
+    older = ", older than the lesson" if record in row.older else ""
+    return f"{record.source(outcome.figures[outcome.headline])}, {record.date}{older}"
 
 
 def _notes(row: Row) -> list[str]:
@@ -93,7 +94,7 @@ def _notes(row: Row) -> list[str]:
     for other in row.records[1:]:
         outcome = other.outcome
         says = "holds" if outcome.holds else "does not hold"
-        notes.append(f"lesson {other.number} {says}, {_where(other)}")
+        notes.append(f"lesson {other.number} {says}, {_where(other, row)}")
     if row.taught_in is not None and not row.taught_in:
         notes.append("not yet taught")
     notes += row.records[0].warnings

@@ -1,7 +1,6 @@
-"""Lesson 00: a verdict that names the bottleneck (A1), from a few steps (A5), and why first (C2).
+"""Lesson 00: small trainers, each slow in one way on purpose, and what is measured on them.
 
-Three small trainers with different bottlenecks, on purpose. They need only torch and numpy; a
-numpy median filter takes the place of decoding.
+They need only torch and numpy; a numpy median filter takes the place of decoding.
 """
 
 from __future__ import annotations
@@ -9,7 +8,10 @@ from __future__ import annotations
 import cProfile
 import importlib.util
 import pstats
+import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import profile as profiled
-from perfkit.course.experiments._threads import one_thread
-from perfkit.course.ledger.recording import Context, Figure, Outcome, experiment
-from perfkit.measure.compare import compare
+from perfkit.course.kit.threads import one_thread
+from perfkit.measure.compare import Comparison, compare
 
-LESSON = "00-start-here"
+__all__ = ["FewSteps", "changed", "few_steps_and_all", "three_trainers"]
+
 _STEPS = 6
 _WARMUP = 2
 # Enough steps for warm-up, profiled and further unprofiled ones.
@@ -33,9 +35,6 @@ _COMPARED_STEPS = 2
 _BATCH = 4
 _SIDE = 64
 _NARROW = 4  # channels of a network that is much faster than its pictures
-# Accepted verdicts: on a CPU, Python's own work is "host"; a GPU that waits for it may be reported
-# as "launch".
-_EXPECTED = {"data": ("data",), "host": ("host", "launch"), "compute": ("compute",)}
 
 
 class Filtered(Dataset[tuple[torch.Tensor, int]]):
@@ -65,13 +64,13 @@ def median_filter(picture: Any) -> Any:
     return np.ascontiguousarray(np.sort(shifted, axis=-1)[..., len(moves) // 2])
 
 
-def data_bound(context: Context) -> None:
+def data_bound(device: str) -> None:
     """A small network with pictures that are expensive to load."""
-    data = Filtered(_ALL_STEPS * _BATCH, ready=False, seed=context.seed)
-    _train(_network(_NARROW, context), DataLoader(data, _BATCH), context)
+    data = Filtered(_ALL_STEPS * _BATCH, ready=False, seed=0)
+    _train(_network(_NARROW, device), DataLoader(data, _BATCH), device)
 
 
-def host_bound(context: Context) -> None:
+def host_bound(device: str) -> None:
     """A tiny network, and statistics in plain Python in every step."""
     pictures = torch.rand(_ALL_STEPS * _BATCH, 3, _SIDE, _SIDE)
     values = pictures[0].flatten().tolist() * 4
@@ -84,22 +83,22 @@ def host_bound(context: Context) -> None:
 
     labels = torch.arange(len(pictures)) % 4
     loader = DataLoader(TensorDataset(pictures, labels), _BATCH)
-    _train(_network(_NARROW, context), loader, context, each_step=count)
+    _train(_network(_NARROW, device), loader, device, each_step=count)
 
 
-def compute_bound(context: Context) -> None:
+def compute_bound(device: str) -> None:
     """A network of wide convolutions with ready pictures."""
-    data = Filtered(_ALL_STEPS * _BATCH, ready=True, seed=context.seed)
-    _train(_network(_wide(context), context), DataLoader(data, _BATCH), context)
+    data = Filtered(_ALL_STEPS * _BATCH, ready=True, seed=0)
+    _train(_network(_wide(device), device), DataLoader(data, _BATCH), device)
 
 
-def _wide(context: Context) -> int:
+def _wide(device: str) -> int:
     """Channels for which the network takes several times as long as its pictures."""
-    return 1024 if context.device == "cuda" else 160
+    return 1024 if device == "cuda" else 160
 
 
-def _network(width: int, context: Context) -> nn.Module:
-    torch.manual_seed(context.seed)
+def _network(width: int, device: str) -> nn.Module:
+    torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(3, width, 3, stride=2, padding=1),
         nn.ReLU(),
@@ -108,19 +107,19 @@ def _network(width: int, context: Context) -> nn.Module:
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(width, 4),
-    ).to(context.device)
+    ).to(device)
 
 
 def _train(
     model: nn.Module,
     loader: Any,
-    context: Context,
+    device: str,
     *,
     each_step: Callable[[], None] | None = None,
 ) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for pictures, labels in loader:
-        pictures, labels = pictures.to(context.device), labels.to(context.device)
+        pictures, labels = pictures.to(device), labels.to(device)
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(pictures), labels)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -131,29 +130,6 @@ def _train(
 
 def _profile(train: Callable[[], None]) -> Profile:
     return profiled(train, steps=_STEPS, warmup=_WARMUP)
-
-
-@experiment("A1", lesson=LESSON, title="three trainers, each with another bottleneck: the verdicts")
-def verdicts(context: Context) -> Outcome:
-    """Profile each of three trainers; the verdict must name its built-in bottleneck."""
-    loops = {"data": data_bound, "host": host_bound, "compute": compute_bound}
-    with one_thread():
-        profiles = {kind: _profile(lambda f=f: f(context)) for kind, f in loops.items()}  # type: ignore[misc]
-    said = {kind: profile.diagnosis.bound_by for kind, profile in profiles.items()}
-    right = sum(said[kind] in _EXPECTED[kind] for kind in loops)
-    wait = {kind: profile.breakdown.shares()["data wait"] for kind, profile in profiles.items()}
-    return Outcome(
-        holds=right == len(loops),
-        figures={
-            "named_right": Figure(right, f"of {len(loops)} trainers"),
-            "data_wait_percent": Figure(100 * wait["data"], "%"),
-            "data_wait_percent_of_compute_bound": Figure(100 * wait["compute"], "%"),
-        },
-        headline="named_right",
-        sentence="Made to be bound by data, host and computing; perfkit said "
-        + ", ".join(said[kind] for kind in loops)
-        + ".",
-    )
 
 
 # Written to a separate file, because a profile leaves out perfkit's own lines.
@@ -203,37 +179,42 @@ def train():
 _HOT_LINE = 'in_order = np.sort(around, axis=-1, kind="stable")'
 
 
-@experiment("A5", lesson=LESSON, title="the hottest line of a few steps, against the whole run's")
-def few_steps(context: Context) -> Outcome:
-    """A few profiled steps, against cProfile and (if installed) line_profiler over all."""
-    steps = 40
-    module, file = _script(context.folder, steps)
+@dataclass(frozen=True)
+class FewSteps:
+    """What a few profiled steps say, and what two profilers say over the whole run.
+
+    Attributes:
+        profile: of the few steps.
+        steps: of the whole run.
+        function: the hottest function by cProfile.
+        cprofile_s: seconds that cProfile counted in all.
+        line: the hottest line's number by line_profiler; ``None`` if it is not installed.
+        hot_line: the line that was made hot.
+    """
+
+    profile: Profile
+    steps: int
+    function: str
+    cprofile_s: float
+    line: int | None
+    hot_line: str = _HOT_LINE
+
+
+def three_trainers(device: str = "cpu") -> dict[str, Profile]:
+    """Profile trainers that are bound by data, by the host and by computing, in this order."""
+    loops = {"data": data_bound, "host": host_bound, "compute": compute_bound}
     with one_thread():
+        return {kind: _profile(partial(loop, device)) for kind, loop in loops.items()}
+
+
+def few_steps_and_all(steps: int = 40) -> FewSteps:
+    """Profile a few steps of a run, and the whole run with cProfile and line_profiler."""
+    with tempfile.TemporaryDirectory() as folder, one_thread():
+        module, file = _script(Path(folder), steps)
         few = profiled(module.train, steps=_STEPS, warmup=_WARMUP)
         function, seconds = _hottest_function(module.train, file)
         line = _hottest_line(module, function)
-    found = few.lines.by_line()
-    ours = found[0] if found else None
-    agree = {"cProfile": ours is not None and ours.function == function}
-    if line is not None:
-        agree["line_profiler"] = ours is not None and ours.line == line
-    n = sum(agree.values())
-    figures = {
-        "tools_that_agree": Figure(n, f"of {len(agree)} tools"),
-        "line_share_percent": Figure(100 * (ours.share if ours else 0.0), "%"),
-        "steps_profiled": Figure(few.n, "steps", kind="exact"),
-        "steps_of_the_run": Figure(steps, "steps", kind="exact"),
-        "cprofile_seconds": Figure(seconds, "s"),
-    }
-    named = ours.text if ours is not None else "no line"
-    return Outcome(
-        holds=n == len(agree) and ours is not None and ours.text == _HOT_LINE,
-        figures=figures,
-        headline="tools_that_agree",
-        sentence=f"{few.n} of {steps} steps name the line `{named}`; over the whole run "
-        + " and ".join(f"{tool} {'does' if ok else 'does not'}" for tool, ok in agree.items())
-        + ".",
-    )
+    return FewSteps(few, steps, function, seconds, line)
 
 
 def _script(folder: Path, steps: int) -> tuple[Any, Path]:
@@ -279,50 +260,46 @@ def _hottest_line(module: Any, function: str) -> int | None:
     return max(times, key=lambda entry: entry[2])[0]
 
 
-@experiment("C2", lesson=LESSON, title="the change that the verdict asks for, against another one")
-def bottleneck_first(context: Context) -> Outcome:
-    """Two trainers and two changes: each change is right for one and wrong for the other."""
+def changed(
+    bound: str, device: str = "cpu", *, budget_s: float = 2.4
+) -> tuple[str, dict[str, Comparison]]:
+    """Make two changes to a trainer: less work for its data, and less computing.
+
+    Args:
+        bound: ``"data"`` or ``"compute"``: what the trainer is bound by, on purpose.
+        device: where the network is.
+        budget_s: seconds for each of the two comparisons.
+
+    Returns:
+        Which of the two perfkit's verdict asks for, and how much each brings.
+    """
+    width = {"data": _NARROW, "compute": _wide(device)}[bound]
     n = _COMPARED_STEPS * _BATCH
-    as_it_was = Filtered(n, ready=False, seed=context.seed)
-    filtered_before = Filtered(n, ready=True, seed=context.seed)  # done once, untimed
+    as_it_was = Filtered(n, ready=False, seed=0)
+    filtered_before = Filtered(n, ready=True, seed=0)  # done once, untimed
 
     def few(data: Filtered, width: int) -> None:
-        _train(_network(width, context), DataLoader(data, _BATCH), context)
+        _train(_network(width, device), DataLoader(data, _BATCH), device)
 
-    figures = {}
-    larger = []
-    for bound, width in (("data", _NARROW), ("compute", _wide(context))):
-        changes: dict[str, Callable[[], None]] = {
-            "data": lambda width=width: few(filtered_before, width),  # type: ignore[misc]
-            "compute": lambda width=width: few(as_it_was, width // 2),  # type: ignore[misc]
+    changes = {
+        "data": partial(few, filtered_before, width),
+        "compute": partial(few, as_it_was, width // 2),
+    }
+    with one_thread():
+        told = "data" if _verdict(device, width) == "data" else "compute"
+        gains = {
+            name: compare(
+                partial(few, as_it_was, width),
+                change,
+                names=("as it was", f"less {name}"),
+                budget_s=budget_s,
+            )
+            for name, change in changes.items()
         }
-        start: Callable[[], None] = lambda width=width: few(as_it_was, width)  # type: ignore[misc]  # noqa: E731
-        with one_thread():
-            told = "data" if _verdict(context, width) == "data" else "compute"
-            gains = {
-                name: compare(
-                    start,
-                    change,
-                    names=("as it was", f"less {name}"),
-                    budget_s=context.budget_s / 5,
-                    seed=context.seed,
-                )
-                for name, change in changes.items()
-            }
-        other = "compute" if told == "data" else "data"
-        figures[f"{bound}_bound_told_change"] = Figure.of(gains[told])
-        figures[f"{bound}_bound_other_change"] = Figure.of(gains[other])
-        larger.append(gains[told].low > gains[other].high)
-    return Outcome(
-        holds=all(larger),
-        figures=figures,
-        headline="data_bound_told_change",
-        sentence=f"In {sum(larger)} of {len(larger)} trainers the change that the verdict asked "
-        "for brought clearly more than the other one.",
-    )
+    return told, gains
 
 
-def _verdict(context: Context, width: int) -> str:
-    data = Filtered(_ALL_STEPS * _BATCH, ready=False, seed=context.seed)
+def _verdict(device: str, width: int) -> str:
+    data = Filtered(_ALL_STEPS * _BATCH, ready=False, seed=0)
     loader = DataLoader(data, _BATCH)
-    return _profile(lambda: _train(_network(width, context), loader, context)).diagnosis.bound_by
+    return _profile(lambda: _train(_network(width, device), loader, device)).diagnosis.bound_by

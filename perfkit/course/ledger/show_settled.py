@@ -1,0 +1,77 @@
+"""What a claim in a lesson says, and what a cell that settles it says."""
+
+from __future__ import annotations
+
+from perfkit.course.ledger._figures import shown
+from perfkit.course.ledger.ledger import status_of
+from perfkit.course.ledger.records import Record, source_of
+from perfkit.course.ledger.settle import KIND, LessonClaim, Settled
+from perfkit.show.document import Cell, Document, Table, document_for
+
+_HEADER = ("where", "verdict", "figure", "origin")
+
+
+@document_for(LessonClaim)
+def _claim(one: LessonClaim) -> Document:
+    claim = one.claim
+    figure = f"The source: {claim.source_figure}." if claim.source_figure else ""
+    tested = tuple(f"Tested instead ({part}): {what}." for part, what in claim.tested.items())
+    lines = (
+        figure,
+        f"Measured here: {one.criterion.title}.",
+        *tested,
+        f"It holds if {one.criterion.holds_if}.",
+    )
+    rows = tuple(map(_record, one.records))
+    return Document(
+        name=f"claim {claim.id}",
+        sentence=f"{claim.id}: {claim.technique}",
+        lines=tuple(filter(None, lines)),
+        tables=(Table(_HEADER, rows, title="Recorded", open=True),) if rows else (),
+        foot=() if rows else ("No record of this lesson: perfkit record.",),
+    )
+
+
+@document_for(Settled)
+def _settled(one: Settled) -> Document:
+    outcome = one.outcome
+    said = one.why if outcome is None else outcome.sentence
+    warnings = []
+    if one.provenance.kind == "played":
+        warnings.append("a played GPU ran this: counts and bytes are true, times are not a GPU's")
+    if one.budget_scale < 1:
+        warnings.append(
+            f"measured with {one.budget_scale:g} of the usual budget: expect wide intervals"
+        )
+    rows = (_own(one), *map(_record, one.records))
+    lines: tuple[str, ...] = (said, f"It holds if {one.criterion.holds_if}.")
+    if one.tested:
+        lines += (f"Tested instead of what the source means: {one.tested}.",)
+    return Document(
+        name=f"claim {one.claim.id}",
+        sentence=f"{one.claim.id} ({one.claim.technique}): {one.verdict}",
+        lines=tuple(filter(None, lines)),
+        warnings=tuple(warnings),
+        tables=(Table(_HEADER, rows, title="Here and recorded", open=True),),
+        kind=KIND,
+    )
+
+
+def _own(one: Settled) -> tuple[str | Cell, ...]:
+    figure = one.headline
+    if figure is None:
+        return ("this run", one.verdict, "–", "–")
+    played = one.provenance.kind == "played"
+    origin = "played" if played else source_of(figure, "")
+    return ("this run", one.verdict, shown(figure), origin)
+
+
+def _record(one: Record) -> tuple[str | Cell, ...]:
+    figure = one.outcome.figures[one.outcome.headline]
+    where = "this machine" if one.device.is_here else one.device.name
+    return (f"{where}, {one.date}", status_of(one), shown(figure), _origin(one))
+
+
+def _origin(one: Record) -> str:
+    figure = one.outcome.figures[one.outcome.headline]
+    return figure.kind if figure.kind in ("simulated", "predicted") else "recorded"
