@@ -12,7 +12,7 @@ import pytest
 from perfkit.cli import main
 from perfkit.course.kit._places import clone_folder
 from perfkit.course.kit._recorded import recorded_folder, recorded_folders, taught_claims
-from perfkit.course.ledger import recording
+from perfkit.course.ledger import criteria, recording
 from perfkit.course.ledger.claims import claims
 from perfkit.course.ledger.recording import Figure
 from perfkit.course.ledger.records import read_records, write_record
@@ -100,7 +100,7 @@ def test_an_edited_record_is_told_and_does_not_count(
         (["claims", "--html", "no such folder/x.html"], "cannot write"),
         (["record", "--claim", "Z9"], "no claim 'Z9'"),
         (["record", "six"], "no lesson 'six'"),
-        (["record", "99"], "no such experiment; lessons with experiments: 00"),
+        (["record", "99"], "no such claim; lessons with some: 00"),
     ],
 )
 def test_wrong_use_is_one_line_and_code_2(
@@ -112,11 +112,14 @@ def test_wrong_use_is_one_line_and_code_2(
     assert says in err
 
 
-@pytest.mark.parametrize("budget", ["0", "-1", "nan", "inf", "x"])
-def test_a_budget_that_cannot_be(budget: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("option", ["--budget", "--scale"])
+@pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "x"])
+def test_a_budget_that_cannot_be(
+    option: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        main(["record", f"--budget={budget}"])
-    assert "not a positive number of seconds" in capsys.readouterr().err
+        main(["record", f"{option}={number}"])
+    assert f"argument {option}: {number!r} is not a positive number" in capsys.readouterr().err
 
 
 def test_help_documents_the_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,6 +195,8 @@ def made_lessons(tmp_path: Path) -> Path:
         "    r._REGISTRY.clear()\n"
         "    import made_for_a_server\n"
         "e.discover = discover\n"
+        "import perfkit.course.ledger.criteria as c\n"
+        "c._discover = lambda: None\n"  # no notebooks: they need more
         "from perfkit.cli import main\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
@@ -201,7 +206,8 @@ def made_lessons(tmp_path: Path) -> Path:
 def on_a_server(folder: Path, *code: str) -> subprocess.CompletedProcess[str]:
     import os
 
-    environment = os.environ | {"PYTHONPATH": str(folder)}
+    before = filter(None, [os.environ.get("PYTHONPATH")])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *before])}
     return subprocess.run(
         [sys.executable, *code], capture_output=True, text=True, env=environment, timeout=120
     )
@@ -232,8 +238,8 @@ def test_the_server_is_bare(made_lessons: Path, name: str) -> None:
     assert "ModuleNotFoundError" in done.stderr
 
 
-def test_lesson_00_imports_where_nothing_more_is_installed(made_lessons: Path) -> None:
-    code = "from perfkit.course.experiments import start_here"
+def test_criteria_can_be_read_where_nothing_more_is_installed(made_lessons: Path) -> None:
+    code = "from perfkit.course.ledger.criteria import criteria; assert criteria()"
     done = on_a_server(made_lessons, "-c", code)
     assert done.returncode == 0, done.stderr
 
@@ -244,6 +250,8 @@ def test_a_module_that_cannot_be_imported_is_told_and_the_others_run(
     import perfkit.course.experiments as package
 
     monkeypatch.setattr(recording, "_REGISTRY", {})
+    monkeypatch.setattr(criteria, "_REGISTRY", {})
+    monkeypatch.setattr(criteria, "_discover", lambda: None)
     (tmp_path / "a_broken.py").write_text("import no_such_package")
     (tmp_path / "b_whole.py").write_text(EXPERIMENTS % (("nothing",),))
     monkeypatch.setattr(package, "__path__", [str(tmp_path)])
@@ -255,3 +263,11 @@ def test_a_module_that_cannot_be_imported_is_told_and_the_others_run(
     out, err = capsys.readouterr()
     assert "a_broken cannot be imported: ModuleNotFoundError" in err
     assert "lesson 00  needs nothing" in out
+
+
+def test_a_lesson_is_skipped_where_no_notebook_can_run(made_lessons: Path) -> None:
+    code = "import sys; from perfkit.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = on_a_server(made_lessons, "-c", code, "record", "00", "--out", str(made_lessons / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "skipped: running a lesson needs nbclient: pip install 'perfkit[lab]'" in done.stdout
+    assert "0 recorded, 3 skipped, 0 failed" in done.stdout

@@ -1,7 +1,7 @@
 """Run lessons headless and keep what their cells settle.
 
-A lesson runs in a kernel of its own, in an empty folder. A cell that raises, hangs or kills the
-kernel costs only the claims that were not settled before; what was settled is recorded, and
+A lesson runs in a kernel of its own, in an empty folder. A cell that raises or hangs costs only its
+own claims, one that kills the kernel also those after it; what was settled is recorded, and
 however the lesson ends, every process that it started is killed.
 """
 
@@ -81,7 +81,7 @@ def record_lessons(
         scale: by what the measuring budgets of the cells are multiplied.
         device: ``None`` uses the GPU for claims about one, if there is one; a lesson with claims of
             both kinds runs twice.
-        cell_limit_s: a cell that takes longer ends its lesson; by default minutes, by scale.
+        cell_limit_s: a cell that takes longer is interrupted; by default minutes, by scale.
         before, after: called before each run of a lesson, and for each claim after it.
 
     Raises:

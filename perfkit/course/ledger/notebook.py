@@ -93,18 +93,18 @@ def execute(
 ) -> str:
     """Run the recorded cells up to this one, in a kernel of their own; the notebook stays as it is.
 
-    A cell that raises does not end the run: what the others settle counts.
+    A cell that raises or takes too long does not end the run: what the others settle counts.
 
     Args:
         notebook: from :func:`read_notebook`.
         last: index of the last cell to run.
         folder: the kernel's working directory.
         environment: the kernel's whole environment.
-        cell_limit_s: a cell that takes longer ends the run.
+        cell_limit_s: a cell that takes longer is interrupted.
         after: takes each cell that has run.
 
     Returns:
-        How it ended early: a cell took too long, or the kernel died. Empty if it did not.
+        How it ended early: the kernel died. Empty if it did not.
 
     Raises:
         MissingError: nbclient, nbformat or a kernel is not installed.
@@ -132,6 +132,12 @@ def execute(
         timeout=cell_limit_s,
         kernel_name="python3",
         allow_errors=True,
+        interrupt_on_timeout=True,
+        error_on_timeout={
+            "ename": "TimeoutError",
+            "evalue": f"no end after {cell_limit_s:g} s",
+            "traceback": [],
+        },
         skip_cells_with_tag=NOT_RECORDED,
         store_widget_state=False,
         on_cell_execute=starts,
@@ -140,8 +146,6 @@ def execute(
     )
     try:
         client.execute(env=dict(environment), cwd=str(folder))
-    except nbclient.exceptions.CellTimeoutError:
-        return f"cell {running + 1}: no end after {cell_limit_s:g} s"
     except nbclient.exceptions.DeadKernelError:
         return f"cell {running + 1}: its process was killed; the machine may be out of memory"
     except AssertionError:

@@ -1,6 +1,7 @@
-"""Experiments that settle a row of the claims ledger, and their outcomes.
+"""Figures and outcomes that settle a row of the claims ledger; and experiments that are programs.
 
-A lesson's experiments are plain functions in ``perfkit/course/experiments/<module>.py``::
+Most lessons' measured cells settle their claims (:mod:`perfkit.course.ledger.criteria`). Where they
+do not yet, the experiments are plain functions in ``perfkit/course/experiments/<module>.py``::
 
     @experiment("A9", lesson="06-host-to-device", title="bytes of a batch, uint8 against float32")
     def small_batches(context: Context) -> Outcome:

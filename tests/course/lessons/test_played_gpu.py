@@ -18,12 +18,12 @@ from torch.overrides import TorchFunctionMode
 from perfkit.base import torch_compat as _torch_compat
 from perfkit.course.experiments import discover
 from perfkit.course.experiments import host_to_device as lesson_06
-from perfkit.course.experiments import sync_points as lesson_07
 from perfkit.course.ledger.claims import claims
 from perfkit.course.ledger.recording import Context, Experiment, registered
 from perfkit.course.ledger.records import read_records, write_record
 from perfkit.course.lessons.lesson_01_measure import cost as measure_cost
 from perfkit.course.lessons.lesson_06_host_to_device import lesson as host_to_device
+from perfkit.course.lessons.lesson_07_sync_points import measured as lesson_07
 from perfkit.measure import clock
 from tests.course.ledger.made_records import GPU, made
 
@@ -106,8 +106,6 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lesson_07, "_as_it_happened", lambda *_: {})
     for module, name, small in (
         (lesson_06, "_SIDE", 32),
-        (lesson_07, "_N_LARGE", 1),
-        (lesson_07, "_SIDE_LARGE", 32),
         (measure_cost, "_FEWEST_BLOCKS", 2),
     ):
         monkeypatch.setattr(module, name, small)
@@ -143,3 +141,15 @@ def test_it_runs_on_a_gpu_to_a_record(
     told = made(one.claim, lesson=one.lesson, figures=outcome.figures, device=GPU, type="cuda")
     write_record(told, folder)  # refuses a name that the claim's other lesson has
     assert one.claim in {found.claim for found in read_records([folder]).records}
+
+
+def test_lesson_07_is_measured_on_a_gpu_with_waits_for_it(clocks: _Clocks) -> None:
+    batch = lesson_07._Batch("cuda", n=1)
+    # a played tensor is on the CPU: the lesson's model says where it is by its parameters
+    found = lesson_07.rewritten(
+        lambda: batch.each().mean(), lambda: batch.each().mean(), batch.layer, budget_s=0.05
+    )
+    assert found.same
+    fetched = lesson_07.fetched_masks("cuda", budget_s=0.05)
+    assert fetched.timed is not None
+    assert clocks.waits
