@@ -22,11 +22,11 @@ from perfkit.course.ledger.claims import Claim
 from perfkit.course.ledger.criteria import Criterion
 from perfkit.course.ledger.recording import Figure, Outcome
 from perfkit.course.ledger.records import Record
+from perfkit.course.ledger.show_settled import KIND, claim_document, settled_document
+from perfkit.show.document import document_for
 
 __all__ = ["KIND", "RECORDS_CLAIMS", "LessonClaim", "Settled", "Verdict", "is_recorded"]
 
-#: The type of the JSON that a settling cell's output carries.
-KIND = "settled"
 #: ``perfkit record`` sets this variable, in the kernels that it starts, to the claims it wants.
 RECORDS_CLAIMS = "PERFKIT_RECORD_CLAIMS"
 
@@ -36,7 +36,7 @@ _LONGEST_REASON = 300
 
 
 @dataclass(frozen=True)
-class Settled(Shown, shown_by="perfkit.course.ledger.show_settled"):
+class Settled(Shown):
     """What a lesson's cell says about a claim on this machine, beside what was recorded.
 
     Attributes:
@@ -91,7 +91,7 @@ class Settled(Shown, shown_by="perfkit.course.ledger.show_settled"):
 
 
 @dataclass(frozen=True)
-class LessonClaim(Shown, shown_by="perfkit.course.ledger.show_settled"):
+class LessonClaim(Shown):
     """A claim as one lesson tests it.
 
     Attributes:
@@ -135,6 +135,10 @@ class LessonClaim(Shown, shown_by="perfkit.course.ledger.show_settled"):
             missing=missing,
             details=details,
         )
+
+
+document_for(LessonClaim)(claim_document)
+document_for(Settled)(settled_document)
 
 
 def is_recorded(claims: Iterable[str]) -> bool:

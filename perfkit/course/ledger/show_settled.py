@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from perfkit.course.ledger._figures import shown
 from perfkit.course.ledger.ledger import status_of
 from perfkit.course.ledger.records import Record, source_of
-from perfkit.course.ledger.settle import KIND, LessonClaim, Settled
-from perfkit.show.document import Cell, Document, Table, document_for
+from perfkit.show.document import Cell, Document, Table
+
+if TYPE_CHECKING:
+    from perfkit.course.ledger.settle import LessonClaim, Settled
+
+__all__ = ["KIND", "claim_document", "settled_document"]
+
+#: The type of the JSON that a settling cell's output carries.
+KIND = "settled"
 
 _HEADER = ("where", "verdict", "figure", "origin")
 
 
-@document_for(LessonClaim)
-def _claim(one: LessonClaim) -> Document:
+def claim_document(one: LessonClaim) -> Document:
+    """The claim, when it holds, and what was recorded of it."""
     claim = one.claim
     figure = f"The source: {claim.source_figure}." if claim.source_figure else ""
     tested = tuple(f"Tested instead ({part}): {what}." for part, what in claim.tested.items())
@@ -32,8 +41,8 @@ def _claim(one: LessonClaim) -> Document:
     )
 
 
-@document_for(Settled)
-def _settled(one: Settled) -> Document:
+def settled_document(one: Settled) -> Document:
+    """The verdict, and the own figure beside the recorded ones."""
     outcome = one.outcome
     said = one.why if outcome is None else outcome.sentence
     warnings = []
