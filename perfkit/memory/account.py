@@ -13,8 +13,9 @@ from perfkit.base import torch_compat as _torch_compat
 from perfkit.base.device import Device
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.base.instrument import Instrument
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.words import fmt_bytes
+from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.memory.allocator import AllocatorMeter, AllocatorUse
 from perfkit.memory.categories import CATEGORIES, INPUTS, OTHER, by_name
 from perfkit.memory.curve import NO_CURVE, Curve, curve_of
@@ -166,6 +167,7 @@ class MemoryAccount(Shown):
         provenance: where and when this was measured.
         out_of_memory: the region ended because memory ran out.
         requested_bytes: the size of the allocation that failed, in bytes; None if unknown.
+        counted: False where counting failed before it saw anything; every figure is then 0.
     """
 
     devices: tuple[DeviceAccount, ...]
@@ -179,6 +181,7 @@ class MemoryAccount(Shown):
     provenance: Provenance
     out_of_memory: bool = False
     requested_bytes: int | None = None
+    counted: bool = True
 
     @property
     def would_help(self) -> tuple[str, ...]:
@@ -286,6 +289,7 @@ class MemoryAccount(Shown):
             "seconds": self.seconds,
             "ended_by": self.ended_by,
             "complete": self.complete,
+            "counted": self.counted,
             "out_of_memory": self.out_of_memory,
             "requested_bytes": self.requested_bytes,
             "would_help": list(self.would_help) if self.out_of_memory else [],
@@ -348,6 +352,8 @@ class Accountant:
         self._allocator = AllocatorMeter(device)
         self._resident = ResidentMeter()
         self._tracker: Tracker | None = None
+        self._entered = False
+        self._instrument = Instrument("the memory account", let_pass=(UsageError,))
         self._began_s = 0.0
         self._ended_by = ""
         self._out_of_memory = False
@@ -373,27 +379,34 @@ class Accountant:
             self._requested_bytes = requested_bytes(error)
 
     def __enter__(self) -> Self:
+        if self._entered:
+            raise UsageError("an Accountant counts one region: make a new one for the next")
+        self._entered = True
+        self._began_s = time.perf_counter()
+        with self._instrument.guard("getting ready"):
+            self._start()
+        return self
+
+    def _start(self) -> None:
         from perfkit.memory.tracker import Tracker
 
-        if self._tracker is not None:
-            raise UsageError("an Accountant counts one region: make a new one for the next")
-        self._tracker = Tracker(max_steps=self._max_steps, watch=self._watch)
+        tracker = Tracker(max_steps=self._max_steps, watch=self._watch)
         try:
             self._allocator.start()
             self._resident.start()
-            self._tracker.start(
+            tracker.start(
                 modules=self._models,
                 optimizers=self._optimizers,
                 names=self._names,
                 on_last_step=lambda: self._close(complete=False),
             )
         except BaseException:
-            self._tracker.stop()
+            tracker.stop()
             self._resident.stop()
             self._allocator.stop()
             raise
+        self._tracker = tracker
         self._began_s = time.perf_counter()
-        return self
 
     def __exit__(
         self,
@@ -401,20 +414,22 @@ class Accountant:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._tracker is not None
-        try:
-            if error is not None:
-                self.failed(error)
-            self._close(complete=True)
-        finally:
-            self._tracker.stop()
+        if error is not None:
+            self.failed(error)
+        with self._instrument.guard("reading the end"):
+            try:
+                self._close(complete=True)
+            finally:
+                if self._tracker is not None:
+                    self._tracker.stop()
+        if self._result is None:
+            self._result = self._nothing()
 
     def _close(self, *, complete: bool) -> None:
         """Read the end of the region, once."""
-        if self._result is not None:
-            return
         tracker = self._tracker
-        assert tracker is not None
+        if self._result is not None or tracker is None:
+            return
         seconds = time.perf_counter() - self._began_s
         try:
             tracker.end()
@@ -440,6 +455,26 @@ class Accountant:
                 command=self._command,
                 device=main.allocator.name if main.allocator else "cpu",
             ),
+        )
+
+
+    def _nothing(self) -> MemoryAccount:
+        """What is left to say where the counting itself failed."""
+        assert self._instrument.failure is not None
+        zero = by_name({})
+        return MemoryAccount(
+            devices=(DeviceAccount("cpu", 0, 0, 0, zero, zero, zero, n_allocations=0),),
+            resident=Resident(0, 0, None, "nothing was counted"),
+            n_operators=0,
+            n_steps=0,
+            seconds=time.perf_counter() - self._began_s,
+            ended_by=self._ended_by,
+            complete=False,
+            counted=False,
+            out_of_memory=self._out_of_memory,
+            requested_bytes=self._requested_bytes,
+            warnings=(self._instrument.failure.sentence(),),
+            provenance=stamp(command=self._command),
         )
 
 
@@ -608,8 +643,8 @@ def _doubts(tracker: Tracker, ended_by: str) -> list[str]:
         doubts.append("a CUDA graph exists in this process: what its replays do is not split")
     if tracker.n_unreadable:
         doubts.append(
-            f"{tracker.n_unreadable} times an operator met a tensor whose storage cannot be "
-            "seen (MKL-DNN layouts and the like); those are not counted"
+            "tensors whose storage cannot be read (MKL-DNN layouts and the like) are not counted; "
+            f"operators met {fmt_count(tracker.n_unreadable)} of them"
         )
     end_bytes = sum(ledger.totals().end_bytes for ledger in tracker.ledgers.values())
     if tracker.unseen_bytes > _UNSEEN_SHARE * max(end_bytes, 1):

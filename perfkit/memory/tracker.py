@@ -572,7 +572,7 @@ class Tracker(_DispatchMode):
         return place
 
     def _make_finaliser(self) -> Callable[[weakref.ref[Any]], None]:
-        live = self._live
+        live, instrument = self._live, self.instrument
 
         def free(ref: Any) -> None:
             block: Block = ref
@@ -580,7 +580,10 @@ class Tracker(_DispatchMode):
             if live.get(block.key) is block:
                 del live[block.key]
                 block.alive = False
-                block.ledger.remove(block)
+                try:
+                    block.ledger.remove(block)
+                except Exception as error:  # Python would print it in the middle of the step
+                    instrument.fail(error, "noting that a tensor was freed")
 
         return free
 

@@ -48,6 +48,14 @@ _HALF_BATCH = (
 
 @document_for(MemoryAccount)
 def _account(account: MemoryAccount) -> Document:
+    if not account.counted:
+        return Document(
+            name="memory",
+            kind="memory",
+            sentence="The memory of this code was not counted; the code itself ran as usual.",
+            warnings=account.warnings,
+            foot=(account.provenance.sentence(),),
+        )
     # the CPU beside a GPU is shown when tensors lived there
     devices = [d for d in account.devices if d.peak_bytes or d is account.devices[0]]
     quiet = account.did_nothing

@@ -150,13 +150,14 @@ def syncs_of(watch: Watch) -> Syncs:
     for one, count in found:
         lines.setdefault((one.site.file, one.site.line), []).append((one, count))
     warnings: tuple[str, ...] = ()
-    if not watch.saw_a_model:
+    failure = watch.instrument.failure
+    if not watch.saw_a_model and failure is None:
         warnings = (
             "no module with parameters ran and no gradient was seen, so nothing counted as being "
             "on the device; run the whole step, or pass model=",
         )
-    if watch.instrument.failure is not None:
-        warnings += (watch.instrument.failure.sentence(),)
+    if failure is not None:
+        warnings += (failure.sentence(),)
     if watch.checks_again and any(entry_of(one) == "distribution" for one, _ in found):
         warnings += (_CHECKS_AGAIN,)
     cheap = watch.right_after_another()

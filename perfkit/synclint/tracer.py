@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 from perfkit.base import torch_compat as _torch_compat
 from perfkit.base.device import profiler_names
 from perfkit.base.errors import ProfilerBusyError, TraceError
+from perfkit.base.instrument import Instrument
 from perfkit.synclint.sites import Site
 from perfkit.trace.ask.waits import Wait, waits_under
 from perfkit.trace.read.columns import Category
@@ -73,8 +74,17 @@ class Tracer:
         self._numbers: dict[tuple[Site | None, Site | None], int] = {}
         self._count = itertools.count()
         self._n_operators = 0
+        # a refusal to profile beside another profiler is meant for the user
+        self.instrument = Instrument(
+            "the tracer of waits", switch_off=self._switch_off, let_pass=(ProfilerBusyError,)
+        )
 
     def __enter__(self) -> Self:
+        with self.instrument.guard("starting"):
+            self._start()
+        return self
+
+    def _start(self) -> None:
         import torch
 
         kinds = torch.profiler.ProfilerActivity
@@ -88,13 +98,13 @@ class Tracer:
             self.warnings.append(
                 f"not traced, these waits are those that torch itself reported: {error}"
             )
-            return self
+            return
         self._profile, self._running = profile, True
         self._thread_id = threading.get_ident()
-        self._unwatch = _torch_compat.watch_profiler_starts(self._other_profiler_starts)
+        guarded = self.instrument.hook(self._other_profiler_starts)
+        self._unwatch = _torch_compat.watch_profiler_starts(guarded)
         self.complete = True
         self.forget()
-        return self
 
     def __exit__(
         self,
@@ -105,6 +115,13 @@ class Tracer:
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
             unwatch()
+        with self.instrument.guard("ending"):
+            self._stop()
+
+    def _switch_off(self) -> None:
+        assert self.instrument.failure is not None
+        self.complete = False
+        self.warnings.append(self.instrument.failure.sentence())
         self._stop()
 
     @contextmanager
@@ -187,7 +204,9 @@ class Tracer:
         if not self._running:
             return
         self._running = False
-        with _torch_compat.profiler_label(_END):
-            pass
-        with quiet_profiler():
-            self._profile.stop()
+        try:
+            with _torch_compat.profiler_label(_END):
+                pass
+        finally:  # whatever fails: a profiler left running would refuse the next one
+            with quiet_profiler():
+                self._profile.stop()

@@ -183,6 +183,14 @@ class Watch:
                     "%synclint cannot be nested; leave the outer one first"
                 )
             Watch._active = self
+        try:
+            self._start()
+        except Exception as error:  # ours: the step runs unwatched
+            self.instrument.fail(error, "starting")
+            self._release()
+        return self
+
+    def _start(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._release)
             if self._model is not None:
@@ -211,10 +219,10 @@ class Watch:
             ops.__enter__()
             stack.callback(_torch_compat.leave_dispatch_mode, ops)
             self._stack = stack.pop_all()
-        return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stack.close()
+        with self.instrument.guard("ending"):
+            self._stack.close()
 
     def _switch_off(self) -> None:
         self._paused += 1
@@ -408,6 +416,16 @@ class Watch:
             return func(*args, **kwargs)
         with self.tracer.around(*self.line_of(frame)):
             return func(*args, **kwargs)
+
+    def traced_once(
+        self, func: Callable[..., Any], frame: FrameType, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The same where no handler of ours stands around it: a fault of ours stops here."""
+        once = _Once(func)
+        try:
+            return self.traced(once, frame, *args, **kwargs)
+        except Exception as error:
+            return self.go_on(once, error, args, kwargs)
 
     def found(self) -> list[tuple[Found, int]]:
         """What waits, with how often it did, in the order in which it was first seen."""
@@ -883,7 +901,7 @@ def _explicit_waits(watch: Watch) -> Iterator[None]:
                 with watch.instrument.guard("noting a wait"):
                     watch.hit(name, (), frame)
             if torch.cuda.is_available():
-                return watch.traced(original, frame, *args, **kwargs)
+                return watch.traced_once(original, frame, *args, **kwargs)
             return None
 
         return call
@@ -902,7 +920,7 @@ def _waits_for_streams(watch: Watch) -> Iterator[None]:
             if not watch._paused:
                 with watch.instrument.guard("noting a wait"):
                     watch.hit("wait_for_stream", (), frame)
-            return watch.traced(original, frame, waited_for)
+            return watch.traced_once(original, frame, waited_for)
 
         return synchronize
 

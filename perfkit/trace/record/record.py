@@ -305,6 +305,12 @@ class Recorder:
                 self._open_mark(REGION_MARK)
                 self._sampler.resume(forget=True)
                 self._sampler.set_deadline(time.monotonic() + self._max_seconds)
+        except ProfilerBusyError:
+            self.stop()
+            raise
+        except Exception as error:  # ours: the region runs without it
+            self._instrument.fail(error, "starting")
+            self.stop()
         except BaseException:
             self.stop()
             raise
