@@ -293,7 +293,8 @@ class WatchedRun:
                 with guard.guard("closing"):
                     self._close(ended)
                 self._loop = None
-                self._lookout.stop()
+                with guard.guard("closing"):
+                    self._lookout.stop()
 
     def _open(self, loop: object) -> None:
         if self._loop is not None:

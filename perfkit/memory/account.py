@@ -457,7 +457,6 @@ class Accountant:
             ),
         )
 
-
     def _nothing(self) -> MemoryAccount:
         """What is left to say where the counting itself failed."""
         assert self._instrument.failure is not None

@@ -264,7 +264,8 @@ class Recorder:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        refuse_beside_another()
+        with self._instrument.guard("looking for another profiler"):
+            refuse_beside_another()
         self._thread_id = threading.get_ident()
         self._in_main_thread = threading.current_thread() is threading.main_thread()
         self._activities = [torch.profiler.ProfilerActivity.CPU]
@@ -311,6 +312,7 @@ class Recorder:
         except Exception as error:  # ours: the region runs without it
             self._instrument.fail(error, "starting")
             self.stop()
+            self._profile = None
         except BaseException:
             self.stop()
             raise
@@ -578,12 +580,13 @@ class Recorder:
             return
         before, self._state = self._state, "done"
         self._n_steps_until_stop = self._n_steps
-        if self._gc is not None:
-            self._gc.stop()
-        if self._sampler is not None:
-            self._sampler.pause()  # stopping the profiler is no line of the user's
         began_s = self._profiler_ended_s = time.perf_counter()
         try:
+            if self._gc is not None:
+                self._gc.stop()
+            if self._sampler is not None:
+                self._sampler.pause()  # stopping the profiler is no line of the user's
+            began_s = self._profiler_ended_s = time.perf_counter()
             if before != "paused":
                 self._close_mark()
             if self._busy_mark is not None and self._n_profiled:
