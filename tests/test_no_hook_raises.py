@@ -236,6 +236,7 @@ def plain_values() -> list[Any]:
     return training.values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOOLS)
 def test_whatever_fails_in_the_step_the_step_gives_the_same_values(
     name: str, unraised: list[str]

@@ -293,8 +293,10 @@ class WatchedRun:
                 with guard.guard("closing"):
                     self._close(ended)
                 self._loop = None
-                with guard.guard("closing"):
+                with guard.guard("closing"):  # also where closing failed before it came to this
                     self._lookout.stop()
+                if not guard.is_on:
+                    self._summary = None  # it is to say so
 
     def _open(self, loop: object) -> None:
         if self._loop is not None:
