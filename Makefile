@@ -66,7 +66,7 @@ lint: install  ## format, lint, types, import directions
 	$(BIN)/lint-imports
 
 check: lint  ## lint and the fast tests, under 3 minutes
-	$(BESIDE) $(PYTEST) $(WORKERS) -m 'not ($(ALONE) or slow)' tests
+	$(BESIDE) $(PYTEST) $(WORKERS) -m 'not ($(ALONE) or slow or long)' tests
 
 test: lint chromium test-parallel test-serial  ## everything: lint, tests, notebooks, browser
 

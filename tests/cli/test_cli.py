@@ -78,6 +78,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of a file's size")
 @pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]])
 def test_output_that_cannot_be_written_is_told(arguments: list[str], tmp_path: Path) -> None:
@@ -98,6 +99,7 @@ def test_output_that_cannot_be_written_is_told(arguments: list[str], tmp_path: P
     assert ran.stderr == "perfkit: the output could not be written: File too large\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_lacks_characters_shows_escapes(encoding: str) -> None:
     ran = subprocess.run(
@@ -121,6 +123,7 @@ def test_an_error_of_the_command_itself_is_not_taken_for_its_output(
         cli.main(["doctor"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("out", ["", "/proc/x", "/dev/null", "/dev/null/x", "a-file", "deleted"])
 def test_a_tour_that_could_not_write_does_not_begin(out: str, tmp_path: Path) -> None:
     (tmp_path / "a-file").write_text("")

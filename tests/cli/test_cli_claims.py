@@ -213,6 +213,7 @@ def on_a_server(folder: Path, *code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_recording_needs_torch_and_numpy_only(made_lessons: Path) -> None:
     out = made_lessons / "out"
     done = on_a_server(made_lessons, str(made_lessons / "record.py"), "record", "--out", str(out))
@@ -238,6 +239,7 @@ def test_the_server_is_bare(made_lessons: Path, name: str) -> None:
     assert "ModuleNotFoundError" in done.stderr
 
 
+@pytest.mark.slow
 def test_criteria_can_be_read_where_nothing_more_is_installed(made_lessons: Path) -> None:
     code = "from perfkit.course.ledger.criteria import criteria; assert criteria()"
     done = on_a_server(made_lessons, "-c", code)

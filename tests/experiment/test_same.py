@@ -23,6 +23,8 @@ from perfkit.experiment.process._fingerprint import Fingerprint, Watch, _format_
 from perfkit.show import html
 from tests.experiment._networks import NETWORKS, training
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True, scope="module")
 def small_heap():

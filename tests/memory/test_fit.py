@@ -97,6 +97,7 @@ def test_it_agrees_with_a_real_step(make: Callable[[], nn.Module], kind: str) ->
     assert real.peak_bytes - foreign == pytest.approx(predicted.peak_bytes, rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_largest_batch_fits_and_the_next_does_not() -> None:
     model = _cnn()
     fit = will_it_fit(model, _batch, batch=4, loss=cross_entropy, gpus_gb=(2, 4))
@@ -142,6 +143,7 @@ def test_a_batch_that_costs_nothing_has_no_largest() -> None:
     assert low > 1
 
 
+@pytest.mark.slow
 def test_options_lower_the_peak() -> None:
     def peak(**options: Any) -> int:
         fit = will_it_fit(_cnn(), _batch, batch=16, loss=cross_entropy, gpus_gb=(), **options)
@@ -281,6 +283,7 @@ def _owned(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
     return sum(t.nbytes for t in tensors if t.layout is torch.strided)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_every_optimizer_of_torch_is_taken_as_an_object(kind: str) -> None:
     """Predicted against the peak of the real step, for an optimizer that exists already."""

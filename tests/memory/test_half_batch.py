@@ -75,6 +75,7 @@ def test_a_cnn_is_predicted_to_a_few_percent(batch: int, make_optimizer: Any) ->
     assert predicted == pytest.approx(half.peak_bytes, rel=0.03)
 
 
+@pytest.mark.slow
 def test_where_the_peak_moves_to_the_optimizer_it_is_followed() -> None:
     # 17 MB of weights: Adam's step makes a temporary of their size, whatever the batch is
     whole, half = _accounts(_wide, 2048, lambda p: torch.optim.Adam(p, foreach=False))

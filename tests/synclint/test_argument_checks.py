@@ -31,6 +31,7 @@ def net() -> nn.Module:
     return nn.Linear(3, 2)
 
 
+@pytest.mark.slow
 def test_torch_compile_is_what_switches_the_checks_off() -> None:
     import subprocess
     import sys

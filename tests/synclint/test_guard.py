@@ -65,6 +65,7 @@ def test_as_a_decorator_and_twice() -> None:
     step(False)
 
 
+@pytest.mark.slow
 def test_in_a_real_pytest_run(tmp_path: Path) -> None:
     test = tmp_path / "test_step.py"
     test.write_text(

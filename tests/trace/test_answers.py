@@ -203,6 +203,7 @@ def fuzz(n: int, seed: int) -> tuple[int, int, float]:
     return read, refused, longest_s
 
 
+@pytest.mark.slow
 def test_mutated_traces_give_answers_or_a_trace_error() -> None:
     read, refused, longest_s = fuzz(300, seed=3)
     assert read > 100

@@ -148,6 +148,7 @@ def test_the_same_trace_gives_the_same_file(tmp_path: Path) -> None:
         assert one == export(trace, tmp_path / f"b{ending}").read_bytes()
 
 
+@pytest.mark.slow
 def test_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     trace = _rich()

@@ -68,6 +68,7 @@ HOOKS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_that_raises_does_not_reach_the_step(
     hook: str, monkeypatch: pytest.MonkeyPatch

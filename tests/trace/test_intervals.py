@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ def test_union_covers_the_same_points_disjointly(pairs: list[tuple[int, int]]) -
     assert (found.start[1:] > found.end[:-1]).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(_PAIRS, _PAIRS, _PAIRS)
 def test_paint_gives_every_point_to_the_first_layer(

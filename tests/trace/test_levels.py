@@ -38,6 +38,7 @@ def big() -> Levels:
     return Levels(_many(20_000))
 
 
+@pytest.mark.slow
 def test_rows_do_not_overlap_and_children_lie_below(big: Levels) -> None:
     trace = big.trace
     for row in range(big.n_rows):
@@ -69,6 +70,7 @@ def test_every_event_in_view_is_in_exactly_one_box(big: Levels, zoom: int) -> No
     assert whole.count.sum() == len(trace)
 
 
+@pytest.mark.slow
 def test_what_is_wider_than_a_pixel_is_never_merged(big: Levels) -> None:
     boxes = big.boxes(0, big.span_ns // 5, pixels=1000)
     merged = boxes.count > 1

@@ -154,6 +154,7 @@ def test_a_single_batch_or_a_loader_without_work_is_no_loop() -> None:
     assert find_steps(load(sim.json())).names == ("whole region",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_real_evaluation_has_one_step_a_batch(workers: int) -> None:
     data = TensorDataset(torch.randn(96, 64), torch.zeros(96))

@@ -144,6 +144,7 @@ def test_real_workers_read_everything_without_shares() -> None:
     assert experiments.plain_numbers(3, 0) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", ["A8", "A10", "B1", "B2", "C5", "D5", "D6"])
 def test_its_experiments_give_an_outcome(claim: str, tmp_path: Path) -> None:
     (one,) = registered(claims=[claim], lessons=[experiments.LESSON])

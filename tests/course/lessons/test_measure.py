@@ -256,6 +256,7 @@ def test_a_machine_that_does_not_slow_down_keeps_its_time() -> None:
         SlowingMachine(rise=-1)
 
 
+@pytest.mark.slow
 def test_first_steps_come_from_fresh_processes() -> None:
     times = first_steps(experiments.training_step, processes=2, steps=3)
     assert times.shape == (2, 3)
@@ -268,6 +269,7 @@ def _broken() -> Call:
     raise ValueError("no model today")
 
 
+@pytest.mark.slow
 def test_first_steps_that_fail_say_why() -> None:
     # by value, as from a notebook: the program cannot import this test
     import cloudpickle
@@ -287,6 +289,7 @@ class _Birthplace:
         return os.getpid, ()
 
 
+@pytest.mark.slow
 def test_what_a_step_brings_along_is_unpickled_where_it_runs() -> None:
     # a tensor on a GPU would put CUDA to use in the parent, and no fork could use it any more
     born: Any = _Birthplace()
@@ -304,6 +307,7 @@ def cost() -> Any:
     return profiler_cost(experiments.training_step("cpu"), steps=1, budget_s=0.1)
 
 
+@pytest.mark.slow
 def test_the_profilers_options_leave_the_events_that_they_promise(cost: Any) -> None:
     shapes, memory, stack, everything = (one.events for one in cost.options[-4:])
     assert cost.options[0].events == 0
@@ -333,6 +337,7 @@ def test_what_tracing_a_gpu_does_for_itself_is_no_event_of_a_step(
     assert measure_cost._n_events(lambda: None, {}, 1) == 3
 
 
+@pytest.mark.slow
 def test_the_profilers_cost_is_told_in_words_and_as_a_figure(cost: Any) -> None:
     said = repr(cost)
     assert "no profiler" in said
@@ -384,6 +389,7 @@ def _outcome(function: Callable[[Context], Outcome], folder: Path) -> Outcome:
     return found
 
 
+@pytest.mark.slow
 def test_d1_counts_events(tmp_path: Path) -> None:
     figures = _outcome(experiments.profiler_options, tmp_path).figures
     events = {name: f.value for name, f in figures.items() if name.endswith("_events")}
@@ -400,6 +406,7 @@ def test_d2_gives_what_a_label_costs(tmp_path: Path) -> None:
     assert found.figures["share_of_step"].unit == "%"
 
 
+@pytest.mark.slow
 def test_e7_compares_the_schedule_with_all_steps(tmp_path: Path) -> None:
     found = _outcome(experiments.first_steps_counted, tmp_path)
     assert found.figures["steps_recorded"].value == 3

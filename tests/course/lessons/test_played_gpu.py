@@ -125,6 +125,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("recorded")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", ABOUT_A_GPU, ids=lambda one: f"{one.claim}-{one.number}")
 def test_it_runs_on_a_gpu_to_a_record(
     one: Experiment, clocks: _Clocks, folder: Path, tmp_path: Path

@@ -238,6 +238,7 @@ def test_rates_are_of_the_calls_that_were_made() -> None:
     assert achievable_tflop_per_s(size=64, calls=2) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "facts"),
     [

@@ -269,6 +269,7 @@ def test_a_worker_that_dies_is_told_and_leaves_no_process() -> None:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_vector_code_is_switched_off_in_a_process_of_its_own(tmp_path: Path) -> None:
     file = make_images(tmp_path, n=1, size=(160, 120)).files[0]
     work = next(one for one in vector_code.WORKS if one.name == "torch resize")
