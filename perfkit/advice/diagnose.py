@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, duration, interval, percent
+from perfkit.advice.findings import Finding, amdahl, interval
 from perfkit.advice.line_kinds import OTHER, kind_of_source
 from perfkit.advice.rules import RULES
 from perfkit.base.machine.busy import Busy
-from perfkit.base.words import fmt_s, plural
+from perfkit.base.words import fmt_ms, fmt_s, fmt_share, plural
 from perfkit.measure.summary import Summary
 from perfkit.measure.verdict import DATA_BOUND_FROM, PARTLY_FROM
 from perfkit.trace.record.elsewhere import Elsewhere
@@ -196,7 +196,7 @@ def _path(bound: _Bound, case: Case) -> str:
     starting = case.share_of(case.start_up[0]) + case.share_of(case.compiling)
     if bound.bound_by == "host" and starting > bound.share / 2:
         return ""  # start-up happens in operators too: the same time by another name
-    return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({percent(share)})"
+    return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({fmt_share(share)})"
 
 
 def _uncapital(sentence: str) -> str:
@@ -278,15 +278,16 @@ def _bound(case: Case) -> _Bound:
 
 
 def _sentence(bound: _Bound, case: Case) -> str:
-    part, share = percent(bound.share), bound.share
+    part, share = fmt_share(bound.share), bound.share
     if bound.part == "host":
         compiling, starting = case.share_of(case.compiling), case.share_of(case.start_up[0])
         if compiling > share / 2:
-            return (
-                f"Host-bound: torch.compile compiles for {percent(compiling)} of the profiled time"
-            )
+            part = fmt_share(compiling)
+            return f"Host-bound: torch.compile compiles for {part} of the profiled time"
         if starting > share / 2:
-            return f"Host-bound: {percent(starting)} of the profiled time is start-up, not training"
+            return (
+                f"Host-bound: {fmt_share(starting)} of the profiled time is start-up, not training"
+            )
     if not case.on_device:
         words = {
             "data": f"{part} of each step waits for the DataLoader",
@@ -328,9 +329,9 @@ def _sentence(bound: _Bound, case: Case) -> str:
     if bound.work > share:
         most = "most of it" if bound.work > 0.5 else "the largest part"
         beside = (
-            f"; the device computes for {percent(bound.work)}"
+            f"; the device computes for {fmt_share(bound.work)}"
             if case.on_device
-            else f"; {most} ({percent(bound.work)}) is compute"
+            else f"; {most} ({fmt_share(bound.work)}) is compute"
         )
     return f"Partly {bound.part}-bound: {words}{beside}"
 
@@ -352,7 +353,7 @@ def _gaps(case: Case, part: str) -> str:
         )
     waits = case.shares["sync"]
     meanwhile = (
-        f" (the host waits for the device for {percent(waits)} of each step)"
+        f" (the host waits for the device for {fmt_share(waits)} of each step)"
         if waits >= PARTLY_FROM
         else ""
     )
@@ -375,5 +376,5 @@ def _waiting(case: Case, part: str) -> str:
 
 def _step_words(step: Summary) -> str:
     if step.n == 1:
-        return f"one step of {duration(step.median)}"
+        return f"one step of {fmt_ms(step.median)}"
     return f"median step {interval(step.median, step.low, step.high)}, n={step.n}"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.base.lessons import lesson_of
-from perfkit.base.words import fmt_ms, fmt_share
+from perfkit.base.words import fmt_ms
 
 #: The largest gain that perfkit states: see ``Finding.gain_at_most``.
 MOST_GAIN = 10
@@ -53,10 +53,6 @@ class Finding:
             "lesson": lesson_of("rule", self.rule),
             "line": self.line,
         }
-
-
-percent = fmt_share
-duration = fmt_ms
 
 
 def interval(median_ms: float, low_ms: float, high_ms: float) -> str:

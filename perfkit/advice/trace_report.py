@@ -1,53 +1,7 @@
 """``perfkit trace FILE…``: explain recorded traces, one file or one per rank.
 
-The JSON of ``perfkit trace --json`` (and of :meth:`TraceReport.to_dict`) is one object. Its
-``schema`` is ``perfkit.trace/1``: within version 1 keys are only added, never renamed or removed,
-and units stay. Times are µs unless a key ends in ``_ms``; nothing is NaN.
-
-===================  =======================================================================
-key                  meaning
-===================  =======================================================================
-``schema``           ``"perfkit.trace/1"``
-``perfkit``          version of perfkit that wrote it
-``file``             the trace
-``rank``             rank of the process as the trace says it; null where it does not
-``n_events``         timed events in the file
-``how_found``        how the steps were found, in words
-``bound_by``         data, host, launch, sync, copy, gaps (the device idles although work is
-                     queued), driver (the host is in a long call of the driver that launches
-                     nothing), compute or communication
-``sentence``         the same in words, with its numbers
-``no_cure``          said where no finding is about what bounds the step; else empty
-``step_ms``          summary of the steps' lengths: median, low, high, n …
-``shares``           host class → share of all steps' time; they add up to 1
-``device_shares``    device class → share; empty without a device
-``steps[]``          ``name``, ``wall_us``, ``host_us`` (class → µs: data wait, forward, backward,
-                     optimizer, sync, copy, communication, other) and, where there is a device,
-                     ``device_us`` (compute, communication, copy, idle); each adds up to ``wall_us``
-``findings[]``       ``rule``, ``sentence``, ``evidence``, ``what_to_do``, ``gain_at_most`` (1.4: at
-                     most 1.4 times as fast; 1.0: no gain in time; 10: more than 10 times at best;
-                     null without a device), ``formula``, ``lesson`` (its id; null without a
-                     course that has one), ``line``; the largest first
-``syncs[]``          host-device syncs and blocking transfers inside the steps, all steps
-                     together: ``op``, ``file``, ``line`` (null without recorded stacks),
-                     ``line_is`` (``call``, or ``def`` where only the function's first line was
-                     recorded; null), ``count``, ``cost_us``, ``call``, ``copy``, ``is_transfer``
-``operators[]``      ``name``, ``count``, ``self_us``, ``total_us``, ``device_us``, ``n_launches``,
-                     ``share``; all steps together, by self time
-``provenance``       where and when it was recorded, as far as the trace says
-``warnings[]``       what is doubtful, in words
-``ranks[]``          several files only: all keys above but the first two, for each file. The
-                     keys above are then those of the file that ``file`` names: the rank that
-                     the others wait for most; where none stands out, the one that waits least
-                     for the others, or without communication the slowest
-``rank_comparison``  several files only: ``stragglers[]`` (ranks that the others wait for),
-                     ``imbalance`` (longest over mean compute time, or null), ``waits[]``
-                     (``rank``, ``for_rank``, ``ms_per_step``), ``n_collectives``
-``diff``             with ``--diff OTHER`` only, from OTHER (before) to FILE (after):
-                     ``before_step_ms``, ``after_step_ms``, ``ratio``, ``host_ms`` and
-                     ``device_ms`` (class → [before, after] per step), ``changes[]`` of ops and
-                     kernels (``kind``, ``name``, ``status``: new, gone, grew, shrank or same …)
-===================  =======================================================================
+``perfkit trace --help`` lists the keys of its JSON, which is :meth:`TraceReport.to_dict`. Within
+``perfkit.trace/1`` keys are only added, never renamed or removed, and units stay; nothing is NaN.
 """
 
 from __future__ import annotations

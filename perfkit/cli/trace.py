@@ -22,28 +22,38 @@ _EPILOG = """\
 Several FILEs are the ranks of one run. Reads .json, .json.gz and .zst traces from torch.profiler
 (Kineto), 2021 to today, of CUDA, ROCm and CPU runs.
 
---json prints one object (schema perfkit.trace/1; keys are only ever added; times in us):
+--json prints one object (schema perfkit.trace/1; keys are only ever added; times in us, unless a
+key ends in _ms):
   schema, perfkit           "perfkit.trace/1", version that wrote it
   file, rank, n_events      the trace; its rank or null; timed events in it
-  bound_by, sentence        data, host, launch, sync, copy, gaps, driver, compute or communication;
-                            in words
+  bound_by, sentence        data, host, launch, sync, copy, gaps (the device idles although work is
+                            queued), driver (the host is in a long call of the driver that launches
+                            nothing), compute or communication; in words
   no_cure                   set if no finding is about what bounds the step
   how_found, step_ms        how steps were found; their length (median, low, high, n)
   shares, device_shares     class -> share of all steps' time; they add up to 1
-  steps[]                   name, wall_us, host_us {class: us} and, with a device, device_us
-                            {class: us}; each adds up to wall_us
+  steps[]                   name, wall_us, host_us {class: us; data wait, forward, backward,
+                            optimizer, sync, copy, communication, other} and, with a device,
+                            device_us {class: us; compute, communication, copy, idle}; each adds up
+                            to wall_us
   findings[]                rule, sentence, evidence[], what_to_do, gain_at_most (1.4: at most
-                            1.4 times as fast; 10: over 10 times at best; null without a device),
-                            formula, lesson, line; largest first
-  syncs[]                   op, file, line (null without stacks), line_is (call, def or null),
-                            count, cost_us, call, copy, is_transfer; all steps together
-  operators[]               name, count, self_us, total_us, device_us, n_launches, share
+                            1.4 times as fast; 1: no gain in time; 10: over 10 times at best; null
+                            without a device), formula, lesson (null without a course that has
+                            one), line; largest first
+  syncs[]                   op, file, line (null without stacks), line_is (call, def where only the
+                            function's first line was recorded, or null), count, cost_us, call,
+                            copy, is_transfer; all steps together
+  operators[]               name, count, self_us, total_us, device_us, n_launches, share; by self
+                            time, all steps together
   provenance, warnings[]    where and when it was recorded; what is doubtful
   ranks[]                   several FILEs only: the same keys for each; those above are then for
-                            the rank that the others wait for
-  rank_comparison           several FILEs only: stragglers[], imbalance, n_collectives, waits[]
-                            (rank, for_rank, ms_per_step)
-  diff                      --diff only: what is new, gone or longer in FILE, against OTHER
+                            the rank that the others wait for most, else for the one that waits
+                            least, or without communication for the slowest
+  rank_comparison           several FILEs only: stragglers[], imbalance (longest over mean compute
+                            time, or null), n_collectives, waits[] (rank, for_rank, ms_per_step)
+  diff                      --diff only, from OTHER (before) to FILE (after): before_step_ms,
+                            after_step_ms, ratio, host_ms and device_ms {class: [before, after]},
+                            changes[] (kind, name, status: new, gone, grew, shrank or same ...)
 
 User and host names, environment dumps and tokens are removed from JSON and HTML;
 --no-scrub keeps them.

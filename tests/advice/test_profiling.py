@@ -19,7 +19,7 @@ from perfkit.advice import Profile, explain
 from perfkit.base.errors import UsageError
 from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, load
-from perfkit.trace.record.record import assert_nothing_runs
+from tests.left_running import assert_nothing_runs
 
 
 def _step() -> None:

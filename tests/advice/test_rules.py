@@ -16,10 +16,11 @@ from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_train
 from perfkit.advice import Diagnosis, Finding
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import BOUNDS, diagnose
-from perfkit.advice.findings import duration, gain_words, interval
+from perfkit.advice.findings import gain_words, interval
 from perfkit.advice.line_kinds import beside_the_model
 from perfkit.advice.rules import precision
 from perfkit.base.machine.busy import Busy
+from perfkit.base.words import fmt_ms
 from perfkit.measure.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
 from perfkit.trace.record.facts import Facts, OptimizerFacts
@@ -45,8 +46,8 @@ def _finding(diagnosis: Diagnosis, rule: str) -> Finding:
 
 
 def _adamw(**changes: object) -> Facts:
-    optimizer = OptimizerFacts("AdamW", None, True, 4, 1000, ("float32",), ("cpu",))
-    return Facts((dataclasses.replace(optimizer, **changes),), 2, 2, "highest")  # type: ignore[arg-type]
+    optimizer = OptimizerFacts("AdamW", 4, ("float32",), ("cpu",))
+    return Facts((dataclasses.replace(optimizer, **changes),), 2, 2)  # type: ignore[arg-type]
 
 
 def _line(
@@ -491,7 +492,7 @@ def _update(op: str, n: int, each: float, zero: str = "", n_zero: int = 0) -> Si
 
 
 def test_an_update_in_a_loop() -> None:
-    diagnosis = _diagnosis(_update("aten::addcmul_", 100, 3), facts=_adamw(fused=None))
+    diagnosis = _diagnosis(_update("aten::addcmul_", 100, 3), facts=_adamw())
     finding = _finding(diagnosis, "optimizer-loop")
     assert (
         "100 operations per step inside Optimizer.step for 4 parameter tensors"
@@ -508,7 +509,7 @@ def test_an_update_in_a_loop() -> None:
 def test_no_option_is_advised_that_the_optimizer_does_not_take(
     name: str, option: str | None
 ) -> None:
-    facts = _adamw(name=name, fused=None)
+    facts = _adamw(name=name)
     found = _diagnosis(_update("aten::addcmul_", 100, 3), facts=facts).findings
     assert [f.rule for f in found] == (["optimizer-loop"] if option else [])
     assert all(f"{option}=True" in f.what_to_do for f in found)
@@ -626,7 +627,7 @@ def test_every_finding_is_complete() -> None:
     ]
     seen = set()
     for sim in sims:
-        diagnosis = _diagnosis(sim, facts=_adamw(fused=None))
+        diagnosis = _diagnosis(sim, facts=_adamw())
         assert diagnosis.bound_by in BOUNDS
         for finding in diagnosis.findings:
             seen.add(finding.rule)
@@ -644,9 +645,9 @@ def test_every_finding_is_complete() -> None:
 
 
 def test_times_are_told_in_the_unit_that_reads_best() -> None:
-    assert duration(152.49) == "152 ms"
-    assert duration(43_425.4) == "43.4 s"
-    assert duration(0.0731) == "73.1 µs"
+    assert fmt_ms(152.49) == "152 ms"
+    assert fmt_ms(43_425.4) == "43.4 s"
+    assert fmt_ms(0.0731) == "73.1 µs"
     assert interval(4.67, 0.049, 9.29) == "4.67 ms [49.0 µs, 9.29 ms]"
     assert interval(43_425.4, 41_000, 45_000) == "43.4 s [41.0 s, 45.0 s]"
 

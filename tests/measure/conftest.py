@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
 import pytest
 
 from perfkit.base.machine.busy import Busy, BusyMark
@@ -29,12 +26,6 @@ class FakeClock:
 
     def settle(self) -> None:
         self.settled += 1
-
-    def mark(self) -> int:
-        return self.ns
-
-    def elapsed_ms(self, marks: Sequence[int]) -> list[float]:
-        return [(b - a) / 1e6 for a, b in itertools.pairwise(marks)]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from perfkit.trace import Recorder
 from perfkit.trace.record import lines as lines_module
 from perfkit.trace.record.lines import Sampler
 from perfkit.trace.record.pauses import GcPauses
-from perfkit.trace.record.record import assert_nothing_runs
+from tests.left_running import assert_nothing_runs
 
 
 def train(n: int = 12) -> list[float]:

@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.trace import Category, Recorder, Recording, breakdown, find_steps, load
 from perfkit.trace.record import record as record_module
-from perfkit.trace.record.record import assert_nothing_runs
+from tests.left_running import assert_nothing_runs
 
 
 def _trainer(optimizer: str = "SGD") -> Callable[[], None]:
@@ -83,7 +83,7 @@ def test_the_raw_trace_reads_the_same_elsewhere(ten: Recording) -> None:
 
 def test_facts_that_no_trace_holds(ten: Recording) -> None:
     (optimizer,) = ten.facts.optimizers
-    assert (optimizer.name, optimizer.n_tensors, optimizer.n_elements) == ("SGD", 2, 18)
+    assert (optimizer.name, optimizer.n_tensors) == ("SGD", 2)
     assert (optimizer.dtypes, optimizer.devices) == (("float32",), ("cpu",))
     assert ten.facts.n_threads == torch.get_num_threads()
 
@@ -605,16 +605,6 @@ def test_a_step_that_a_cuda_graph_captures_is_none(
     with Recorder() as recorder:
         _trainer()()
     assert recorder.n_steps_seen == (0 if capturing else 1)
-
-
-def test_tf32_allowed_in_the_new_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    try:
-        matmul.fp32_precision = "tf32"
-        assert _record(4, steps=1).facts.matmul_precision == "high"
-    finally:
-        matmul.fp32_precision = before
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, duration, percent
-from perfkit.base.words import plural
+from perfkit.advice.findings import Finding, amdahl
+from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.intervals import Intervals, union
 
@@ -28,7 +28,7 @@ def recompiles(case: Case) -> Iterator[Finding]:
     in_steps = len(set(case.steps.containing(parts.start).tolist()))
     evidence = [
         f"{len(parts)} compilations in {in_steps} of {case.n_steps} steps take "
-        f"{duration(parts.total_ns / 1e6)}, {percent(share)} of all profiled time"
+        f"{fmt_ms(parts.total_ns / 1e6)}, {fmt_share(share)} of all profiled time"
     ]
     if again:
         evidence.append(f"one region was compiled {again + 1} times: its inputs keep changing")
@@ -88,7 +88,7 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
             f"{plural(len(rows) / case.n_steps, 'compiled region')} per step, of "
             f"{len(set(frame))} "
             "different pieces of code",
-            f"what runs between them costs {percent(lost)} of each step",
+            f"what runs between them costs {fmt_share(lost)} of each step",
         ),
         what_to_do=(
             "model = torch.compile(model, fullgraph=True)  # an error at the first break\n"

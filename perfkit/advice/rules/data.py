@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, duration, percent, times
+from perfkit.advice.findings import Finding, amdahl, times
+from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.trace.read.columns import Category
 from perfkit.trace.record.lines import Line, LineSamples
 
@@ -53,14 +54,14 @@ def dataloader(case: Case) -> Iterator[Finding]:
     names = {case.trace.names[i] for i in case.trace.name_id[waits]}
     alone = any("_SingleProcessDataLoaderIter" in name for name in names)
     evidence = [
-        f"{duration(case.ms_per_step(share))} of each step ({percent(share)}) pass in the "
+        f"{fmt_ms(case.ms_per_step(share))} of each step ({fmt_share(share)}) pass in the "
         f"DataLoader's __next__ ({', '.join(sorted(n.partition('#')[2] for n in names))})"
     ]
     if case.on_device:
-        evidence.append(f"meanwhile the device is idle for {percent(lost)} of each step")
+        evidence.append(f"meanwhile the device is idle for {fmt_share(lost)} of each step")
     top = _top_line(case)
     if top is not None:
-        evidence.append(f"{percent(top.share)} of the line samples fall on {top.where}")
+        evidence.append(f"{fmt_share(top.share)} of the line samples fall on {top.where}")
     cores = case.facts.n_cores
     workers = max(min(cores or _USUAL_WORKERS, _MOST_WORKERS), 1)
     if alone:
@@ -128,7 +129,7 @@ def images(case: Case) -> Iterator[Finding]:
         evidence = [_samples(decodes, case, "fall into decoding of images inside the DataLoader")]
         if working >= _LEAST_SHARE:
             evidence.append(
-                f"another {percent(working)} is other work on these images: it shrinks with them"
+                f"another {fmt_share(working)} is other work on these images: it shrinks with them"
             )
         gain, formula = amdahl(min(decoding + working, limit))
         yield Finding(
@@ -172,7 +173,7 @@ def _share(lines: Sequence[Line], limit: float) -> float:
 
 def _samples(lines: Sequence[Line], case: Case, what: str) -> str:
     n = sum(x.n_samples for x in lines)
-    share = percent(sum(x.share for x in lines))
+    share = fmt_share(sum(x.share for x in lines))
     return f"{share} of the line samples ({n} of {case.lines.n_samples}) {what}"
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, duration, percent
-from perfkit.base.words import plural
+from perfkit.advice.findings import Finding, amdahl
+from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.ask.kernels import TENSOR_FAMILIES, family, uses_tensor_cores
 from perfkit.trace.read.columns import Int64
 
@@ -38,7 +38,7 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
         return
     gain, formula = amdahl(share, speedup=_TENSOR_SPEEDUP)
     evidence = (
-        f"matrix products and convolutions outside of tensor cores run for {percent(share)} of "
+        f"matrix products and convolutions outside of tensor cores run for {fmt_share(share)} of "
         f"each step, most of it in {_longest(case, plain)}",
         f"{case.gpu.get('name', 'this GPU')} (compute capability {major}."
         f"{case.gpu.get('computeMinor', 'x')}) has tensor cores",
@@ -109,9 +109,9 @@ def small_grids(case: Case) -> Iterator[Finding]:
         title="Kernels are too small for this GPU: most of its multiprocessors have no work",
         evidence=(
             f"kernels with fewer blocks than multiprocessors run for "
-            f"{percent(case.device_share(small))} of each step, the longest of them "
+            f"{fmt_share(case.device_share(small))} of each step, the longest of them "
             f"{_longest(case, small)}",
-            f"idle multiprocessors in them amount to {percent(share)} of each step",
+            f"idle multiprocessors in them amount to {fmt_share(share)} of each step",
         ),
         what_to_do=(
             "loader = DataLoader(dataset, batch_size=2 * batch_size, ...)  # more work per kernel\n"
@@ -133,8 +133,8 @@ def kernel_gaps(case: Case) -> Iterator[Finding]:
         rule="kernel-gaps",
         title="The device pauses between kernels that are queued already",
         evidence=(
-            f"these gaps take {percent(lost)} of each step, "
-            f"{duration(case.ms_per_step(lost) / n)} for each of its {plural(n, 'kernel')}",
+            f"these gaps take {fmt_share(lost)} of each step, "
+            f"{fmt_ms(case.ms_per_step(lost) / n)} for each of its {plural(n, 'kernel')}",
         ),
         what_to_do=(
             "model = torch.compile(model)  # fused kernels: fewer gaps\n"
@@ -151,7 +151,7 @@ def held_device(case: Case) -> Iterator[Finding]:
     if lost < _LEAST_SHARE:
         return
     evidence = [
-        f"for {percent(lost)} of each step ({duration(case.ms_per_step(lost))}) no recorded "
+        f"for {fmt_share(lost)} of each step ({fmt_ms(case.ms_per_step(lost))}) no recorded "
         "activity runs, though the host has launched the next one",
         "the trace does not show why: work that was launched before recording began, another "
         "process on this GPU, an event of a stream that was not recorded, or the profiler itself",

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, duration, percent
-from perfkit.base.words import plural
+from perfkit.advice.findings import Finding, amdahl
+from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import Category, Int64
 from perfkit.trace.read.events import backward_rows
 from perfkit.trace.read.intervals import Intervals, union
@@ -76,7 +76,7 @@ def validation(case: Case) -> Iterator[Finding]:
         title="A forward pass without gradients runs inside the training steps",
         evidence=(
             f"{plural(len(on_main) / case.n_steps, 'layer')} per step run without gradients "
-            f"(validation, a metric, a second network?) and take {percent(share)} of it",
+            f"(validation, a metric, a second network?) and take {fmt_share(share)} of it",
         ),
         what_to_do=(
             "if step % 500 == 0:  # or once per epoch\n"
@@ -164,7 +164,7 @@ def logging(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="logging-in-step",
         title="Logging, saving or drawing takes time in the training loop",
-        evidence=(f"{evidence}: {percent(share)} of the time",),
+        evidence=(f"{evidence}: {fmt_share(share)} of the time",),
         what_to_do=(
             "total += loss.detach()\n"
             "if step % 50 == 0:\n"
@@ -187,8 +187,8 @@ def garbage_collection(case: Case) -> Iterator[Finding]:
         rule="gc-pauses",
         title="Python's garbage collector stops the training step",
         evidence=(
-            f"{len(pauses)} collections in {case.n_steps} steps took {duration(sum(pauses))} "
-            f"({percent(share)}), the longest {duration(max(pauses))}",
+            f"{len(pauses)} collections in {case.n_steps} steps took {fmt_ms(sum(pauses))} "
+            f"({fmt_share(share)}), the longest {fmt_ms(max(pauses))}",
         ),
         what_to_do=(
             "import gc\n"

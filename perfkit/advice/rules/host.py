@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, duration, percent
+from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.line_kinds import OTHER, LineKind, kind_of
 from perfkit.advice.line_kinds import beside_the_model as kind_beside_the_model
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, fmt_us, plural
@@ -163,8 +163,8 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
         title="Thousands of tiny operations: calling them is the work",
         evidence=(
             f"{plural(per_step, 'operation')} of less than {_TINY_US:g} µs in each step take "
-            f"{percent(share)} of it; all that is called {_OFTEN} times a step or more, and the "
-            f"Python between, {percent(share_of(often) + between)}",
+            f"{fmt_share(share)} of it; all that is called {_OFTEN} times a step or more, and the "
+            f"Python between, {fmt_share(share_of(often) + between)}",
             "most often "
             + ", ".join(f"{o.name} ({fmt_count(o.count / case.n_steps)} per step)" for o in named),
         ),
@@ -199,7 +199,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         rule="launch-bound",
         title="The device waits for the host to launch kernels",
         evidence=(
-            f"the device idles for {percent(lost)} of each step while the host runs operators",
+            f"the device idles for {fmt_share(lost)} of each step while the host runs operators",
             f"{plural(len(rows) / case.n_steps, 'kernel')} per step, half of them shorter than "
             f"{fmt_us(median_us)}",
         ),
@@ -215,13 +215,13 @@ def start_up(case: Case) -> Iterator[Finding]:
     share = case.share_of(parts)
     if share < _LEAST_SHARE:
         return
-    calls = ", ".join(f"{name} {duration(ms)}" for name, ms in longest)
+    calls = ", ".join(f"{name} {fmt_ms(ms)}" for name, ms in longest)
     gain, formula = amdahl(share)
     yield Finding(
         rule="start-up",
         title="These are first steps: much of their time is start-up that later steps lack",
         evidence=(
-            f"first calls take {percent(share)} of the profiled time ({calls}): they make the "
+            f"first calls take {fmt_share(share)} of the profiled time ({calls}): they make the "
             "device's context, load libraries and kernels, and try algorithms",
         ),
         what_to_do=(

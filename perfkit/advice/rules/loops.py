@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, percent
-from perfkit.base.words import plural
+from perfkit.advice.findings import Finding, amdahl
+from perfkit.base.words import fmt_share, plural
 from perfkit.trace.read.columns import Category, Int64
 from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.read.intervals import union
@@ -57,7 +57,7 @@ def indexing(case: Case) -> Iterator[Finding]:
             f"{plural(n_repeats / case.n_steps, 'time')} per step the same operations follow an "
             "index: "
             f"{', '.join(body[:5])}{' …' if len(body) > 5 else ''}",
-            f"these loops cost {percent(lost)} of each step",
+            f"these loops cost {fmt_share(lost)} of each step",
         ),
         what_to_do=(
             "y = x * weight  # not: for i in range(len(x)): y[i] = x[i] * weight\n"
@@ -184,7 +184,7 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
         title="Tensors are filled on the host and then copied to the device",
         evidence=(
             f"{plural(len(pairs) / case.n_steps, 'time')} per step, first with torch.{name}",
-            f"meanwhile the device is idle for {percent(lost)} of each step",
+            f"meanwhile the device is idle for {fmt_share(lost)} of each step",
         ),
         what_to_do=(
             "noise = torch.randn(shape, device=device)  # not: torch.randn(shape).to(device)"

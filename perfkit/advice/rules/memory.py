@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.advice.findings import Finding, amdahl
 from perfkit.base.device import pattern
-from perfkit.base.words import fmt_bytes, plural
+from perfkit.base.words import fmt_bytes, fmt_share, plural
 from perfkit.trace.read.columns import Category
 
 # What PyTorch does not see (context, cuBLAS and cuDNN workspaces, NCCL) takes 0.5 to 2 GB: on a
@@ -32,7 +32,7 @@ def nearly_full(case: Case) -> Iterator[Finding]:
         title="The device's memory is nearly full: a slightly larger batch will fail",
         evidence=(
             f"{fmt_bytes(reserved)} of {fmt_bytes(total)} reserved "
-            f"({percent(reserved / total)}), {fmt_bytes(allocated)} of it in use at the peak",
+            f"({fmt_share(reserved / total)}), {fmt_bytes(allocated)} of it in use at the peak",
         ),
         what_to_do=(
             "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # recompute\n"
@@ -66,9 +66,9 @@ def allocations(case: Case) -> Iterator[Finding]:
         title="Memory is taken from and given back to the driver inside the step",
         evidence=(
             f"{plural(n_calls, 'call')} of cudaMalloc, cudaFree and the like per step, "
-            f"{percent(host)} of its time; PyTorch's cache should make them unnecessary after the "
-            "first steps",
-            f"meanwhile the device is idle for {percent(lost)} of each step",
+            f"{fmt_share(host)} of its time; PyTorch's cache should make them unnecessary after "
+            "the first steps",
+            f"meanwhile the device is idle for {fmt_share(lost)} of each step",
         ),
         what_to_do=(
             "# before the first import of torch, for inputs of varying length:\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, duration, percent
-from perfkit.base.words import plural
+from perfkit.advice.findings import Finding, amdahl
+from perfkit.base.words import fmt_ms, fmt_share, plural
 
 _LEAST_SHARE = 0.1
 _LEAST_ZEROING = 0.05
@@ -41,8 +41,8 @@ def single_tensor(case: Case) -> Iterator[Finding]:
             f"{plural(per_step, 'operation')} per step inside Optimizer.step"
             + (f" for {tensors} parameter tensors" if tensors else "")
             + ", none of them fused or foreach",
-            f"the update takes {duration(case.ms_per_step(case.shares['optimizer']))} "
-            f"({percent(case.shares['optimizer'])}) of each step",
+            f"the update takes {fmt_ms(case.ms_per_step(case.shares['optimizer']))} "
+            f"({fmt_share(case.shares['optimizer'])}) of each step",
         ),
         what_to_do=f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})",
         gain_at_most=gain,
@@ -81,7 +81,7 @@ def zero_grad(case: Case) -> Iterator[Finding]:
         evidence=(
             f"{plural(sum(zeroing.values()) / case.n_steps, 'zeroing operation')} per step; "
             "zero_grad "
-            f"takes {duration(case.ms_per_step(share))} ({percent(share)}) of it",
+            f"takes {fmt_ms(case.ms_per_step(share))} ({fmt_share(share)}) of it",
         ),
         what_to_do="optimizer.zero_grad(set_to_none=True)  # the default since torch 2.0",
         gain_at_most=gain,
@@ -99,7 +99,7 @@ def large_update(case: Case) -> Iterator[Finding]:
         rule="optimizer-share",
         title="The update takes much of the step: batches are small for this model",
         evidence=(
-            f"Optimizer.step and zero_grad take {percent(case.shares['optimizer'])} of each step",
+            f"Optimizer.step and zero_grad take {fmt_share(case.shares['optimizer'])} of each step",
         ),
         what_to_do=(
             "for i, (x, y) in enumerate(loader):\n"

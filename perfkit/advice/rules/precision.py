@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.advice.findings import Finding, amdahl
 from perfkit.base.machine._host import cpu_flags
+from perfkit.base.words import fmt_share
 from perfkit.trace.read.columns import Category
 
 _LEAST_SHARE = 0.15
@@ -25,12 +26,12 @@ def float64(case: Case) -> Iterator[Finding]:
         kernels = trace.is_a(Category.KERNEL) & inside
         wide = kernels & trace.named(lambda n: _DOUBLE_KERNEL.search(n))
         share = case.span(wide).total_ns / 1e3 / case.wall_us
-        evidence = f"kernels on float64 run for {percent(share)} of each step"
+        evidence = f"kernels on float64 run for {fmt_share(share)} of each step"
     else:
         if not any("float64" in o.dtypes for o in case.facts.optimizers):
             return
         share = case.shares["forward"] + case.shares["backward"] + case.shares["optimizer"]
-        evidence = f"parameters are float64; operators take {percent(share)} of each step"
+        evidence = f"parameters are float64; operators take {fmt_share(share)} of each step"
     if share < _LEAST_SHARE:
         return
     # On a CPU float32 has half the bytes and twice the vector lanes; data-centre GPUs also gain a
@@ -69,7 +70,7 @@ def emulated_precision(case: Case) -> Iterator[Finding]:
         rule="emulated-precision",
         title=f"This CPU has no instructions for {slow[0]}: every operation converts",
         evidence=(
-            f"parameters are {slow[0]}; operators take {percent(share)} of each step",
+            f"parameters are {slow[0]}; operators take {fmt_share(share)} of each step",
             f"the CPU lists none of {', '.join(sorted(native[slow[0]]))}",
         ),
         what_to_do="model = model.float()  # on this CPU; 16 bits pay on a GPU",
@@ -93,7 +94,7 @@ def one_thread(case: Case) -> Iterator[Finding]:
         title=f"torch computes with one thread on {cores} cores",
         evidence=(
             f"torch.get_num_threads() is 1; operators of at least {_LONG_OP_US:g} µs take "
-            f"{percent(share)} of each step",
+            f"{fmt_share(share)} of each step",
         ),
         what_to_do=f"torch.set_num_threads({cores})  # or unset OMP_NUM_THREADS",
         gain_at_most=gain,

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import MOST_GAIN, Finding, amdahl, duration, percent
-from perfkit.base.words import plural
+from perfkit.advice.findings import MOST_GAIN, Finding, amdahl
+from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64
 from perfkit.trace.read.events import host_collectives as host_collectives_of
 from perfkit.trace.read.events import is_communication
@@ -78,7 +78,7 @@ def data_parallel(case: Case) -> Iterator[Finding]:
         title="DataParallel drives all devices from one process: use DistributedDataParallel",
         evidence=(
             f"{len(busy)} devices in one process, busy for "
-            f"{', '.join(percent(b) for b in busy)} of each step",
+            f"{', '.join(fmt_share(b) for b in busy)} of each step",
         ),
         what_to_do=(
             "# torchrun --nproc-per-node=N train.py\n"
@@ -123,8 +123,8 @@ def slow_backend(case: Case) -> Iterator[Finding]:
         title="GPUs talk through gloo, that is through the host's memory",
         evidence=(
             f"gloo's collectives{f' (backend {backend})' if backend else ''} take "
-            f"{percent(parts.total_ns / 1e3 / case.wall_us)} of each step; the device idles "
-            f"meanwhile for {percent(lost)} of it",
+            f"{fmt_share(parts.total_ns / 1e3 / case.wall_us)} of each step; the device idles "
+            f"meanwhile for {fmt_share(lost)} of it",
         ),
         what_to_do='torch.distributed.init_process_group("nccl")',
         gain_at_most=gain,
@@ -145,7 +145,7 @@ def host_collectives(case: Case) -> Iterator[Finding]:
         rule="host-collectives",
         title="Ranks exchange data on the host while nothing else runs",
         evidence=(
-            f"{percent(lost)} of each step goes to collectives on the host that no operator "
+            f"{fmt_share(lost)} of each step goes to collectives on the host that no operator "
             f"hides; {n / case.n_steps:,.1f} of them per step",
             "some of it may be waiting for a slower rank: compare the traces of the ranks",
         ),
@@ -177,10 +177,10 @@ def communication(case: Case) -> Iterator[Finding]:
         rule="communication",
         title=title,
         evidence=(
-            f"{percent(share)} of each step is communication that no computation hides; "
+            f"{fmt_share(share)} of each step is communication that no computation hides; "
             f"{plural(len(rows) / case.n_steps, 'collective')} per step",
             "part of it may be waiting for a slower rank: the longest collective took "
-            f"{duration(longest_ms)}, half of them less than {duration(median_ms)}",
+            f"{fmt_ms(longest_ms)}, half of them less than {fmt_ms(median_ms)}",
             *more,
         ),
         what_to_do=what_to_do,
@@ -201,8 +201,8 @@ def _what_is_exchanged(case: Case, rows: Int64) -> tuple[str, list[str], str]:
         title = "Ranks exchange data while nothing else runs on the device"
         return title, [], _EXCHANGE_LESS
     evidence = [
-        f"{percent(part)} of the collectives' time is all-to-all: each rank sends to each, and all "
-        "wait for the one that has the most to send or comes last"
+        f"{fmt_share(part)} of the collectives' time is all-to-all: each rank sends to each, and "
+        "all wait for the one that has the most to send or comes last"
     ]
     if not any(_EMBEDDINGS.search(name) for name in trace.names):
         title = "Ranks send each other data (all-to-all) while nothing else runs on the device"
@@ -211,7 +211,7 @@ def _what_is_exchanged(case: Case, rows: Int64) -> tuple[str, list[str], str]:
     if (waiting := case.share_of(waits)) >= _LEAST_WAITING:
         longest = _longest_wait(case)
         evidence.append(
-            f"the host spends {percent(waiting)} of each step in TorchRec's waits for "
+            f"the host spends {fmt_share(waiting)} of each step in TorchRec's waits for "
             f"indices and embeddings, most of it in {longest}"
         )
     title = "Ranks exchange embeddings (all-to-all) while nothing else runs on the device"

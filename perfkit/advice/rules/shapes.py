@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, percent
-from perfkit.base.words import fmt_count, plural
+from perfkit.advice.findings import Finding, amdahl
+from perfkit.base.words import fmt_count, fmt_share, plural
 
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
 _HALVES = ("c10::Half", "c10::BFloat16")
@@ -58,7 +58,7 @@ def conv_bias(case: Case) -> Iterator[Finding]:
     share = _bias_share(case, found)
     gain, formula = amdahl(share)
     if gain < 1.005:
-        gain, formula = 1.0, f"{percent(share)} of the step: the bias is cheap here, but useless"
+        gain, formula = 1.0, f"{fmt_share(share)} of the step: the bias is cheap here, but useless"
     yield Finding(
         rule="conv-bias-before-batch-norm",
         title="Convolutions have a bias that the batch norm after them subtracts again",
@@ -137,7 +137,7 @@ def alignment(case: Case) -> Iterator[Finding]:
         rule="matmul-alignment",
         title="16-bit matrix products have dimensions that are no multiple of 8",
         evidence=(
-            f"{plural(odd.sum() / case.n_steps, 'product')} per step, {percent(share)} of its "
+            f"{plural(odd.sum() / case.n_steps, 'product')} per step, {fmt_share(share)} of its "
             "time; "
             f"most often {shape} ({fmt_count(n / case.n_steps)} per step)",
         ),

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, percent
+from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.where import user_place
-from perfkit.base.words import fmt_bytes, fmt_ms, fmt_us, plural
+from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.syncs import Sync
 from perfkit.trace.read.columns import Category
 
@@ -87,7 +87,7 @@ def sync(case: Case) -> Iterator[Finding]:
             f"{top}: "
             f"{what}",
             f"{fmt_us(cost_us / case.n_steps)} of host time per step; the device is then idle "
-            f"for {percent(lost)} of each step until it gets work again",
+            f"for {fmt_share(lost)} of each step until it gets work again",
             *unseen,
         ),
         what_to_do=instead,
@@ -119,7 +119,7 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
             f"{plural(n_copies / case.n_steps, 'blocking copy', 'blocking copies')} per step, "
             f"{fmt_bytes(n_bytes / case.n_steps)}, "
             f"{fmt_us(sum(s.cost_us for s in pageable) / case.n_steps)} of host time",
-            f"meanwhile the device is idle for {percent(lost)} of each step",
+            f"meanwhile the device is idle for {fmt_share(lost)} of each step",
         ),
         what_to_do=(
             "loader = DataLoader(dataset, ..., pin_memory=True)\n"

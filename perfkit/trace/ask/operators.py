@@ -9,7 +9,7 @@ import numpy as np
 from perfkit.base.display import Shown
 from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
-from perfkit.trace.read.events import backward_rows, host_threads
+from perfkit.trace.read.events import host_threads
 from perfkit.trace.read.intervals import nest
 from perfkit.trace.read.lookups import launch_rows
 from perfkit.trace.read.steps import Steps
@@ -174,10 +174,3 @@ def operators(trace: Trace, steps: Steps, *, within: Nesting | None = None) -> t
         for i in np.flatnonzero(count)
     ]
     return tuple(sorted(found, key=lambda o: (-o.self_us, o.name)))
-
-
-def ops_per_step(trace: Trace, steps: Steps, within: Nesting) -> float:
-    """Operators that no other operator called, per step: what the host's Python issues."""
-    top = (trace.category[within.rows] == Category.OP) & (within.parent_op < 0)
-    backward = backward_rows(trace)[within.rows]
-    return float((top | backward).sum()) / max(len(steps), 1)

@@ -13,19 +13,13 @@ class OptimizerFacts:
 
     Attributes:
         name: its class.
-        foreach: as given; None means that torch chooses.
-        fused: likewise.
         n_tensors: parameter tensors.
-        n_elements: elements in them.
         dtypes: of the parameters, distinct.
         devices: types of their devices, distinct.
     """
 
     name: str
-    foreach: bool | None
-    fused: bool | None
     n_tensors: int
-    n_elements: int
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]
 
@@ -38,14 +32,12 @@ class Facts:
         optimizers: in the order in which they first stepped.
         n_threads: torch's threads in one op.
         n_cores: cores that this process may use.
-        matmul_precision: ``torch.get_float32_matmul_precision()``.
         gc_pauses_ms: how long each of Python's garbage collections in the profiled steps took.
     """
 
     optimizers: tuple[OptimizerFacts, ...] = ()
     n_threads: int | None = None
     n_cores: int | None = None
-    matmul_precision: str | None = None
     gc_pauses_ms: tuple[float, ...] = ()
 
 
@@ -53,13 +45,9 @@ def optimizer_facts(optimizer: Any) -> OptimizerFacts:
     """Read an optimizer's settings; any object with ``param_groups`` will do."""
     groups = [g for g in getattr(optimizer, "param_groups", ()) if isinstance(g, Mapping)]
     tensors = [p for g in groups for p in g.get("params", ())]
-    first: Mapping[str, Any] = groups[0] if groups else {}
     return OptimizerFacts(
         name=type(optimizer).__name__,
-        foreach=first.get("foreach"),
-        fused=first.get("fused"),
         n_tensors=len(tensors),
-        n_elements=sum(int(p.numel()) for p in tensors),
         dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in tensors})),
         devices=tuple(sorted({p.device.type for p in tensors})),
     )

@@ -30,7 +30,6 @@ import statistics
 import sys
 import threading
 import time
-import warnings
 import weakref
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -43,7 +42,7 @@ from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.busy import Busy, BusyMark
-from perfkit.base.words import fmt_ms, fmt_s
+from perfkit.base.words import fmt_ms, fmt_s, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Trace
 from perfkit.trace.read.load import load
 from perfkit.trace.record._main_thread import call_in_main_thread
@@ -669,11 +668,11 @@ class Recorder:
             doubts.append(
                 "this code started a torch profiler of its own, and torch runs one at a time: "
                 "perfkit stopped recording there, after "
-                f"{_plural(self._n_steps_until_stop, 'step')}"
+                f"{plural(self._n_steps_until_stop, 'step')}"
             )
         elif self._n_profiled == 0 and self._n_steps:
             doubts.append(
-                f"the code ended after {_plural(self._n_steps, 'step')}, before the warm-up of "
+                f"the code ended after {plural(self._n_steps, 'step')}, before the warm-up of "
                 f"{self.warmup} was over: the figures include warm-up"
             )
         elif 0 < self._n_profiled < self.steps:
@@ -756,7 +755,6 @@ class Recorder:
             optimizers=tuple(self._optimizers.values()),
             n_threads=torch.get_num_threads(),
             n_cores=usable_cpus(),
-            matmul_precision=_matmul_precision(),
             gc_pauses_ms=() if self._gc is None else self._gc.pauses_ms,
         )
 
@@ -774,36 +772,5 @@ def _in_trace_time(lines: LineSamples, trace: Trace, marks: list[tuple[float, st
     return replace(lines, taken=tuple((round(at + shift), index) for at, index in lines.taken))
 
 
-def _matmul_precision() -> str:
-    """What torch says of it, or the word that says the same where it refuses to answer.
-
-    It does where TF32 was allowed in the newer way (since torch 2.9), and warns of the older one.
-    """
-    import torch
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.get_float32_matmul_precision()
-    except RuntimeError:
-        return "high" if _torch_compat.tf32_allowed()[0] else "highest"
-
-
 def _median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
-
-
-def _plural(n: int, thing: str) -> str:
-    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
-
-
-def assert_nothing_runs() -> None:
-    """Raise AssertionError if a profiler, a global optimizer hook or a sampler is left running."""
-    left = []
-    if _torch_compat.profiler_is_on():
-        left.append("a profiler")
-    if hooks := _torch_compat.n_optimizer_step_hooks():
-        left.append(f"{hooks} global optimizer hooks")
-    left += [t.name for t in threading.enumerate() if t.name.startswith("perfkit-lines")]
-    if left:
-        raise AssertionError(f"left running: {', '.join(left)}")

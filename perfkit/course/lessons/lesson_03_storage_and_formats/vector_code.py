@@ -67,11 +67,6 @@ class Work:
     remark: str = ""
 
     @property
-    def switch_name(self) -> str:
-        """The variable that disables it."""
-        return next(iter(self.switch))
-
-    @property
     def installed(self) -> bool:
         """Whether its library is installed."""
         return importlib.util.find_spec(self.package) is not None
