@@ -8,7 +8,12 @@ from perfkit.base import torch_compat
 
 
 def assert_nothing_runs() -> None:
-    """No profiler, no global optimizer hook and no sampler is left running."""
-    assert not torch_compat.profiler_is_on()
-    assert torch_compat.n_optimizer_step_hooks() == 0
-    assert [t.name for t in threading.enumerate() if t.name.startswith("perfkit-lines")] == []
+    """Raise AssertionError if a profiler, a global optimizer hook or a sampler is left running."""
+    left = []
+    if torch_compat.profiler_is_on():
+        left.append("a profiler")
+    if hooks := torch_compat.n_optimizer_step_hooks():
+        left.append(f"{hooks} global optimizer hooks")
+    left += [t.name for t in threading.enumerate() if t.name.startswith("perfkit-lines")]
+    if left:
+        raise AssertionError(f"left running: {', '.join(left)}")

@@ -8,7 +8,7 @@ from typing import Any
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, interval
 from perfkit.advice.line_kinds import OTHER, kind_of_source
-from perfkit.advice.rules import RULES
+from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.busy import Busy
 from perfkit.base.words import fmt_ms, fmt_s, fmt_share, plural
 from perfkit.measure.summary import Summary
@@ -22,29 +22,6 @@ _LEAST_IDLE = 0.1
 
 BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute", "communication")
 
-# Which rules cure which bound; the others are about smaller things.
-_CURES = {
-    "data": {"dataloader-no-workers", "dataloader-slow-workers", "image-decode", "image-work"},
-    "host": {
-        "host-python", "small-calls", "start-up", "recompiles", "graph-breaks",
-        "validation-in-step", "logging-in-step", "gc-pauses", "loop-indexing", "made-on-host",
-    },
-    "launch": {
-        "launch-bound", "start-up", "recompiles", "graph-breaks", "loop-indexing", "made-on-host",
-        "optimizer-loop", "device-allocations", "validation-in-step",
-    },
-    "sync": {"sync", "loop-indexing", "logging-in-step", "made-on-host", "device-allocations"},
-    "copy": {"pageable-copy", "made-on-host"},
-    "gaps": {"kernel-gaps", "held-device"},
-    "driver": {"device-allocations", "start-up", "recompiles"},
-    "compute": {
-        "tensor-cores-unused", "tf32-off", "small-kernels", "float64", "emulated-precision",
-        "one-thread", "tiny-ops", "conv-bias-before-batch-norm", "matmul-alignment",
-        "optimizer-loop", "optimizer-share", "zero-grad", "loop-indexing", "validation-in-step",
-        "beside-the-model",
-    },
-    "communication": {"communication", "not-nccl", "data-parallel", "host-collectives"},
-}  # fmt: skip
 # The path has no class for driver calls: they happen inside operators.
 _LIKE = {"driver": "launch"}
 # Parts of the path that differ by less count as equally long.
@@ -129,7 +106,7 @@ def diagnose(
             given then.
     """
     bound = _bound(case)
-    found = [f for rule in RULES for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
+    found = [f for rule in rules() for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
     found += _outside(elsewhere)
     found.sort(key=lambda f: (-f.gain_at_most, f.rule))
     if case.is_file and not case.on_device:
@@ -172,8 +149,7 @@ def _without_bound(finding: Finding) -> Finding:
 
 
 def _no_cure(bound: _Bound, found: list[Finding]) -> str:
-    rules = {f.rule for f in found}
-    if rules & (_CURES[bound.bound_by] | _CURES[bound.part]):
+    if any({bound.bound_by, bound.part} & set(f.cures) for f in found):
         return ""
     if not found:
         return "No rule of perfkit knows a cure for this."

@@ -25,6 +25,8 @@ class Finding:
             Bounds above 10 read "over 10×": the rest of such a step is not known well enough to
             say more.
         formula: how the bound was computed, with its numbers.
+        cures: the bounds of a step that it is about (``Diagnosis.bound_by``); none where it is
+            about something smaller.
         line: the source line, e.g. ``train.py:12: img = Image.open(path)``.
         always: report it however small the gain, because it costs nothing or averts a failure.
         has_bound: whether the trace supports a bound of the gain; if not, ``gain_at_most`` only
@@ -37,6 +39,7 @@ class Finding:
     what_to_do: str
     gain_at_most: float
     formula: str
+    cures: tuple[str, ...] = ()
     line: str | None = None
     always: bool = False
     has_bound: bool = True

@@ -19,6 +19,7 @@ from perfkit.advice.diagnose import BOUNDS, diagnose
 from perfkit.advice.findings import gain_words, interval
 from perfkit.advice.line_kinds import beside_the_model
 from perfkit.advice.rules import precision
+from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.busy import Busy
 from perfkit.base.words import fmt_ms
 from perfkit.measure.summary import summarize
@@ -661,16 +662,21 @@ def test_a_bound_has_no_more_digits_than_it_can_carry() -> None:
 # --- the verdict --------------------------------------------------------------------------
 
 
-def test_every_rule_is_named_where_its_cure_is_looked_up() -> None:
-    """A verdict without a cure says so; a rule missing from the lists would make that wrong."""
-    from perfkit.advice import rules
-    from perfkit.advice.diagnose import _CURES
-
-    assert set(_CURES) == set(BOUNDS)
-    known = set().union(*_CURES.values())
-    smaller = {"kept-graph", "memory-nearly-full", "optimizer-share"}  # save memory, or a little
-    source = "".join(inspect.getsource(m) for m in vars(rules).values() if inspect.ismodule(m))
-    assert set(re.findall(r'rule="([a-z0-9-]+)"', source)) <= known | smaller
+def test_every_rule_says_which_bounds_it_cures() -> None:
+    """A verdict without a cure says so; a rule that does not say what it cures makes that wrong."""
+    smaller = {"kept-graph", "memory-nearly-full"}  # they save memory
+    cured: dict[str, tuple[str, ...]] = {}
+    for module in {inspect.getmodule(check) for check in rules()}:
+        assert module is not None
+        for call in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+                given = {k.arg: k.value for k in call.keywords}
+                if call.func.id == "Finding":
+                    name = ast.literal_eval(given["rule"])
+                    cured[name] = ast.literal_eval(given.get("cures", ast.Constant(())))
+    assert len(cured) >= 39
+    assert {name for name, bounds in cured.items() if not bounds} == smaller
+    assert set().union(*cured.values()) == set(BOUNDS)
 
 
 def test_a_verdict_without_a_cure_says_so() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.intervals import Intervals, union
@@ -17,6 +18,7 @@ _LEAST_SHARE = 0.05
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d+)/(?P<attempt>\d+)")
 
 
+@rule
 def recompiles(case: Case) -> Iterator[Finding]:
     """Compilation inside the steps: shapes or values change, or there was no warm-up."""
     parts = case.compiling
@@ -35,6 +37,7 @@ def recompiles(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share)
     yield Finding(
         rule="recompiles",
+        cures=("host", "launch", "driver"),
         title=(
             "torch.compile keeps recompiling"
             if again or in_steps > 1
@@ -62,6 +65,7 @@ def _attempts(case: Case) -> dict[int, int]:
     return found
 
 
+@rule
 def graph_breaks(case: Case) -> Iterator[Finding]:
     """Several compiled regions in a step with Python between them."""
     trace = case.trace
@@ -83,6 +87,7 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     yield Finding(
         rule="graph-breaks",
+        cures=("host", "launch"),
         title="The compiled model is in pieces: between them Python runs uncompiled code",
         evidence=(
             f"{plural(len(rows) / case.n_steps, 'compiled region')} per step, of "

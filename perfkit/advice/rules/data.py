@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, times
+from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.trace.read.columns import Category
 from perfkit.trace.record.lines import Line, LineSamples
@@ -40,6 +41,7 @@ _IMAGE_WORK = re.compile(r"\bcv2\.\w+\(")
 _LEAST_SAMPLES = 5
 
 
+@rule
 def dataloader(case: Case) -> Iterator[Finding]:
     """The step waits for the DataLoader: there are no workers, or they are too slow."""
     lost = case.lost_to("data wait")
@@ -75,6 +77,7 @@ def dataloader(case: Case) -> Iterator[Finding]:
             )
         yield Finding(
             rule="dataloader-no-workers",
+            cures=("data",),
             title="The DataLoader has no workers: loading and training take turns",
             evidence=tuple(evidence),
             what_to_do=(
@@ -92,6 +95,7 @@ def dataloader(case: Case) -> Iterator[Finding]:
         return
     yield Finding(
         rule="dataloader-slow-workers",
+        cures=("data",),
         title="The DataLoader's workers do not keep up",
         evidence=tuple(evidence),
         what_to_do=(
@@ -118,6 +122,7 @@ def _overlapped(wait: float, lost: float, workers: int) -> tuple[float, str]:
     )
 
 
+@rule
 def images(case: Case) -> Iterator[Finding]:
     """Decoding or other work on images is much of the wait."""
     waiting = [x for x in case.lines.lines if x.in_data_wait]
@@ -134,6 +139,7 @@ def images(case: Case) -> Iterator[Finding]:
         gain, formula = amdahl(min(decoding + working, limit))
         yield Finding(
             rule="image-decode",
+            cures=("data",),
             title="Images are decoded while the step waits, every epoch again",
             evidence=tuple(evidence),
             what_to_do=(
@@ -149,6 +155,7 @@ def images(case: Case) -> Iterator[Finding]:
         gain, formula = amdahl(working)
         yield Finding(
             rule="image-work",
+            cures=("data",),
             title="Work on images, other than decoding, while the step waits",
             evidence=(
                 _samples(works, case, "resize, convert or otherwise change images in memory"),

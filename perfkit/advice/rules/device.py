@@ -9,6 +9,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.ask.kernels import TENSOR_FAMILIES, family, uses_tensor_cores
 from perfkit.trace.read.columns import Int64
@@ -26,6 +27,7 @@ _PREPARES = re.compile(r"computeOffsets|nchwToNhwc|nhwcToNchw|scalePackedTensor"
 _FLOAT64 = re.compile(r"<double|dgemm|_f64|double,")
 
 
+@rule
 def tensor_cores(case: Case) -> Iterator[Finding]:
     """Float32 matrix products and convolutions on a GPU with tensor cores."""
     major = case.nvidia_major
@@ -46,6 +48,7 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
     if major >= 8:
         yield Finding(
             rule="tf32-off",
+            cures=("compute",),
             title="Matrix products run in full float32: TF32 is off",
             evidence=evidence,
             what_to_do=(
@@ -59,6 +62,7 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
     else:
         yield Finding(
             rule="tensor-cores-unused",
+            cures=("compute",),
             title="The tensor cores are not used: matrix products run in float32",
             evidence=evidence,
             what_to_do=(
@@ -89,6 +93,7 @@ def _longest(case: Case, rows: Int64) -> str:
     return name.split("(")[0].split("<")[0][:60]
 
 
+@rule
 def small_grids(case: Case) -> Iterator[Finding]:
     """Kernels with fewer blocks than the GPU has multiprocessors: busy, but mostly empty."""
     if case.busy_share < _BUSY:
@@ -106,6 +111,7 @@ def small_grids(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share)
     yield Finding(
         rule="small-kernels",
+        cures=("compute",),
         title="Kernels are too small for this GPU: most of its multiprocessors have no work",
         evidence=(
             f"kernels with fewer blocks than multiprocessors run for "
@@ -122,6 +128,7 @@ def small_grids(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def kernel_gaps(case: Case) -> Iterator[Finding]:
     """The device pauses between kernels although the next one is queued."""
     lost = case.idle["kernels"]
@@ -131,6 +138,7 @@ def kernel_gaps(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     yield Finding(
         rule="kernel-gaps",
+        cures=("gaps",),
         title="The device pauses between kernels that are queued already",
         evidence=(
             f"these gaps take {fmt_share(lost)} of each step, "
@@ -145,6 +153,7 @@ def kernel_gaps(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def held_device(case: Case) -> Iterator[Finding]:
     """Work is queued but the device idles for long: the trace does not show why."""
     lost = case.idle["queued"]
@@ -166,6 +175,7 @@ def held_device(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     yield Finding(
         rule="held-device",
+        cures=("gaps",),
         title="The device is idle although work is queued: find out what holds it up",
         evidence=tuple(evidence),
         what_to_do=(

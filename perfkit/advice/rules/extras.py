@@ -9,6 +9,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import Category, Int64
 from perfkit.trace.read.events import backward_rows
@@ -43,6 +44,7 @@ _LOGGING_FRAME = re.compile(
 )
 
 
+@rule
 def validation(case: Case) -> Iterator[Finding]:
     """A forward pass without gradients inside a training step."""
     trace, inside = case.trace, case.nesting
@@ -73,6 +75,7 @@ def validation(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share)
     yield Finding(
         rule="validation-in-step",
+        cures=("host", "launch", "compute"),
         title="A forward pass without gradients runs inside the training steps",
         evidence=(
             f"{plural(len(on_main) / case.n_steps, 'layer')} per step run without gradients "
@@ -90,6 +93,7 @@ def validation(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def kept_graph(case: Case) -> Iterator[Finding]:
     """Forward passes record a graph that no backward pass uses.
 
@@ -137,6 +141,7 @@ def _stretches(case: Case, rows: Int64, graded: Int64) -> Intervals:
     return union(start[first], np.maximum.accumulate(end)[last])
 
 
+@rule
 def logging(case: Case) -> Iterator[Finding]:
     """Printing, logging, saving or drawing in every step."""
     lines = [
@@ -163,6 +168,7 @@ def logging(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share)
     yield Finding(
         rule="logging-in-step",
+        cures=("host", "sync"),
         title="Logging, saving or drawing takes time in the training loop",
         evidence=(f"{evidence}: {fmt_share(share)} of the time",),
         what_to_do=(
@@ -176,6 +182,7 @@ def logging(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def garbage_collection(case: Case) -> Iterator[Finding]:
     """Python's garbage collector stops the step (known only for recordings made here)."""
     pauses = case.facts.gc_pauses_ms
@@ -185,6 +192,7 @@ def garbage_collection(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share)
     yield Finding(
         rule="gc-pauses",
+        cures=("host",),
         title="Python's garbage collector stops the training step",
         evidence=(
             f"{len(pauses)} collections in {case.n_steps} steps took {fmt_ms(sum(pauses))} "

@@ -10,6 +10,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.line_kinds import OTHER, LineKind, kind_of
 from perfkit.advice.line_kinds import beside_the_model as kind_beside_the_model
+from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.read.columns import Category
@@ -42,6 +43,7 @@ _SHORT_GAP_NS = 300_000
 _LEAST_BESIDE = 0.05
 
 
+@rule
 def python(case: Case) -> Iterator[Finding]:
     """Python and other work outside of torch's operators."""
     lost = case.lost_to("other")
@@ -68,6 +70,7 @@ def python(case: Case) -> Iterator[Finding]:
         )
         yield Finding(
             rule="small-calls",
+            cures=("host",),
             title="Calling small operators from Python takes much of the step",
             evidence=tuple(evidence),
             what_to_do=(
@@ -91,6 +94,7 @@ def python(case: Case) -> Iterator[Finding]:
         )
     yield Finding(
         rule="host-python",
+        cures=("host",),
         title="Python outside of torch takes much of the step",
         evidence=tuple(evidence),
         what_to_do=kind.what_to_do,
@@ -100,6 +104,7 @@ def python(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def beside_the_model(case: Case) -> Iterator[Finding]:
     """EMA, mixup and metrics that run in time counted as forward."""
     inside = case.lines_in(case.in_forward)
@@ -118,6 +123,7 @@ def beside_the_model(case: Case) -> Iterator[Finding]:
         gain, formula = amdahl(share)
         yield Finding(
             rule="beside-the-model",
+            cures=("compute",),
             title=f"Part of what counts as forward is {kind.words}",
             evidence=(
                 f"{count} of the {inside.n_samples} line samples taken in forward fall on it: "
@@ -130,6 +136,7 @@ def beside_the_model(case: Case) -> Iterator[Finding]:
         )
 
 
+@rule
 def tiny_ops(case: Case) -> Iterator[Finding]:
     """On a CPU: so many tiny operations that calling them is most of the work."""
     if case.on_device:
@@ -160,6 +167,7 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
     named = sorted(tiny, key=lambda o: -o.count)[:3]
     yield Finding(
         rule="tiny-ops",
+        cures=("compute",),
         title="Thousands of tiny operations: calling them is the work",
         evidence=(
             f"{plural(per_step, 'operation')} of less than {_TINY_US:g} µs in each step take "
@@ -179,6 +187,7 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def launch_bound(case: Case) -> Iterator[Finding]:
     """The device runs kernels faster than the host launches them."""
     # Start-up and compiling are not launching: they have their own findings.
@@ -197,6 +206,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     replays = case.rows(Category.RUNTIME, named=lambda n: "GraphLaunch" in n).any()
     yield Finding(
         rule="launch-bound",
+        cures=("launch",),
         title="The device waits for the host to launch kernels",
         evidence=(
             f"the device idles for {fmt_share(lost)} of each step while the host runs operators",
@@ -209,6 +219,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def start_up(case: Case) -> Iterator[Finding]:
     """The profiled steps are first steps: contexts, libraries and kernels are being loaded."""
     parts, longest = case.start_up
@@ -219,6 +230,7 @@ def start_up(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share)
     yield Finding(
         rule="start-up",
+        cures=("host", "launch", "driver"),
         title="These are first steps: much of their time is start-up that later steps lack",
         evidence=(
             f"first calls take {fmt_share(share)} of the profiled time ({calls}): they make the "

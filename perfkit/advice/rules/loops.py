@@ -9,6 +9,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_share, plural
 from perfkit.trace.read.columns import Category, Int64
 from perfkit.trace.read.events import is_data_wait
@@ -31,6 +32,7 @@ _MAKES = frozenset(
 )  # fmt: skip
 
 
+@rule
 def indexing(case: Case) -> Iterator[Finding]:
     """A loop over a tensor's elements: ``for i in …: t[i] …``."""
     if case.steps.how_found == WHOLE and n_backward_passes(case.trace) > 1:
@@ -52,6 +54,7 @@ def indexing(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     yield Finding(
         rule="loop-indexing",
+        cures=("host", "launch", "sync", "compute"),
         title="A Python loop takes a tensor apart element by element",
         evidence=(
             f"{plural(n_repeats / case.n_steps, 'time')} per step the same operations follow an "
@@ -153,6 +156,7 @@ def _body(case: Case, first: int) -> list[str]:
     return found
 
 
+@rule
 def made_on_the_host(case: Case) -> Iterator[Finding]:
     """A tensor is filled on the host and then copied: ``torch.zeros(n).to(device)``."""
     if not case.on_device:
@@ -181,6 +185,7 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     yield Finding(
         rule="made-on-host",
+        cures=("host", "launch", "sync", "copy"),
         title="Tensors are filled on the host and then copied to the device",
         evidence=(
             f"{plural(len(pairs) / case.n_steps, 'time')} per step, first with torch.{name}",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.rules.rule import rule
 from perfkit.base.device import pattern
 from perfkit.base.words import fmt_bytes, fmt_share, plural
 from perfkit.trace.read.columns import Category
@@ -16,6 +17,7 @@ _NEARLY_FULL = 0.9
 _LEAST_SHARE = 0.05
 
 
+@rule
 def nearly_full(case: Case) -> Iterator[Finding]:
     """The allocator has reserved nearly all device memory (needs recorded memory)."""
     total = case.gpu.get("totalGlobalMem")
@@ -46,6 +48,7 @@ def nearly_full(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def allocations(case: Case) -> Iterator[Finding]:
     """Driver allocations inside the step; freeing memory waits for the device."""
     if not case.on_device:
@@ -63,6 +66,7 @@ def allocations(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     yield Finding(
         rule="device-allocations",
+        cures=("launch", "sync", "driver"),
         title="Memory is taken from and given back to the driver inside the step",
         evidence=(
             f"{plural(n_calls, 'call')} of cudaMalloc, cudaFree and the like per step, "

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 
 _LEAST_SHARE = 0.1
@@ -21,6 +22,7 @@ _FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 _FOREACH = _FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
 
 
+@rule
 def single_tensor(case: Case) -> Iterator[Finding]:
     """The update loops over the parameters in Python."""
     found = _loop(case)
@@ -36,6 +38,7 @@ def single_tensor(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share)
     yield Finding(
         rule="optimizer-loop",
+        cures=("launch", "compute"),
         title="The optimizer updates one parameter tensor after the other",
         evidence=(
             f"{plural(per_step, 'operation')} per step inside Optimizer.step"
@@ -61,6 +64,7 @@ def _loop(case: Case) -> tuple[float, float] | None:
     return (per_step, share) if per_step >= _LOOP_OPS else None
 
 
+@rule
 def zero_grad(case: Case) -> Iterator[Finding]:
     """Gradients are filled with zeros instead of dropped."""
     labels = case.labels("Optimizer.zero_grad#")
@@ -77,6 +81,7 @@ def zero_grad(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share)
     yield Finding(
         rule="zero-grad",
+        cures=("compute",),
         title="Gradients are filled with zeros instead of dropped",
         evidence=(
             f"{plural(sum(zeroing.values()) / case.n_steps, 'zeroing operation')} per step; "
@@ -89,6 +94,7 @@ def zero_grad(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def large_update(case: Case) -> Iterator[Finding]:
     """The update takes much of the step although it uses the fast form."""
     share = case.lost_to("optimizer")
@@ -97,6 +103,7 @@ def large_update(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share, speedup=4)
     yield Finding(
         rule="optimizer-share",
+        cures=("compute",),
         title="The update takes much of the step: batches are small for this model",
         evidence=(
             f"Optimizer.step and zero_grad take {fmt_share(case.shares['optimizer'])} of each step",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.rules.rule import rule
 from perfkit.base.machine._host import cpu_flags
 from perfkit.base.words import fmt_share
 from perfkit.trace.read.columns import Category
@@ -18,6 +19,7 @@ _DOUBLE_KERNEL = re.compile(r"<double|dgemm|_f64|d884gemm|double,")
 _LONG_OP_US = 100.0
 
 
+@rule
 def float64(case: Case) -> Iterator[Finding]:
     """The model computes in double precision."""
     trace = case.trace
@@ -40,6 +42,7 @@ def float64(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share, speedup=None if case.on_device else 2)
     yield Finding(
         rule="float64",
+        cures=("compute",),
         title="The model computes in float64",
         evidence=(evidence,),
         what_to_do=(
@@ -51,6 +54,7 @@ def float64(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def emulated_precision(case: Case) -> Iterator[Finding]:
     """16-bit parameters on a CPU without instructions for them."""
     if case.on_device or not case.facts.optimizers:
@@ -68,6 +72,7 @@ def emulated_precision(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share)
     yield Finding(
         rule="emulated-precision",
+        cures=("compute",),
         title=f"This CPU has no instructions for {slow[0]}: every operation converts",
         evidence=(
             f"parameters are {slow[0]}; operators take {fmt_share(share)} of each step",
@@ -79,6 +84,7 @@ def emulated_precision(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def one_thread(case: Case) -> Iterator[Finding]:
     """Torch uses one thread although cores are free and the operations are long."""
     threads, cores = case.facts.n_threads, case.facts.n_cores
@@ -91,6 +97,7 @@ def one_thread(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share, speedup=cores)
     yield Finding(
         rule="one-thread",
+        cures=("compute",),
         title=f"torch computes with one thread on {cores} cores",
         evidence=(
             f"torch.get_num_threads() is 1; operators of at least {_LONG_OP_US:g} µs take "

@@ -9,6 +9,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MOST_GAIN, Finding, amdahl
+from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64
 from perfkit.trace.read.events import host_collectives as host_collectives_of
@@ -60,6 +61,7 @@ _LEAST_WAITING = 0.05
 _DATA_PARALLEL = ("DataParallel.forward", "Broadcast", "Gather", "Scatter")
 
 
+@rule
 def data_parallel(case: Case) -> Iterator[Finding]:
     """``nn.DataParallel``: one process drives all devices and gathers on the first."""
     marks = case.rows(
@@ -75,6 +77,7 @@ def data_parallel(case: Case) -> Iterator[Finding]:
     gain = min(1.0 / max(mean, 0.01), float(MOST_GAIN))
     yield Finding(
         rule="data-parallel",
+        cures=("communication",),
         title="DataParallel drives all devices from one process: use DistributedDataParallel",
         evidence=(
             f"{len(busy)} devices in one process, busy for "
@@ -107,6 +110,7 @@ def _busy_by_device(case: Case) -> list[float]:
     return shares
 
 
+@rule
 def slow_backend(case: Case) -> Iterator[Finding]:
     """Gloo or MPI between GPUs: tensors go through host memory."""
     if not case.on_device:
@@ -120,6 +124,7 @@ def slow_backend(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     yield Finding(
         rule="not-nccl",
+        cures=("communication",),
         title="GPUs talk through gloo, that is through the host's memory",
         evidence=(
             f"gloo's collectives{f' (backend {backend})' if backend else ''} take "
@@ -132,6 +137,7 @@ def slow_backend(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def host_collectives(case: Case) -> Iterator[Finding]:
     """Gloo or MPI between CPUs, while the step's thread has nothing else to do."""
     lost = case.lost_to("communication")
@@ -143,6 +149,7 @@ def host_collectives(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     yield Finding(
         rule="host-collectives",
+        cures=("communication",),
         title="Ranks exchange data on the host while nothing else runs",
         evidence=(
             f"{fmt_share(lost)} of each step goes to collectives on the host that no operator "
@@ -155,6 +162,7 @@ def host_collectives(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def communication(case: Case) -> Iterator[Finding]:
     """Communication that no computation hides."""
     if not case.on_device:
@@ -175,6 +183,7 @@ def communication(case: Case) -> Iterator[Finding]:
     title, more, what_to_do = _what_is_exchanged(case, rows)
     yield Finding(
         rule="communication",
+        cures=("communication",),
         title=title,
         evidence=(
             f"{fmt_share(share)} of each step is communication that no computation hides; "

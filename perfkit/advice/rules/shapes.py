@@ -12,6 +12,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_count, fmt_share, plural
 
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
@@ -38,6 +39,7 @@ def _sizes(dims: list[Any], index: int) -> list[int]:
     return shape if isinstance(shape, list) and all(isinstance(n, int) for n in shape) else []
 
 
+@rule
 def conv_bias(case: Case) -> Iterator[Finding]:
     """A convolution bias right before a batch norm, which subtracts it again."""
     if not case.trace.input_dims:
@@ -61,6 +63,7 @@ def conv_bias(case: Case) -> Iterator[Finding]:
         gain, formula = 1.0, f"{fmt_share(share)} of the step: the bias is cheap here, but useless"
     yield Finding(
         rule="conv-bias-before-batch-norm",
+        cures=("compute",),
         title="Convolutions have a bias that the batch norm after them subtracts again",
         evidence=(
             f"{plural(len(found) / case.n_steps, 'such convolution')} per step, the first with "
@@ -98,6 +101,7 @@ def _bias_share(case: Case, found: list[tuple[int, list[Any]]]) -> float:
     return 2 * share / case.wall_us
 
 
+@rule
 def alignment(case: Case) -> Iterator[Finding]:
     """16-bit matrix products with dimensions that are not multiples of 8."""
     trace = case.trace
@@ -135,6 +139,7 @@ def alignment(case: Case) -> Iterator[Finding]:
     shape, n = shapes.most_common(1)[0]
     yield Finding(
         rule="matmul-alignment",
+        cures=("compute",),
         title="16-bit matrix products have dimensions that are no multiple of 8",
         evidence=(
             f"{plural(odd.sum() / case.n_steps, 'product')} per step, {fmt_share(share)} of its "

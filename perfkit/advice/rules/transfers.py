@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.rules.rule import rule
 from perfkit.advice.where import user_place
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.syncs import Sync
@@ -50,6 +51,7 @@ _OTHERWISE = (
 )
 
 
+@rule
 def sync(case: Case) -> Iterator[Finding]:
     """The host waits for the device inside the step, which empties the queue."""
     lost = case.lost_to("sync")
@@ -81,6 +83,7 @@ def sync(case: Case) -> Iterator[Finding]:
         )
     yield Finding(
         rule="sync",
+        cures=("sync",),
         title="The host waits for the device inside the step",
         evidence=(
             f"{plural(sum(counts.values()) / case.n_steps, 'sync')} per step, most costly in "
@@ -97,6 +100,7 @@ def sync(case: Case) -> Iterator[Finding]:
     )
 
 
+@rule
 def pageable_copy(case: Case) -> Iterator[Finding]:
     """Transfers from pageable memory block the host and hold up the device."""
     lost = case.lost_to("copy")
@@ -114,6 +118,7 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     yield Finding(
         rule="pageable-copy",
+        cures=("copy",),
         title="Batches are copied from pageable memory: the host waits for every copy",
         evidence=(
             f"{plural(n_copies / case.n_steps, 'blocking copy', 'blocking copies')} per step, "
