@@ -2,7 +2,7 @@
 
     python -m coverage run -m pytest tests/memory                # without a GPU, into one file
     .venv-cuda/bin/python -m coverage run -m pytest tests/memory # on the played GPU, into another
-    python tests/played_cuda/cuda_coverage.py CPU.data... -- PLAYED.data...
+    python tests/played_cuda/cuda_coverage.py --room memory CPU.data... -- PLAYED.data...
 
 A statement is CUDA's if it did not run without a GPU and either ran on the played one, or stands in
 a function, or in an if, that speaks of CUDA or GPUs. That is a guess for those which ran nowhere:
@@ -11,6 +11,7 @@ they are listed, to be looked at. Statements of modules that neither run importe
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import sys
@@ -46,6 +47,8 @@ def _inside(body: list[ast.stmt], lines: list[str], about: bool) -> Iterator[tup
     for statement in body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue  # a docstring
+        if isinstance(statement, ast.Global | ast.Nonlocal):
+            continue  # no code
         blocks = [
             block
             for block in (*_blocks(statement), *map(_body, getattr(statement, "handlers", ())))
@@ -75,33 +78,36 @@ def _body(handler: ast.ExceptHandler) -> list[ast.stmt]:
     return handler.body
 
 
-def main(cpu: list[str], played: list[str]) -> None:
-    """Print the table, and the statements that ran nowhere."""
+def main(cpu: list[str], played: list[str], wanted: list[str]) -> None:
+    """Print the table of these rooms, or of all, and the statements that ran nowhere."""
     without, with_gpu = ran(cpu), ran(played)
     rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     nowhere: list[str] = []
     for name in sorted(set(without) & set(with_gpu)):
+        room = name.partition("/")[0]
+        if wanted and room not in wanted:
+            continue
         source = (ROOT / "perfkit" / name).read_text(encoding="utf-8")
         for first, last, about in statements(source):
             span = set(range(first, last + 1))
-            if span & without[name]:
-                continue
             here = bool(span & with_gpu[name])
-            if not (here or about):
+            if span & without[name] or not (here or about):
                 continue
-            room = rooms[name.split("/")[0]]
-            room[0] += 1
-            room[1] += here
+            rooms[room][0] += 1
+            rooms[room][1] += here
             if not here:
                 nowhere.append(f"{name}:{first}: {source.splitlines()[first - 1].strip()}")
     print("| room | only with CUDA | of these on the played GPU |\n|---|---|---|")
-    for name, (n, n_here) in sorted(rooms.items()):
-        print(f"| {name} | {n} | {n_here} ({n_here / n:.0%}) |")
+    for room, (n, n_here) in sorted(rooms.items()):
+        print(f"| {room} | {n} | {n_here} ({n_here / n:.0%}) |")
     print("\nRan nowhere:\n" + "\n".join(nowhere))
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--room", action="append", default=[], help="may be repeated")
     if "--" not in sys.argv:
-        sys.exit("usage: cuda_coverage.py CPU.data... -- PLAYED.data...")
+        parser.error("give the data of the runs without a GPU, then --, then those with it")
     split = sys.argv.index("--")
-    main(sys.argv[1:split], sys.argv[split + 1 :])
+    asked, cpu_files = parser.parse_known_args(sys.argv[1:split])
+    main(cpu_files, sys.argv[split + 1 :], asked.room)
