@@ -46,6 +46,54 @@ def test_a_cpu_step_is_split_into_its_parts() -> None:
     _adds_up(split)
 
 
+def test_figures_in_other_units_and_medians_over_uneven_steps() -> None:
+    sim = Simulated()
+    for i, (start, length) in enumerate([(0, 1_000), (1_000, 4_000), (5_000, 2_000)]):
+        sim.step(i, start, length)
+        sim.kernel("aten::mm", start, start + 100, length / 2)
+    split = breakdown(load(sim.json()))
+    assert [s.start_us for s in split.steps] == [0, 1_000, 5_000]
+    assert [s.wall_us for s in split.steps] == [1_000, 4_000, 2_000]
+    assert split.wall_ms == (1, 4, 2)
+    assert split.median_step_ms == 2
+    assert split.typical is split.steps[2]
+    longest = split.steps[1]
+    assert longest.device_us == {"compute": 2_000, "communication": 0, "copy": 0, "idle": 2_000}
+    assert sum(longest.host_us.values()) == pytest.approx(4_000)
+    assert longest.host_us["other"] == longest.host_ns["other"] / 1_000
+    assert split.device_median_ms() == {"compute": 1, "communication": 0, "copy": 0, "idle": 1}
+    assert sum(split.median_ms().values()) == pytest.approx(2)
+    assert breakdown(load(cpu_training(2).json())).device_median_ms() == {}
+
+
+def test_a_step_that_only_idled_is_not_the_typical_one_unless_all_are() -> None:
+    sim = Simulated()
+    for i, length in enumerate([3_000, 1_000, 2_000]):
+        sim.step(i, i * 3_000, length)
+    assert breakdown(load(sim.json())).typical.wall_us == 2_000
+    sim.host("aten::mm", 100, 50)  # in the longest, the only one with work in it
+    split = breakdown(load(sim.json()))
+    assert [s.is_empty for s in split.steps] == [False, True, True]
+    assert split.typical is split.steps[0]
+
+
+def test_without_any_step_there_are_no_figures() -> None:
+    none = Breakdown((), "no step")
+    assert (none.median_step_ms, none.wall_ms, none.has_device) == (0.0, (), False)
+    assert none.shares() == {}
+
+
+@pytest.mark.parametrize(("pause_us", "backward_us"), [(1_000, 1_200), (1_001, 200)])
+def test_two_parts_of_backward_are_one_up_to_a_millisecond_apart(
+    pause_us: int, backward_us: int
+) -> None:
+    sim = Simulated()
+    sim.step(0, 0, 10_000)
+    sim.host("autograd::engine::evaluate_function: X", 2_000, 100)
+    sim.host("autograd::engine::evaluate_function: X", 2_100 + pause_us, 100)
+    assert _host(sim)["backward"] == backward_us
+
+
 def test_ops_of_the_loader_are_data_wait_not_forward() -> None:
     sim = cpu_training(1, wait=400, loader=SINGLE)
     sim.host("aten::stack", 1_100, 200)

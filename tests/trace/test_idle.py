@@ -89,6 +89,31 @@ def test_queued_gaps_beside_a_collective_are_communication() -> None:
     assert found["kernels"] == 10
 
 
+@pytest.mark.parametrize(("pause_us", "cause"), [(49, "kernels"), (50, "queued")])
+def test_a_pause_between_queued_kernels_has_a_cause_from_50_us_on(
+    pause_us: int, cause: str
+) -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.kernel("aten::mm", 10, 30, 400)
+    sim.kernel("aten::mm", 30, 430 + pause_us, 1_000 - 430 - pause_us)
+    found = _idle(sim, 0)
+    assert found.pop(cause) >= pause_us
+    assert not {"kernels", "queued"} & set(found)
+
+
+@pytest.mark.parametrize(("gap_us", "causes"), [(2, {"kernels": 2}), (3, {"launch": 3})])
+def test_without_correlation_a_gap_is_queued_below_3_us(
+    gap_us: int, causes: dict[str, int]
+) -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.host("aten::mm", 0, 1_000)
+    sim.device("gemm", 0, 100, -1)
+    sim.device("gemm", 100 + gap_us, 900 - gap_us, -1)
+    assert _idle(sim, 0) == causes
+
+
 def test_a_collective_of_the_host_is_communication() -> None:
     sim = Simulated()
     sim.step(0, 0, 1_000)

@@ -139,7 +139,7 @@ class Breakdown(Shown):
         return sorted(steps, key=lambda s: s.wall_ns)[(len(steps) - 1) // 2]
 
     def shares(self) -> dict[str, float]:
-        """Host class → its share of all steps' time; they add up to 1, or are 0 without any."""
+        """Host class → its share of all steps' time, adding up to 1; empty without any step."""
         return self._shares([s.host_ns for s in self.steps], HOST_CLASSES)
 
     def device_shares(self) -> dict[str, float]:
