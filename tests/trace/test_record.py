@@ -20,6 +20,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.trace import Category, Recorder, Recording, breakdown, find_steps, load
 from perfkit.trace.record import record as record_module
+from perfkit.trace.record.lines import Sampler
 from tests.left_running import assert_nothing_runs
 
 
@@ -403,6 +404,32 @@ def test_a_region_without_optimizer_is_recorded_for_a_bounded_time() -> None:
     assert "aten::sum" in names
     assert "late" not in names
     assert any("no optimizer stepped" in w for w in recorder.recording.warnings)
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_events_that_take_too_much_memory_end_the_recording(
+    warmup: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of millions of operators ends it at once; no later step is recorded either."""
+    step = _trainer()
+    monkeypatch.setattr(Sampler, "_memory_is_full", lambda self: True)
+    recorder = Recorder(warmup=warmup, max_seconds=600)
+    with recorder:
+        end = time.monotonic() + 20.0
+        while not recorder._is_full or recorder._state in ("provisional", "active"):
+            torch.ones(200, 200).sum()
+            assert time.monotonic() < end
+        for _ in range(8):
+            step()
+        assert recorder._state in ("paused", "done")
+    recording = recorder.recording
+    assert recording.n_steps_profiled == 0
+    assert recording.n_steps_seen == 8
+    (told,) = [w for w in recording.warnings if "events" in w]
+    assert "after 0 whole steps" in told
+    assert "1,000,000 events" in told
+    assert not any("warm-up" in w for w in recording.warnings)
 
 
 @pytest.mark.serial

@@ -234,6 +234,7 @@ class Sampler:
         self._deadline_s: float | None = None
         self._wake = threading.Event()
         self._closed = False
+        self.memory_was_full = False  # … at a deadline, which then came early
         self._instrument = Instrument("the line sampler", switch_off=self._failed)
         self._thread = threading.Thread(
             target=self._instrument.hook(self._run), name="perfkit-lines", daemon=True
@@ -317,7 +318,9 @@ class Sampler:
             if self._deadline_s is None or (now_s := time.monotonic()) < next_look_s:
                 continue
             next_look_s = min(now_s + _LOOK_EVERY_S, self._deadline_s)
-            if now_s >= self._deadline_s or self._memory_is_full():
+            full = self._memory_is_full()
+            if now_s >= self._deadline_s or full:
+                self.memory_was_full |= full
                 self._deadline_s = None
                 if self._on_deadline is not None:
                     self._on_deadline()

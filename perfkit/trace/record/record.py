@@ -42,7 +42,7 @@ from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.busy import Busy, BusyMark
-from perfkit.base.words import fmt_ms, fmt_s, plural
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Trace
 from perfkit.trace.read.load import load
 from perfkit.trace.record._main_thread import call_in_main_thread
@@ -66,8 +66,10 @@ _UNFINISHED_MARK = "perfkit unfinished step"
 
 # One step may be longer than max_seconds; it is waited for, up to this many times as long.
 _PATIENCE = 5
-# Tiny ops make a million events a second, at about 1 KB each; then time is no bound.
-_MEMORY_BYTES = 2 * 2**30
+# Tiny ops make a million events a second, at about 1 KB each; then time is no bound. torch does not
+# tell how many events it holds, so what they take is looked at.
+_MOST_EVENTS = 1_000_000
+_MEMORY_BYTES = _MOST_EVENTS * 1024
 
 # Kept for the median of unprofiled steps; more would not move it.
 _MOST_UNPROFILED = 1000
@@ -449,7 +451,7 @@ class Recorder:
                 self._skip_interval = False
             elif not self._gave_way and len(self._unprofiled_ms) < _MOST_UNPROFILED:
                 self._unprofiled_ms.append(interval_ms)
-        elif self._n_steps >= self.warmup:
+        elif self._n_steps >= self.warmup and not self._is_full:
             self._activate()
         # From here, not from the entry: what we do between two steps belongs to neither.
         self._step_began_s = time.perf_counter()
@@ -523,6 +525,8 @@ class Recorder:
         try:
             if self._state == "provisional":
                 self._pause()
+            elif self._state == "active" and self._is_full:
+                self._stop_profiler()
             elif self._state == "active" and self._n_profiled == 0 and not self._patient:
                 self._patient = self._time_is_up = True  # the end of this step is the end
                 assert self._sampler is not None
@@ -531,6 +535,11 @@ class Recorder:
                 self._stop_profiler()
         finally:
             self._working = False
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the events take all the memory that they may: nothing more is recorded."""
+        return self._sampler is not None and self._sampler.memory_was_full
 
     def _pause(self) -> None:
         """Stop collecting, in case an optimizer steps later; what was seen stays."""
@@ -670,6 +679,13 @@ class Recorder:
                 "perfkit stopped recording there, after "
                 f"{plural(self._n_steps_until_stop, 'step')}"
             )
+        elif self._is_full:
+            doubts.append(
+                f"recording ended early, after {plural(self._n_profiled, 'whole step')}: the "
+                f"events took more than {fmt_bytes(_MEMORY_BYTES)} (about "
+                f"{fmt_count(_MOST_EVENTS)} events); your code ran on unrecorded; record fewer "
+                "steps (-n 1), or a shorter piece of the code"
+            )
         elif self._n_profiled == 0 and self._n_steps:
             doubts.append(
                 f"the code ended after {plural(self._n_steps, 'step')}, before the warm-up of "
@@ -681,8 +697,12 @@ class Recorder:
                 f"or the {self._max_seconds:g} s to record in were over"
             )
         if self._n_steps == 0 and self._ended_as == "paused":
-            doubts.append(
-                f"no optimizer stepped: the figures are of the first {fmt_s(self._recorded_s)}"
+            # said first: no figure is of a step
+            doubts.insert(
+                0,
+                f"no optimizer stepped, so no steps were found: the figures are of the first "
+                f"{fmt_s(self._recorded_s)} of your code; profile a cell in which your optimizer "
+                "steps, or one step at a time: %torchprof train_step()",
             )
         if self._n_foreign:
             doubts.append(
