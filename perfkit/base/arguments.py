@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
 from perfkit.base.errors import UsageError
 
-__all__ = ["check_function", "check_one_of", "check_seconds", "check_whole", "shown"]
+__all__ = [
+    "check_function",
+    "check_instance",
+    "check_seconds",
+    "check_text",
+    "check_whole",
+    "shown",
+]
 
 _LONGEST = 60
 
@@ -54,12 +60,21 @@ def check_seconds(name: str, value: Any) -> None:
         raise UsageError(f"{name} is {shown(value)}; give a positive number of seconds")
 
 
-def check_one_of(name: str, value: object, known: Iterable[str]) -> None:
-    """Refuse a name that is not among those known.
+def check_text(name: str, value: object) -> None:
+    """Refuse what is not a string, None excepted.
 
     Raises:
-        UsageError: ``value`` is not one of ``known``.
+        UsageError: ``value`` is of another type.
     """
-    names = list(known)
-    if value not in names:
-        raise UsageError(f"{name} is {shown(value)}; give one of: {', '.join(names)}")
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{name} is {shown(value)}; give a string")
+
+
+def check_instance(name: str, value: object, kind: type, what: str) -> None:
+    """Refuse what is not an instance of ``kind``, None excepted.
+
+    Raises:
+        UsageError: ``value`` is of another type; ``what`` says what to give.
+    """
+    if value is not None and not isinstance(value, kind):
+        raise UsageError(f"{name} is {shown(value)}; give {what}")

@@ -21,6 +21,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from perfkit.base.arguments import check_function
 from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
@@ -73,11 +74,11 @@ class Comparison(Shown):
     """The result of :func:`compare`: two callables, measured in turn.
 
     Attributes:
-        names: of the first (expected to be slow) and the second.
-        slow, fast: time per call of each, one value per letter of the blocks.
-        ratio: how many times longer the first takes, within blocks; 2 means that the second takes
-            half the time. (Close to ``slow.median / fast.median``, which unlike this is affected by
-            drift.)
+        names: of the first (``a``) and the second (``b``).
+        a, b: time per call of each, one value per letter of the blocks.
+        ratio: time of ``a`` ÷ time of ``b``, within blocks; 2 means that ``b`` takes half the time,
+            0.5 that it takes twice the time. (Close to ``a.median / b.median``, which unlike this
+            is affected by drift.)
         low, high: interval of the ratio at ``confidence``; 0 and infinity if only one or two blocks
             fitted into the budget.
         confidence: of that interval.
@@ -95,8 +96,8 @@ class Comparison(Shown):
     """
 
     names: tuple[str, str]
-    slow: Summary
-    fast: Summary
+    a: Summary
+    b: Summary
     ratio: float
     low: float
     high: float
@@ -111,6 +112,11 @@ class Comparison(Shown):
     duration_s: float = 0.0
     detectable: float | None = None
 
+    @property
+    def faster(self) -> str:
+        """The name of the faster one; empty if no difference was seen."""
+        return self.names[self.ratio > 1] if self.different else ""
+
     def power(self, effect: float = 0.03) -> float | None:
         """The probability that such a comparison detects a difference of this share.
 
@@ -123,8 +129,8 @@ class Comparison(Shown):
         """This result as plain JSON types."""
         return {
             "names": list(self.names),
-            "slow": self.slow.to_dict(),
-            "fast": self.fast.to_dict(),
+            "a": self.a.to_dict(),
+            "b": self.b.to_dict(),
             "ratio": self.ratio,
             "low": self.low,
             # JSON has no infinity
@@ -132,6 +138,7 @@ class Comparison(Shown):
             "confidence": self.confidence,
             "n_blocks": self.n_blocks,
             "different": self.different,
+            "faster": self.faster,
             "sentence": self.sentence,
             "warnings": list(self.warnings),
             "provenance": self.provenance.to_dict(),
@@ -144,8 +151,8 @@ class Comparison(Shown):
 
 
 def compare(
-    slow: Callable[[], object],
-    fast: Callable[[], object],
+    a: Callable[[], object],
+    b: Callable[[], object],
     *,
     names: tuple[str, str] | None = None,
     budget_s: float = 20.0,
@@ -157,14 +164,14 @@ def compare(
 ) -> Comparison:
     """Time two callables in turn and report the ratio of their times, with its interval.
 
-    Blocks of slow-fast-fast-slow and fast-slow-slow-fast run in random order until the interval is
+    Blocks of a-b-b-a and b-a-a-b run in random order until the interval is
     tight, the time budget is spent, or ``max_blocks`` are done. On a CUDA device each turn ends
     with a synchronisation, so the device's work counts towards the call that launched it.
     Exceptions of the callables and interrupts propagate unchanged.
 
     Args:
-        slow: the one you expect to take longer; called without arguments, its result is discarded.
-        fast: the other one.
+        a: a function, called without arguments; its result is discarded. Usually what you have now.
+        b: the other one, usually your change. Which of the two is faster is what you find out.
         names: what to call the two in the report. By default their own names if both are named
             functions, else ``"first"`` and ``"second"``.
         budget_s: seconds to spend in all. Long calls give fewer blocks and a wider interval, or
@@ -191,10 +198,16 @@ def compare(
         >>> large, small = torch.rand(512, 512), torch.rand(64, 64)
         >>> print(perfkit.compare(lambda: large @ large, lambda: small @ small, budget_s=2))
     """
-    names = _own_names(slow, fast) if names is None else _checked_names(names)
+    check_function("a", a)
+    check_function("b", b)
+    if clock is not None and not callable(getattr(clock, "now", None)):
+        raise UsageError(
+            f"clock is {_shown(clock)}; give a Clock of perfkit.measure, or leave it out"
+        )
+    names = _own_names(a, b) if names is None else _checked_names(names)
     _check_numbers(budget_s, min_blocks, max_blocks, warmup, seed)
     budget_s = scaled(budget_s)
-    for name, function in zip(names, (slow, fast), strict=True):
+    for name, function in zip(names, (a, b), strict=True):
         _check_callable(name, function)
     wall = time.monotonic_ns if clock is None else clock.now
     before = conditions()
@@ -204,20 +217,20 @@ def compare(
     def spent(share: float = 1.0, needed_ns: float = 0.0) -> bool:
         return wall() - began + needed_ns > share * budget_ns
 
-    for name, function in zip(names, (slow, fast), strict=True):
+    for name, function in zip(names, (a, b), strict=True):
         _first_call(name, function)
     clock = clock_in_use() if clock is None else clock
     calls_ms = 0.0, 0.0
     for _ in range(warmup - 1):
         if spent(_WARM_UP_SHARE):
             break
-        calls_ms = _time(slow, 1, clock), _time(fast, 1, clock)
+        calls_ms = _time(a, 1, clock), _time(b, 1, clock)
 
     repeats = 1, 1
 
     def letter(which: int) -> float:
         count = repeats[which]
-        return _time(slow if which == 0 else fast, count, clock) / count
+        return _time(a if which == 0 else b, count, clock) / count
 
     mark = this_thread()
     order = np.random.default_rng(seed)
@@ -230,7 +243,7 @@ def compare(
         if spent(needed_ns=2e6 * sum(calls_ms)):  # no whole block fits: use the pair
             arms, stopped = ([[pair[0]]], [[pair[1]]]), "time budget"
     if not stopped:
-        repeats = _repeats(slow, fast, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
+        repeats = _repeats(a, b, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
         # collect the garbage of building and warm-up now, not inside a letter; if time is short,
         # blocks are worth more
         if not spent(_WARM_UP_SHARE):
@@ -279,8 +292,8 @@ def _time(function: Callable[[], object], count: int, clock: Clock) -> float:
 
 
 def _repeats(
-    slow: Callable[[], object],
-    fast: Callable[[], object],
+    a: Callable[[], object],
+    b: Callable[[], object],
     clock: Clock,
     calls_ms: tuple[float, float],
     enough: Callable[[], bool],
@@ -295,8 +308,8 @@ def _repeats(
     if min(calls_ms) >= _SURELY_LONG * wanted_ms:
         return 1, 1
     calls_ms = (
-        _per_call_ms(slow, wanted_ms, clock, enough),
-        _per_call_ms(fast, wanted_ms, clock, enough),
+        _per_call_ms(a, wanted_ms, clock, enough),
+        _per_call_ms(b, wanted_ms, clock, enough),
     )
     if max(calls_ms) <= _ALIKE * min(calls_ms):
         calls_ms = (min(calls_ms),) * 2
@@ -402,12 +415,7 @@ def _shown(value: object) -> str:
     return printable(reprlib.repr(value), _LONGEST_NAME)
 
 
-def _check_callable(name: str, function: object) -> None:
-    if not callable(function):
-        raise UsageError(
-            f"{name!r} is a {type(function).__name__}, not callable: pass the function itself, "
-            f"not its result"
-        )
+def _check_callable(name: str, function: Callable[..., object]) -> None:
     inner: Any = function
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -437,8 +445,8 @@ def _check_callable(name: str, function: object) -> None:
 
 def _comparison(
     names: tuple[str, str],
-    slow: _Array,
-    fast: _Array,
+    a: _Array,
+    b: _Array,
     *,
     clock: Clock,
     repeats: tuple[int, int],
@@ -449,22 +457,22 @@ def _comparison(
     before: Conditions,
     mark: BusyMark,
 ) -> Comparison:
-    interval = ratio_interval(slow, fast)
-    unit, scale = _unit(float(np.median(slow)))
+    interval = ratio_interval(a, b)
+    unit, scale = _unit(float(np.median(a)))
     return Comparison(
         names=names,
-        slow=summarize(slow.ravel() * scale, unit=unit),
-        fast=summarize(fast.ravel() * scale, unit=unit),
+        a=summarize(a.ravel() * scale, unit=unit),
+        b=summarize(b.ravel() * scale, unit=unit),
         ratio=interval.ratio,
         low=interval.low,
         high=interval.high,
         confidence=interval.confidence,
-        n_blocks=len(slow),
+        n_blocks=len(a),
         different=interval.different,
         sentence=sentence(names, interval),
         warnings=doubts(
-            slow,
-            fast,
+            a,
+            b,
             interval,
             before=before,
             busy=mark.until_now().sentence(),
@@ -490,13 +498,13 @@ def _unit(median_ms: float) -> tuple[str, float]:
 
 
 def sentence(names: tuple[str, str], interval: Interval) -> str:
-    """The answer in words; ``names`` are those of the first (slow) and the second."""
-    slow, fast = names
+    """The answer in words; ``names`` are those of ``a`` and ``b``. It says which one is faster."""
+    a, b = names
     ratio = fmt_ratio(interval.ratio)
     if not interval.known:
         blocks = "block" if interval.n_blocks == 1 else "blocks"
         return (
-            f"Too little was measured to compare {slow!r} with {fast!r}: {interval.n_blocks} "
+            f"Too little was measured to compare {a!r} with {b!r}: {interval.n_blocks} "
             f"{blocks} with a ratio of {ratio}, and no interval."
         )
     ends = (
@@ -510,13 +518,16 @@ def sentence(names: tuple[str, str], interval: Interval) -> str:
             if least is None
             else f" A difference of {fmt_share(least)} would have been seen with 80 % probability."
         )
-        return (
-            f"No difference seen between {slow!r} and {fast!r}: the ratio is {ratio} "
-            f"({ends}).{would}"
-        )
-    # the same direction as in the table below: a ratio below 1 means slower
-    slower = "slower: " if interval.ratio < 1 else ""
-    return f"{fast!r} is {slower}{ratio} as fast as {slow!r} ({ends})."
+        return f"No difference seen between {a!r} and {b!r}: the ratio is {ratio} ({ends}).{would}"
+    if interval.ratio > 1:
+        return f"{b!r} is {ratio} as fast as {a!r} ({ends})."
+    share = fmt_chosen_share(interval.confidence)
+    low = 1 / interval.high if interval.high else math.inf
+    high = 1 / interval.low if interval.low else math.inf
+    return (
+        f"{a!r} is {fmt_ratio(1 / interval.ratio)} as fast as {b!r} "
+        f"({share} interval {fmt_interval(low, high)})."
+    )
 
 
 def _overrun(duration_s: float, budget_s: float) -> str:
@@ -526,8 +537,8 @@ def _overrun(duration_s: float, budget_s: float) -> str:
 
 
 def doubts(
-    slow: _Array,
-    fast: _Array,
+    a: _Array,
+    b: _Array,
     interval: Interval,
     *,
     before: Conditions | None = None,
@@ -544,9 +555,9 @@ def doubts(
     found = [busy.rstrip(".")] if busy else []
     found += [over] if over else []
     after = conditions() if before is not None else None
-    drifted = drift(slow, fast, before=before, after=after, cores=facts().cores)
+    drifted = drift(a, b, before=before, after=after, cores=facts().cores)
     found += [drifted] if drifted else []
-    spread = _spread(slow, fast)
+    spread = _spread(a, b)
     if spread > _WIDE_SPREAD and not busy:
         found.append(
             f"unsteady: the ratio of the middle half of the blocks spans {fmt_share(spread)}"
@@ -561,9 +572,9 @@ def doubts(
     return ("; ".join(found),) if found else ()
 
 
-def _spread(slow: _Array, fast: _Array) -> float:
+def _spread(a: _Array, b: _Array) -> float:
     """Spread of the blocks' own ratios: what remains after slow changes have cancelled."""
-    means = slow.mean(axis=1), fast.mean(axis=1)
+    means = a.mean(axis=1), b.mean(axis=1)
     usable = (means[0] > 0) & (means[1] > 0)
     ratios = means[0][usable] / means[1][usable]
     if not len(ratios):

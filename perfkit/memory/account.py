@@ -10,6 +10,7 @@ from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.arguments import check_function
 from perfkit.base.device import Device
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
@@ -507,8 +508,7 @@ def account(
         >>> print(found)
         >>> found.peak_bytes
     """
-    if not callable(step):
-        raise UsageError(f"step is a {type(step).__name__}; give a function without arguments")
+    check_function("step", step)
     with Accountant(model=model, optimizer=optimizer) as accountant:
         step()
     return accountant.result

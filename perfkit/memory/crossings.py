@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
-from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.user_code import cell_names, is_user_code, where
 from perfkit.memory.places import source_of
@@ -132,8 +132,7 @@ def crossings(step: Callable[[], object]) -> Crossings:
         >>> found = perfkit.crossings(lambda: torch.rand(64, 1024).to(device))
         >>> found.to_device_bytes
     """
-    if not callable(step):
-        raise UsageError(f"crossings needs a function to call, not a {type(step).__name__}")
+    check_function("step", step)
     seen = _Seen()
     with seen.watching():
         step()

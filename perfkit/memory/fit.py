@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.arguments import check_instance, check_whole, shown
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import Provenance, stamp
@@ -196,10 +198,8 @@ def will_it_fit(
 
     if precision not in _PRECISIONS:
         raise UsageError(f"precision is {precision!r}; choose of {', '.join(_PRECISIONS)}")
-    if not callable(make_batch):
-        raise UsageError("make_batch must be a function of the batch size")
-    if batch < 1:
-        raise UsageError(f"batch is {batch}; it must be at least 1")
+    _check(model, make_batch, optimizer, loss, gpus_gb)
+    check_whole("batch", batch, 1)
     began_s = time.perf_counter()
     sized = _takes_a_size(make_batch)
     training = FakeTraining(
@@ -333,6 +333,28 @@ def _crossing(limit: int, peak: Callable[[int], int]) -> tuple[int, int | None]:
         middle = (low + high) // 2
         low, high = (middle, high) if _with_margin(peak(middle)) <= limit else (low, middle)
     return low, high
+
+
+def _check(model: Any, make_batch: Any, optimizer: Any, loss: Any, gpus_gb: Any) -> None:
+    for name, value, is_needed, what in (
+        ("model", model, True, "a torch Module, or a function that makes one"),
+        ("make_batch", make_batch, True, "a function of the batch size"),
+        ("loss", loss, False, "a function of the model's output and the targets"),
+    ):
+        if not callable(value) and (is_needed or value is not None):
+            raise UsageError(f"{name} is {shown(value)}; give {what}")
+    if not (optimizer is None or isinstance(optimizer, str) or callable(optimizer)):
+        from torch.optim import Optimizer
+
+        what = "a name such as 'AdamW', a function of the parameters, an optimizer, or None"
+        check_instance("optimizer", optimizer, Optimizer, what)
+    sizes = list(gpus_gb) if isinstance(gpus_gb, Iterable) else [gpus_gb]
+    wrong = [gb for gb in sizes if not isinstance(gb, Real) or not 0 < float(gb) < float("inf")]
+    if wrong or not isinstance(gpus_gb, Iterable):
+        raise UsageError(
+            f"gpus_gb is {shown(gpus_gb)}{f' with {shown(wrong[0])} in it' if wrong else ''}; give "
+            "a list of memory sizes in GB, such as [24, 80]"
+        )
 
 
 def _optimizer(wanted: Any) -> Any:

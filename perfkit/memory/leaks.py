@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.arguments import check_function, check_whole
 from perfkit.base.display import Shown
-from perfkit.base.errors import UsageError
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.user_code import cell_names, where
 from perfkit.memory.holders import holder_of
@@ -141,25 +141,25 @@ class LeakReport(Shown):
         }
 
 
-def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
+def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
     """Run ``step()`` several times and report what memory grows per step, and what holds it.
 
-    Three steps warm up, then ``n`` are counted. Memory from a source line is a leak if more and
+    Three steps warm up, then ``steps`` are counted. Memory from a source line is a leak if more and
     more of it stays: from more steps, or of larger size. A bounded buffer that is not yet full
-    after ``n`` steps looks the same.
+    after ``steps`` steps looks the same.
 
     Besides tensors, it counts the nodes of autograd graphs (``total = total + loss`` keeps all of
     them), and reads the heap and the resident memory of the process.
 
     Args:
         step: a function without arguments; its result is discarded.
-        n: number of steps to count, at least 8.
+        steps: number of steps to count, at least 8.
 
     Returns:
         A :class:`LeakReport`: the growing lines with bytes per step and what holds them. Print it.
 
     Raises:
-        UsageError: ``step`` is not a function, or ``n`` is too small. What ``step`` raises
+        UsageError: ``step`` is not a function, or ``steps`` is too small. What ``step`` raises
             propagates.
 
     Example::
@@ -172,10 +172,8 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
     from perfkit.memory.survey import survey, tensor_ids
     from perfkit.memory.tracker import Tracker
 
-    if not callable(step):
-        raise UsageError(f"step is a {type(step).__name__}; give a function without arguments")
-    if n < _LOOKS:
-        raise UsageError(f"n is {n}; count at least {_LOOKS} steps")
+    check_function("step", step)
+    check_whole("steps", steps, _LOOKS)
     for _ in range(_WARM_UP):
         step()
     gc.collect()
@@ -187,11 +185,11 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
     heap: list[int | None] = []
     made_in: dict[int, int] = {}
     looks: list[tuple[int, dict[Place, _Alive]]] = []
-    at = {round((i + 1) * n / _LOOKS) for i in range(_LOOKS)}
+    at = {round((i + 1) * steps / _LOOKS) for i in range(_LOOKS)}
     tracker.start()
     try:
         with _only_new_garbage():
-            for number in range(1, n + 1):
+            for number in range(1, steps + 1):
                 step()
                 # only of what lives: the address of one that died may be another's next
                 made_in = {id(b): made_in.get(id(b), number) for b in tracker.living()}
@@ -206,7 +204,7 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
         seen = survey()
         leaking = [place for place in looks[-1][1] if _grows(place, looks)]
         totals = [sum(alive.nbytes for alive in look.values()) for _, look in looks]
-        steps = looks[-1][0] - looks[0][0]
+        apart = looks[-1][0] - looks[0][0]
         finder = _Holders(seen, python)
         leaks = finder.leaks(leaking, looks) if leaking else ()
         views = finder.views()
@@ -226,11 +224,11 @@ def find_leaks(step: Callable[[], Any], n: int = 20) -> LeakReport:
     return LeakReport(
         leaks=leaks,
         views=views,
-        n_steps=n,
-        bytes_per_step=(totals[-1] - totals[0]) / steps,
+        n_steps=steps,
+        bytes_per_step=(totals[-1] - totals[0]) / apart,
         warnings=tuple(warnings),
         provenance=stamp(),
-        nodes_per_step=(nodes[-1] - nodes[0]) / steps if graph_grows else 0.0,
+        nodes_per_step=(nodes[-1] - nodes[0]) / apart if graph_grows else 0.0,
         graph_holder=graph_holder,
         heap_bytes_per_step=_steady_rise(looked_at, heap),
         resident_bytes_per_step=_steady_rise(looked_at, resident) or 0.0,

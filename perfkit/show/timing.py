@@ -60,11 +60,11 @@ def _comparison(c: Comparison) -> Document:
             f"{_amount(arm.minimum, arm.unit)} … {_amount(arm.maximum, arm.unit)}",
             f"{arm.n} × {fmt_count(repeats)}",
         )
-        for name, arm, repeats in zip(c.names, (c.slow, c.fast), c.repeats, strict=True)
+        for name, arm, repeats in zip(c.names, (c.a, c.b), c.repeats, strict=True)
     ]
     known = c.low > 0 and math.isfinite(c.high)
     interval = f"{fmt_ratio(c.low)} … {fmt_ratio(c.high)}" if known else ABSENT
-    rows.append(("ratio", fmt_ratio(c.ratio), interval, "", plural(c.n_blocks, "block")))
+    rows.append(("first ÷ second", fmt_ratio(c.ratio), interval, "", plural(c.n_blocks, "block")))
     return Document(
         name="comparison",
         sentence=c.sentence,
@@ -219,7 +219,7 @@ def _words(c: Comparison) -> str:
     """The figure in words."""
     medians = [
         f"{name!r} takes {fmt_number(arm.median)} {arm.unit} {fmt_interval(arm.low, arm.high)}"
-        for name, arm in zip(c.names, (c.slow, c.fast), strict=True)
+        for name, arm in zip(c.names, (c.a, c.b), strict=True)
     ]
     return f"Median time per call: {'; '.join(medians)}. {c.sentence}"
 
@@ -231,7 +231,7 @@ def _draw(found: Comparison) -> Figure:
     # opaque, so that it can be read on a dark page, too
     picture = MatplotlibFigure(figsize=(8, 2.8), dpi=110, layout="constrained", facecolor="white")
     left, right = picture.subplots(1, 2, width_ratios=[3, 2])
-    arms: Sequence[Any] = (found.slow, found.fast)
+    arms: Sequence[Any] = (found.a, found.b)
     for row, (arm, colour) in enumerate(zip(arms, (_ORANGE, _BLUE), strict=True)):
         left.plot([arm.minimum, arm.maximum], [row, row], color=colour, lw=1, alpha=0.5)
         left.plot([arm.low, arm.high], [row, row], color=colour, lw=6, alpha=0.5)
@@ -239,7 +239,7 @@ def _draw(found: Comparison) -> Figure:
     # a dollar sign would begin a formula
     names = [printable(name, 30).replace("$", r"\$") for name in found.names]
     left.set_yticks([0, 1], names)
-    left.set(ylim=(1.6, -0.6), xlabel=f"time per call [{found.slow.unit}]")
+    left.set(ylim=(1.6, -0.6), xlabel=f"time per call [{found.a.unit}]")
     left.set_xlim(left=0)
     low, high = found.low, found.high
     if low > 0 and math.isfinite(high):
@@ -247,7 +247,7 @@ def _draw(found: Comparison) -> Figure:
     right.plot([found.ratio], [0], "o", color=_BLUE, ms=9)
     right.axvline(1.0, color="black", lw=0.8, ls=":")
     right.set_yticks([])
-    right.set(ylim=(-1, 1), xlabel="ratio (dotted: equal)")
+    right.set(ylim=(-1, 1), xlabel="first ÷ second (dotted: equal)")
     left.set_title("median, 95 % interval, range", fontsize="medium")
     ends = fmt_interval(low, high) if math.isfinite(high) else "(no interval)"
     right.set_title(f"{fmt_ratio(found.ratio)} {ends}", fontsize="medium")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.synclint.catalogue import CATALOGUE, COPIES, Entry
@@ -127,7 +128,8 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
         for the report.
 
     Raises:
-        UsageError: it is called within another ``find_syncs`` or ``no_syncs``.
+        UsageError: ``step`` cannot be called, ``model`` is no module, or it is called within
+            another ``find_syncs`` or ``no_syncs``.
         Exception: whatever ``step`` raises, unchanged.
 
     Example::
@@ -137,6 +139,7 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
     """
     from perfkit.synclint.watch import Watch
 
+    check_function("step", step)
     watch = Watch(model)
     with watch:
         step()

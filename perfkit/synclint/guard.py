@@ -6,6 +6,7 @@ from contextlib import ContextDecorator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.arguments import check_instance
 from perfkit.base.errors import SyncFoundError
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ class no_syncs(ContextDecorator):  # noqa: N801 - read as a statement: `with no_
     Raises:
         SyncFoundError: at the end of the block; an ``AssertionError`` with the lines and what to
             write instead. If the block itself raises, only that is raised.
-        UsageError: it is used within another ``no_syncs`` or ``find_syncs``.
+        UsageError: an argument has the wrong type, or it is used within another ``no_syncs`` or
+            ``find_syncs``.
     """
 
     def __init__(self, model: torch.nn.Module | None = None, *, copies: bool = True) -> None:
+        check_instance("copies", copies, bool, "True or False")
         self._model = model
         self._copies = copies
         self._watch: Any = None

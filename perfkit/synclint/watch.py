@@ -25,6 +25,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.arguments import check_instance
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.synclint.argument_checks import checks_as_without_compile
@@ -147,6 +148,7 @@ class Watch:
     def __init__(
         self, model: torch.nn.Module | None = None, *, tracer: Tracer | None = None
     ) -> None:
+        check_instance("model", model, torch.nn.Module, "a torch Module, or leave it out")
         self._model = model
         self.tracer = tracer
         self._members = None if model is None else weakref.WeakSet(model.modules())

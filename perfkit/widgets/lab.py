@@ -22,6 +22,7 @@ import traitlets
 from markupsafe import escape
 
 from perfkit import show
+from perfkit.base.arguments import check_text
 from perfkit.base.budget import scaled
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.files import write_atomically
@@ -197,6 +198,7 @@ class Lab(anywidget.AnyWidget):
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._painter: threading.Thread | None = None
+        check_text("title", title)
         self._session = Session(workload, settings, seconds=seconds, on_event=on_event)
         self._seconds = scaled(float(seconds))
         # also when the interpreter exits, so that no process is left

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from perfkit.base.arguments import check_text
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import _host
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_share
@@ -85,6 +86,7 @@ def watch(
     """
     if update_hz is not None:
         check_hz("update_hz", update_hz)
+    check_text("name", name)
     in_kernel = has_front_end()
     if live and not in_kernel:
         raise UsageError("live=True needs a Jupyter kernel, and there is none here: leave it out")

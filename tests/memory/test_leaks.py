@@ -48,7 +48,7 @@ def test_a_kept_loss_keeps_its_graph() -> None:
         loss = model(x).pow(2).mean()
         losses.append(loss)
 
-    report = find_leaks(step, n=N)
+    report = find_leaks(step, steps=N)
     held = [leak for leak in report.leaks if leak.through_graph]
     assert held
     assert all(leak.holder.startswith("losses ") for leak in report.leaks)
@@ -65,7 +65,7 @@ def test_a_kept_output() -> None:
         with torch.no_grad():
             KEPT.append(model(x))
 
-    leak = _one(find_leaks(step, n=N))
+    leak = _one(find_leaks(step, steps=N))
     assert leak.holder == "KEPT (of test_leaks)[…]"
     assert leak.bytes_per_step == 8 * 4 * 4
     assert not leak.through_graph
@@ -80,7 +80,7 @@ def test_a_list_of_tensors_in_an_object() -> None:
             self.history["val"].append(torch.zeros(256))
 
     trainer = Trainer()
-    leak = _one(find_leaks(trainer.step, n=N))
+    leak = _one(find_leaks(trainer.step, steps=N))
     assert leak.holder.startswith("trainer ")
     assert leak.holder.endswith(".history.val[…]")
     assert leak.bytes_per_step == 1024
@@ -93,7 +93,7 @@ def test_a_closure() -> None:
         big = torch.zeros(512)
         callbacks.append(lambda: big.sum())
 
-    leak = _one(find_leaks(step, n=N))
+    leak = _one(find_leaks(step, steps=N))
     assert leak.holder.startswith("callbacks ")
     assert "closure of" in leak.holder
     assert leak.bytes_per_step == 2048
@@ -108,7 +108,7 @@ def test_a_hook() -> None:
         with torch.no_grad():
             model(x)
 
-    report = find_leaks(step, n=N)
+    report = find_leaks(step, steps=N)
     leak = report.leaks[0]
     assert leak.holder.startswith("model ")
     assert "_forward_hooks" in leak.holder
@@ -128,7 +128,7 @@ def test_a_cached_property() -> None:
         assert batch.image.sum() == 0
         batches.append(batch)
 
-    leak = _one(find_leaks(step, n=N))
+    leak = _one(find_leaks(step, steps=N))
     assert leak.holder.startswith("batches ")
     assert leak.holder.endswith("[…].image")
 
@@ -139,7 +139,7 @@ def test_a_cached_function() -> None:
         return torch.zeros(256)
 
     numbers = iter(range(1000))
-    leak = _one(find_leaks(lambda: position(next(numbers)), n=N))
+    leak = _one(find_leaks(lambda: position(next(numbers)), steps=N))
     assert "cache of" in leak.holder
     assert "position" in leak.holder
 
@@ -157,7 +157,7 @@ def test_an_exception_with_its_traceback() -> None:
         except ValueError as error:
             errors.append(error)
 
-    leak = _one(find_leaks(step, n=N))
+    leak = _one(find_leaks(step, steps=N))
     assert leak.holder.startswith("errors ")
     assert "traceback" in leak.holder
     assert leak.holder.endswith("frame of fail: big")
@@ -169,7 +169,7 @@ def test_a_tensor_that_grows() -> None:
     def step() -> None:
         state["seen"] = torch.cat([state["seen"], torch.zeros(64)])
 
-    leak = _one(find_leaks(step, n=N))
+    leak = _one(find_leaks(step, steps=N))
     assert leak.holder.startswith("state ")
     assert leak.bytes_per_step == 256
 
@@ -186,7 +186,7 @@ def test_what_stays_is_found_beneath_what_comes_and_goes() -> None:
         made = torch.zeros(512 if keep else 4096 + 4096 * large)
         (kept if keep else recent).append(made)
 
-    report = find_leaks(step, n=40)
+    report = find_leaks(step, steps=40)
     assert any(leak.holder.startswith("kept ") for leak in report.leaks), report
 
 
@@ -207,7 +207,7 @@ def test_a_clean_loop_of_200_steps_has_none() -> None:
         losses.append(loss.item())
         recent.append(loss.detach())
 
-    report = find_leaks(step, n=200)
+    report = find_leaks(step, steps=200)
     assert report.leaks == ()
     assert report.n_steps == 200
     assert report.nodes_per_step == 0
@@ -238,7 +238,7 @@ def test_a_sum_of_losses_keeps_every_graph(thawed: None, in_place: bool) -> None
         else:
             total = total + loss
 
-    report = find_leaks(step, n=8)
+    report = find_leaks(step, steps=8)
     assert report.leaks == ()
     one = _deep_model()(x).mean()
     assert report.nodes_per_step == nodes_of([one])[0] - len(list(model.parameters())) + 1
@@ -264,7 +264,7 @@ def test_a_loss_kept_after_backward_is_more_than_its_four_bytes() -> None:
         loss.backward()
         losses.append(loss)
 
-    report = find_leaks(step, n=8)
+    report = find_leaks(step, steps=8)
     assert report.graph_holder.startswith("losses")
     assert report.bytes_per_step == 4
     assert report.nodes_per_step > 100
@@ -279,7 +279,7 @@ def test_what_is_no_tensor_shows_in_the_resident_memory() -> None:
     def step() -> None:
         kept.append(bytearray(b"x" * 200_000))
 
-    report = find_leaks(step, n=16)
+    report = find_leaks(step, steps=16)
     assert report.leaks == ()
     assert report.nodes_per_step == 0
     assert (report.heap_bytes_per_step or 0) == pytest.approx(200_000, rel=0.3)
@@ -288,13 +288,13 @@ def test_what_is_no_tensor_shows_in_the_resident_memory() -> None:
 
 def test_small_views_on_large_storages_are_listed() -> None:
     corner = torch.zeros(1000, 1000)[:2, :3]
-    report = find_leaks(lambda: None, n=8)
+    report = find_leaks(lambda: None, steps=8)
     view = next(v for v in report.views if v.shape == (2, 3))
     assert view.holder.startswith("corner ")
     assert (view.view_bytes, view.storage_bytes) == (24, 4_000_000)
     whole = torch.zeros(1000, 1000)
     part = whole[0]
-    again = find_leaks(lambda: None, n=8)
+    again = find_leaks(lambda: None, steps=8)
     assert all(v.shape != tuple(part.shape) for v in again.views)
     assert corner.numel() == 6
 
@@ -310,7 +310,7 @@ def test_nothing_is_held_by_looking() -> None:
         KEPT.append(tensor)
         refs.append(weakref.ref(tensor))
 
-    find_leaks(step, n=8)
+    find_leaks(step, steps=8)
     KEPT.clear()
     gc.collect()
     assert [ref for ref in refs if ref() is not None] == []
@@ -353,14 +353,14 @@ def test_what_only_the_collector_ends_is_no_leak(thawed: None) -> None:
         _Cycle()
         frozen.append(gc.get_freeze_count())
 
-    assert find_leaks(step, n=16).leaks == ()
+    assert find_leaks(step, steps=16).leaks == ()
     assert frozen[-1] > 0  # what lived before is not looked at again and again
     assert gc.get_freeze_count() == 0
 
 
 def test_what_the_user_has_frozen_stays_frozen() -> None:
     assert gc.get_freeze_count() > 0
-    assert find_leaks(lambda: None, n=8).leaks == ()
+    assert find_leaks(lambda: None, steps=8).leaks == ()
     assert gc.get_freeze_count() > 0
 
 
@@ -372,13 +372,13 @@ def test_nothing_stays_frozen_when_the_step_raises(thawed: None) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        find_leaks(step, n=16)
+        find_leaks(step, steps=16)
     assert gc.get_freeze_count() == 0
 
 
 def test_bad_arguments_are_said() -> None:
     with pytest.raises(UsageError, match="at least 8"):
-        find_leaks(lambda: None, n=2)
+        find_leaks(lambda: None, steps=2)
     with pytest.raises(UsageError, match="function without arguments"):
         find_leaks(torch.zeros(3))  # type: ignore[arg-type]
 
@@ -387,7 +387,7 @@ def test_it_is_told_in_words_and_html() -> None:
     def step() -> None:
         KEPT.append(torch.zeros(256))
 
-    report = find_leaks(step, n=N)
+    report = find_leaks(step, steps=N)
     words, page = str(report), report._repr_html_()
     for said in ("KEPT", "1.00 KiB", "test_leaks.py"):
         assert said in words

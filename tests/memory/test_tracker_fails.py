@@ -90,7 +90,7 @@ def test_a_resize_that_cannot_be_followed_is_told(monkeypatch: pytest.MonkeyPatc
 def test_leaks_are_not_denied_when_the_tracker_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     step, losses = _training()
     monkeypatch.setattr(Tracker, "_made", _breaks)
-    report = find_leaks(step, n=8)
+    report = find_leaks(step, steps=8)
     assert len(losses) == 11
     assert "the memory tracker failed" in " ".join(str(report).split())
 

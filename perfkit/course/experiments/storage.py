@@ -208,10 +208,8 @@ def kept_in_ram(context: Context) -> Outcome:
     figures |= {
         "encoded_bytes": Figure(encoded_bytes, "B", kind="exact"),
         "decoded_bytes": Figure(decoded[0].numel(), "B", kind="exact"),
-        "warm_file": Figure(access.slow.median, "ms", access.slow.low, access.slow.high),
-        "list_item": Figure(
-            1e6 * access.fast.median, "ns", 1e6 * access.fast.low, 1e6 * access.fast.high
-        ),
+        "warm_file": Figure(access.a.median, "ms", access.a.low, access.a.high),
+        "list_item": Figure(1e6 * access.b.median, "ns", 1e6 * access.b.low, 1e6 * access.b.high),
         "imagenet_encoded": Figure(_IMAGENET_BYTES / 1e9, "GB", kind="exact"),
         "imagenet_decoded_256": Figure(_IMAGENET * 3 * 256 * 256 / 1e9, "GB", kind="exact"),
     }
@@ -275,7 +273,7 @@ def resized_offline(context: Context) -> Outcome:
             budget_s=context.budget_s,
             seed=context.seed,
         )
-    online_s = found.slow.median / 2 * n / 1e3
+    online_s = found.a.median / 2 * n / 1e3
     epochs = break_even(online_s, online_s / found.ratio, once_s)
     figures = {
         "load_ratio": Figure.of(found),

@@ -11,7 +11,15 @@ from typing import Any
 
 from perfkit.base.errors import SettingError
 from perfkit.base.machine import Machine
-from perfkit.experiment.settings import CATALOGUE, Setting, check_values, conflicts, setting
+from perfkit.experiment.settings import (
+    CATALOGUE,
+    Setting,
+    check_listed,
+    check_mapping,
+    check_values,
+    conflicts,
+    setting,
+)
 from perfkit.experiment.settings._declared import declared, words
 
 # Nobody waits for one run each of more points than this.
@@ -69,6 +77,8 @@ def grid_of(
             f"a grid is a mapping from settings to lists, not {values!r:.80}: "
             "try {'num_workers': [0, 1, 2]}"
         )
+    check_listed(settings)
+    check_mapping("base", base)
     varied = [setting(name, offered) for name, offered in values.items()]
     names = tuple(one.name for one in varied)
     both = [name for name in base if name in names]

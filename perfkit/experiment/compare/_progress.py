@@ -6,6 +6,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from perfkit.base.arguments import shown
+from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
 
 # If lines cannot be overwritten (a log file), one every so often is enough.
@@ -23,6 +25,11 @@ class Progress:
     """
 
     def __init__(self, say: Say | bool | None = None) -> None:
+        if not (say is None or say is False or callable(say)):
+            raise UsageError(
+                f"say is {shown(say)}; give a function of one line of text, False for no output, "
+                "or None"
+            )
         self._say = say
         self._wrote = False
         self._last_s = float("-inf")

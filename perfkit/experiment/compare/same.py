@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.base.arguments import check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_count, fmt_deviation
@@ -126,6 +127,7 @@ def same_result(
         >>> print(perfkit.same_result(lambda: train(False), lambda: train(True)))
     """
     wanted = None if precision is None else _format(precision)
+    check_whole("seed", seed, 0, 2**32 - 1)
     trials = Trials(a, "a", seed), Trials(b, "b", seed)
     found = wanted or lowest([t.precision for arm in trials for t in arm.first])
     first, second = (arm.first for arm in trials)

@@ -324,7 +324,7 @@ def sweep(
         raise UsageError(f"rounds={rounds!r:.80} is not valid: it takes a whole number")
     if rounds is not None and rounds < 1:
         raise UsageError(f"rounds={rounds} is not valid: it takes 1 or more")
-    points = grid_of(grid, settings, dict(base or {}), facts())
+    points = grid_of(grid, settings, {} if base is None else base, facts())
     # the session scales it
     length_s = _run_s(asked_s, len(points.points)) if seconds is None else seconds
     progress = Progress(say)

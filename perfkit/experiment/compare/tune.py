@@ -25,7 +25,7 @@ from perfkit.experiment.compare._progress import Progress, Say
 from perfkit.experiment.compare.ab import ABResult, ab
 from perfkit.experiment.compare.sweep import Point, Sweep, sweep
 from perfkit.experiment.process.session import positive
-from perfkit.experiment.settings import Setting, Settings, check_values, resolve
+from perfkit.experiment.settings import Setting, Settings, check_mapping, check_values, resolve
 from perfkit.experiment.settings._declared import words
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ def tune(
     known = resolve(settings)
     if not known:
         raise SettingError("there is nothing to tune: name the settings to vary")
+    if start is not None:
+        check_mapping("start", start)
     begin = check_values(known, dict(start or {}), facts())
     began_s = time.monotonic()
     options: dict[str, Any] = {

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.arguments import check_text
 from perfkit.base.errors import SettingError
 from perfkit.experiment.settings import _clashes, _rules
 from perfkit.experiment.settings._given import Settings, near
@@ -24,6 +25,8 @@ __all__ = [
     "CATALOGUE",
     "Setting",
     "Settings",
+    "check_listed",
+    "check_mapping",
     "check_values",
     "clash",
     "conflicts",
@@ -72,6 +75,8 @@ def setting(
         raise SettingError(
             f"a setting cannot be called {name!r}: settings.{name} means something else; rename it"
         )
+    check_text("label", label)
+    check_text("help", help)
     offered = _offered(name, values)
     known = CATALOGUE.get(name)
     if known is not None:
@@ -133,6 +138,31 @@ def _control(values: tuple[Any, ...]) -> Control:
     return "slider" if ascending and len(values) > 2 else "menu"
 
 
+def check_listed(settings: object) -> None:
+    """Refuse what is not a list of settings.
+
+    Raises:
+        SettingError: ``settings`` is a single one, or cannot be looped over.
+    """
+    if isinstance(settings, str | Setting):
+        raise SettingError(f"settings must be a list: [{settings!r}]")
+    if settings is None or not hasattr(settings, "__iter__"):
+        raise SettingError(f"settings must be a list of names, not {brief(settings)}; [] for none")
+
+
+def check_mapping(name: str, values: object) -> None:
+    """Refuse what is not a mapping from settings to values.
+
+    Raises:
+        SettingError: ``values`` is of another type.
+    """
+    if not isinstance(values, Mapping):
+        raise SettingError(
+            f"{name} must be a mapping from settings to values, not {brief(values)}: try "
+            "{'num_workers': 2}"
+        )
+
+
 def resolve(settings: Sequence[str | Setting]) -> tuple[Setting, ...]:
     """Names and settings → settings.
 
@@ -140,10 +170,7 @@ def resolve(settings: Sequence[str | Setting]) -> tuple[Setting, ...]:
         SettingError: a name is not in the catalogue (the message has the nearest one), or is given
             twice.
     """
-    if isinstance(settings, str | Setting):
-        raise SettingError(f"settings must be a list: [{settings!r}]")
-    if settings is None or not hasattr(settings, "__iter__"):
-        raise SettingError(f"settings must be a list of names, not {brief(settings)}; [] for none")
+    check_listed(settings)
     found: dict[str, Setting] = {}
     for item in settings:
         if isinstance(item, Setting):

@@ -62,7 +62,7 @@ def draw_arms(arms: Sequence[Arm], *, pictures: int, per_call: int) -> tuple[Fig
     if not others or any(one is None for one in others):
         raise UsageError("draw_arms needs two arms or more, all but the first with a comparison")
     found = [one for one in others if one is not None]
-    slow = float(np.median([one.slow.median for one in found]))
+    slow = float(np.median([one.a.median for one in found]))
     # ratios were measured in turn, not times: a time is the slow one's over the ratio
     times = np.array([slow, *(slow / one.ratio for one in found)]) / per_call
     low = np.array([slow, *(slow / one.high for one in found)]) / per_call

@@ -57,7 +57,7 @@ def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[
     found = [way.against for way in ways[1:] if way.against is not None]
     if not found or len(found) != len(ways) - 1:
         raise UsageError("draw_ways needs two ways or more, all but the first with a comparison")
-    slow = float(np.median([one.slow.median for one in found]))
+    slow = float(np.median([one.a.median for one in found]))
     # ratios were measured in turn, not times: a time is the slow one's over the ratio
     times = np.array([slow, *(slow / one.ratio for one in found)])
     low = np.array([slow, *(slow / one.high for one in found)])
