@@ -69,6 +69,21 @@ _ENTRIES: dict[str, Entry] = {
         slow="total = total + int((x.argmax(1) == target).sum())",
         alike="y = x.int()",
     ),
+    "largest": Entry(
+        op="int(tensor.max())",
+        why="the host waits for the largest value to know a size",
+        instead="n = 6  # a size you know, of classes, nodes or graphs: set before the loop\n"
+        "# and pass it on: dim_size=n, num_nodes=n or size=n of what looks for it otherwise\n"
+        "counts = x.new_zeros(n).scatter_add_(0, target, x[:, 0])",
+        slow="n = int(target.max()) + 1",
+        alike="n = int(max(target.shape)) + 1",
+    ),
+    "loops_of_graph": Entry(
+        op="edge_index[:, mask]",
+        why="where a graph's own loops are looked for, the host waits to learn how many there are",
+        instead="# once, before the loop: transform=T.AddSelfLoops() of the data set\n"
+        "# then GCNConv(…, add_self_loops=False); the same edges in every step: cached=True",
+    ),
     "bool": Entry(
         op="bool(tensor)",
         why="Python must know the answer before it can go on, so it waits for the GPU",

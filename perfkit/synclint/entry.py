@@ -18,9 +18,12 @@ _ASKED_BY = {
     "torch/distributions/": "distribution",
     "torch/nn/utils/clip_grad.py": "clip_grad",
 }
+# PyTorch Geometric looks here for edges from a node to itself
+_LOOPS = "torch_geometric/utils/loop.py"
 _READS = frozenset({"bool", "float", "int", "item", "number"})
 _INDEXING_CALLS = frozenset({"__getitem__", "__setitem__"})
 _COMPARING = frozenset({"max", "min", "sorted"})
+_LARGEST = re.compile(r"\bint\([^()]*(\.|\b)a?max\(")
 _ANY_OR_ALL = re.compile(r"\b(any|all)\(")
 
 
@@ -32,6 +35,11 @@ def entry_of(found: Found) -> str:
             if part in file:
                 asks = entry == "grad_scaler" and found.inside.function == "get_scale"
                 return "get_scale" if asks else entry
+    text = source_line(found.site.file, found.site.line)
+    if found.entry in {"int", "item"} and _LARGEST.search(text) and "shape" not in text:
+        return "largest"
+    if found.entry == "index" and found.site.file.replace("\\", "/").endswith(_LOOPS):
+        return "loops_of_graph"
     if found.entry == "number":
         if found.api in _INDEXING_CALLS:
             return "slice"
@@ -40,6 +48,6 @@ def entry_of(found: Found) -> str:
         return "where"
     if found.entry == "bool" and called(found.site) in _COMPARING:
         return "builtin"
-    if found.entry == "bool" and _ANY_OR_ALL.search(source_line(found.site.file, found.site.line)):
+    if found.entry == "bool" and _ANY_OR_ALL.search(text):
         return "any"
     return found.entry
