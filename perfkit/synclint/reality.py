@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.device import here
 from perfkit.base.display import Shown
 from perfkit.base.errors import MissingError
 from perfkit.base.instrument import Instrument
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SyncCheck", "check_syncs", "lint"]
 
-# c10/cuda/CUDAFunctions.cpp, warn_or_error_on_sync (since torch 1.9)
-_MESSAGE = "called a synchronizing CUDA operation"
 # these wait, and neither the debug mode nor (empty_cache, which is a cudaFree) a trace says so
 _UNSEEN = frozenset(
     CATALOGUE[name].op for name in ("synchronize", "wait_for_stream", "empty_cache")
@@ -122,22 +121,20 @@ def check_syncs(step: Callable[[], object], model: torch.nn.Module | None = None
     """Run ``step()`` twice on a GPU: to warm up, then to compare prediction with reality.
 
     Raises:
-        MissingError: there is no CUDA device, or the step does not use it.
+        MissingError: there is no GPU, or the step does not use it.
         UsageError: within another ``find_syncs`` or ``no_syncs``.
         Exception: whatever ``step`` raises, unchanged.
     """
-    import torch
-
-    if not torch.cuda.is_available():
+    if here().is_cpu:
         raise MissingError(
-            "check_syncs: there is no CUDA device here; perfkit.find_syncs predicts without one"
+            "check_syncs: there is no GPU here; perfkit.find_syncs predicts without one"
         )
     step()  # the first run loads kernels and makes states, once
     result = lint(step, model)
     if isinstance(result, SyncCheck):
         return result
     raise MissingError(
-        "check_syncs: the step used no CUDA tensor; move the model and the batch to the GPU first"
+        "check_syncs: the step used no tensor on the GPU; move the model and the batch there first"
     )
 
 
@@ -151,11 +148,9 @@ def lint(
         UsageError: within another ``find_syncs`` or ``no_syncs``.
         Exception: whatever ``run`` raises, unchanged.
     """
-    import torch
-
     from perfkit.synclint.watch import Watch
 
-    if not torch.cuda.is_available():
+    if here().is_cpu:
         watch = Watch(model)
         with watch:
             run()
@@ -166,7 +161,7 @@ def lint(
         watch.also_forget += [reported.clear, tracer.forget]
         run()
     predicted = syncs_of(watch)
-    if not watch.saw_cuda:
+    if not watch.saw_gpu:
         return predicted
     backward: dict[Line, Counter[Site]] = {}
     for found, count in watch.found():
@@ -177,13 +172,19 @@ def lint(
 
 @contextmanager
 def reported_waits() -> Iterator[Counter[Site]]:
-    """Collect the user lines at which torch reports that the host waited for the GPU."""
-    import torch
+    """Collect the user lines at which torch reports that the host waited for the GPU.
 
+    On a device for which torch has no such mode nothing is reported.
+    """
     found: Counter[Site] = Counter()
-    mode = torch.cuda.get_sync_debug_mode()
+    gpu = here()
+    if not gpu.has_sync_debug:
+        yield found
+        return
+    said = gpu.sync_message
+    mode = gpu.sync_debug()
     with warnings.catch_warnings():
-        warnings.filterwarnings("always", message=f".*{_MESSAGE}")
+        warnings.filterwarnings("always", message=f".*{said}")
         # said when the mode is switched on, by us
         warnings.filterwarnings("ignore", message=".*Synchronization debug mode is a prototype")
         show = warnings.showwarning
@@ -191,7 +192,7 @@ def reported_waits() -> Iterator[Counter[Site]]:
         instrument = Instrument("the listener to torch's reports of waits")
 
         def note(message: Warning | str, *where: Any, **more: Any) -> None:
-            if _MESSAGE not in str(message):
+            if said not in str(message):
                 show(message, *where, **more)
                 return
             with instrument.guard("noting a wait"):
@@ -200,11 +201,11 @@ def reported_waits() -> Iterator[Counter[Site]]:
                     found[site] += 1
 
         warnings.showwarning = note
-        torch.cuda.set_sync_debug_mode("warn")
+        gpu.set_sync_debug("warn")
         try:
             yield found
         finally:
-            torch.cuda.set_sync_debug_mode(mode)
+            gpu.set_sync_debug(mode)
 
 
 def compare(

@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from perfkit.base import torch_compat as _torch_compat
 from perfkit.base.arguments import check_instance
+from perfkit.base.device import Device, accelerators, here
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.synclint.argument_checks import checks_as_without_compile
@@ -134,7 +135,7 @@ class Watch:
             left as it is, because what happens in it is looked at too.
 
     Attributes:
-        saw_cuda: whether a tensor on a real GPU came along.
+        saw_gpu: whether a tensor on a real GPU came along.
         checks_again: whether the argument checks of torch.distributions ran only for the watch,
             as they would in a process that compiles nothing.
 
@@ -169,7 +170,8 @@ class Watch:
         self._backward = 0
         self._backward_line: Site | None = None
         self._looked_at = -1
-        self.saw_cuda = False
+        self.saw_gpu = False
+        self._is_on_gpu = here().holds  # asked for every tensor of every operator
         self.checks_again = False
         self._api = ""
         self.also_forget: list[Callable[[], None]] = []
@@ -311,8 +313,8 @@ class Watch:
 
     def _number(self, tensor: Any) -> int | None:
         number = self._links.node(tensor)
-        if number is not None and tensor.is_cuda:
-            self.saw_cuda = True
+        if number is not None and self._is_on_gpu(tensor):
+            self.saw_gpu = True
             self._links.put_on_device(number)
         return number
 
@@ -477,11 +479,12 @@ class Watch:
     ) -> None:
         rule = rule_of(func)
         name = func.name()
-        if name == "aten::_to_copy" and args[0].is_cuda != result.is_cuda:
+        from_gpu = name == "aten::_to_copy" and self._is_on_gpu(args[0])
+        if name == "aten::_to_copy" and from_gpu != self._is_on_gpu(result):
             # the engine's threads on CUDA have no function mode that would have seen `.cpu()`
-            if args[0].is_cuda and not kwargs.get("non_blocking"):
+            if from_gpu and not kwargs.get("non_blocking"):
                 self.hit("cpu", args[:1], sys._getframe())
-            if args[0].is_cuda:
+            if from_gpu:
                 self._put_on_host(result)
             return
         if rule is not None and not self._reading and self._api not in _CHECKED_ON_A_CPU:
@@ -675,7 +678,7 @@ class Watch:
         if is_literal_cpu(frame, target):
             return self._to_host(func, args, kwargs, frame)
         where = target.device if isinstance(target, _Tensor) else torch.device(target)
-        if args[0].is_cuda and where.type == "cpu":
+        if self._is_on_gpu(args[0]) and where.type == "cpu":
             return self._to_host(func, args, kwargs, frame)
         return self._to_device(func, args, kwargs, frame)
 
@@ -723,7 +726,7 @@ class Watch:
         if not stays:
             # what the data code has done with it before was done on the host
             result = self._move(source.clone, (), {})
-        if not source.is_cuda and source is not result and not source.requires_grad:
+        if not self._is_on_gpu(source) and source is not result and not source.requires_grad:
             self._copied_to_device(source, result, args, kwargs, frame)
         target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
         like = self._devices.get(id(target))
@@ -894,21 +897,31 @@ class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
 
 @contextmanager
 def _explicit_waits(watch: Watch) -> Iterator[None]:
-    """Note ``torch.cuda.synchronize()`` and ``empty_cache()``; without a GPU they do nothing."""
+    """Note ``torch.cuda.synchronize()``, ``empty_cache()`` and their likes on other devices.
 
-    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            frame = sys._getframe(1)
-            if not watch._paused:
-                with watch.instrument.guard("noting a wait"):
-                    watch.hit(name, (), frame)
-            if torch.cuda.is_available():
-                return watch.traced_once(original, frame, *args, **kwargs)
-            return None
+    Where there is no such device they do nothing.
+    """
 
-        return call
+    def for_device(device: Device) -> Callable[[str, Callable[..., Any]], Callable[..., Any]]:
+        def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                frame = sys._getframe(1)
+                if not watch._paused:
+                    with watch.instrument.guard("noting a wait"):
+                        watch.hit(name, (), frame)
+                if device.is_available():
+                    return watch.traced_once(original, frame, *args, **kwargs)
+                return None
 
-    with _replaced(torch.cuda, ("synchronize", "empty_cache"), replaced):
+            return call
+
+        return replaced
+
+    with ExitStack() as stack:
+        for device in accelerators():
+            found = device.waiting_functions()
+            if found is not None:
+                stack.enter_context(_replaced(*found, for_device(device)))
         yield
 
 
@@ -926,10 +939,9 @@ def _waits_for_streams(watch: Watch) -> Iterator[None]:
 
         return synchronize
 
-    with (
-        _replaced(torch.cuda.Event, ("synchronize",), replaced),
-        _replaced(torch.cuda.Stream, ("synchronize",), replaced),
-    ):
+    with ExitStack() as stack:
+        for kind in here().waitable_types():
+            stack.enter_context(_replaced(kind, ("synchronize",), replaced))
         yield
 
 

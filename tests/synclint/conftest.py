@@ -83,12 +83,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: fake.modes[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", fake.modes.append)
     # the tensors stay on the CPU: pretend that one is on the GPU
-    monkeypatch.setattr(Watch, "saw_cuda", True, raising=False)
+    monkeypatch.setattr(Watch, "saw_gpu", True, raising=False)
     init = Watch.__init__
 
     def started(self: Watch, model: nn.Module | None = None, **more: Any) -> None:
         init(self, model, **more)
-        self.saw_cuda = True
+        self.saw_gpu = True
 
     monkeypatch.setattr(Watch, "__init__", started)
     raw_trace = tracer.raw_trace

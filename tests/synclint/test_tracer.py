@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import of
 from perfkit.base.errors import ProfilerBusyError
 from perfkit.base.words import fmt_ms
 from perfkit.synclint import tracer
@@ -205,6 +206,7 @@ def test_a_copy_to_the_host_is_seen_where_no_function_mode_is(net: nn.Module) ->
     x = torch.zeros(3).as_subclass(_OnGpu)
     copy = torch.ops.aten._to_copy.default
     with Watch(net) as watch:
+        watch._is_on_gpu = of("cuda").holds
         for non_blocking in (False, True):
             on_host = torch.zeros(3)
             watch.note_operator(copy, (x,), {"non_blocking": non_blocking}, on_host)

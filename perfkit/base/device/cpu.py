@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from perfkit.base.device.kind import Device
 
 __all__ = ["DEVICE", "Cpu"]
@@ -9,6 +11,9 @@ __all__ = ["DEVICE", "Cpu"]
 
 class Cpu(Device):
     """The null device."""
+
+    def holds(self, tensor: Any) -> bool:
+        return False
 
 
 DEVICE = Cpu()

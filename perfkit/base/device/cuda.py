@@ -134,6 +134,12 @@ class Cuda(Device):
 
         return int(torch.cuda.get_device_properties(index).total_memory)
 
+    def compute_capability(self, index: int) -> tuple[int, int] | None:
+        import torch
+
+        found = torch.cuda.get_device_properties(index)
+        return int(found.major), int(found.minor)
+
     def utilisation(self, index: int) -> float | None:
         """From NVML or ROCm's library; None without the Python package for it."""
         import torch

@@ -137,7 +137,7 @@ class Device:
 
     def holds(self, tensor: Any) -> bool:
         """Whether the tensor is on a device of this type; False for the null device."""
-        return bool(tensor.device.type == self.type) and not self.is_cpu
+        return bool(tensor.device.type == self.type)
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -183,6 +183,10 @@ class Device:
 
     def total_bytes(self, index: int) -> int | None:
         """Memory of the device; None if it does not say."""
+        return None
+
+    def compute_capability(self, index: int) -> tuple[int, int] | None:
+        """NVIDIA's version of what a GPU can do, e.g. ``(9, 0)``; None elsewhere."""
         return None
 
     def utilisation(self, index: int) -> float | None:

@@ -276,8 +276,8 @@ def _merged_gpus(told: list[list[Any]], from_driver: tuple[Gpu, ...]) -> tuple[G
     """The list from torch is right about order and visibility; the driver's adds its version."""
     driver = from_driver[0].driver if from_driver else ""
     return tuple(
-        Gpu(index, name, int(memory), (int(cc[0]), int(cc[1])), driver, "torch")
-        for index, (name, memory, cc) in enumerate(told)
+        Gpu(index, name, int(memory), (cc[0], cc[1]) if cc else None, driver, "torch", type_)
+        for index, (type_, name, memory, cc) in enumerate(told)
     )
 
 

@@ -28,6 +28,7 @@ class Gpu:
         compute_capability: e.g. ``(9, 0)``; ``None`` if the driver does not report it.
         driver: the driver's version, e.g. ``"580.65.06"``.
         source: who reported it: ``"NVML"``, ``"nvidia-smi"`` or ``"torch"``.
+        type: torch's type of the device, e.g. ``"cuda"``.
     """
 
     index: int
@@ -36,6 +37,7 @@ class Gpu:
     compute_capability: tuple[int, int] | None
     driver: str
     source: str
+    type: str = "cuda"
 
     def at_least(self, major: int, minor: int = 0) -> bool:
         """Whether its compute capability is known and at least ``major.minor``."""

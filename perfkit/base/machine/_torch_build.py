@@ -71,25 +71,30 @@ def _assigned_constants(text: str) -> dict[str, str | None]:
 
 
 _PROBE = """
-import json, torch
-gpus = []
-if torch.cuda.is_available():
-    for i in range(torch.cuda.device_count()):
-        p = torch.cuda.get_device_properties(i)
-        gpus.append([p.name, p.total_memory, [p.major, p.minor]])
+import json, sys
+sys.path.append(sys.argv[1])
+import torch
+from perfkit.base.device import here
+gpu = here()
 print(json.dumps({
     "version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip,
     "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    "threads": torch.get_num_threads(), "gpus": gpus,
+    "threads": torch.get_num_threads(),
+    "gpus": [
+        [gpu.type, gpu.name(i), gpu.total_bytes(i) or 0, gpu.compute_capability(i)]
+        for i in range(gpu.count())
+    ],
 }))
 """
+# so that the new process finds perfkit where this one did
+_ROOT = str(Path(__file__).parents[3])
 
 
 def probe_torch() -> tuple[dict[str, Any] | None, str | None]:
     """Ask torch in a new Python process; return its answer, or why there is none."""
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", _PROBE],
+            [sys.executable, "-P", "-c", _PROBE, _ROOT],
             capture_output=True,
             text=True,
             timeout=_PROBE_TIMEOUT_S,

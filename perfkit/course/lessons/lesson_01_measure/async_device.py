@@ -11,9 +11,10 @@ import threading
 import time
 from typing import Any, Protocol
 
+from perfkit.base.device import here
 from perfkit.base.errors import UsageError
 
-__all__ = ["AsyncDevice", "CudaDevice", "SimulatedDevice", "async_device"]
+__all__ = ["AsyncDevice", "GpuDevice", "SimulatedDevice", "async_device"]
 
 # float32, 2048 x 2048: 17 GFLOP each, together milliseconds even on a large GPU
 _MATRIX_SIDE = 2048
@@ -82,15 +83,17 @@ class SimulatedDevice:
         return f"<{self.name}: {self.work_ms:g} ms a job>"
 
 
-class CudaDevice:
+class GpuDevice:
     """The current GPU; a piece of work is 20 products of 2048 × 2048 float32 matrices."""
 
     def __init__(self) -> None:
         import torch
 
         self._torch: Any = torch
-        self.name = torch.cuda.get_device_name()
-        self._a = torch.rand(_MATRIX_SIDE, _MATRIX_SIDE, device="cuda")
+        self._gpu = here()
+        self._index = self._gpu.current()
+        self.name = self._gpu.name(self._index)
+        self._a = torch.rand(_MATRIX_SIDE, _MATRIX_SIDE, device=self._gpu.place(self._index))
         self._out = torch.empty_like(self._a)
 
     def launch(self) -> None:
@@ -98,10 +101,10 @@ class CudaDevice:
             self._torch.mm(self._a, self._a, out=self._out)
 
     def pending(self) -> bool:
-        return not self._torch.cuda.current_stream().query()
+        return not self._gpu.stream(self._index).query()
 
     def synchronize(self) -> None:
-        self._torch.cuda.synchronize()
+        self._gpu.synchronize(self._index)
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -109,6 +112,4 @@ class CudaDevice:
 
 def async_device(work_ms: float = 10.0) -> AsyncDevice:
     """The GPU if there is one, else a simulated device whose jobs take ``work_ms``."""
-    import torch
-
-    return CudaDevice() if torch.cuda.is_available() else SimulatedDevice(work_ms)
+    return SimulatedDevice(work_ms) if here().is_cpu else GpuDevice()

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.base.budget import scaled
+from perfkit.base.device import Device, here
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import stamp
@@ -189,10 +190,8 @@ def profiler_cost(
     if steps < 1 or not budget_s > 0:
         raise UsageError("steps and budget_s must be positive")
     budget_s = scaled(budget_s)
-    import torch
-
     began = time.monotonic()
-    options = _options(torch.cuda.is_available())
+    options = _options(here())
     for _ in range(3):
         step()
     events = {name: _events_per_step(step, kwargs) for name, kwargs in options.items()}
@@ -294,19 +293,21 @@ def _block_ns(make: Callable[[], contextlib.AbstractContextManager[Any]]) -> flo
     return max(took(blocks) - took(bare), 0) / _LABELS
 
 
-def _options(cuda: bool) -> dict[str, dict[str, Any] | None]:
+def _options(device: Device) -> dict[str, dict[str, Any] | None]:
     """Name → arguments of ``torch.profiler.profile``; None runs without it."""
     from torch.profiler import ProfilerActivity
 
     cpu = [ProfilerActivity.CPU]
-    both = [*cpu, ProfilerActivity.CUDA] if cuda else cpu
+    names = device.profiler
+    alone = [] if names is None else [getattr(ProfilerActivity, names.activity)]
+    both = [*cpu, *alone]
     everything = {"record_shapes": True, "profile_memory": True, "with_stack": True}
     found: dict[str, dict[str, Any] | None] = {NO_PROFILER: None}
-    if cuda:
-        found["CUDA activity alone"] = {"activities": [ProfilerActivity.CUDA]}
+    if alone:
+        found[f"{device.label} activity alone"] = {"activities": alone}
     found["CPU activity"] = {"activities": cpu}
-    if cuda:
-        found["CPU and CUDA activity"] = {"activities": both}
+    if alone:
+        found[f"CPU and {device.label} activity"] = {"activities": both}
     found |= {
         f"… and {name}": {"activities": both, name: value} for name, value in everything.items()
     }

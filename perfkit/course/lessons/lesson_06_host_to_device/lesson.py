@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.device import here
 from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
@@ -53,7 +54,8 @@ def far_device() -> torch.device:
     """The GPU if there is one, else torch's ``meta`` device: shapes and sizes, no data."""
     import torch
 
-    return torch.device("cuda" if torch.cuda.is_available() else "meta")
+    gpu = here()
+    return torch.device("meta" if gpu.is_cpu else gpu.type)
 
 
 Answer = Callable[..., Any]
