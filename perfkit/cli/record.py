@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.device import known
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.printable import printable
 
@@ -62,7 +63,9 @@ def add(commands: Any) -> None:
         help="seconds for each claim that a program measures (default: 12)",
     )
     record.add_argument(
-        "--device", choices=("cpu", "cuda"), help="default: the one the claim is about"
+        "--device",
+        choices=sorted(device.type for device in known()),
+        help="default: the one the claim is about",
     )
     record.add_argument("--seed", type=int, default=0, help="of those programs (default: 0)")
     move = record.add_mutually_exclusive_group()

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfkit.base.device import known
 from perfkit.base.errors import UsageError
 from perfkit.course.ledger._figures import shown
 from perfkit.course.ledger.recording import Figure
@@ -48,7 +49,7 @@ class Bound:
     Attributes:
         place: notebook and cell, for messages.
         key: such as ``"A9.bytes_ratio"``; empty if the tag has none.
-        device: ``"cpu"``, ``"cuda"`` or empty.
+        device: ``"cpu"``, ``"cuda"`` … or empty.
         text: the text between the tags.
     """
 
@@ -129,8 +130,9 @@ def _wrong(bound: Bound, records: Records) -> str:
     claim, _, name = bound.key.partition(".")
     if not claim or not name:
         return 'it is not written <data value="CLAIM.name">…</data>'
-    if bound.device not in ("", "cpu", "cuda"):
-        return f'data-device is "cpu" or "cuda", not {bound.device!r}'
+    types = [device.type for device in known()]
+    if bound.device and bound.device not in types:
+        return f"data-device is {' or '.join(types)}, not {bound.device!r}"
     having = [
         one
         for one in records.of(claim)

@@ -12,7 +12,6 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from perfkit.base.errors import RecordError, UsageError
 from perfkit.course.kit._prose import Disagreement, disagreements
@@ -63,14 +62,14 @@ class RecordedFigure:
 def figure(
     key: str,
     *,
-    device: Literal["cpu", "cuda"] | None = None,
+    device: str | None = None,
     folders: Iterable[Path] | None = None,
 ) -> RecordedFigure:
     """The recorded figure with this key.
 
     Args:
         key: claim and name, as in ``"A9.bytes_ratio"``.
-        device: use only records made on a CPU (``"cpu"``) or a GPU (``"cuda"``).
+        device: use only records made on a device of this type: ``"cpu"``, ``"cuda"`` …
         folders: folders of records; by default the clone's ``data/recorded`` and the user's.
 
     Returns:

@@ -161,7 +161,7 @@ def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -
     telling = [one for one in found if "cpu" in claim.where or not _only_simulated(one)]
     if not telling:
         missing = _unrecorded(claim, taught_in)
-        if missing == "needs a GPU" and any(one.device.type == "cuda" for one in found):
+        if missing == "needs a GPU" and any(not one.device.is_cpu for one in found):
             missing = "not recorded"  # there was a GPU, but only the model was recorded
         return Row(claim, taught_in, missing, tuple(found), 0, tuple(claim.where))
     decisive = _decisive(telling)
@@ -190,7 +190,7 @@ def status_of(record: Record) -> Status:
 
 
 def _tested(claim: Claim, record: Record) -> str:
-    if record.device.type == "cpu":
+    if record.device.is_cpu:
         return claim.tested.get("cpu", "")
     several = record.device.gpus > 1 and "multi" in claim.tested
     return claim.tested.get("multi" if several else "gpu", "")
@@ -209,7 +209,7 @@ def _decisive(found: list[Record]) -> list[Record]:
     if not own:
         newest = max(found, key=lambda one: one.provenance.when_utc).device
         own = [one for one in found if one.device == newest]
-    return sorted(own, key=lambda one: (one.outcome.holds, one.device.type != "cuda"))
+    return sorted(own, key=lambda one: (one.outcome.holds, one.device.is_cpu))
 
 
 def _only_simulated(one: Record) -> bool:
@@ -226,8 +226,8 @@ def _unrecorded(claim: Claim, taught_in: tuple[str, ...] | None) -> Status:
 
 def _covers(found: list[Record], part: str) -> bool:
     if part == "multi":
-        return any(one.device.type == "cuda" and one.device.gpus > 1 for one in found)
-    return any(one.device.type == ("cuda" if part == "gpu" else "cpu") for one in found)
+        return any(not one.device.is_cpu and one.device.gpus > 1 for one in found)
+    return any(one.device.is_cpu == (part != "gpu") for one in found)
 
 
 def _record(one: Record) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def record(
     *,
     budget_s: float = 12.0,
     seed: int = 0,
-    device: Literal["cpu", "cuda"] | None = None,
+    device: str | None = None,
     limit_s: float | None = None,
     before: Callable[[Experiment], None] | None = None,
     after: Callable[[Done], None] | None = None,
@@ -110,7 +110,7 @@ def record(
         folder: records go to ``<folder>/<device>/<claim>.json``.
         budget_s: approximate seconds for each.
         seed: seed for everything random in them.
-        device: ``None`` uses the GPU for claims about one, if there is one.
+        device: torch's type of device; ``None`` uses the GPU for claims about one, if there is one.
         limit_s: an experiment that takes longer is killed; by default a multiple of the budget.
         before, after: called before and after each.
 
@@ -139,7 +139,7 @@ def record(
     return results
 
 
-def this_device(claim: str, wanted: Literal["cpu", "cuda"] | None = None) -> Device:
+def this_device(claim: str, wanted: str | None = None) -> Device:
     """The device for a claim's experiment on this machine.
 
     By default claims with a GPU part use a GPU, and claims about several GPUs use several; all
@@ -153,12 +153,15 @@ def this_device(claim: str, wanted: Literal["cpu", "cuda"] | None = None) -> Dev
     if wanted is None:
         known = claims().get(claim)
         parts = set(known.where) if known is not None else set()
-        wanted = "cuda" if ("gpu" in parts and n) or ("multi" in parts and n > 1) else "cpu"
+        on_gpu = ("gpu" in parts and n) or ("multi" in parts and n > 1)
+        wanted = machine.gpus[0].type if on_gpu else "cpu"
     if wanted == "cpu":
         return Device(machine.cpu, "cpu", 0)
-    if not n:
-        raise MissingError("there is no GPU here that torch could use; see `perfkit doctor`")
-    return Device(machine.gpus[0].name, "cuda", n)
+    if not n or machine.gpus[0].type != wanted:
+        raise MissingError(
+            f"there is no GPU here that torch could use ({wanted}); see `perfkit doctor`"
+        )
+    return Device(machine.gpus[0].name, wanted, n)
 
 
 def _record_one(
@@ -189,7 +192,7 @@ def _record_one(
             "recorded",
             command=f"perfkit record --claim {one.claim} --budget {budget_s:g}",
             seed=seed,
-            device=device.type if device.type == "cpu" else device.name,
+            device="cpu" if device.is_cpu else device.name,
         ),
         budget_s=budget_s,
         duration_s=round(seconds, 3),

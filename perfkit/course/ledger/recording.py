@@ -188,7 +188,7 @@ class Context:
 
     Attributes:
         budget_s: approximate seconds that it may spend.
-        device: ``"cpu"`` or ``"cuda"``, for its tensors.
+        device: torch's type of device, for its tensors: ``"cpu"``, ``"cuda"`` …
         seed: seed for everything random.
         folder: an empty scratch folder, removed afterwards.
     """

@@ -11,7 +11,7 @@ second one's file is ``<claim>-<lesson>.json``. The schema is ``perfkit.record/2
     headline      name of the figure that the ledger shows
     sentence      the outcome in one sentence
     figures       {name: {value, unit, low, high, kind}}; low and high may be null
-    device        {slug, name, type: "cpu" or "cuda", gpus: how many were visible}
+    device        {slug, name, type: torch's, as "cpu" or "cuda", gpus: how many were visible}
     provenance    kind "recorded", machine, device, versions, when_utc, command, seed
     notebook      file name of the notebook whose cell settled the claim
     notebook_hash "sha256:…" of the code that was run (:mod:`perfkit.course.ledger.notebook`)
@@ -36,7 +36,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any
 
 from perfkit.base.errors import RecordError, UsageError
 from perfkit.base.files import write_atomically
@@ -69,9 +69,8 @@ _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 BUSY = "the machine was busy"
 _LARGEST_BYTES = 1 << 20  # a record has a few kilobytes; a file this large is not one
 _LONGEST_REASON = 200
-
-
-DeviceType = Literal["cpu", "cuda"]
+# of another machine, so not only those that this torch or perfkit knows
+_TYPE = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 @dataclass(frozen=True)
@@ -80,24 +79,29 @@ class Device:
 
     Attributes:
         name: the processor's or GPU's name as its vendor writes it.
-        type: ``"cpu"`` or ``"cuda"``.
+        type: torch's type of device: ``"cpu"``, ``"cuda"`` …
         gpus: number of GPUs that the experiment could see.
     """
 
     name: str
-    type: DeviceType
+    type: str
     gpus: int = 0
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is the processor, and no accelerator."""
+        return self.type == "cpu"
 
     @property
     def slug(self) -> str:
         """Its folder name."""
-        return slug(self.name) if self.type == "cuda" else f"cpu-{slug(self.name)}"
+        return f"cpu-{slug(self.name)}" if self.is_cpu else slug(self.name)
 
     @property
     def is_here(self) -> bool:
         """Whether this machine has a device of this name."""
         machine = facts()
-        if self.type == "cpu":
+        if self.is_cpu:
             return self.name == machine.cpu
         return self.name in {gpu.name for gpu in machine.gpus}
 
@@ -341,7 +345,8 @@ def _record(content: Mapping[str, Any]) -> Record:
     texts += [device["name"], notebook, *content["warnings"]]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("a text of it is none")
-    if device["type"] not in get_args(DeviceType) or type(device["gpus"]) is not int:
+    named = isinstance(device["type"], str) and _TYPE.fullmatch(device["type"])
+    if not named or type(device["gpus"]) is not int:
         raise ValueError(
             f"no device of type {device['type']!r:.40} with {device['gpus']!r:.40} GPUs"
         )

@@ -125,6 +125,7 @@ def test_several_gpus_are_recorded_only_by_several() -> None:
 def test_a_gpu_by_that_name_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gpu:
         name = GPU
+        type = "cuda"
 
     class Machine:
         cpu = "Some CPU"

@@ -235,6 +235,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(
 def test_a_gpu_serves_claims_about_one(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gpu:
         name = GPU
+        type = "cuda"
 
     class Machine:
         cpu = "Some CPU"

@@ -68,6 +68,16 @@ def test_an_edited_record_is_refused(tmp_path: Path, old: str, new: str) -> None
     assert "perfkit record --claim A9" in message
 
 
+@pytest.mark.parametrize("kind", ["cuda", "mps", "xpu", "toy"])
+def test_a_record_of_any_accelerator_is_read_back(tmp_path: Path, kind: str) -> None:
+    """Also of one that this machine's perfkit does not know: the record may be older or newer."""
+    record = made(device=GPU, type=kind, gpus=1)
+    path = write_record(record, tmp_path)
+    assert path.parent.name == record.device.slug == slug(GPU)
+    assert read_record(path) == record
+    assert not record.device.is_cpu
+
+
 def test_layout_is_no_edit(tmp_path: Path) -> None:
     record = made()
     path = write_record(record, tmp_path)
@@ -111,7 +121,8 @@ def test_a_torn_file_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
         (("lesson",), None),
         (("lesson",), "<script>"),
         (("device", "name"), 5),
-        (("device", "type"), "abacus"),
+        (("device", "type"), "an abacus"),
+        (("device", "type"), 7),
         (("provenance", "when_utc"), None),
         (("provenance", "versions"), ["torch"]),
         (("warnings",), [{}]),
