@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import accelerators
 from perfkit.memory.categories import (
     ACTIVATIONS,
     BUFFERS,
@@ -103,8 +104,8 @@ def survey() -> Survey:
     """Look at every object that the garbage collector tracks (20 to 100 ms) and sort it."""
     seen = Survey()
     compiled = _torch_compat.compiled_code_types()
-    cuda_graph = _torch_compat.cuda_graph_type()
-    wanted = (Tensor, nn.Module, Optimizer, *compiled, *((cuda_graph,) if cuda_graph else ()))
+    graphs = tuple(kind for device in accelerators() if (kind := device.graph_type()))
+    wanted = (Tensor, nn.Module, Optimizer, *compiled, *graphs)
     objects = gc.get_objects()
     # by type, not by isinstance: that would ask each object's __class__, which may run code
     types = {kind for kind in set(map(type, objects)) if issubclass(kind, wanted)}
@@ -125,7 +126,7 @@ def survey() -> Survey:
             if issubclass(kind, nn.Parameter):
                 seen.tensors.append((obj, PARAMETERS))
             plain.append(obj)
-        elif cuda_graph is not None and issubclass(kind, cuda_graph):
+        elif issubclass(kind, graphs):
             seen.cuda_graphs = True
     seen.parameters = [tensor for tensor, category in seen.tensors if category == PARAMETERS]
     for tensor in plain:

@@ -64,6 +64,7 @@ from torch.optim.optimizer import (
 )
 
 from perfkit.base import torch_compat as _torch_compat
+from perfkit.base.device import is_capturing
 from perfkit.base.instrument import Instrument
 from perfkit.base.user_code import is_user_code
 from perfkit.memory.categories import (
@@ -761,7 +762,7 @@ class Tracker(_DispatchMode):
             self._label_all(optimizer_tensors(optimizer))
             self._own_state(optimizer)
         self._step_made.clear()
-        if _torch_compat.cuda_is_capturing():
+        if is_capturing():
             return  # into a CUDA graph: it was not run, and nothing may be waited for meanwhile
         self.n_steps += 1
         if self.n_steps == self._max_steps:

@@ -205,6 +205,18 @@ def test_the_null_device_answers_everything() -> None:
     assert not cpu.is_capturing()
 
 
+def test_a_capture_is_known_without_a_device_in_use(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not devices.is_capturing()
+    monkeypatch.setattr(Toy, "is_capturing", lambda self: True)
+    assert not devices.is_capturing()  # it has no graphs
+    monkeypatch.setattr(Toy, "has_graphs", True)
+    undo = devices.register(Toy())
+    assert devices.is_capturing()
+    undo()
+
+
 def test_every_kind_says_where_its_functions_are_without_a_device() -> None:
     """The sync lint puts its own in their place, on a machine that has none of these devices."""
     for device in devices.accelerators():

@@ -149,6 +149,9 @@ class Cuda(Device):
         except (ImportError, RuntimeError):
             return None
 
+    def graph_type(self) -> Any:
+        return _torch_compat.cuda_graph_type()
+
     def graphed_step(self) -> GraphedStep:
         return _CudaGraph()
 

@@ -195,6 +195,10 @@ class Device:
 
     # --- what else torch offers ---------------------------------------------------------------
 
+    def graph_type(self) -> Any:
+        """The class of torch's captured graphs there; None if there is none."""
+        return None
+
     def graphed_step(self) -> GraphedStep:
         """Where ``has_graphs``: an empty graph to capture a step into."""
         raise NotImplementedError(f"{self.label} has no graphs")

@@ -18,6 +18,7 @@ __all__ = [
     "accelerators",
     "here",
     "in_use",
+    "is_capturing",
     "known",
     "of",
     "pattern",
@@ -37,6 +38,7 @@ def _found() -> list[Device]:
 
 
 _known: dict[str, Device] = {}
+_with_graphs: list[Device] = []
 
 
 def _all() -> dict[str, Device]:
@@ -50,6 +52,7 @@ def _remember(kinds: dict[str, Device]) -> None:
     ordered = sorted(kinds.values(), key=lambda device: device.is_cpu)
     _known.clear()
     _known.update({device.type: device for device in ordered})
+    _with_graphs[:] = [device for device in ordered if device.has_graphs]
     pattern.cache_clear()
 
 
@@ -100,6 +103,15 @@ def in_use() -> Device:
     Neither imports torch nor initialises a device.
     """
     return next(device for device in _all().values() if device.is_initialised())
+
+
+def is_capturing() -> bool:
+    """Whether a step is being captured into a graph now, so that waiting is forbidden.
+
+    Initialises nothing. Asked in every step, so only devices that have graphs are asked.
+    """
+    _all()
+    return any(device.is_capturing() for device in _with_graphs)
 
 
 @functools.cache

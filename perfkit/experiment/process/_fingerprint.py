@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.base import torch_compat as _torch_compat
-from perfkit.base.device import of
+from perfkit.base.device import is_capturing, of
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
 
@@ -238,7 +237,7 @@ class Watch:
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         import torch
 
-        if torch.compiler.is_compiling() or _torch_compat.cuda_is_capturing():
+        if torch.compiler.is_compiling() or is_capturing():
             return  # the optimizer's step is being compiled or captured: nothing to read
         try:
             parameters = [p for group in optimizer.param_groups for p in group["params"]]

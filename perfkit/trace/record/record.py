@@ -37,7 +37,7 @@ from typing import Any, Literal, Self
 
 from perfkit.base import torch_compat as _torch_compat
 from perfkit.base.arguments import check_seconds, check_whole
-from perfkit.base.device import here
+from perfkit.base.device import here, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
@@ -410,7 +410,7 @@ class Recorder:
         import torch
 
         # the step is being traced or captured, not run
-        if torch.compiler.is_compiling() or _torch_compat.cuda_is_capturing():
+        if torch.compiler.is_compiling() or is_capturing():
             return
         if threading.get_ident() != self._thread_id:
             if _torch_compat.graph_task_id_reader()() >= 0:
