@@ -68,7 +68,7 @@ def record_lessons(
     folder: Path,
     *,
     scale: float = 2.0,
-    device: Literal["cpu", "cuda"] | None = None,
+    device: str | None = None,
     cell_limit_s: float | None = None,
     before: Callable[[Lesson, Sequence[Criterion], Device], None] | None = None,
     after: Callable[[Done], None] | None = None,
