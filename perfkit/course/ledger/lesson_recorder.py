@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import psutil
 
+import perfkit
 from perfkit.base.budget import VARIABLE
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import Provenance
@@ -189,6 +190,11 @@ def _run(
         }
         if device.type == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
+        source = Path(perfkit.__file__).resolve().parents[1]
+        if source.name not in ("site-packages", "dist-packages"):
+            # the kernel must find this perfkit, also where another one is installed
+            before = filter(None, [environment.get("PYTHONPATH")])
+            environment["PYTHONPATH"] = os.pathsep.join([str(source), *before])
         try:
             return notebooks.execute(
                 notebook,

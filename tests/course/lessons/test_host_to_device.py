@@ -1,4 +1,4 @@
-"""Lesson 06: the exercise, the simulated device, and what its experiments count."""
+"""Lesson 06: the exercise, the simulated device, and what its claims are judged by."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 
 from perfkit.base.errors import UsageError
-from perfkit.course.experiments import host_to_device as experiments
-from perfkit.course.ledger.recording import Context, registered
+from perfkit.course.kit.claim import claim
+from perfkit.course.ledger.settle import Settled
+from perfkit.course.lessons.lesson_06_host_to_device import measured
 from perfkit.course.lessons.lesson_06_host_to_device.lesson import (
     MEAN,
     STD,
@@ -32,6 +34,7 @@ from perfkit.course.lessons.lesson_06_host_to_device.transfers import (
     late_read,
     refilled,
 )
+from perfkit.memory.crossings import crossings
 
 NOTEBOOK = Path(__file__).resolve().parents[3] / "notebooks" / "06-host-to-device.ipynb"
 
@@ -293,25 +296,63 @@ def _busy() -> SimulatedGpu:
     return gpu
 
 
-@pytest.mark.parametrize("claim", ["A9", "B6", "B9", "C6", "C7", "C8"])
-def test_its_experiments_count_what_they_say(claim: str, tmp_path: Path) -> None:
-    (one,) = registered(claims=[claim], lessons=[experiments.LESSON])
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    outcome = one.run(Context(budget_s=0.5, device=device, seed=0, folder=tmp_path))
-    if (claim, device) != ("C8", "cuda"):  # there its direction is a matter of the clock
-        assert outcome.holds
-    exact = {name: f.value for name, f in outcome.figures.items() if f.kind == "exact"}
-    if claim == "A9":
-        # the figures of the source, to the byte
-        assert exact["float_bytes"] == 100_663_296 + 67_108_864
-        assert exact["bytes_ratio"] == 5
-    if claim == "B6":
-        parameters = 4 * (1024 * 1024 + 1024 + 1024 * 10 + 10)
-        assert exact["right_bytes"] == 4 * 64 * 1024
-        # parameters and their gradients, there and back
-        assert exact["model_bytes"] == exact["right_bytes"] + 4 * parameters
-    if claim == "B9":
-        assert exact["worst_bytes"] == 2 * 4 * 8 * 32 * 64 * 64
-    if claim == "C6":
-        assert exact["made_bytes"] == 0
-    assert far_device().type in ("cuda", "meta")
+def values(settled: Settled) -> dict[str, float]:
+    assert settled.outcome is not None, settled.why
+    return {name: figure.value for name, figure in settled.outcome.figures.items()}
+
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TIMED: Any = SimpleNamespace(ratio=2.0, low=1.9, high=2.1)
+
+
+def test_a9_and_c6_are_judged_by_what_crosses() -> None:
+    far = far_device()
+    pictures, masks = (torch.from_numpy(array) for array in scenes(32, 512))
+    floats = crossings(lambda: (pictures.float().to(far), masks.long().to(far)))
+    as_bytes = crossings(lambda: (pictures.to(far), masks.to(far)))
+    settled = claim("A9").settle(floats, as_bytes, TIMED)
+    assert settled.verdict == "holds here"
+    # the figures of the source, to the byte
+    assert values(settled)["float_bytes"] == 100_663_296 + 67_108_864
+    assert values(settled)["bytes_ratio"] == 5
+    assert claim("A9").settle(floats, floats, TIMED).verdict == "does not hold here"
+    assert claim("C6").settle(100, 0).verdict == "holds here"
+    assert claim("C6").settle(100, 100).verdict == "does not hold here"
+    assert values(claim("C6").settle(100, 0, TIMED))["time_ratio"] == 2
+
+
+def test_c7_is_judged_by_where_the_tensors_are() -> None:
+    settled = claim("C7").settle(np.zeros((4, 5), np.uint8), TIMED)
+    assert settled.verdict == "holds here"
+    assert (values(settled)["copied_bytes"], values(settled)["shared_bytes"]) == (20, 0)
+
+
+def test_round_trips_are_counted() -> None:
+    settled = claim("B6").settle(measured.round_trips(DEVICE, budget_s=0.1))
+    value = values(settled)
+    parameters = 4 * (1024 * 1024 + 1024 + 1024 * 10 + 10)
+    assert settled.verdict == "holds here"
+    assert value["right_bytes"] == 4 * 64 * 1024
+    # parameters and their gradients, there and back
+    assert value["model_bytes"] == value["right_bytes"] + 4 * parameters
+
+
+def test_b9_is_judged_by_the_bytes_of_each_cut() -> None:
+    settled = claim("B9").settle([300, 100, 200])
+    assert values(settled) == {"worst_bytes": 300, "best_bytes": 100, "bytes_ratio": 3}
+    assert claim("B9").settle([100, 100]).verdict == "does not hold here"
+
+
+def test_c8_is_simulated_without_a_gpu_and_open_where_the_clock_is_unsteady() -> None:
+    settled = claim("C8").settle(measured.overlap("cpu"))
+    assert settled.verdict == "holds here"
+    assert settled.outcome is not None
+    assert {one.kind for one in settled.outcome.figures.values()} == {"simulated"}
+    unsteady: Any = SimpleNamespace(ratio=1.1, low=0.6, high=1.9)
+    for timed, host_ms, verdict in (
+        (TIMED, {True: 2.0, False: 0.1}, "holds here"),
+        (TIMED, {True: 2.0, False: 3.0}, "does not hold here"),
+        (unsteady, {True: 2.0, False: 0.1}, "not decided"),
+    ):
+        found = measured.Overlap({}, "", timed, TIMED, host_ms)
+        assert claim("C8").settle(found).verdict == verdict

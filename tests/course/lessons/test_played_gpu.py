@@ -17,12 +17,12 @@ from torch.overrides import TorchFunctionMode
 
 from perfkit.base import torch_compat as _torch_compat
 from perfkit.course.experiments import discover
-from perfkit.course.experiments import host_to_device as lesson_06
 from perfkit.course.ledger.claims import claims
 from perfkit.course.ledger.recording import Context, Experiment, registered
 from perfkit.course.ledger.records import read_records, write_record
 from perfkit.course.lessons.lesson_01_measure import cost as measure_cost
 from perfkit.course.lessons.lesson_06_host_to_device import lesson as host_to_device
+from perfkit.course.lessons.lesson_06_host_to_device import measured as lesson_06
 from perfkit.course.lessons.lesson_07_sync_points import measured as lesson_07
 from perfkit.measure import clock
 from tests.course.ledger.made_records import GPU, made
@@ -104,11 +104,7 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (host_to_device, lesson_06, lesson_07):
         monkeypatch.setattr(module, "far_device", lambda: far)
     monkeypatch.setattr(lesson_07, "_as_it_happened", lambda *_: {})
-    for module, name, small in (
-        (lesson_06, "_SIDE", 32),
-        (measure_cost, "_FEWEST_BLOCKS", 2),
-    ):
-        monkeypatch.setattr(module, name, small)
+    monkeypatch.setattr(measure_cost, "_FEWEST_BLOCKS", 2)
     cpu = torch.profiler.ProfilerActivity.CPU
     profile = torch.profiler.profile
 
@@ -153,4 +149,14 @@ def test_lesson_07_is_measured_on_a_gpu_with_waits_for_it(clocks: _Clocks) -> No
     assert found.same
     fetched = lesson_07.fetched_masks("cuda", budget_s=0.05)
     assert fetched.timed is not None
+    assert clocks.waits
+
+
+def test_lesson_06_is_measured_on_a_gpu_with_waits_for_it(clocks: _Clocks) -> None:
+    found = lesson_06.round_trips("cuda", budget_s=0.05)
+    assert found.timed is not None
+    assert found.emptied is not None
+    copies = lesson_06.overlap("cuda", budget_s=0.05)
+    assert copies.simulated_ms == {}
+    assert copies.host_ms is not None
     assert clocks.waits
