@@ -31,15 +31,22 @@ def as_figure(document: Document) -> Figure:
     Raises:
         UsageError: the document has no picture.
     """
-    if document.draw is not None:
-        return document.draw()
-    bars, pictures = _drawn(document)
-    if not bars and not pictures:
+    if not has_figure(document):
         raise UsageError(
             f"there is no picture of this result ({document.name}): save it as .txt, .html or .md"
         )
+    from matplotlib import style
+
+    # the ground is white: a user's dark style would write in white on it
+    with style.context("default"):
+        return _stacked(document) if document.draw is None else document.draw()
+
+
+def _stacked(document: Document) -> Figure:
+    """Bars and pictures below each other."""
     from matplotlib.figure import Figure as MatplotlibFigure
 
+    bars, pictures = _drawn(document)
     heights = [_BAR_HEIGHT] * len(bars) + [_PICTURE_HEIGHT] * len(pictures)
     # opaque, so that it can be read on a dark page, too
     picture = MatplotlibFigure(
@@ -102,7 +109,7 @@ def _draw(axes: Any, bar: Bar) -> None:
                 label=plain(f"{segment.label} {segment.shown}", 40),
             )
             start += share
-    axes.set(xlim=(0, 1), xticks=[], yticks=[])
+    axes.set(xlim=(-0.001, 1.001), xticks=[], yticks=[])
     axes.set_title(plain(bar.title), fontsize="medium", loc="left")
     for side in axes.spines.values():
         side.set_visible(False)

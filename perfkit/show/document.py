@@ -111,6 +111,10 @@ class Cell:
         return self.text
 
 
+# characters; a name of a class or category, a number with its unit
+_SHORT = 16
+
+
 @dataclass(frozen=True)
 class Table:
     """A table of formatted cells.
@@ -144,6 +148,12 @@ class Table:
     def sides(self) -> str:
         """``align``, with its default filled in."""
         return self.align or "<" + ">" * (len(self.header) - 1)
+
+    @property
+    def short(self) -> tuple[bool, ...]:
+        """Per column: whether every cell is so short that it need not be broken."""
+        columns = zip(self.header, *self.rows, strict=True)
+        return tuple(all(len(str(cell)) <= _SHORT for cell in column) for column in columns)
 
     @property
     def heading(self) -> str:

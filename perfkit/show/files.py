@@ -145,10 +145,11 @@ def _words(result: Any, ending: str, *, title: str, scrub: bool) -> str:
 
 def _write_picture(drawn: Figure, said: str, part: Path, ending: str) -> None:
     said = printable(said, 2000)
+    ground = drawn.get_facecolor()  # not that of the user's style
     if ending == ".png":
-        drawn.savefig(part, format="png", metadata={"Description": said})
+        drawn.savefig(part, format="png", facecolor=ground, metadata={"Description": said})
         return
-    drawn.savefig(part, format="svg", metadata={"Date": None})
+    drawn.savefig(part, format="svg", facecolor=ground, metadata={"Date": None})
     made = part.read_text(encoding="utf-8")
     words = _stdlib_html.escape(said)
     title = _stdlib_html.escape(said if len(said) <= 120 else f"{said[:119]}…")

@@ -39,8 +39,11 @@ def alternative(run: RunSummary) -> str:
 
 def png(run: RunSummary) -> bytes:
     """The picture as PNG."""
+    from matplotlib import style
+
     file = io.BytesIO()
-    drawn(run).savefig(file, format="png")
+    with style.context("default"):  # the ground is white, whatever the user's own style
+        drawn(run).savefig(file, format="png")
     return file.getvalue()
 
 

@@ -51,7 +51,7 @@ def figure(runs: Sequence[RunResult]) -> Figure:
     from matplotlib.figure import Figure as MatplotlibFigure
 
     drawn = [run for run in runs if run.n_steps]
-    picture = MatplotlibFigure(figsize=(8, 4.2), dpi=110, layout="constrained")
+    picture = MatplotlibFigure(figsize=(8, 4.2), dpi=110, layout="constrained", facecolor="white")
     upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     highest = 0.0
     for i, run in enumerate(drawn):

@@ -180,13 +180,16 @@ class StepStrip:
         told: set[str] = set()
         for row, lane in enumerate(self.strip.lanes):
             for part in lane.parts:
-                label, colour, *_ = _LOOKS.get(part.name, _UNKNOWN)
+                label, colour, _, pattern, _ = _LOOKS.get(part.name, _UNKNOWN)
                 axes.barh(
                     row,
                     (part.end - part.start) * ms,
                     left=part.start * ms,
                     height=0.35 if part.name.startswith("idle") else 0.7,
-                    color=colour,
+                    facecolor=colour,
+                    edgecolor="#00000055",
+                    linewidth=0,
+                    hatch=_HATCHES[pattern],
                     label=label if label not in told else None,
                 )
                 told.add(label)
@@ -275,6 +278,7 @@ _PATTERNS = {
 }
 
 
+_HATCHES = {"": "", "stripes": "///", "dots": "...", "cross": "xxx"}
 _CSS_PATTERNS = {"": "solid", "stripes": "stripes", "dots": "dots", "cross": "hatch"}
 
 
@@ -306,7 +310,7 @@ def figure(strip: Strip | None, *, alone: bool = False, caption: bool = True) ->
                         "percent": f"{100 * (part.end - part.start):.3f}",
                         "low": part.name.startswith("idle"),
                         "fits": (part.end - part.start) * WIDTH
-                        >= len(part.name) * _PER_CHARACTER + 10,
+                        >= len(part.name) * _PER_CHARACTER + 20,
                     }
                     for part in lane.parts
                 ],

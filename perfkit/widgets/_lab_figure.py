@@ -66,7 +66,7 @@ def png(title: str, curves: Sequence[Curve]) -> bytes:
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False,
                       fontsize="small")  # fmt: skip
     out = io.BytesIO()
-    figure.savefig(out, format="png")
+    figure.savefig(out, format="png", facecolor="white")
     return out.getvalue()
 
 

@@ -81,6 +81,15 @@ def test_a_picture_has_its_words_in_it(comparison, tmp_path) -> None:
     assert {p.name for p in tmp_path.iterdir()} == {"c.png", "c.svg"}, "no temporary file stays"
 
 
+def test_a_users_dark_style_leaves_the_figure_readable(comparison) -> None:
+    from matplotlib import rc_context, style
+
+    with rc_context(), style.context("dark_background"):
+        drawn = comparison.figure()
+    assert drawn.get_facecolor()[:3] == (1, 1, 1)
+    assert {axes.xaxis.label.get_color() for axes in drawn.axes} == {"black"}
+
+
 def test_json_is_the_dict(comparison, tmp_path) -> None:
     made = json.loads(comparison.save(tmp_path / "c.json").read_text())
     assert made["ratio"] == comparison.ratio
