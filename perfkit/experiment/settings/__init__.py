@@ -222,7 +222,8 @@ def check_values(
 
 def clash(settings: Sequence[Setting], values: Mapping[str, Any]) -> str | None:
     """Why these values cannot be combined; None if they can."""
-    return _clashes.refused(_of_catalogue(settings, values))
+    known = _of_catalogue(settings, values)
+    return next(filter(None, (CATALOGUE[name].clash(known) for name in known)), None)
 
 
 def conflicts(

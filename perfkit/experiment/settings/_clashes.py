@@ -1,73 +1,14 @@
-"""Settings that do not work together: refused combinations, and settings without effect.
-
-A combination is refused if it would make a run meaningless or wrong, or fail at its first step. If
-a setting merely has no effect, there is a note.
-"""
+"""Settings that have no effect beside others: a note, and the run goes on."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from perfkit.experiment.settings._rules import on
+
 Values = Mapping[str, Any]
-
-_VARYING = ("pad", "bucket")
-_GRAPHED_MODES = ("reduce-overhead", "max-autotune")
-
-# Each entry: whether it applies, and why. Undeclared settings are not among the values.
-_REFUSED: tuple[tuple[Callable[[Values], bool], str], ...] = (
-    (
-        lambda v: on(v, "deterministic") and on(v, "cudnn_benchmark"),
-        "deterministic and cudnn_benchmark: the benchmark chooses kernels by time, so another run "
-        "may choose others; switch one off",
-    ),
-    (
-        lambda v: on(v, "fused") and v.get("foreach") is True,
-        "fused and foreach: an optimizer has one implementation, and torch refuses both; "
-        "switch one off",
-    ),
-    (
-        lambda v: on(v, "cuda_graphs") and v.get("collate") in _VARYING,
-        "cuda_graphs and collate pad or bucket: a graph replays the shapes that it was captured "
-        "with, and these batches change; use collate='pad_to_max'",
-    ),
-    (
-        lambda v: on(v, "cuda_graphs") and v.get("accumulate", 1) > 1,
-        "cuda_graphs and accumulate: the captured step always updates, so nothing would be "
-        "accumulated; set accumulate=1",
-    ),
-    (
-        lambda v: on(v, "cuda_graphs") and v.get("precision") == "fp16",
-        "cuda_graphs and precision='fp16': the gradient scaler asks the GPU in each step whether "
-        "to update, which cannot be captured; use bf16",
-    ),
-    (
-        lambda v: on(v, "cuda_graphs") and on(v, "checkpointing"),
-        "cuda_graphs and checkpointing: recomputing restores the random state, which cannot be "
-        "captured; switch one off",
-    ),
-    (
-        lambda v: on(v, "cuda_graphs") and v.get("compile") in _GRAPHED_MODES,
-        "cuda_graphs and compile='reduce-overhead' or 'max-autotune': both would capture the same "
-        "step; use compile=True",
-    ),
-    (
-        lambda v: on(v, "cuda_graphs") and v.get("world_size", 1) > 1,
-        "cuda_graphs and world_size: perfkit's captured step does not wait for other processes; "
-        "set world_size=1",
-    ),
-)
-
-
-def on(values: Values, name: str) -> bool:
-    """Whether a flag is declared and on."""
-    return values.get(name) is True
-
-
-def refused(values: Values) -> str | None:
-    """Why these values cannot be combined; None if they can."""
-    return next((words for applies, words in _REFUSED if applies(values)), None)
 
 
 def without_effect(values: Values, defaults: Values) -> tuple[str, ...]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from perfkit.base.device import here
 from perfkit.experiment.settings import _rules
+from perfkit.experiment.settings._rules import on
 from perfkit.experiment.settings._setting import Setting
 
 _MOST_BATCH = 1_048_576
@@ -11,6 +15,20 @@ _MOST_PARTS = 65_536
 _OTHER_KERNELS = "Different kernels add in a different order."
 _GPU = "a CUDA GPU"
 _COMPILE_MODES = ("reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+_VARYING = ("pad", "bucket")
+_GRAPHED_MODES = ("reduce-overhead", "max-autotune")
+
+
+def _allow_tf32(precision: Any) -> None:
+    import torch
+
+    if here().has_tf32:
+        tf32 = precision != "fp32"
+        # fp32 means fp32: by default cuDNN's convolutions would use TF32
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = tf32
+
 
 SETTINGS: tuple[Setting, ...] = (
     Setting(
@@ -80,6 +98,7 @@ SETTINGS: tuple[Setting, ...] = (
         _accept=_rules.one_of(("fp32", "tf32", "bf16", "fp16")),
         _need=_rules.precision_here,
         _hint=_rules.bf16_speed,
+        _apply=_allow_tf32,
     ),
     Setting(
         "channels_last",
@@ -123,6 +142,38 @@ SETTINGS: tuple[Setting, ...] = (
         applied_by="training_step",
         _accept=_rules.flag,
         _need=_rules.cuda_when_on("a CUDA graph is a list of work for a GPU"),
+        _refused=(
+            (
+                lambda v: on(v, "cuda_graphs") and v.get("collate") in _VARYING,
+                "cuda_graphs and collate pad or bucket: a graph replays the shapes that it was "
+                "captured with, and these batches change; use collate='pad_to_max'",
+            ),
+            (
+                lambda v: on(v, "cuda_graphs") and v.get("accumulate", 1) > 1,
+                "cuda_graphs and accumulate: the captured step always updates, so nothing would "
+                "be accumulated; set accumulate=1",
+            ),
+            (
+                lambda v: on(v, "cuda_graphs") and v.get("precision") == "fp16",
+                "cuda_graphs and precision='fp16': the gradient scaler asks the GPU in each step "
+                "whether to update, which cannot be captured; use bf16",
+            ),
+            (
+                lambda v: on(v, "cuda_graphs") and on(v, "checkpointing"),
+                "cuda_graphs and checkpointing: recomputing restores the random state, which "
+                "cannot be captured; switch one off",
+            ),
+            (
+                lambda v: on(v, "cuda_graphs") and v.get("compile") in _GRAPHED_MODES,
+                "cuda_graphs and compile='reduce-overhead' or 'max-autotune': both would capture "
+                "the same step; use compile=True",
+            ),
+            (
+                lambda v: on(v, "cuda_graphs") and v.get("world_size", 1) > 1,
+                "cuda_graphs and world_size: perfkit's captured step does not wait for other "
+                "processes; set world_size=1",
+            ),
+        ),
     ),
     Setting(
         "fused",
@@ -136,6 +187,13 @@ SETTINGS: tuple[Setting, ...] = (
         numerics_note="The same update, rounded in different places.",
         applied_by="optimizer_kwargs",
         _accept=_rules.flag,
+        _refused=(
+            (
+                lambda v: on(v, "fused") and v.get("foreach") is True,
+                "fused and foreach: an optimizer has one implementation, and torch refuses both; "
+                "switch one off",
+            ),
+        ),
     ),
     Setting(
         "foreach",

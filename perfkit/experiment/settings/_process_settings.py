@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perfkit.experiment.settings import _malloc, _rules
+from perfkit.experiment.settings._rules import on
 from perfkit.experiment.settings._setting import Setting
 
 _MOST_THREADS = 1024
@@ -32,6 +33,23 @@ def _thread_counts() -> tuple[int, ...]:
 def _conf_environment(value: Any) -> Mapping[str, str]:
     """The environment variable that torch's allocator reads."""
     return {} if value == "default" else {"PYTORCH_ALLOC_CONF": value}
+
+
+def _try_algorithms(benchmark: Any) -> None:
+    import torch
+
+    torch.backends.cudnn.benchmark = benchmark
+
+
+def _be_deterministic(on: Any) -> None:
+    import torch
+
+    if on:
+        # cuBLAS is deterministic only with a fixed workspace; it reads this when it starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(on)
+    torch.backends.cudnn.deterministic = on
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -110,6 +128,7 @@ SETTINGS: tuple[Setting, ...] = (
         applied_by="perfkit",
         _accept=_rules.flag,
         _need=_rules.cuda_when_on("cuDNN works on NVIDIA GPUs"),
+        _apply=_try_algorithms,
     ),
     Setting(
         "deterministic",
@@ -123,6 +142,14 @@ SETTINGS: tuple[Setting, ...] = (
         numerics_note=_OTHER_KERNELS,
         applied_by="perfkit",
         _accept=_rules.flag,
+        _apply=_be_deterministic,
+        _refused=(
+            (
+                lambda v: on(v, "deterministic") and on(v, "cudnn_benchmark"),
+                "deterministic and cudnn_benchmark: the benchmark chooses kernels by time, so "
+                "another run may choose others; switch one off",
+            ),
+        ),
     ),
     Setting(
         "world_size",

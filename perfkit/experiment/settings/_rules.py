@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfkit.experiment.settings import _malloc
@@ -208,3 +208,8 @@ def processes_here(value: Any, machine: Machine) -> str | None:
 def processes_share_cores(value: Any, machine: Machine) -> str | None:
     """On a CPU each process should have its own core."""
     return None if machine.gpus else more_than_cores("processes")(value, machine)
+
+
+def on(values: Mapping[str, Any], name: str) -> bool:
+    """Whether a flag is declared and on."""
+    return values.get(name) is True

@@ -60,6 +60,13 @@ class Setting:
     _accept: _rules.Acceptor | None = field(default=None, repr=False, compare=False)
     _need: _rules.Need = field(default=_rules.nothing, repr=False, compare=False)
     _hint: _rules.Need = field(default=_rules.nothing, repr=False, compare=False)
+    # what perfkit does with the value in the run's process, before the workload starts
+    _apply: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
+    # combinations that would make a run meaningless or wrong, or fail at its first step, and why;
+    # settings that are not declared are not among the values
+    _refused: tuple[tuple[Callable[[Mapping[str, Any]], bool], str], ...] = field(
+        default=(), repr=False, compare=False
+    )
 
     def check(self, value: Any) -> Any:
         """The value in its plain Python form.
@@ -85,6 +92,15 @@ class Setting:
     def note(self, value: Any, machine: Machine) -> str | None:
         """A hint about a value that works here but may not help; None if there is none."""
         return self._hint(self.check(value), machine)
+
+    def apply(self, value: Any) -> None:
+        """Do what perfkit does for it in the run's process; nothing for the workload's own."""
+        if self._apply is not None:
+            self._apply(value)
+
+    def clash(self, values: Mapping[str, Any]) -> str | None:
+        """Why it cannot be combined with these values, its own among them; None if it can."""
+        return next((words for applies, words in self._refused if applies(values)), None)
 
     def about(self) -> str:
         """What to know before changing it, in a few sentences."""

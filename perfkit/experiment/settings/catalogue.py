@@ -1,8 +1,9 @@
 """The settings that perfkit knows: one object each, in the order of a training step.
 
-To add one: put a :class:`~perfkit.experiment.settings.Setting` in the file of its kind, its effect
-in ``_given.py`` (a helper) or ``_apply.py`` (applied by perfkit), and its conflicts in
-``_clashes.py``. ``tests/experiment/`` then requires a test of its effect.
+To add one: put a :class:`~perfkit.experiment.settings.Setting` in the file of its kind, with what
+it needs, what perfkit does for it and what it cannot be combined with, and its name in
+``tests/experiment/test_catalogue.py``, which asks for a test of its effect. Only what the workload
+does for it is elsewhere: a helper in ``_given.py``.
 """
 
 from __future__ import annotations
