@@ -8,8 +8,8 @@ from typing import Any
 from perfkit.base.errors import UsageError
 from perfkit.course.kit import progress
 from perfkit.course.kit._choices import Choices, checked_answers, checked_letter
-from perfkit.course.kit._keys import KEYS
 from perfkit.course.kit._message import Message
+from perfkit.course.kit.keys import key_of
 
 __all__ = ["Predict"]
 
@@ -117,7 +117,7 @@ class Predict:
         return Message(f"You guessed {self.locked}: {self.answers[self.locked]}", lines)
 
     def _key(self, right: str | None, because: str | None) -> tuple[str, str]:
-        known = KEYS.get(self.lesson or "")
+        known = key_of(self.lesson) if self.lesson else None
         if right is None:
             if known is None:
                 raise UsageError('say which answer is right: guess.score("b", because="…")')

@@ -1,0 +1,11 @@
+"""The right answer to the lesson's guess, and the measurement that shows it."""
+
+from __future__ import annotations
+
+from perfkit.course.kit.keys import Key
+
+KEY = Key(
+    "d",
+    "The step waited for data, and most of that wait went into decoding pixels that were "
+    "then thrown away.",
+)

@@ -1,0 +1,7 @@
+"""The right answer to the lesson's guess, and the measurement that shows it."""
+
+from __future__ import annotations
+
+from perfkit.course.kit.keys import Key
+
+KEY = Key("c", "Each worker keeps prefetch_factor batches ready, and the default is two.")
