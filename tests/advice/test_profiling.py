@@ -247,7 +247,7 @@ def test_saved_text_and_page(profile: Profile, tmp_path: Path) -> None:
 
 
 def test_an_unknown_ending_is_refused(profile: Profile, from_file: Profile, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"\.json, \.json\.gz, \.html or \.txt"):
+    with pytest.raises(UsageError, match=r"take one of \.txt, \.md, \.html, \.json"):
         profile.save(tmp_path / "p.pdf")
     with pytest.raises(UsageError, match="not recorded here"):
         from_file.save(tmp_path / "p.json")
