@@ -13,10 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["CATALOGUE", "COPIES", "Entry"]
+__all__ = ["CATALOGUE", "COPIES", "EXPLICIT", "Entry"]
 
 #: Entries of copies from the host to the device.
 COPIES = frozenset({"copy_to_device", "index_list", "tensor_to_device"})
+#: Entries of functions that are called in order to wait; each device has its own.
+EXPLICIT = ("synchronize", "empty_cache")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
-from perfkit.synclint.catalogue import CATALOGUE, COPIES, Entry
+from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, Entry
 from perfkit.synclint.entry import entry_of
 from perfkit.synclint.sites import called, place, source_line, spelled
 
@@ -214,6 +214,8 @@ def _spelled(found: Found, entry: Entry) -> str:
         op = f"{called(found.site)}() of Python on a tensor"
     elif found.entry == "bool" and (word := _keyword(found)):
         op = f"{word} tensor"
+    elif found.entry in EXPLICIT and found.api:
+        op = found.api  # of the device that is waited for
     elif entry is CATALOGUE["other"] and found.api:
         op = found.api
     if not found.backward or entry is CATALOGUE["prod"]:

@@ -20,13 +20,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base.device import here
+from perfkit.base.device import accelerators, here
 from perfkit.base.display import Shown
 from perfkit.base.errors import MissingError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.words import fmt_ms
-from perfkit.synclint.catalogue import CATALOGUE
+from perfkit.synclint.catalogue import CATALOGUE, EXPLICIT
 from perfkit.synclint.find import Sync, Syncs, syncs_of
 from perfkit.synclint.sites import Site, place, site_of, source_line, spelled
 from perfkit.synclint.tracer import TracedWait, Tracer
@@ -39,7 +39,10 @@ __all__ = ["SyncCheck", "check_syncs", "lint"]
 
 # these wait, and neither the debug mode nor (empty_cache, which is a cudaFree) a trace says so
 _UNSEEN = frozenset(
-    CATALOGUE[name].op for name in ("synchronize", "wait_for_stream", "empty_cache")
+    [
+        CATALOGUE["wait_for_stream"].op,
+        *(f"torch.{kind.type}.{name}" for kind in accelerators() for name in EXPLICIT),
+    ]
 )
 
 Line = tuple[str, int]

@@ -336,6 +336,7 @@ class Watch:
         needs: Sequence[Any],
         frame: FrameType | None,
         absent: Sequence[Any] = (),
+        api: str | None = None,
     ) -> None:
         """Note that the code at ``frame`` waits if all tensors of ``needs`` are on the device.
 
@@ -344,6 +345,7 @@ class Watch:
             needs: the tensors that must be on the device.
             frame: where to look for the line from.
             absent: the tensors that must not be: they are copied there.
+            api: what was called, where the function mode does not see it.
         """
         numbers = []
         for tensor in needs:
@@ -362,7 +364,7 @@ class Watch:
             inside = library_between(frame)
             if inside is not None and inside[:2] == (site.file, site.line):
                 inside = None
-            found = Found(site, entry, self._api, inside, None, module)
+            found = Found(site, entry, self._api if api is None else api, inside, None, module)
         if len(self._hits) < _MOST_HITS:
             queued = None if self._queued is None else tuple(self._queued)
             self._hits.append(_Hit(found, tuple(numbers), tuple(sources), queued))
@@ -908,7 +910,7 @@ def _explicit_waits(watch: Watch) -> Iterator[None]:
                 frame = sys._getframe(1)
                 if not watch._paused:
                     with watch.instrument.guard("noting a wait"):
-                        watch.hit(name, (), frame)
+                        watch.hit(name, (), frame, api=f"torch.{device.type}.{name}")
                 if device.is_available():
                     return watch.traced_once(original, frame, *args, **kwargs)
                 return None

@@ -333,6 +333,17 @@ def test_explicit_waits_count_without_a_gpu(net: nn.Module) -> None:
     assert (torch.cuda.synchronize, torch.cuda.empty_cache) == before
 
 
+def test_explicit_waits_for_another_device_have_its_name(net: nn.Module) -> None:
+    """Code for a Mac or an Intel GPU is looked at where there is neither."""
+
+    def step() -> None:
+        net(torch.randn(4, 3))
+        torch.mps.synchronize()
+        torch.xpu.empty_cache()
+
+    assert [s.op for s in find_syncs(step)] == ["torch.mps.synchronize", "torch.xpu.empty_cache"]
+
+
 def test_grad_scaler_waits_once_a_step(net: nn.Module) -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu")
