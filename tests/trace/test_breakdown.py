@@ -43,6 +43,7 @@ def test_a_cpu_step_is_split_into_its_parts() -> None:
     assert split.shares()["data wait"] == 400 / 1270
     assert sum(split.shares().values()) == pytest.approx(1, abs=1e-12)
     assert split.median_step_ms == 1.27
+    assert [step.n_fetches for step in split.steps] == [1, 1, 1]
     _adds_up(split)
 
 
