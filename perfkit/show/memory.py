@@ -392,7 +392,7 @@ def _mostly(parts: Mapping[str, int]) -> str:
 
 def _allocator_table(states: tuple[AllocatorState, ...]) -> Table:
     return Table(
-        title=f"{of(states[0].type).label} allocators",
+        title=f"{of(states[0].type).label if states else 'GPU'} allocators",
         note="peaks since the process began",
         header=("device", "allocated", "reserved", "peak allocated", "peak reserved"),
         rows=tuple(
