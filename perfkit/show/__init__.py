@@ -68,7 +68,7 @@ def markdown(obj: Any, *, scrub: bool = True) -> str:
     otherwise.
 
     Raises:
-        UsageError: nobody has told what such a thing says.
+        UsageError: ``obj`` is not a result, so it has no document.
     """
     from perfkit.show._as_markdown import as_markdown
 
@@ -77,7 +77,7 @@ def markdown(obj: Any, *, scrub: bool = True) -> str:
 
 
 def figure(obj: Any) -> Figure:
-    """The result as a matplotlib figure; :func:`alt_text` says it in words.
+    """The result as a matplotlib figure; :func:`alt_text` describes it in words.
 
     Raises:
         UsageError: this result has no picture.

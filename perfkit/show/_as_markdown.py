@@ -1,4 +1,4 @@
-"""A document as Markdown for a pull request or a note: whatever a name holds stays a name."""
+"""A document as Markdown for a pull request or a note: nothing in a name becomes markup."""
 
 from __future__ import annotations
 

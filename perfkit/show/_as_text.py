@@ -13,7 +13,7 @@ __all__ = ["as_text"]
 
 
 def as_text(document: Document, *, brief: bool = False) -> str:
-    """The document; ``brief`` gives its first screen and says what more there is."""
+    """The document; with ``brief``, its first screen and a line that says what is left out."""
     return "\n\n".join(_blocks(document, brief))
 
 

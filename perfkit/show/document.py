@@ -76,7 +76,7 @@ class Finding:
         title: what was found.
         tag: beside it: the bound of the gain, or how often.
         source: the line of code that it is about.
-        facts: the evidence.
+        facts: the evidence for it.
         code: what to do, as code; its lines are never wrapped.
         lead: what introduces the code.
         small: below it: how the bound was worked out, which lesson explains it.
@@ -170,7 +170,7 @@ class Fold:
 
 
 class Picture(Protocol):
-    """A drawing that a bar cannot be: it draws itself in every form, and says itself in words."""
+    """A drawing other than a bar: it renders itself in every form and describes itself in words."""
 
     @property
     def title(self) -> str:
@@ -206,7 +206,7 @@ class Document:
         advice: what would help, where it needs no evidence.
         bars: parts of a whole.
         pictures: other drawings.
-        findings: what to change, the most useful first; ``findings_title`` is above them.
+        findings: what to change, the most useful first, under ``findings_title``.
         more_findings: those that are behind the first screen.
         tables: the figures.
         folds: long texts.

@@ -1,4 +1,4 @@
-"""Which module tells what a result says: by the room of the result's class."""
+"""Which module makes a result's document: found by the room of the result's class."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _HOMES = {
 
 
 def document(obj: Any) -> Document | None:
-    """What ``obj`` says; None where nobody has told how.
+    """The document of ``obj``; None for a type without one.
 
-    The module that knows is imported when somebody asks for the first document of its room.
+    The module that makes it is imported when the first document of its room is asked for.
     """
     # a list of results is a result of the room of what it holds
     one = obj[0] if type(obj) in (list, tuple) and obj else obj

@@ -19,7 +19,7 @@ from perfkit.base.device import Device, here
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import stamp
-from perfkit.base.words import fmt_count, fmt_interval, fmt_ms, fmt_ratio, fmt_us
+from perfkit.base.words import fmt_count, fmt_interval, fmt_ms, fmt_ratio, fmt_us, plural
 from perfkit.measure.clock import clock_in_use
 from perfkit.measure.compare import Interval, ratio_interval
 from perfkit.measure.summary import Summary, summarize
@@ -111,8 +111,8 @@ class ProfilerCost(Shown):
                 ),
             ),
             foot=(
-                f"Medians of {2 * self.n_blocks} stretches of {self.steps} steps for each row, all "
-                "in turn.",
+                f"Medians of {2 * self.n_blocks} stretches of {plural(self.steps, 'step')} for "
+                "each row, all in turn.",
                 self.source,
             ),
         )
