@@ -130,7 +130,7 @@ def make_images(
     try:
         _check_room(parent, n * width * height)
         _write_set(scratch, recipe, n, size, quality, seed, progress)
-        _publish(scratch, target)
+        _publish(scratch, target, recipe)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     made = _read_set(target, recipe)
@@ -207,12 +207,14 @@ def _write_set(
     (folder / _MANIFEST).write_text(json.dumps({"recipe": recipe, "files": entries}, indent=1))
 
 
-def _publish(scratch: Path, target: Path) -> None:
-    """Rename the finished set into place. If another process was first, use its set."""
-    if target.exists() and not (target / _MANIFEST).exists():
-        shutil.rmtree(target, ignore_errors=True)
+def _publish(scratch: Path, target: Path, recipe: dict[str, Any]) -> None:
+    """Rename the finished set into place. If another process was first, its set may be in use."""
+    if _read_set(target, recipe) is not None:
+        return
     with contextlib.suppress(OSError):
         scratch.rename(target)
+        return
+    if _read_set(target, recipe) is not None:
         return
     # A damaged or outdated set is there (a rename does not replace a non-empty folder).
     shutil.rmtree(target, ignore_errors=True)

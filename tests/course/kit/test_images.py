@@ -74,6 +74,21 @@ def test_a_damaged_set_is_made_anew(tmp_path: Path, damage: str) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [made.folder.name]
 
 
+def test_a_set_that_another_process_finished_meanwhile_stays(tmp_path: Path) -> None:
+    """Somebody may be reading it: two lessons make the same pictures at the same time."""
+    inodes: list[int] = []
+
+    def another(done: int, n: int) -> None:
+        if not inodes:
+            inodes.append(0)
+            first = make_images(tmp_path, n=3, size=SIZE)
+            inodes[:] = [file.stat().st_ino for file in first.files]
+
+    made = make_images(tmp_path, n=3, size=SIZE, progress=another)
+    assert [file.stat().st_ino for file in made.files] == inodes
+    assert [path.name for path in tmp_path.iterdir()] == [made.folder.name]
+
+
 def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
     def interrupt(made: int, n: int) -> None:
         if made == 2:
