@@ -21,6 +21,7 @@ from perfkit.course.ledger.claims import claims
 from perfkit.course.ledger.recording import Context, Experiment, registered
 from perfkit.course.ledger.records import read_records, write_record
 from perfkit.course.lessons.lesson_01_measure import cost as measure_cost
+from perfkit.course.lessons.lesson_02_read_a_trace import measured as lesson_02
 from perfkit.course.lessons.lesson_06_host_to_device import lesson as host_to_device
 from perfkit.course.lessons.lesson_06_host_to_device import measured as lesson_06
 from perfkit.course.lessons.lesson_07_sync_points import measured as lesson_07
@@ -128,12 +129,11 @@ def test_it_runs_on_a_gpu_to_a_record(
 ) -> None:
     outcome = one.run(Context(budget_s=0.05, device="cuda", seed=0, folder=tmp_path))
     kinds = {name: figure.kind for name, figure in outcome.figures.items()}
-    if one.claim not in ("D4", "E6"):  # whose traces are simulated, and whose times are of traces
-        assert "simulated" not in kinds.values()
-        assert "imulated" not in outcome.sentence
-        # host memory is read without a wait; a time or a ratio of times is not
-        timed = [f for f in outcome.figures.values() if f.kind == "measured" and f.unit != "B"]
-        assert clocks.waits or not timed
+    assert "simulated" not in kinds.values()
+    assert "imulated" not in outcome.sentence
+    # host memory is read without a wait; a time or a ratio of times is not
+    timed = [f for f in outcome.figures.values() if f.kind == "measured" and f.unit != "B"]
+    assert clocks.waits or not timed
     assert "CPU" not in outcome.sentence.replace("CPU activity", "")
     told = made(one.claim, lesson=one.lesson, figures=outcome.figures, device=GPU, type="cuda")
     write_record(told, folder)  # refuses a name that the claim's other lesson has
@@ -160,3 +160,8 @@ def test_lesson_06_is_measured_on_a_gpu_with_waits_for_it(clocks: _Clocks) -> No
     assert copies.simulated_ms == {}
     assert copies.host_ms is not None
     assert clocks.waits
+
+
+def test_lesson_02_records_and_times_steps_on_a_gpu(clocks: _Clocks) -> None:
+    assert len(lesson_02.record_steps("cuda", prepared=True).thread)
+    assert lesson_02.used_here("cuda").flops_share > 0

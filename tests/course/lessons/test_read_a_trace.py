@@ -1,21 +1,22 @@
-"""Lesson 02: its simulated steps, what its exercise accepts and says, and its experiments."""
+"""Lesson 02: its simulated steps, what its exercise accepts and says, and its claims."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from perfkit.base.errors import UsageError
-from perfkit.course.experiments import read_a_trace as experiments
+from perfkit.course.kit.claim import claim
 from perfkit.course.kit.picture import picture
 from perfkit.course.kit.simulated_gpu import BOUNDS, simulate, what_bounds
 from perfkit.course.kit.simulated_traces import Simulated
-from perfkit.course.ledger.recording import Context, Outcome
+from perfkit.course.ledger.recording import Figure, Outcome
+from perfkit.course.ledger.settle import Settled
 from perfkit.course.lessons.lesson_02_read_a_trace import lesson as read_a_trace
+from perfkit.course.lessons.lesson_02_read_a_trace import measured
 from perfkit.course.lessons.lesson_02_read_a_trace.lesson import (
     BUSY,
     CASES,
@@ -239,35 +240,40 @@ def test_rates_are_of_the_calls_that_were_made() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("function", "facts"),
-    [
-        (experiments.three_parts, {"parts_named": 3, "unexplained_ns": 0}),
-        (experiments.idle_has_causes, {}),
-        (experiments.busy_is_not_used, {}),
-    ],
-)
-def test_an_experiment_returns_its_outcome(
-    function: Callable[[Context], Outcome], facts: dict[str, float], tmp_path: Path
-) -> None:
-    before = torch.get_num_threads()
-    outcome = function(Context(budget_s=1, device="cpu", seed=0, folder=tmp_path))
-    assert torch.get_num_threads() == before
-    assert outcome.headline in outcome.figures
-    for name, value in facts.items():
-        assert outcome.figures[name].value == value
-        assert outcome.figures[name].kind == "exact"
+def settled(found: Settled) -> Outcome:
+    assert found.outcome is not None, found.why
     # what is said of a GPU is of a simulated one, and the headline says so
-    assert outcome.figures[outcome.headline].kind == "simulated"
-    if function is experiments.idle_has_causes:
-        assert outcome.figures["idle_without_cause_ns"].value == 0
-        assert outcome.figures["idle_without_cause_ns"].kind == "simulated"
-    simulated = [f for name, f in outcome.figures.items() if name.startswith("simulated")]
+    assert found.headline is not None
+    assert found.headline.kind == "simulated"
+    simulated = [f for name, f in found.outcome.figures.items() if name.startswith("simulated")]
     assert simulated
     assert all(f.kind == "simulated" for f in simulated)
-    if function is experiments.busy_is_not_used:
-        assert outcome.figures["simulated_utilisation"].value > 90
-        assert outcome.figures["simulated_flops_share"].value < 5
+    return found.outcome
+
+
+def test_what_the_claims_are_settled_with() -> None:
+    before = torch.get_num_threads()
+    data = simulate(CASES["data"])
+    slow, prepared = (measured.record_steps(prepared=ready) for ready in (False, True))
+    parts = settled(claim("D3").settle(data, slow, "cpu"))
+    assert parts.figures["parts_named"] == Figure(3, "1", kind="exact")
+    assert parts.figures["unexplained_ns"] == Figure(0, "ns", kind="exact")
+    assert parts.holds
+    causes = settled(claim("D4").settle(data, slow, prepared, "cpu"))
+    assert causes.figures["idle_without_cause_ns"].value == 0
+    assert causes.figures["idle_without_cause_ns"].kind == "simulated"
+    swapped = settled(claim("D4").settle(data, prepared, slow, "cpu"))
+    assert swapped.holds != causes.holds
+    used = settled(claim("E6").settle(simulate(BUSY), measured.used_here()))
+    assert used.figures["simulated_utilisation"].value > 90
+    assert used.figures["simulated_flops_share"].value < 5
+    assert torch.get_num_threads() == before
+
+
+def test_e6_needs_a_step_that_is_busy_and_computes_little() -> None:
+    for flops_share, holds in ((0.1, True), (0.6, False)):
+        found = claim("E6").settle(simulate(BUSY), measured.UsedHere(1.0, flops_share))
+        assert settled(found).holds is holds
 
 
 def test_the_numbers_in_the_lessons_prose_are_those_of_the_simulation() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 import torch
 from torch import nn
 
 from perfkit.course.lessons.lesson_06_host_to_device.lesson import far_device
-from perfkit.course.lessons.lesson_06_host_to_device.transfers import feed, late_read
+from perfkit.course.lessons.lesson_06_host_to_device.transfers import Way, feed, late_read
 from perfkit.measure.compare import Comparison, compare
 from perfkit.memory.crossings import crossings
 
@@ -82,8 +83,10 @@ def overlap(device: str = "cpu", *, budget_s: float = 3.0) -> Overlap:
     """On a GPU, time pinned copies against plain ones; else take the simulated device."""
     if device == "cuda":
         return _overlap_on_cuda(budget_s)
-    ways = ("plain", "non_blocking", "pinned", "pin in the loop", "side stream")
-    took = {way: feed(way, nbytes=_NBYTES, compute_ms=_COMPUTE_MS)[0] for way in ways}
+    ways: tuple[Way, ...] = get_args(Way)
+    took: dict[str, float] = {
+        way: feed(way, nbytes=_NBYTES, compute_ms=_COMPUTE_MS)[0] for way in ways
+    }
     return Overlap(took, late_read(nbytes=4096, wait=False))
 
 

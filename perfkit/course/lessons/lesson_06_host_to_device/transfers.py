@@ -18,7 +18,7 @@ from perfkit.base.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Rates", "SimulatedGpu", "Span", "draw", "feed", "late_read", "refilled"]
+__all__ = ["Rates", "SimulatedGpu", "Span", "Way", "draw", "feed", "late_read", "refilled"]
 
 Way = Literal["plain", "non_blocking", "pinned", "pin in the loop", "side stream"]
 _LANES = ("host", "copy engine", "compute")
