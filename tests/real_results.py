@@ -174,7 +174,7 @@ def _leak_report() -> Any:
     import torch
 
     kept: list[Any] = []
-    return perfkit.find_leaks(lambda: kept.append(torch.ones(1000)), n=8)
+    return perfkit.find_leaks(lambda: kept.append(torch.ones(1000)), steps=8)
 
 
 @_makes("AllocatorHistory")
