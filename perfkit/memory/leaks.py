@@ -106,6 +106,8 @@ class LeakReport(Shown):
             but does not show what takes the place of something that was freed.
         warnings: what is doubtful.
         provenance: where and when this was measured.
+        containers: lists, dicts and sets that gained at least one entry a step: the way to each
+            from a name that the user knows, and entries a step.
     """
 
     leaks: tuple[Leak, ...]
@@ -118,6 +120,7 @@ class LeakReport(Shown):
     graph_holder: str = ""
     heap_bytes_per_step: float | None = None
     resident_bytes_per_step: float = 0.0
+    containers: tuple[tuple[str, float], ...] = ()
 
     @property
     def process_bytes_per_step(self) -> float:
@@ -136,6 +139,7 @@ class LeakReport(Shown):
             "graph_holder": self.graph_holder,
             "heap_bytes_per_step": self.heap_bytes_per_step,
             "resident_bytes_per_step": self.resident_bytes_per_step,
+            "containers": [list(one) for one in self.containers],
             "warnings": list(self.warnings),
             "provenance": self.provenance.to_dict(),
         }
@@ -167,6 +171,7 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
         >>> losses, model = [], torch.nn.Linear(256, 256)
         >>> print(perfkit.find_leaks(lambda: losses.append(model(torch.rand(64, 256)).sum())))
     """
+    from perfkit.memory.containers import ContainerSizes
     from perfkit.memory.graphs import GraphSize
     from perfkit.memory.resident import heap_bytes, resident_bytes
     from perfkit.memory.survey import survey, tensor_ids
@@ -186,6 +191,7 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
     made_in: dict[int, int] = {}
     looks: list[tuple[int, dict[Place, _Alive]]] = []
     at = {round((i + 1) * steps / _LOOKS) for i in range(_LOOKS)}
+    sizes = ContainerSizes()
     tracker.start()
     try:
         with _only_new_garbage():
@@ -211,6 +217,7 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
         graph_grows = all(a < b for a, b in itertools.pairwise(nodes))
         graph_holder = finder.graph_holder(first_node) if graph_grows else ""
         del seen, finder
+        containers = sizes.grown(steps)
     finally:
         tracker.stop()
     looked_at = [number for number, _ in looks]
@@ -232,6 +239,7 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
         graph_holder=graph_holder,
         heap_bytes_per_step=_steady_rise(looked_at, heap),
         resident_bytes_per_step=_steady_rise(looked_at, resident) or 0.0,
+        containers=containers,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfkit.base.device import of
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.memory.account import DeviceAccount, MemoryAccount
 from perfkit.memory.allocator import AllocatorState, AllocatorUse
 from perfkit.memory.categories import CATEGORIES
@@ -614,6 +614,13 @@ def _leaks_sentence(report: LeakReport) -> str:
         )
     if parts:
         return f"{'; '.join([*parts, rose] if rose else parts)}."
+    kept = " and ".join(
+        f"{name} gains {plural(round(entries), 'entry', 'entries')} a step"
+        for name, entries in report.containers
+    )
+    if kept:
+        more = f" ({rose})" if rose else ""
+        return f"No tensor memory and no autograd graph grows ({steps}), but {kept}{more}."
     if rose:
         return (
             f"No tensor memory and no autograd graph grows ({steps}), but {rose}: "

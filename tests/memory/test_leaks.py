@@ -393,3 +393,26 @@ def test_it_is_told_in_words_and_html() -> None:
         assert said in words
         assert said in page
     assert json.loads(json.dumps(report.to_dict()))["leaks"][0]["bytes_per_step"] == 1024
+
+
+def test_numbers_kept_on_a_trainer_are_named() -> None:
+    """As Lightning's: Python numbers are no tensors, so no tensor memory grows."""
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.history: dict[str, list[float]] = {"loss": []}
+            self.last: list[float] = [0.0]
+
+    trainer = Trainer()
+    model = nn.Linear(4, 1)
+
+    def step() -> None:
+        loss = model(torch.ones(2, 4)).sum()
+        trainer.history["loss"].append(loss.item())
+        trainer.last[0] = loss.item()
+
+    report = find_leaks(step)
+    ((name, entries),) = report.containers
+    assert name.startswith("trainer") and name.endswith(".history.loss")
+    assert entries == 1.0
+    assert "history.loss gains 1 entry a step" in " ".join(str(report).split())
