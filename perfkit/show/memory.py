@@ -618,9 +618,8 @@ def _leaks_sentence(report: LeakReport) -> str:
         f"{name} gains {plural(round(entries), 'entry', 'entries')} a step"
         for name, entries in report.containers
     )
-    if kept:
-        more = f" ({rose})" if rose else ""
-        return f"No tensor memory and no autograd graph grows ({steps}), but {kept}{more}."
+    if kept and rose:  # a number a step in a list is not worth a word by itself
+        return f"No tensor memory and no autograd graph grows ({steps}), but {rose}: {kept}."
     if rose:
         return (
             f"No tensor memory and no autograd graph grows ({steps}), but {rose}: "
