@@ -259,7 +259,7 @@ def _steady_rise(steps: list[int], nbytes: Sequence[int | None]) -> float | None
 def _only_new_garbage() -> Iterator[None]:
     """Have the collector pass over what lives already: torch alone has some 300,000 objects.
 
-    Who has frozen objects is left alone, since they is unknown from ours afterwards.
+    If you have frozen objects yourself, nothing is frozen: yours could not be told from ours later.
     """
     if gc.get_freeze_count():
         yield
