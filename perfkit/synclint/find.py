@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
+from perfkit.synclint.branches import runs_only_without_gpu
 from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, Entry
 from perfkit.synclint.entry import entry_of
 from perfkit.synclint.sites import called, place, source_line, spelled
@@ -163,9 +164,27 @@ def syncs_of(watch: Watch) -> Syncs:
         warnings += (failure.sentence(),)
     if watch.checks_again and any(entry_of(one) == "distribution" for one, _ in found):
         warnings += (_CHECKS_AGAIN,)
+    elsewhere = sorted(at for at in lines if runs_only_without_gpu(*at))
+    if elsewhere:
+        warnings += (_left_out(elsewhere),)
     cheap = watch.right_after_another()
-    syncs = (_sync(file, line, hits, cheap) for (file, line), hits in sorted(lines.items()))
+    syncs = (
+        _sync(file, line, hits, cheap)
+        for (file, line), hits in sorted(lines.items())
+        if (file, line) not in elsewhere
+    )
     return Syncs(syncs, warnings=warnings)
+
+
+def _left_out(lines: list[tuple[str, int]]) -> str:
+    """What is said of lines that a GPU would not run."""
+    named = ", ".join(place(*at) for at in lines[:3])
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    runs, it, its = ("runs", "it is", "its") if len(lines) == 1 else ("run", "they are", "their")
+    return (
+        f"{named}{more} {runs} only where there is no GPU, so {it} left out; "
+        f"what would run in {its} place on a GPU was not seen"
+    )
 
 
 def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Found, int]) -> Sync:
