@@ -88,13 +88,13 @@ def with_a_gpu_traced(training: Training) -> str:
     """As on a GPU: the sync lint with its tracer and the listener to torch's reports."""
     begin = Watch.__init__
 
-    def saw_cuda(self: Watch, *args: Any, **kwargs: Any) -> None:
+    def saw_gpu(self: Watch, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
-        self.saw_cuda = True
+        self.saw_gpu = True
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Watch, "saw_cuda", True, raising=False)
-        patch.setattr(Watch, "__init__", saw_cuda)
+        patch.setattr(Watch, "saw_gpu", True, raising=False)
+        patch.setattr(Watch, "__init__", saw_gpu)
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
         patch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
@@ -103,7 +103,7 @@ def with_a_gpu_traced(training: Training) -> str:
 
 
 def with_recorder(training: Training) -> str:
-    recorder = Recorder(active_steps=2, warmup_steps=1)
+    recorder = Recorder(steps=2, warmup=1)
     with recorder:
         training.run()
     try:

@@ -905,13 +905,15 @@ def _explicit_waits(watch: Watch) -> Iterator[None]:
     """
 
     def for_device(device: Device) -> Callable[[str, Callable[..., Any]], Callable[..., Any]]:
+        is_here = device.is_available()  # asked now: within the step nothing of ours may fail
+
         def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
                 frame = sys._getframe(1)
                 if not watch._paused:
                     with watch.instrument.guard("noting a wait"):
                         watch.hit(name, (), frame, api=f"torch.{device.type}.{name}")
-                if device.is_available():
+                if is_here:
                     return watch.traced_once(original, frame, *args, **kwargs)
                 return None
 

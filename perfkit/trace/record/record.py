@@ -270,12 +270,12 @@ class Recorder:
         self._thread_id = threading.get_ident()
         self._in_main_thread = threading.current_thread() is threading.main_thread()
         self._activities = [torch.profiler.ProfilerActivity.CPU]
-        names = here().profiler
-        if names is not None:
-            self._activities.append(getattr(torch.profiler.ProfilerActivity, names.activity))
-        self._profile = torch.profiler.profile(activities=self._activities, **self._options)
         self._working = True
         try:
+            names = here().profiler
+            if names is not None:
+                self._activities.append(getattr(torch.profiler.ProfilerActivity, names.activity))
+            self._profile = torch.profiler.profile(activities=self._activities, **self._options)
             try:
                 start_quietly(self._profile)
             except ProfilerBusyError:
