@@ -134,7 +134,7 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     book.wait_data(".pk-lab", "d.run === '4' && d.state === 'done'")
     page.wait_for_function(
         "() => JSON.stringify(jupyterapp.shell.currentWidget.content.model.toJSON())"
-        ".includes('run 4: small off')"
+        ".includes(': 4 runs')"
     )
 
 
