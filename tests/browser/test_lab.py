@@ -341,7 +341,7 @@ def test_a_reopened_notebook_shows_the_last_run(open_notebook: Callable, jupyter
     page.wait_for_selector("[class^=pk-static] img")
     page.wait_for_function("() => document.body.textContent.includes('model not found')")
     assert page.locator("[class^=pk-static]").first.is_visible()
-    assert "num_workers 0 → 1" in page.locator("[class^=pk-static] pre").inner_text()
+    assert page.locator("[class^=pk-static] td", has_text="num_workers 0 → 1").count() == 1
     assert not page.get_by_text("model not found").first.is_visible()
     book.screenshot("lab-reopened")
 
