@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit._version import __version__
 from perfkit.base import display as _display
+from perfkit.base import extras as _extras
 from perfkit.base.errors import PerfkitError
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ _HOMES = {
     "watch": "perfkit.widgets.watch",
     "will_it_fit": "perfkit.memory.fit",
 }
+# these need the extra perfkit[notebook]
+_WIDGETS = ("Lab", "Timeline")
 
 
 # results are below what shows them: only the package, which is above all, knows both
@@ -90,13 +93,15 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'perfkit' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    with _extras.needs(f"perfkit.{name}"):
+        value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    absent = () if _extras.is_here("anywidget") else _WIDGETS  # help() looks at every name here
+    return sorted({*globals(), *_HOMES}.difference(absent))
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -15,6 +15,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.diagnose import Diagnosis, diagnose
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.base.extras import needs
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.busy import Busy
 from perfkit.base.printable import printable
@@ -124,6 +125,7 @@ class Profile(Shown):
 
         Raises:
             UsageError: there is no such table.
+            MissingError: pandas is not installed.
         """
         tables: dict[str, Callable[[], Sequence[dict[str, Any]]]] = {
             "operators": lambda: [asdict(o) for o in self.operators],
@@ -142,7 +144,8 @@ class Profile(Shown):
         }
         if what not in tables:
             raise UsageError(f"no table {what!r} in a profile; there are: {', '.join(tables)}")
-        import pandas as pd
+        with needs("to_dataframe()"):
+            import pandas as pd
 
         return pd.DataFrame(tables[what]())
 

@@ -60,6 +60,7 @@ class Shown:
 
         Raises:
             UsageError: this result has no picture.
+            MissingError: matplotlib is not installed.
         """
         return _show().figure(self)  # type: ignore[no-any-return]
 
@@ -76,6 +77,7 @@ class Shown:
         Raises:
             UsageError: another ending, no picture of this result, or a file that cannot be
                 written.
+            MissingError: a picture, and matplotlib is not installed.
         """
         return Path(_show(".files").save(self, path, scrub=scrub))
 

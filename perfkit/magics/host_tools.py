@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, no_var_expand
 
+from perfkit.base.extras import remedy
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -71,5 +73,5 @@ class HostToolsMagics(Magics):
         except ImportError as error:
             name = package.partition(".")[0]
             raise UsageError(
-                f"{name} cannot be imported here ({error}): `%pip install {name}` installs it"
+                f"{name} cannot be imported here ({error}): `%{remedy(name)}` brings it"
             ) from error

@@ -12,6 +12,7 @@ import html as _stdlib_html
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
+from perfkit.base.extras import needs
 from perfkit.base.scrub import scrub as _scrub
 from perfkit.show._as_text import as_text
 from perfkit.show.document import Document, document_for
@@ -81,10 +82,12 @@ def figure(obj: Any) -> Figure:
 
     Raises:
         UsageError: this result has no picture.
+        MissingError: matplotlib is not installed.
     """
     from perfkit.show._as_figure import as_figure
 
-    return as_figure(_needed(obj))
+    with needs("a figure"):
+        return as_figure(_needed(obj))
 
 
 def alt_text(obj: Any) -> str:

@@ -107,6 +107,7 @@ def save(result: Any, path: str | os.PathLike[str], *, title: str = "", scrub: b
 
     Raises:
         UsageError: another ending, no picture of this result, or a file that cannot be written.
+        MissingError: a picture, and matplotlib is not installed.
     """
     possible = endings(result)
     listed = f"{', '.join(possible[:-1])} or {possible[-1]}"

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from perfkit.base.extras import remedy
 from perfkit.base.machine import _gpu, _host
 from perfkit.base.machine._gpu import Gpu
 from perfkit.base.machine._packages import release
@@ -60,10 +61,11 @@ def capabilities(
         _compile_works(build, gpus, packages),
         _shared_memory_works(shm),
         _live_widgets_work(packages),
-        _installed(packages, "jupyterlab", "`perfkit lab`", "pip install 'perfkit[lab]'"),
-        _installed(packages, "pillow", "pictures in image files", "pip install pillow"),
-        _installed(packages, "line_profiler", "%lprun", "pip install line_profiler"),
-        _installed(packages, "memory_profiler", "%memit", "pip install memory_profiler"),
+        _installed(packages, "matplotlib", "figures", remedy("matplotlib")),
+        _installed(packages, "jupyterlab", "`perfkit lab`", remedy("jupyterlab")),
+        _installed(packages, "pillow", "pictures in image files", remedy("PIL")),
+        _installed(packages, "line_profiler", "%lprun", remedy("line_profiler")),
+        _installed(packages, "memory_profiler", "%memit", remedy("memory_profiler")),
     )
 
 
@@ -205,9 +207,7 @@ def _live_widgets_work(packages: Mapping[str, str]) -> Capability:
     name = "live plots"
     missing = [p for p in ("anywidget", "ipywidgets", "ipykernel") if p not in packages]
     if missing:
-        return Capability(
-            name, False, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}"
-        )
+        return Capability(name, False, f"missing: {', '.join(missing)}", remedy("anywidget"))
     kernel = packages["ipykernel"]
     if release(kernel) == (7, 0):
         return Capability(

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.extras import needs
 from perfkit.course.kit._places import data_folder
 
 __all__ = ["CLASSES", "ImageSet", "make_images"]
@@ -330,8 +331,6 @@ def _shape(random: _Random, size: tuple[int, int], label: int) -> Any:
 
 
 def _pillow() -> Any:
-    try:
+    with needs("making the images"):
         from PIL import Image
-    except ImportError:
-        raise MissingError("making the images needs Pillow: pip install pillow") from None
     return Image

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from perfkit.base.errors import MissingError
+from perfkit.base.extras import needs
 from perfkit.course.kit.folding import folded_cells, optional_sections, plain_heading
 
 __all__ = ["NAVIGATION", "html_page", "needs_nbconvert"]
@@ -103,11 +103,9 @@ def _dark_theme(exporter: Any) -> str:
 
 
 def _exporter() -> Any:
-    try:
+    with needs("writing the page"):
         from nbconvert.exporters import HTMLExporter
         from traitlets.config import Config
-    except ImportError:
-        raise MissingError("writing the page needs nbconvert: pip install 'perfkit[lab]'") from None
     return HTMLExporter(
         config=Config({"NbConvertBase": {"display_data_priority": list(_SHOWN)}}),
         template_name="page",

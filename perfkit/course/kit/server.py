@@ -18,7 +18,8 @@ import webbrowser
 from collections.abc import Callable
 from pathlib import Path
 
-from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.errors import UsageError
+from perfkit.base.extras import needs
 
 __all__ = ["serve"]
 
@@ -46,10 +47,8 @@ def serve(
         MissingError: JupyterLab is not installed.
         UsageError: the port is taken or invalid.
     """
-    try:
+    with needs("`perfkit lab`"):
         from jupyterlab.labapp import LabApp
-    except ImportError:
-        raise MissingError("JupyterLab is not installed: pip install 'perfkit[lab]'") from None
     chosen = _free_port(port)
     token = secrets.token_hex(24)
     address = f"http://{_LOOPBACK}:{chosen}/lab/tree/{notebook.name}?token={token}"

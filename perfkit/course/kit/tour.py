@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from perfkit.base.errors import MissingError, PerfkitError, UsageError
+from perfkit.base.errors import PerfkitError, UsageError
+from perfkit.base.extras import needs
 from perfkit.base.files import write_atomically
 from perfkit.base.machine import stamp
 from perfkit.course.kit._places import lesson_path, lessons
@@ -227,12 +228,10 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
         MissingError: nbclient or nbformat is not installed.
         KeyboardInterrupt: Ctrl-C or SIGTERM.
     """
-    try:
+    with needs("running lessons"):
         import nbclient
         import nbclient.exceptions
         import nbformat
-    except ImportError:
-        raise MissingError("running lessons needs nbclient: pip install 'perfkit[lab]'") from None
 
     try:
         notebook = nbformat.read(path, as_version=4)

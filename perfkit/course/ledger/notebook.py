@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.extras import needs
 from perfkit.show import RESULT_MIME
 
 __all__ = ["NOT_RECORDED", "CellRun", "code_hash", "execute", "read_notebook", "settling_cells"]
@@ -110,12 +111,10 @@ def execute(
         MissingError: nbclient, nbformat or a kernel is not installed.
         KeyboardInterrupt: Ctrl-C or SIGTERM.
     """
-    try:
+    with needs("running a lesson"):
         import nbclient
         import nbclient.exceptions
         import nbformat
-    except ImportError:
-        raise MissingError("running a lesson needs nbclient: pip install 'perfkit[lab]'") from None
     kept = nbformat.reads(json.dumps({**notebook, "cells": notebook["cells"][: last + 1]}), 4)
     began_s = time.monotonic()
     running = -1

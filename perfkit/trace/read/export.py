@@ -26,7 +26,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.errors import UsageError
+from perfkit.base.extras import needs
 from perfkit.base.files import write_atomically
 from perfkit.base.scrub import scrub as _scrub
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Collective, Trace
@@ -358,12 +359,8 @@ def _table(trace: Trace, rows: slice) -> list[list[Any]]:
 
 
 def _parquet(trace: Trace, part: Path) -> None:
-    try:
+    with needs("writing Parquet"):
         import pyarrow
         import pyarrow.parquet as parquet
-    except ImportError:
-        raise MissingError(
-            "writing Parquet needs pyarrow: `pip install pyarrow`, or write .csv.gz instead"
-        ) from None
     table = dict(zip(COLUMNS, _table(trace, slice(None)), strict=True))
     parquet.write_table(pyarrow.table(table), part)

@@ -13,7 +13,6 @@ not share the trainer's interpreter. It ends with the ``Store``, and also when t
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import math
 import os
@@ -30,6 +29,7 @@ from typing import IO, Any, Literal
 from urllib.parse import quote
 
 from perfkit.base.errors import MeasurementError, MissingError, UsageError
+from perfkit.base.extras import is_here, remedy
 from perfkit.base.words import fmt_bytes, fmt_count
 
 __all__ = ["Counts", "Failure", "Store"]
@@ -80,8 +80,8 @@ class Store:
     """
 
     def __init__(self, folder: Path | str, *, latency_ms: float = 10.0) -> None:
-        if importlib.util.find_spec("aiohttp") is None:
-            raise MissingError("the store needs aiohttp: pip install 'perfkit[lab]'")
+        if not is_here("aiohttp"):
+            raise MissingError(f"the store needs aiohttp, not installed here: {remedy('aiohttp')}")
         if not Path(folder).is_dir():
             raise UsageError(f"no folder {str(folder)!r}: make it before its store")
         options = {"folder": str(folder), "latency_ms": _milliseconds(latency_ms)}

@@ -1,0 +1,65 @@
+"""Packages that ``pip install perfkit`` leaves out, and the extra that brings each.
+
+A bare server records, explains, measures and compares without them. What needs one of them imports
+it under :func:`needs`, which says in one line what to install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from perfkit.base.errors import MissingError
+
+__all__ = ["is_here", "needs", "remedy"]
+
+_NOTEBOOK, _LAB = "perfkit[notebook]", "perfkit[lab]"
+# as imported -> the extra; pyproject.toml lists them by their names for pip
+_BROUGHT_BY = {
+    **dict.fromkeys(
+        (
+            *("IPython", "anywidget", "ipykernel", "ipywidgets", "line_profiler", "matplotlib"),
+            *("memory_profiler", "traitlets"),
+        ),
+        _NOTEBOOK,
+    ),
+    **dict.fromkeys(
+        (
+            *("PIL", "aiohttp", "cv2", "fsspec", "jupyterlab", "nbclient", "nbconvert", "nbformat"),
+            *("pandas", "pyarrow", "simplejpeg"),
+        ),
+        _LAB,
+    ),
+}
+
+
+def remedy(package: str) -> str:
+    """The command that brings a package, named as it is imported."""
+    return f"pip install '{_BROUGHT_BY[package]}'"
+
+
+def is_here(package: str) -> bool:
+    """Whether a package is installed; it is not imported."""
+    return find_spec(package) is not None
+
+
+@contextmanager
+def needs(what: str) -> Iterator[None]:
+    """Imports of what an extra brings.
+
+    Args:
+        what: what needs them, the subject of the error's sentence: ``"a figure"``.
+
+    Raises:
+        MissingError: a package of an extra is not installed; other errors pass.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _BROUGHT_BY:
+            raise
+        raise MissingError(
+            f"{what} needs {package}, which is not installed: {remedy(package)}"
+        ) from None

@@ -1,0 +1,159 @@
+"""`pip install perfkit` serves a bare server; what needs an extra says which, in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from perfkit.base import extras
+from perfkit.base.errors import MissingError
+
+ROOT = Path(__file__).parent.parent
+
+# pip's name -> the name in an import, where they differ
+_IMPORTED = {"ipython": "IPython", "opencv-python-headless": "cv2", "pillow": "PIL"}
+# tools of the command line, and what comes with another one
+_NOT_IMPORTED, _COMES_ALONG = {"nbval"}, {"traitlets": "notebook", "nbformat": "lab"}
+
+# An interpreter in which what the extras bring is not found, as after `pip install perfkit`. What
+# those packages depend on is there, but nothing of perfkit imports it.
+BARE = f"""
+import sys
+from importlib.machinery import PathFinder
+
+class Without:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in {set(extras._BROUGHT_BY)!r}:
+            return None
+        return PathFinder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Without if one is PathFinder else one for one in sys.meta_path]
+"""
+
+
+def _pyproject() -> dict[str, str]:
+    """Imported name -> extra, as pyproject.toml has it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = {}
+    for extra, wanted in project["optional-dependencies"].items():
+        for one in wanted:
+            name = one.split(">")[0].split("[")[0]
+            if name != "perfkit" and name not in _NOT_IMPORTED:
+                found[_IMPORTED.get(name, name)] = f"perfkit[{extra}]"
+    return found | {name: f"perfkit[{extra}]" for name, extra in _COMES_ALONG.items()}
+
+
+def test_the_table_is_that_of_pyproject() -> None:
+    assert _pyproject() == extras._BROUGHT_BY
+
+
+def test_lab_brings_all_of_notebook() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "perfkit[notebook]" in wanted["optional-dependencies"]["lab"]
+
+
+def test_another_missing_module_is_not_taken_for_an_extra() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), extras.needs("this"):
+        import no_such_module  # noqa: F401
+
+
+def test_a_missing_package_of_an_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingError) as caught, extras.needs("a figure"):
+        import matplotlib  # noqa: F401
+    assert str(caught.value) == (
+        "a figure needs matplotlib, which is not installed: pip install 'perfkit[notebook]'"
+    )
+
+
+WORKS = """
+import json, sys
+import torch
+import perfkit
+from perfkit.cli import main
+
+model = torch.nn.Linear(8, 8)
+def step():
+    model(torch.randn(4, 8)).sum().backward()
+
+said = {}
+profile = perfkit.profile(step)
+profile.save(sys.argv[1] + "/profile.html")
+profile.save(sys.argv[1] + "/profile.json")
+said["profile"] = str(profile)
+said["compare"] = str(perfkit.compare(step, step, budget_s=0.2))
+said["account"] = str(perfkit.account(step))
+said["syncs"] = str(perfkit.find_syncs(step, model))
+said["watched"] = len(list(perfkit.watch(range(3), live=False)))
+said["doctor"] = main(["doctor"])
+said["trace"] = main(["trace", sys.argv[1] + "/profile.json", "--html", sys.argv[1] + "/t.html"])
+said["names"] = sorted(set(perfkit.__all__) - set(dir(perfkit)))
+
+from perfkit.base.errors import MissingError
+lacks = {}
+for name, call in {
+    "figure": lambda: profile.figure(),
+    "png": lambda: profile.save(sys.argv[1] + "/profile.png"),
+    "table": lambda: profile.to_dataframe(),
+    "Lab": lambda: perfkit.Lab,
+    "Timeline": lambda: perfkit.Timeline,
+}.items():
+    try:
+        call()
+    except MissingError as error:
+        lacks[name] = str(error)
+said["lacks"] = lacks
+print("RESULT" + json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    folder = tmp_path_factory.mktemp("bare")
+    done = subprocess.run(
+        [sys.executable, "-c", BARE + WORKS, str(folder)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [text for text in done.stdout.splitlines() if text.startswith("RESULT")]
+    return json.loads(line.removeprefix("RESULT")) | {"out": done.stdout, "folder": folder}
+
+
+def test_a_bare_server_records_explains_and_measures(bare: dict[str, object]) -> None:
+    assert "step" in str(bare["profile"])
+    assert "first" in str(bare["compare"])
+    assert bare["watched"] == 3
+    assert bare["doctor"] == bare["trace"] == 0
+    assert "<html" in (Path(str(bare["folder"])) / "t.html").read_text()[:200]
+
+
+def test_doctor_there_names_the_extras(bare: dict[str, object]) -> None:
+    assert "pip install 'perfkit[notebook]'" in str(bare["out"])
+    assert "pip install 'perfkit[lab]'" in str(bare["out"])
+
+
+@pytest.mark.parametrize(
+    ("what", "package", "extra"),
+    [
+        ("figure", "matplotlib", "notebook"),
+        ("png", "matplotlib", "notebook"),
+        ("Lab", "anywidget", "notebook"),
+        ("Timeline", "anywidget", "notebook"),
+        ("table", "pandas", "lab"),
+    ],
+)
+def test_what_needs_an_extra_says_which(
+    bare: dict[str, dict[str, str]], what: str, package: str, extra: str
+) -> None:
+    said = bare["lacks"][what]
+    assert f"needs {package}, which is not installed: pip install 'perfkit[{extra}]'" in said
+    assert "\n" not in said
+
+
+def test_help_does_not_stumble_over_the_widgets(bare: dict[str, object]) -> None:
+    assert bare["names"] == ["Lab", "Timeline"]  # dir() leaves out just these
