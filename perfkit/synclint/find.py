@@ -11,8 +11,9 @@ from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.synclint.branches import runs_only_without_gpu
 from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, Entry
+from perfkit.synclint.cures import cures
 from perfkit.synclint.entry import entry_of
-from perfkit.synclint.sites import called, place, source_line, spelled
+from perfkit.synclint.sites import Site, called, place, source_line, spelled
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +39,7 @@ class Sync(Shown):
         line: the line, counted from 1.
         op: what on that line waits, as it was written; several are separated by commas.
         why: what the host waits for.
-        instead: code that does without.
+        instead: code that does without, in the names of the line where it could be parsed.
         count: how often it happened while the code was watched.
         code: the text of the line; empty where the source is not to be had.
         place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.
@@ -190,6 +191,7 @@ def _left_out(lines: list[tuple[str, int]]) -> str:
 def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Found, int]) -> Sync:
     hits = sorted(hits, key=lambda hit: hit[0].backward)  # forward first
     entries: list[Entry] = []
+    waits: list[tuple[str, Site]] = []
     ops: list[str] = []
     for one, _ in hits:
         entry = CATALOGUE[entry_of(one)]
@@ -198,6 +200,7 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
             op = _ITS_BACKWARD  # goes away with what is written forward
         else:
             entries.append(entry)
+            waits.append((entry_of(one), one.site))
         if op not in ops:
             ops.append(op)
     inside = next((f"{one.inside.file}:{one.inside.line}" for one, _ in hits if one.inside), "")
@@ -211,7 +214,7 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
         line=line,
         op=", ".join(ops),
         why="; ".join(dict.fromkeys(entry.why for entry in entries)),
-        instead="\n".join(dict.fromkeys(entry.instead for entry in entries)),
+        instead=cures(waits),
         count=sum(count for _, count in hits),
         code=source_line(file, line),
         place=place(file, line),

@@ -27,6 +27,7 @@ from perfkit.base.instrument import Instrument
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.words import fmt_ms
 from perfkit.synclint.catalogue import CATALOGUE, EXPLICIT
+from perfkit.synclint.cures import cures
 from perfkit.synclint.find import Sync, Syncs, syncs_of
 from perfkit.synclint.sites import Site, place, site_of, source_line, spelled
 from perfkit.synclint.tracer import TracedWait, Tracer
@@ -311,13 +312,14 @@ def _happened(line: Line, seen: _Seen, foretold: Sync | None) -> Sync:
     file, number = line
     code = source_line(file, number)
     op = spelled(seen.site) if seen.site is not None else ""
-    entry = CATALOGUE["copy_to_device" if seen.to_device or _looks_like_a_copy(code) else "other"]
+    name = "copy_to_device" if seen.to_device or _looks_like_a_copy(code) else "other"
+    entry = CATALOGUE[name]
     return Sync(
         file=file,
         line=number,
         op=op or seen.op or entry.op,
         why=entry.why,
-        instead=entry.instead,
+        instead=entry.instead if seen.site is None else cures([(name, seen.site)]),
         count=seen.count,
         code=code,
         place=place(file, number),

@@ -1,0 +1,597 @@
+"""The cure of a line in the line's own names: ``loss_g.item()`` becomes ``loss_g.detach()``.
+
+The entries of the catalogue show code with names of their own. Here their cures are patterns: in
+``X.item()`` the capital stands for whatever is on the user's line. Some cures rewrite the line,
+others are a snippet in which the capitals are replaced. Where the line cannot be parsed, or matches
+no pattern, the snippet of the catalogue stays.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+import linecache
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from perfkit.synclint.catalogue import CATALOGUE
+from perfkit.synclint.sites import Site
+
+__all__ = ["cures"]
+
+# A longer expression in a snippet is harder to read than a name that stands for it.
+_LONGEST = 60
+_CAPITAL = re.compile(r"\b[A-Z]\b")
+# What needs no parentheses before a dot or in a product.
+_ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant, ast.List)
+# What is no single value, or cannot be written in another place.
+_NO_VALUE = (ast.Tuple, ast.Slice, ast.Starred, ast.GeneratorExp, ast.NamedExpr)
+_INDEX_PUTS = frozenset({"index_put", "index_put_value"})
+# Python asks in these whether a part is true.
+_SHORT_CUTS = (ast.BoolOp, ast.Not, ast.IfExp)
+_SAYS = re.compile(
+    r"^(print|display|format|log\w*|info|debug|warning|write|add_scalars?|set_postfix\w*|"
+    r"set_description\w*)$"
+)
+
+_AFTER = "# keep it on the device, read it once, after the loop"
+_WEIGH = (
+    "# weigh with the mask, or mark what to leave out: cross_entropy(..., ignore_index)\n"
+    "mean = (X * M).sum() / M.sum().clamp(min=1)"
+)
+_COUNTS = (
+    "counts = torch.zeros(6, device=X.device).scatter_add_(\n"
+    "    0, X, torch.ones_like(X, dtype=torch.float32))"
+)
+_LATER = "# a tensor; look at it when the step is over"
+_PINNED = "# a batch: with DataLoader(…, pin_memory=True)"
+_FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
+
+
+@dataclass(frozen=True)
+class _Cure:
+    """What helps where an expression, or a statement, looks like ``pattern``.
+
+    Attributes:
+        pattern: code; single capitals stand for any expression. A function without a dot matches
+            however it is reached: ``one_hot(X)`` is ``F.one_hot(target)`` as well, and ``F`` is
+            how the user wrote it. ``C()`` with ``rest`` matches with any arguments.
+        line: what takes the expression's place in the user's line.
+        note: a comment above that line.
+        before: code for before the loop; then ``line`` is for in the loop.
+        snippet: or, code of its own.
+        rest: whether more arguments than the pattern's may follow; ``A`` are all of them.
+        literal: capitals that must stand for numbers and lists of numbers.
+    """
+
+    pattern: str
+    line: str = ""
+    note: str = ""
+    before: str = ""
+    snippet: str = ""
+    rest: bool = False
+    literal: str = ""
+
+
+def _read(*patterns: str, note: str = _AFTER) -> tuple[_Cure, ...]:
+    return tuple(_Cure(pattern, line="X.detach()", note=note) for pattern in patterns)
+
+
+def _snippet(snippet: str, *patterns: str, rest: bool = False) -> tuple[_Cure, ...]:
+    return tuple(_Cure(pattern, snippet=snippet, rest=rest) for pattern in patterns)
+
+
+def _line(line: str, *patterns: str, note: str = "", rest: bool = False) -> tuple[_Cure, ...]:
+    return tuple(_Cure(pattern, line=line, note=note, rest=rest) for pattern in patterns)
+
+
+_BOTH = "  # both sides, no question asked"
+_EX = "# the _ex form returns the error code as a tensor\nresult, info = "
+
+_CURES: Mapping[str, tuple[_Cure, ...]] = {
+    "item": _read("X.item()"),
+    "float": _read("float(X)"),
+    "int": _read("int(X)"),
+    "largest": _snippet(
+        "n = 6  # a size you know, of classes, nodes or graphs: set before the loop\n"
+        "# and pass it on: dim_size=n, num_nodes=n or size=n of what looks for it otherwise\n"
+        + _COUNTS.replace("zeros(6", "zeros(n"),
+        "int(X.max())",
+        "X.max().item()",
+        "int(torch.max(X))",
+    ),
+    "bool": (
+        *_snippet(f"T = torch.where(C, V, T){_BOTH}", "if C:\n    T = V"),
+        *_snippet(f"T = torch.where(C, T * V, T){_BOTH}", "if C:\n    T *= V"),
+        *_snippet(f"T = torch.where(C, T + V, T){_BOTH}", "if C:\n    T += V"),
+        *_snippet(f"T = torch.where(C, V, W){_BOTH}", "if C:\n    T = V\nelse:\n    T = W"),
+        *_snippet(
+            "failed = ~C  # failed |= … in later steps; ask once, after the loop", "assert C"
+        ),
+    ),
+    "any": (
+        *_snippet(
+            "# remember it, and ask once, after the loop\n"
+            "bad = E  # bad |= … in the steps that follow",
+            "X.any()",
+            "torch.any(X)",
+        ),
+        *_snippet(
+            "# remember it, and ask once, after the loop\n"
+            "good = E  # good &= … in the steps that follow",
+            "X.all()",
+            "torch.all(X)",
+        ),
+    ),
+    "builtin": (
+        *_line("X.max()", "max(X)"),
+        *_line("X.min()", "min(X)"),
+        *_line("X.sort().values", "sorted(X)"),
+    ),
+    "contains": (
+        *_line("(X == V).any()", "V in X", note="# stays a tensor on the device"),
+        *_line("(X != V).all()", "V not in X", note="# stays a tensor on the device"),
+    ),
+    "tolist": (
+        *_snippet(
+            "# loop over what is known beforehand, not over what is in the tensor\n"
+            "for I in range(6):\n    share = (X == I).float().mean()",
+            "for I in X.tolist():\n    ...",
+        ),
+        *_read("X.tolist()", note="# keep the tensor; one .tolist() for all, after the loop"),
+    ),
+    "cpu": _read(
+        "X.cpu()",
+        "X.to('cpu')",
+        note="# collect on the device; one .cpu() for all, after the loop",
+    ),
+    "numpy": _read("X.numpy()", note="# compute with torch; convert once, after the loop"),
+    "nonzero": _snippet(
+        "# the mask itself, not where it is true\nn = torch.count_nonzero(X)",
+        "nonzero(X)",
+        "X.nonzero()",
+        "argwhere(X)",
+        "X.argwhere()",
+    ),
+    "where": _snippet("y = torch.where(X, 1.0, 0.0)  # with three arguments", "where(X)"),
+    "unique": _snippet(
+        "# count what can occur; a fixed number of classes has a fixed shape\n"
+        f"{_COUNTS}\npresent = counts > 0",
+        "torch.unique(X)",
+        "X.unique()",
+        rest=True,
+    ),
+    "masked_select": _snippet(_WEIGH, "torch.masked_select(X, M)", "X.masked_select(M)"),
+    "index": _snippet(_WEIGH, "X[M]"),
+    "index_put": (
+        *_snippet("X = torch.where(M, V, X)", "X[M] = V"),
+        *(_snippet(f"X = torch.where(M, X {o} V, X)", f"X[M] {o}= V")[0] for o in "+-*/"),
+    ),
+    "index_put_value": _snippet("X = torch.where(M, V, X)", "X[M] = V"),
+    "masked_fill": _line(
+        "torch.where(M, V, X)", "X.masked_fill(M, V)", "torch.masked_fill(X, M, V)"
+    ),
+    "masked_scatter": _snippet("y = torch.where(M, V, X)", "X.masked_scatter(M, V)"),
+    "index_fill": _snippet(
+        "rows = I\ny = X.index_copy(0, rows, V.expand(len(rows), X.shape[1]))",
+        "X.index_fill(0, I, V)",
+    ),
+    "repeat_interleave": _snippet(
+        "n = 8  # the sum is often known: set it before the loop\n"
+        "y = torch.repeat_interleave(X, R, dim=0, output_size=n)",
+        "torch.repeat_interleave(X, R, dim=0)",
+        "X.repeat_interleave(R, dim=0)",
+    ),
+    "one_hot": _line(
+        "F(X, num_classes=6)", "one_hot(X)", note="# the number of classes that you know"
+    ),
+    "slice": _snippet(
+        "# keep the size, mask what is beyond\n"
+        "y = X * (torch.arange(X.shape[0], device=X.device) < N)[:, None]",
+        "X[:N]",
+    ),
+    "index_number": _snippet(
+        "for I in range(8):  # as many as there can be\n    weight = (I < N) * 1.0",
+        "for I in range(N):\n    ...",
+    ),
+    "number": _snippet(
+        "n = 8  # a size that you know: set it before the loop\n"
+        "y = torch.arange(n, device=N.device)",
+        "torch.arange(N)",
+    ),
+    "prod": _line("X.log().sum().exp()", "X.prod()", "torch.prod(X)", note="# of positive numbers"),
+    "equal": _line("(X == Y).all()", "torch.equal(X, Y)", note=_LATER),
+    "allclose": _line("torch.isclose(A).all()", "torch.allclose()", note=_LATER, rest=True),
+    "histc": (
+        *_line("torch.histc(A, min=-3, max=3)", "torch.histc()", rest=True),
+        *_line("X.histc(A, min=-3, max=3)", "X.histc()", rest=True),
+    ),
+    "bincount": _snippet(_COUNTS, "torch.bincount(X)", "X.bincount()", rest=True),
+    "segment_reduce": _line(
+        "torch.segment_reduce(A, unsafe=True)", "torch.segment_reduce()", rest=True
+    ),
+    "sorter": _line(
+        "torch.searchsorted(X.sort(-1).values, Y)", "torch.searchsorted(X, Y, sorter=S)"
+    ),
+    "cov": _snippet(
+        "centred = X - X.mean(1, keepdim=True)\ny = centred @ centred.T / (X.shape[1] - 1)",
+        "torch.cov(X)",
+    ),
+    "isin": _snippet(
+        "# a table of what is asked for: one look-up for each element\n"
+        "table = torch.zeros(100, dtype=torch.bool, device=Y.device)\n"
+        "table.index_fill_(0, Y.clamp(0, 99), True)\n"
+        "hit = table[X]",
+        "torch.isin(X, Y)",
+    ),
+    "to_sparse": _snippet("y = X * (X != 0)  # dense and masked", "X.to_sparse()"),
+    "tensor_of_tensors": _line("torch.stack(X)", "torch.tensor(X)"),
+    "linalg": (
+        *_snippet(f"{_EX}torch.linalg.inv_ex(X)", "inv(X)", "X.inverse()", "torch.inverse(X)"),
+        *_snippet(f"{_EX}torch.linalg.cholesky_ex(X)", "cholesky(X)", "X.cholesky()"),
+        *_snippet(f"{_EX}torch.linalg.solve_ex(X, Y)", "solve(X, Y)"),
+    ),
+    "matrix_exp": _snippet(
+        "# a fixed number of terms, where the norm is known to be small\n"
+        "one = torch.eye(X.shape[-1], device=X.device)\n"
+        "y = one + X @ (one + X @ (one + X / 3) / 2)",
+        "matrix_exp(X)",
+        "X.matrix_exp()",
+    ),
+    "normal": _line("X + S * torch.randn_like(X)", "torch.normal(X, S)"),
+    "distribution": _line("D(A, validate_args=False)", "D()", rest=True),
+    "clip_grad": _line(
+        "F(X, N)",
+        "clip_grad_norm_(X, N, error_if_nonfinite=True)",
+        note="# it returns the norm, a tensor: check it later",
+    ),
+    "ctc": _line(
+        "F(X, Y, [6, 6], [2, 2])",
+        "ctc_loss(X, Y, I, J)",
+        note="# lengths come from the host: leave them there, as lists",
+    ),
+    "max_norm": _snippet(
+        "# normalise what was looked up\nrows = F(X, W)\ny = rows / rows.norm(dim=1, keepdim=True)",
+        "embedding(X, W, max_norm=N)",
+    ),
+    "copy_to_host": _snippet(
+        "kept = X.clone()  # collect on the device; one copy, after the loop", "Y.copy_(X)"
+    ),
+    "copy_to_device": (
+        *(
+            _Cure(f"torch.{f}().to(D)", line=f"torch.{f}(A, device=D)", rest=True)
+            for f in _FACTORIES
+        ),
+        *_line("X.to(A, non_blocking=True)", "X.to()", note=_PINNED, rest=True),
+        *_line("X.cuda(non_blocking=True)", "X.cuda()", note=_PINNED),
+    ),
+    "tensor_to_device": (
+        _Cure(
+            "torch.tensor(V)",
+            before="constant = torch.tensor(A)",
+            line="constant",
+            rest=True,
+            literal="V",
+        ),
+    ),
+    "index_list": (
+        _Cure(
+            "X[V]",
+            before="positions = torch.tensor(V, device=X.device)",
+            line="X[positions]",
+            literal="V",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A cure that fits: the node of the user's that it is for, and what the capitals stand for."""
+
+    cure: _Cure
+    node: ast.AST
+    bound: Mapping[str, str]
+
+
+class _Line:
+    """The user's statement, parsed, and its text."""
+
+    def __init__(self, statement: ast.stmt, source: str) -> None:
+        self.statement = statement
+        self.is_compound = hasattr(statement, "body")
+        self._lines = source.splitlines()
+
+    def code(self, node: ast.AST) -> str:
+        """The node as it is written; on one line, however it is written."""
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", -1)
+        if first != last:
+            return ast.unparse(node)
+        # columns count bytes of UTF-8
+        line = self._lines[first - 1].encode()
+        return line[node.col_offset : node.end_col_offset].decode()  # type: ignore[attr-defined]
+
+    def part(self, node: ast.AST) -> str:
+        """The same as a part of another expression."""
+        return self.code(node) if isinstance(node, _ATOMS) else f"({self.code(node)})"
+
+    def own(self) -> Iterator[ast.AST]:
+        """Its nodes, without those of statements in it."""
+        todo: list[ast.AST] = [self.statement]
+        while todo:
+            node = todo.pop()
+            yield node
+            todo += [n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.stmt)]
+
+    def nodes(self, site: Site) -> list[ast.AST]:
+        """Where to look: what the instruction evaluates and its parts first, then all others."""
+        own = list(self.own())
+        positions = list(site.code.co_positions())
+        index = site.instruction // 2
+        if not 0 <= index < len(positions):
+            return own
+        here = [node for node in own if _at(node) == positions[index]]
+        return [self.statement, *here, *(n for node in here for n in ast.walk(node)), *own]
+
+    def replaced(self, texts: Mapping[ast.AST, str]) -> str:
+        """The statement with these texts in place of these nodes."""
+        value = getattr(self.statement, "value", None)
+        names = {node: f"_in_place_{i}_" for i, node in enumerate(texts)}
+        # deepcopy takes what its memo has for the copy of a node
+        memo: dict[int, object] = {id(node): ast.Name(name) for node, name in names.items()}
+        line = ast.unparse(copy.deepcopy(self.statement, memo))
+        if self.statement.lineno == self.statement.end_lineno and not _overlap(list(texts)):
+            line = self._with_names(names)
+        for node, text in texts.items():
+            atom = node is value or isinstance(_pattern(text), _ATOMS)
+            line = line.replace(names[node], text if atom else f"({text})")
+        return line
+
+    def _with_names(self, names: Mapping[ast.AST, str]) -> str:
+        line = self._lines[self.statement.lineno - 1].encode()
+        line = line[: self.statement.end_col_offset]
+        for node in sorted(names, key=lambda n: -n.col_offset):  # type: ignore[attr-defined]
+            start, end = node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
+            line = line[:start] + names[node].encode() + line[end:]
+        return line[self.statement.col_offset :].decode()
+
+
+def _at(node: ast.AST) -> tuple[int, int, int, int] | None:
+    if not isinstance(node, ast.expr) or node.end_lineno is None or node.end_col_offset is None:
+        return None
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def _overlap(nodes: Sequence[ast.AST]) -> bool:
+    return any(one is not other and other in ast.walk(one) for one in nodes for other in nodes)
+
+
+def cures(waits: Sequence[tuple[str, Site]]) -> str:
+    """Code that does without these waits of one line, in the names of that line.
+
+    Args:
+        waits: entry of the catalogue and place, of each.
+    """
+    line = _line_of(waits[0][1]) if waits else None
+    said: list[str] = []
+    rewritten: list[_Match] = []
+    puts = any(entry in _INDEX_PUTS for entry, _ in waits)
+    for entry, site in dict.fromkeys(waits):
+        if puts and entry == "index":
+            continue  # the right side of `x[mask] = x[mask] * 2`: goes with the left
+        found = None
+        if line is not None:
+            if _is_seldom_enough(entry, line):
+                said.append(
+                    f"if step % 100 == 0:  # not in every step\n    {line.code(line.statement)}"
+                )
+                continue
+            found = _match(entry, line, site)
+        if found is None:
+            said.append(CATALOGUE[entry].instead)
+        elif found.cure.snippet:
+            said.append(_filled(found.cure.snippet, found.bound))
+        elif found.node not in [one.node for one in rewritten]:
+            rewritten.append(found)
+    if rewritten and line is not None:
+        said.insert(0, _rewritten(line, rewritten))
+    return "\n".join(dict.fromkeys(said))
+
+
+# --- the user's line --------------------------------------------------------------------
+
+
+def _line_of(site: Site) -> _Line | None:
+    """The innermost statement that this instruction is part of, where the source is to be had."""
+    source = "".join(linecache.getlines(site.file))
+    tree = _parsed(source)
+    if tree is None:
+        return None
+    found: ast.stmt | None = None
+    for node in ast.walk(tree):  # outer ones first
+        if isinstance(node, ast.stmt) and node.lineno <= site.line <= (node.end_lineno or 0):
+            found = node
+    if found is None or isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return None
+    return _Line(found, source)
+
+
+@functools.lru_cache(maxsize=16)
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _is_seldom_enough(entry: str, line: _Line) -> bool:
+    """Whether the line only shows or writes the value: that need not be in every step."""
+    if line.is_compound:
+        return False
+    if entry in {"print", "save"}:
+        return True
+    return (
+        entry in {"float", "int", "item"}
+        and isinstance(line.statement, ast.Expr)
+        and any(isinstance(n, ast.Call) and _SAYS.match(_last_name(n.func)) for n in line.own())
+    )
+
+
+def _last_name(function: ast.expr) -> str:
+    if isinstance(function, ast.Name):
+        return function.id
+    return function.attr if isinstance(function, ast.Attribute) else ""
+
+
+# --- matching ---------------------------------------------------------------------------
+
+
+def _match(entry: str, line: _Line, site: Site) -> _Match | None:
+    nodes = line.nodes(site)
+    for cure in _CURES.get(entry, ()):
+        for node in nodes:
+            fit = _Fit(cure.rest)
+            if not fit.fits(_pattern(cure.pattern), node):
+                continue
+            if not all(_is_literal(fit.bound[name]) for name in cure.literal):
+                continue
+            # both sides of a question are computed only where it is a single one, of tensors
+            asked = fit.bound.get("C")
+            if asked is not None and any(isinstance(n, _SHORT_CUTS) for n in ast.walk(asked)):
+                return None
+            bound = {name: line.part(value) for name, value in fit.bound.items()}
+            if entry in _INDEX_PUTS:  # what is chosen on the right is chosen by `where`
+                bound["V"] = bound["V"].replace(f"{bound['X']}[{bound['M']}]", bound["X"])
+            bound["E"] = line.code(node)
+            bound["A"] = ", ".join(line.code(argument) for argument in fit.arguments)
+            if any(len(text) > _LONGEST for name, text in bound.items() if name in cure.snippet):
+                return None
+            if cure.before and line.is_compound:
+                return None
+            return _Match(cure, node, bound)
+    return None
+
+
+@functools.cache
+def _pattern(code: str) -> ast.AST:
+    (statement,) = ast.parse(code).body
+    return statement.value if isinstance(statement, ast.Expr) else statement
+
+
+class _Fit:
+    """One try to find a pattern in a piece of code."""
+
+    def __init__(self, rest: bool) -> None:
+        self.bound: dict[str, ast.expr] = {}
+        self.arguments: list[ast.expr | ast.keyword] = []
+        self._rest = rest
+
+    def fits(self, pattern: ast.AST, node: ast.AST) -> bool:
+        """Whether it does; then ``bound`` has what the capitals stand for."""
+        if isinstance(pattern, ast.Name) and _CAPITAL.fullmatch(pattern.id):
+            if not isinstance(node, ast.expr) or isinstance(node, _NO_VALUE):
+                return False
+            before = self.bound.setdefault(pattern.id, node)
+            return before is node or ast.unparse(before) == ast.unparse(node)
+        if type(pattern) is not type(node):
+            return False
+        if isinstance(pattern, ast.Call) and isinstance(node, ast.Call):
+            return self._fits_call(pattern, node)
+        return all(
+            self._fits_value(getattr(pattern, field, None), getattr(node, field, None))
+            for field in pattern._fields
+            if field not in {"ctx", "kind", "type_comment"}
+        )
+
+    def _fits_value(self, pattern: object, value: object) -> bool:
+        if isinstance(pattern, ast.AST) and isinstance(value, ast.AST):
+            return self.fits(pattern, value)
+        if isinstance(pattern, list) and isinstance(value, list):
+            if _is_anything(pattern):
+                return True
+            return len(pattern) == len(value) and all(map(self._fits_value, pattern, value))
+        return pattern == value
+
+    def _fits_call(self, pattern: ast.Call, node: ast.Call) -> bool:
+        named = pattern.func
+        if isinstance(named, ast.Name) and not _CAPITAL.fullmatch(named.id):
+            is_bare = isinstance(node.func, ast.Name)
+            if _last_name(node.func) != named.id or (named.id in _BARE and not is_bare):
+                return False
+            self.bound["F"] = node.func
+        elif not self.fits(named, node.func):
+            return False
+        given = {k.arg: k.value for k in node.keywords}
+        wanted = {k.arg: k.value for k in pattern.keywords}
+        more = len(node.args) > len(pattern.args) or len(given) > len(wanted)
+        if len(node.args) < len(pattern.args) or not given.keys() >= wanted.keys():
+            return False
+        if more and (not self._rest or (pattern.args and self.arguments)):
+            return False
+        if self._rest and not self.arguments:
+            self.arguments += [*node.args, *node.keywords]
+        pairs = [*zip(pattern.args, node.args, strict=False)]
+        pairs += [(value, given[name]) for name, value in wanted.items()]
+        return all(self.fits(one, other) for one, other in pairs)
+
+
+def _is_anything(body: list[Any]) -> bool:
+    """``...`` stands for any body."""
+    return (
+        len(body) == 1
+        and isinstance(body[0], ast.Expr)
+        and isinstance(body[0].value, ast.Constant)
+        and body[0].value.value is ...
+    )
+
+
+_BARE = frozenset({"float", "int", "max", "min", "range", "sorted"})
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+# --- writing ----------------------------------------------------------------------------
+
+
+def _filled(template: str, bound: Mapping[str, str]) -> str:
+    """The template with the capitals replaced."""
+
+    def value(capital: re.Match[str]) -> str:
+        text = bound.get(capital[0], capital[0])
+        before, after = template[: capital.start()], template[capital.end() :]
+        is_argument = before.endswith(("(", ", ")) and after.startswith((",", ")"))
+        return _bare(text) if is_argument else text
+
+    filled = _CAPITAL.sub(value, template)
+    filled = filled.replace("(, ", "(").replace(".detach().detach()", ".detach()")
+    return filled
+
+
+def _bare(text: str) -> str:
+    """``(a + b)`` without its parentheses, where they are one pair."""
+    inner = text[1:-1]
+    pair = text.startswith("(") and text.endswith(")") and _parsed(inner) is not None
+    return inner if pair else text
+
+
+def _rewritten(line: _Line, matches: Sequence[_Match]) -> str:
+    """The user's line with something else in place of what waits."""
+    notes = [match.cure.note for match in matches if match.cure.note]
+    before = [_filled(m.cure.before, m.bound) for m in matches if m.cure.before]
+    texts = {m.node: _filled(m.cure.line, m.bound) for m in matches}
+    if before:
+        notes += ["# once, before the loop:", *before, "# in the loop:"]
+    if line.is_compound:
+        code = [f"value = {text}" for text in texts.values()]
+    else:
+        code = [line.replaced(texts)]
+    return "\n".join(dict.fromkeys([*notes, *code]))

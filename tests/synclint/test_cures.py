@@ -1,0 +1,143 @@
+"""The cure of a line speaks of that line's own variables, and it runs."""
+
+from __future__ import annotations
+
+import ast
+import io
+import linecache
+import tokenize
+from typing import Any
+
+import pytest
+import torch
+from snippets import compiled, namespace
+
+from perfkit.synclint.catalogue import CATALOGUE
+from perfkit.synclint.find import Syncs, syncs_of
+from perfkit.synclint.watch import Watch
+
+# names of the catalogue's snippets -> what a stranger calls them
+RENAMED = {
+    "label_lengths": "n_chars",
+    "labels": "chars",
+    "lengths": "n_frames",
+    "loss": "err_g",
+    "many": "wanted",
+    "mask": "valid",
+    "n": "longest",
+    "paths": "log_probs",
+    "repeats": "times",
+    "square": "gram",
+    "target": "label",
+    "total": "running",
+    "weight": "kernel",
+    "x": "pred",
+    "x0": "before",
+}
+# an answer that is the same for every line has no names to take over
+NAMELESS = {"get_scale"}
+
+
+def _strange(code: str) -> str:
+    """The code with other names, keywords and attributes left as they are."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            node.id = RENAMED.get(node.id, node.id)
+    return ast.unparse(tree)
+
+
+def _strange_names() -> dict[str, Any]:
+    return {RENAMED.get(name, name): value for name, value in namespace().items()} | {"step": 1}
+
+
+def _names(code: str) -> set[str]:
+    """Names in code, without attributes, keywords of calls, and what the code itself assigns."""
+    tree = ast.parse(code)
+    used = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    made = {
+        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    return used - made
+
+
+def _found(code: str, before: str = "", **more: Any) -> Syncs:
+    program = compiled(code)
+    with Watch() as watch:
+        names = _strange_names() | more  # made in the watch, so that it knows where they are
+        exec(before, names)
+        exec(program, names)
+    return Syncs(s for s in syncs_of(watch) if s.file == program.co_filename)
+
+
+@pytest.mark.parametrize("entry", [n for n, e in CATALOGUE.items() if e.slow and n not in NAMELESS])
+def test_a_cure_has_the_names_of_the_line_and_does_not_wait(entry: str) -> None:
+    slow = _strange(CATALOGUE[entry].slow)
+    (sync,) = _found(slow)
+    assert not _names(sync.instead) & RENAMED.keys(), sync.instead
+    set_up = "\n".join(slow.splitlines()[: sync.line - 1])  # what the line itself builds on
+    before, _, in_loop = sync.instead.partition("# in the loop:\n")
+    if in_loop:
+        assert "# once, before the loop:" in before
+        set_up += f"\n{before}"
+    assert _found(in_loop or before, set_up) == [], sync.instead
+
+
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        ("running += err_g.item() * len(pred)", "running += err_g.detach() * len(pred)"),
+        ("history['g'] = err_g.item()", "history['g'] = err_g.detach()"),
+        (
+            "history.setdefault('g', []).append(float(err_g.detach()))",
+            "history.setdefault('g', []).append(err_g.detach())",
+        ),
+        ("both = err_g.item() + running.item()", "both = err_g.detach() + running.detach()"),
+        (
+            "print('G', err_g.item())",
+            "if step % 100 == 0:  # not in every step\n    print('G', err_g.item())",
+        ),
+        (
+            "hits = (pred.argmax(1) == label).sum().item()",
+            "hits = (pred.argmax(1) == label).sum().detach()",
+        ),
+        ("kept = pred.detach().cpu()", "kept = pred.detach()"),
+        (
+            "best = max(err_g, 0) if False else max(pred[0])",
+            "best = max(err_g, 0) if False else pred[0].max()",
+        ),
+        (
+            "if err_g > 1:\n    err_g = err_g / 2",
+            "err_g = torch.where(err_g > 1, err_g / 2, err_g)",
+        ),
+        ("assert torch.isfinite(err_g).all()", "good = torch.isfinite(err_g).all()"),
+        (
+            "pred = fresh.to('meta' if False else pred.device)",
+            "pred = fresh.to('meta' if False else pred.device, non_blocking=True)",
+        ),
+    ],
+)
+def test_the_line_itself_is_rewritten(line: str, cure: str) -> None:
+    (sync,) = _found(line, history={}, fresh=torch.ones(4, 5))
+    assert cure in sync.instead
+
+
+def test_where_both_sides_of_a_question_cannot_be_computed_none_are_proposed() -> None:
+    (sync,) = _found("if err_g > 0 and step:\n    err_g = err_g / 2")
+    assert sync.instead == CATALOGUE["bool"].instead
+
+
+def test_without_a_source_that_can_be_parsed_the_names_are_general() -> None:
+    code = "running = running + err_g.item()"
+    program = compiled(code)
+    broken = f"this is ( no python\n{code}"
+    linecache.cache[program.co_filename] = (len(broken), None, broken.splitlines(True), "")
+    with Watch() as watch:
+        exec(program, _strange_names())
+    (sync,) = (s for s in syncs_of(watch) if s.file == program.co_filename)
+    assert sync.instead == CATALOGUE["item"].instead
+
+
+def test_every_cure_is_python() -> None:
+    for entry in CATALOGUE.values():
+        list(tokenize.generate_tokens(io.StringIO(entry.instead).readline))
