@@ -9,10 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +21,11 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import TraceError, UsageError
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.words import fmt_bytes, plural
-from perfkit.trace.ask._rank_worker import summary_of
 from perfkit.trace.ask.diff import Diff
 from perfkit.trace.ask.diff import diff as compare_traces
 from perfkit.trace.ask.question import questions
+from perfkit.trace.ask.rank_pool import read_ranks
+from perfkit.trace.ask.rank_summary import summary_of
 from perfkit.trace.ask.ranks import Ranks, ranks_of
 from perfkit.trace.ask.syncs import Sync
 from perfkit.trace.read.columns import Trace
@@ -229,34 +227,36 @@ class _Rank(NamedTuple):
 
     said: dict[str, Any]
     summary: dict[str, Any]
-    profile: Profile | None
+    profile: Profile | None = None
 
 
 def _all_ranks(paths: list[str], progress: Progress, unpack_at_most: int | None) -> list[_Rank]:
     """Read each file once; in parallel if that is faster, a few at a time."""
     n_bytes = sum(Path(p).stat().st_size for p in paths if Path(p).exists())
     n_workers = min(len(paths), usable_cpus(), _MOST_AT_ONCE)
-    if n_workers < 2 or n_bytes < _WORTH_A_PROCESS_BYTES:
+    if n_bytes < _WORTH_A_PROCESS_BYTES:
+        n_workers = 1
+    if n_workers < 2:
         found = []
         for number, path in enumerate(paths, 1):
             progress(f"reading {path}, {number} of {len(paths)}")
-            found.append(_one_rank(path, unpack_at_most, keep=n_bytes < _WORTH_A_PROCESS_BYTES))
-    else:
-        progress(f"reading {len(paths)} traces, {n_workers} at a time")
-        with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn")) as pool:
-            try:
-                found = list(pool.map(_one_rank, paths, [unpack_at_most] * len(paths)))
-            except BrokenProcessPool as error:
-                raise TraceError(
-                    "a process that read one of the traces was killed (memory?): give fewer at once"
-                ) from error
-    return found
+            profile = explain(load(path, unpack_at_most=unpack_at_most))
+            keep = profile if n_bytes < _WORTH_A_PROCESS_BYTES else None
+            found.append(_Rank(describe(path, profile), summary_of(profile.trace, path), keep))
+        return found
+    progress(f"reading {len(paths)} traces, {n_workers} at a time")
+    task = f"{rank_in_a_process.__module__}:{rank_in_a_process.__name__}"
+    answers = read_ranks(paths, task, n_workers, {"unpack_at_most": unpack_at_most})
+    for answer in answers:
+        if "error" in answer:
+            raise TraceError(answer["error"])
+    return [_Rank(**answer) for answer in answers]
 
 
-def _one_rank(path: str, unpack_at_most: int | None, *, keep: bool = False) -> _Rank:
-    trace = load(path, unpack_at_most=unpack_at_most)
-    profile = explain(trace)
-    return _Rank(describe(path, profile), summary_of(trace, path), profile if keep else None)
+def rank_in_a_process(path: str, unpack_at_most: int | None) -> dict[str, Any]:
+    """What :func:`perfkit.trace.ask.rank_pool.read_ranks` brings of each file."""
+    profile = explain(load(path, unpack_at_most=unpack_at_most))
+    return {"said": describe(path, profile), "summary": summary_of(profile.trace, path)}
 
 
 def _waits_for_others(described: dict[str, Any]) -> tuple[float, float]:

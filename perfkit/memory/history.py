@@ -6,18 +6,21 @@ to a file is JSON of these numbers, and no pickle is ever read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
 
 from perfkit.base import torch_compat as _torch_compat
 from perfkit.base.device import here
 from perfkit.base.display import Shown
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.structs import misfit
 
 __all__ = ["AllocatorHistory", "Recorded", "Segment", "history_of", "load", "record"]
 
@@ -108,27 +111,50 @@ class AllocatorHistory(Shown):
         }
 
 
+class _SavedHistory(Struct):
+    """The file of a history: its fields, and how they are written."""
+
+    type: Literal["allocator history"]
+    format: Literal[1]
+    device: str
+    index: tuple[int, ...]
+    allocated_bytes: tuple[int, ...]
+    reserved_bytes: tuple[int, ...]
+    n_allocs: int
+    n_frees: int
+    n_cuda_mallocs: int
+    n_cuda_frees: int
+    n_retries: int | None
+    n_ooms: int
+    segments: tuple[Segment, ...]
+    complete: bool
+    warnings: tuple[str, ...]
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        if not len(self.index) == len(self.allocated_bytes) == len(self.reserved_bytes):
+            raise ValueError("index, allocated_bytes and reserved_bytes are not of one length")
+
+
 def load(path: str | Path) -> AllocatorHistory:
     """Read what ``AllocatorHistory.save("x.json")`` wrote.
 
     Raises:
-        UsageError: the file is something else.
+        UsageError: the file cannot be read, or is something else.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-        if data["type"] != "allocator history" or data["format"] != _FORMAT:
-            raise ValueError("another kind or format")
+        found = msgspec.json.decode(Path(path).read_bytes(), type=_SavedHistory)
+    except msgspec.DecodeError as error:
+        why = misfit(error)
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    else:
         names = AllocatorHistory.__dataclass_fields__
-        fields: dict[str, Any] = {name: data[name] for name in names}
-        for name in ("index", "allocated_bytes", "reserved_bytes", "warnings"):
-            fields[name] = tuple(fields[name])
-        fields["segments"] = tuple(Segment(**segment) for segment in data["segments"])
-        fields["provenance"] = Provenance(**data["provenance"])
-        return AllocatorHistory(**fields)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{path} is not an allocator history written by perfkit: {error}"
-        ) from error
+        return AllocatorHistory(**{name: getattr(found, name) for name in names})
+    raise UsageError(
+        f"{path} is not an allocator history: {why}; give a file that perfkit's "
+        'history.save("x.json") wrote'
+    )
 
 
 class Recorded:

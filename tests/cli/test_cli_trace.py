@@ -147,7 +147,7 @@ def test_each_of_several_files_is_read_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from perfkit.advice import trace_report
-    from perfkit.trace.ask import _rank_worker
+    from perfkit.trace.ask import rank_summary
     from perfkit.trace.ask.ranks import ranks
 
     paths = [
@@ -161,7 +161,7 @@ def test_each_of_several_files_is_read_once(
         return load(path, **options)
 
     monkeypatch.setattr(trace_report, "load", counting)
-    monkeypatch.setattr(_rank_worker, "load", counting)
+    monkeypatch.setattr(rank_summary, "load", counting)
     monkeypatch.setattr(
         sys.modules["perfkit.trace.ask.ranks"], "_read", lambda *_: pytest.fail("read again")
     )

@@ -9,13 +9,14 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import numpy as np
 import pytest
 
 from perfkit.base.errors import StoreError
 from perfkit.base.machine import stamp
 from perfkit.experiment.compare._identity import Identity, identity
-from perfkit.experiment.compare._saved import run_of, saved
+from perfkit.experiment.compare._saved import SavedRun, saved
 from perfkit.experiment.compare.store import SCHEMA, Store, read
 from perfkit.experiment.process import result as results
 from perfkit.measure.summary import summarize
@@ -78,7 +79,7 @@ def test_a_run_comes_back_as_it_was(tmp_path):
 
 def test_a_failed_run_without_a_step_comes_back(tmp_path):
     empty = run(n=0, state="out of memory", message="no", wait_share=None)
-    again = run_of(json.loads(json.dumps(saved(empty))))
+    again = msgspec.json.decode(json.dumps(saved(empty)), type=SavedRun).run()
     assert again.state == "out of memory"
     assert again.step is None
     assert len(again.index) == 0
@@ -88,7 +89,7 @@ def test_a_long_curve_is_thinned_and_its_mean_stays():
     before = run(n=100_000)
     text = json.dumps(saved(before), allow_nan=False)
     assert len(text) < 300_000
-    after = run_of(json.loads(text))
+    after = msgspec.json.decode(text, type=SavedRun).run()
     assert after.n_steps == 100_000
     assert after.mean_ms == pytest.approx(before.mean_ms, rel=1e-3)
     assert after.step == before.step
@@ -262,8 +263,13 @@ def test_a_line_with_a_part_that_cannot_be_is_named_as_damaged(tmp_path, where, 
         within = within[name]
     within[where[-1]] = value
     place.write_text(json.dumps(line) + "\n")
-    with pytest.raises(StoreError, match="line 1 is damaged"):
+    with pytest.raises(StoreError, match="line 1 is damaged") as caught:
         read(place)
+    assert str(place) in str(caught.value)
+    assert "remove that line" in str(caught.value)
+    if value != float("inf"):  # that is no JSON: only its place in the line is known
+        field = "curve" if where[-2] == "curve" else where[-1]
+        assert field in str(caught.value)
 
 
 def test_a_line_nested_without_end_is_no_run(tmp_path):

@@ -170,9 +170,36 @@ def test_it_is_written_and_read_as_json(tmp_path: Path) -> None:
     history = _history()
     history.save(path)
     assert load(path) == history
-    path.write_text(json.dumps({"type": "memory"}))
-    with pytest.raises(UsageError, match="not an allocator history"):
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"type": "memory"}, "type: "),
+        ({"format": 2}, "format: "),
+        ({"index": ["a"]}, r"index\[0\]: expected `int`, got `str`"),
+        ({"index": []}, "not of one length"),
+        ({"segments": [{"kind": "small"}]}, "total_bytes"),
+        ({"provenance": None}, "provenance: expected `object`, got `null`"),
+    ],
+)
+def test_a_history_that_does_not_fit_is_refused(
+    tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    path = tmp_path / "history.json"
+    _history().save(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UsageError, match=f"not an allocator history: .*{says}") as caught:
         load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_no_history_at_all_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        load(tmp_path / "none.json")
+    (tmp_path / "text.json").write_text("not json")
+    with pytest.raises(UsageError, match="not an allocator history: JSON is malformed"):
+        load(tmp_path / "text.json")
 
 
 def test_an_empty_snapshot_is_no_crash() -> None:

@@ -24,6 +24,7 @@ from perfkit.base.machine._capabilities import Capability, capabilities
 from perfkit.base.machine._gpu import Gpu
 from perfkit.base.machine._torch_build import TorchBuild, probe_torch, torch_build
 from perfkit.base.machine.played import is_played
+from perfkit.base.structs import as_struct
 
 __all__ = [
     "Capability",
@@ -85,18 +86,12 @@ class Provenance(Shown):
         """Read what :meth:`to_dict` wrote.
 
         Raises:
-            UsageError: a field is missing, unknown or of the wrong type.
+            UsageError: a field is missing or of the wrong type.
         """
         try:
-            found = cls(**data)
-        except TypeError as error:
+            return as_struct(data, cls)
+        except ValueError as error:
             raise UsageError(f"this is not a provenance: {error}") from None
-        texts = [found.kind, found.machine, found.device, found.when_utc]
-        if not isinstance(found.versions, Mapping):
-            raise UsageError("this is not a provenance: its versions are not a mapping")
-        if not all(isinstance(text, str) for text in (*texts, *found.versions.values())):
-            raise UsageError("this is not a provenance: one of its texts is not a text")
-        return found
 
     def _minute(self) -> str:
         return self.when_utc[:16].replace("T", " ") + " UTC" if self.when_utc else ""

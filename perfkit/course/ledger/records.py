@@ -36,12 +36,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, structs
 
 from perfkit.base.errors import RecordError, UsageError
 from perfkit.base.files import write_atomically
 from perfkit.base.machine import Provenance, facts
 from perfkit.base.printable import printable
+from perfkit.base.structs import as_struct
 from perfkit.course.ledger.claims import first_lesson
 from perfkit.course.ledger.recording import Figure, Outcome, lesson_number
 
@@ -64,13 +67,10 @@ __all__ = [
 SCHEMA = "perfkit.record/2"
 _OF_A_PROGRAM = "perfkit.record/1"
 _SCHEMAS = (_OF_A_PROGRAM, SCHEMA)
-_HASH = re.compile(r"sha256:[0-9a-f]{64}")
 #: How the warning begins that makes a record one of a busy machine.
 BUSY = "the machine was busy"
 _LARGEST_BYTES = 1 << 20  # a record has a few kilobytes; a file this large is not one
 _LONGEST_REASON = 200
-# of another machine, so not only those that this torch or perfkit knows
-_TYPE = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 @dataclass(frozen=True)
@@ -332,44 +332,73 @@ def _no_number(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _record(content: Mapping[str, Any]) -> Record:
-    device = content["device"]
-    of_a_program = content["schema"] == _OF_A_PROGRAM
-    notebook = "" if of_a_program else content["notebook"]
-    code_hash = "" if of_a_program else content["notebook_hash"]
-    if content["holds"] not in (True, False):
-        raise ValueError("it does not say whether the claim holds")
-    if not of_a_program and (not notebook or not _HASH.fullmatch(code_hash)):
-        raise ValueError("it names no notebook with its hash")
-    texts = [content[name] for name in ("claim", "lesson", "title")]
-    texts += [device["name"], notebook, *content["warnings"]]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("a text of it is none")
-    named = isinstance(device["type"], str) and _TYPE.fullmatch(device["type"])
-    if not named or type(device["gpus"]) is not int:
-        raise ValueError(
-            f"no device of type {device['type']!r:.40} with {device['gpus']!r:.40} GPUs"
+class _SavedDevice(Struct):
+    name: str
+    # of another machine, so not only those that this torch or perfkit knows
+    type: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,30}\Z")]
+    gpus: int
+
+
+class _Saved(Struct, tag_field="schema"):
+    """What all records hold. A whole number stays one: the digest tells 2 from 2.0."""
+
+    claim: str
+    lesson: str
+    title: str
+    holds: bool
+    figures: dict[str, dict[str, Any]]
+    headline: str
+    sentence: str
+    device: _SavedDevice
+    provenance: Provenance
+    duration_s: int | float
+    warnings: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        lesson_number(self.lesson)  # refuses an invalid lesson
+        if self.provenance.kind != "recorded":
+            raise ValueError(f"its figures are {self.provenance.kind!r:.40}, not recorded")
+
+    def record(self, **more: Any) -> Record:
+        return Record(
+            claim=self.claim,
+            lesson=self.lesson,
+            title=self.title,
+            outcome=Outcome.from_dict(structs.asdict(self)),
+            device=Device(self.device.name, self.device.type, self.device.gpus),
+            provenance=self.provenance,
+            duration_s=self.duration_s,
+            warnings=self.warnings,
+            **more,
         )
-    durations = ("budget_s" if of_a_program else "budget_scale", "duration_s")
-    if any(type(content[name]) not in (int, float) for name in durations):
-        raise ValueError("a duration is not a number")
-    lesson_number(content["lesson"])  # refuses an invalid lesson
-    if content["provenance"]["kind"] != "recorded":
-        raise ValueError(f"its figures are {content['provenance']['kind']!r:.40}, not recorded")
-    return Record(
-        claim=content["claim"],
-        lesson=content["lesson"],
-        title=content["title"],
-        outcome=Outcome.from_dict(content),
-        device=Device(device["name"], device["type"], device["gpus"]),
-        provenance=Provenance.from_dict(content["provenance"]),
-        budget_s=content["budget_s"] if of_a_program else None,
-        duration_s=content["duration_s"],
-        warnings=tuple(content["warnings"]),
-        notebook=notebook,
-        notebook_hash=code_hash,
-        budget_scale=1.0 if of_a_program else content["budget_scale"],
-    )
+
+
+class _SavedOfAProgram(_Saved, tag=_OF_A_PROGRAM):
+    budget_s: int | float
+
+    def record(self, **more: Any) -> Record:
+        return super().record(budget_s=self.budget_s, **more)
+
+
+class _SavedOfANotebook(_Saved, tag=SCHEMA):
+    notebook: Annotated[str, Meta(min_length=1)]
+    notebook_hash: Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+    budget_scale: int | float
+
+    def record(self, **more: Any) -> Record:
+        return super().record(
+            budget_s=None,
+            notebook=self.notebook,
+            notebook_hash=self.notebook_hash,
+            budget_scale=self.budget_scale,
+            **more,
+        )
+
+
+def _record(content: Mapping[str, Any]) -> Record:
+    kind: Any = _SavedOfAProgram | _SavedOfANotebook
+    found: _Saved = as_struct(content, kind)
+    return found.record()
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from perfkit.base.machine import Provenance
-from perfkit.experiment.process._fingerprint import Fingerprint
-from perfkit.experiment.process.events import FINAL_STATES
+from perfkit.experiment.process._fingerprint import SavedFingerprint
+from perfkit.experiment.process.events import Ended
 from perfkit.experiment.process.result import RunResult
 from perfkit.measure.summary import Summary
 
@@ -19,13 +20,80 @@ from perfkit.measure.summary import Summary
 _MOST_POINTS = 2000
 _LONGEST_OUTPUT = 2000
 _FLOATS = ("step_ms", "wait_ms", "loss")
-_TEXTS = ("message", "peak_kind", "output", "traceback")
-_NUMBERS = (
-    *("wait_share", "samples_per_s", "peak_bytes", "workers_bytes", "setup_s", "first_point_s"),
-    *("running_s", "run_id", "n_steps", "n_quiet", "n_counted"),
-)
-_MAY_LACK = frozenset(_NUMBERS[:6])
-_SUMMARY = ("n", "median", "low", "high", "confidence", "minimum", "maximum")
+_FLAGS, _NUMBERS = ("quiet", "counted"), ("index", "memory_bytes")
+
+# JSON's numbers are exact up to here, and none of these comes near it
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+_Bytes = Annotated[int, Meta(ge=-(2**53), le=2**53)]
+_Time = Annotated[float, Meta(ge=0)]
+
+
+class _Curve(Struct):
+    """The columns of a run, all of one length."""
+
+    index: list[_Count]
+    step_ms: list[_Time]
+    wait_ms: list[_Time]
+    memory_bytes: list[_Bytes]
+    memory_kind: str
+    quiet: list[bool]
+    counted: list[bool]
+    loss: list[float | None]  # None for what JSON cannot hold
+
+    def __post_init__(self) -> None:
+        for name in (*_FLOATS, *_FLAGS, *_NUMBERS):
+            n = len(getattr(self, name))
+            if n != len(self.index):
+                raise ValueError(f"{name} has {n} values, index has {len(self.index)}")
+
+
+class SavedRun(Struct):
+    """A run as :func:`saved` writes it; what is not declared here is for other readers."""
+
+    run_id: _Count
+    values: dict[str, str | bool | int | float | None]
+    state: Ended
+    message: str
+    summary: Summary | None
+    wait_share: float | None
+    samples_per_s: _Time | None
+    peak_bytes: _Bytes | None
+    peak_kind: str
+    n_steps: _Count
+    n_quiet: _Count
+    n_counted: _Count
+    workers_bytes: _Bytes | None
+    setup_s: float | None
+    first_point_s: float | None
+    running_s: float
+    curve: _Curve
+    traceback: str
+    warnings: tuple[str, ...]
+    provenance: Provenance
+    output: str
+    gradients: SavedFingerprint | None = None
+
+    def run(self) -> RunResult:
+        """The run."""
+        curve = self.curve
+        same = (
+            "run_id values state message wait_share samples_per_s peak_bytes peak_kind n_steps "
+            "n_quiet n_counted workers_bytes setup_s first_point_s running_s output warnings "
+            "provenance"
+        )
+        columns: dict[str, Any] = {
+            **{name: np.asarray(getattr(curve, name), np.float64) for name in _FLOATS},
+            **{name: np.asarray(getattr(curve, name), np.int64) for name in _NUMBERS},
+            **{name: np.asarray(getattr(curve, name), np.bool_) for name in _FLAGS},
+        }
+        return RunResult(
+            **{name: getattr(self, name) for name in same.split()},
+            step=self.summary,
+            memory_kind=curve.memory_kind,
+            gradients=None if self.gradients is None else self.gradients.fingerprint(),
+            traceback_text=self.traceback,
+            **columns,
+        )
 
 
 def saved(run: RunResult) -> dict[str, Any]:
@@ -36,82 +104,6 @@ def saved(run: RunResult) -> dict[str, Any]:
     found["curve"] = _thinned(run)
     plain: dict[str, Any] = _plain(found)
     return plain
-
-
-def run_of(found: Mapping[str, Any]) -> RunResult:
-    """Read a run that :func:`saved` wrote.
-
-    Raises:
-        KeyError, TypeError, ValueError, OverflowError: it is not a run.
-    """
-    curve, summary = found["curve"], found["summary"]
-    _check(found)
-    if summary is not None:
-        summary = Summary(**summary | {"warnings": tuple(summary["warnings"])})
-    same = (
-        "run_id state message wait_share samples_per_s peak_bytes peak_kind n_steps n_quiet "
-        "n_counted workers_bytes setup_s first_point_s running_s output"
-    )
-    columns: dict[str, Any] = {name: np.asarray(curve[name], np.float64) for name in _FLOATS}
-    return RunResult(
-        **{name: found[name] for name in same.split()},
-        values=dict(found["values"]),
-        step=summary,
-        provenance=Provenance.from_dict(found["provenance"]),
-        memory_kind=curve["memory_kind"],
-        index=np.asarray(curve["index"], np.int64),
-        memory_bytes=np.asarray(curve["memory_bytes"], np.int64),
-        quiet=np.asarray(curve["quiet"], np.bool_),
-        counted=np.asarray(curve["counted"], np.bool_),
-        gradients=Fingerprint.from_dict(found["gradients"]) if found.get("gradients") else None,
-        traceback_text=found["traceback"],
-        warnings=tuple(found["warnings"]),
-        **columns,  # a loss that JSON cannot hold is None in the file and NaN here
-    )
-
-
-def _check(found: Mapping[str, Any]) -> None:
-    """Check a run's parts now, rather than where they are used.
-
-    Raises:
-        KeyError, TypeError, ValueError, OverflowError: a part is invalid.
-    """
-    for name in _TEXTS:
-        _must(isinstance(found[name], str), name, found[name])
-    _must(found["state"] in FINAL_STATES, "state", found["state"])
-    _must(all(isinstance(text, str) for text in found["warnings"]), "warnings", found["warnings"])
-    for name in _NUMBERS:
-        lacks = found[name] is None and name in _MAY_LACK
-        _must(lacks or _is_number(found[name]), name, found[name])
-    _must((found["samples_per_s"] or 0) >= 0, "samples_per_s", found["samples_per_s"])
-    for name, value in dict(found["values"]).items():
-        _must(_is_value(value), name, value)
-    for name in _SUMMARY if found["summary"] is not None else ():
-        _must(_is_number(found["summary"][name]), name, found["summary"][name])
-    curve = found["curve"]
-    n = len(curve["index"])
-    for name in ("index", "memory_bytes", "quiet", "counted", *_FLOATS):
-        column, kind = curve[name], bool if name in ("quiet", "counted") else int
-        _must(isinstance(column, list) and len(column) == n, f"curve {name}", column)
-        if name == "loss":
-            _must(all(x is None or _is_number(x) for x in column), name, column)
-        elif name in _FLOATS:
-            _must(all(_is_number(x) and x >= 0 for x in column), name, column)
-        else:
-            _must(all(type(x) is kind for x in column), name, column)
-
-
-def _must(holds: bool, name: str, value: Any) -> None:
-    if not holds:
-        raise ValueError(f"its {name} is {value!r:.40}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)
-
-
-def _is_value(value: Any) -> bool:
-    return value is None or isinstance(value, str | bool) or _is_number(value)
 
 
 def _thinned(run: RunResult) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import socket
 import sys
@@ -25,11 +24,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from perfkit.base.errors import StoreError
 from perfkit.base.files import read_pipe
+from perfkit.base.structs import as_struct, misfit
 from perfkit.base.words import fmt_bytes
 from perfkit.experiment.compare._identity import Identity
-from perfkit.experiment.compare._saved import run_of, saved
+from perfkit.experiment.compare._saved import SavedRun, saved
 from perfkit.experiment.process.result import RunResult
 
 __all__ = ["SCHEMA", "Line", "Store", "read"]
@@ -39,9 +42,6 @@ SCHEMA = "perfkit.run/1"
 
 # A run with its curve is some 100 kB, so this is thousands of runs: a larger file is no store.
 _MOST_BYTES = 2**30
-
-# What an experiment relies on when it resumes.
-_NUMBERS_OF = {"ab": ("block", "which", "a_ms", "b_ms", "took_s"), "sweep": ("round",)}
 
 
 @dataclass(frozen=True)
@@ -216,42 +216,73 @@ def _split(path: Path, data: bytes) -> tuple[bytes, bytes]:
     return data, b""  # only the end of the line is missing
 
 
+class _SavedLine(Struct):
+    """One line; what :class:`perfkit.experiment.compare._identity.Identity` writes comes as it is.
+
+    ``part`` belongs to the experiment: only what it relies on when it resumes is looked at.
+    """
+
+    schema: str
+    run: SavedRun
+    part: dict[str, Any]
+    workload: Any = None
+    digest: Any = None
+    machine: Any = None
+    gpu: Any = None
+    torch: Any = None
+
+    def __post_init__(self) -> None:
+        needed = _PARTS.get(str(self.part.get("kind")))
+        if needed is not None:
+            as_struct(self.part, needed)
+
+
+class _PartOfAB(Struct):
+    block: float
+    which: float
+    a_ms: float
+    b_ms: float
+    took_s: float
+
+
+class _PartOfSweep(Struct):
+    round: float
+
+
+_PARTS: dict[str, type[Struct]] = {"ab": _PartOfAB, "sweep": _PartOfSweep}
+_IDENTITY = ("workload", "digest", "machine", "gpu", "torch")
+
+
 def _lines(path: Path, data: bytes) -> list[Line]:
     found = []
     for number, text in enumerate(data.split(b"\n"), 1):
         if not text.strip():
             continue
         try:
-            line = json.loads(text)
-            schema = line["schema"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise StoreError(
-                f"{path}, line {number} is not a run; remove that line, or name another file"
-            ) from None
-        if schema != SCHEMA:
-            raise StoreError(
-                f"{path}, line {number} has the schema {schema!r:.60}, this perfkit reads "
-                f"{SCHEMA!r}; name another file"
-            )
-        try:
-            run = run_of(line["run"])
-            part = _part(line["part"])
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise StoreError(
-                f"{path}, line {number} is damaged ({error!r:.120}); remove that line"
-            ) from None
-        names = ("workload", "digest", "machine", "gpu", "torch")
-        found.append(Line(part, run, {name: str(line.get(name)) for name in names}))
+            line = msgspec.json.decode(text, type=_SavedLine)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise StoreError(f"{path}, line {number} {_refused(text, error)}") from None
+        if line.schema != SCHEMA:
+            raise StoreError(f"{path}, line {number} {_other_schema(line.schema)}")
+        identity = {name: str(getattr(line, name)) for name in _IDENTITY}
+        found.append(Line(line.part, line.run.run(), identity))
     return found
 
 
-def _part(found: Any) -> dict[str, Any]:
-    part = dict(found)
-    for name in _NUMBERS_OF.get(str(part.get("kind")), ()):
-        value = part[name]
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"its {name} is {value!r:.40}")
-    return part
+def _refused(text: bytes, error: Exception) -> str:
+    """Why a line is not a run, after its place, and what to do."""
+    try:
+        schema = json.loads(text)["schema"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "is not a run; remove that line, or name another file"
+    if schema != SCHEMA:
+        return _other_schema(schema)
+    why = misfit(error) if isinstance(error, msgspec.DecodeError) else str(error)
+    return f"is damaged ({why:.120}); remove that line"
+
+
+def _other_schema(schema: Any) -> str:
+    return f"has the schema {schema!r:.60}, this perfkit reads {SCHEMA!r}; name another file"
 
 
 def _torn_note(path: Path, torn: bytes) -> str:

@@ -17,14 +17,16 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta, Struct
 
 from perfkit.base.device import is_capturing, of
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
+from perfkit.base.structs import as_struct
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -125,33 +127,64 @@ class Fingerprint:
             UsageError: ``data`` is not a fingerprint.
         """
         try:
-            names = tuple(str(name) for name in data["names"])
-            weights = tuple(_sketch(numbers) or Sketch(math.nan, ()) for numbers in data["weights"])
-            shapes = tuple(tuple(int(n) for n in shape) for shape in data["shapes"])
-            steps = tuple(
+            return as_struct(data, SavedFingerprint).fingerprint()
+        except ValueError as error:
+            raise UsageError(f"this is not a fingerprint of gradients: {error}") from None
+
+
+_Numbers = Annotated[list[float | None], Meta(min_length=1)]  # norm, projections; None for NaN
+_Index = Annotated[int, Meta(ge=0)]
+
+
+class _SavedStep(Struct):
+    step: _Index
+    call: _Index
+    optimizer: str
+    parameters: list[_Index]
+    gradients: list[_Numbers | None]
+
+
+class SavedFingerprint(Struct):
+    """A fingerprint as :meth:`Fingerprint.to_dict` writes it."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    weights: list[_Numbers]
+    steps: list[_SavedStep]
+    precision: Literal["fp64", "fp32", "tf32", "fp16", "bf16"]
+    trouble: str = ""
+
+    def __post_init__(self) -> None:
+        n = len(self.names)
+        if not n == len(self.weights) == len(self.shapes):
+            raise ValueError(
+                f"{n} names, {len(self.weights)} weights and {len(self.shapes)} shapes"
+            )
+        for one in self.steps:
+            if len(one.parameters) != len(one.gradients) or max(one.parameters, default=-1) >= n:
+                raise ValueError(f"the gradients of step {one.step} are not of its parameters")
+
+    def fingerprint(self) -> Fingerprint:
+        """The same with sketches."""
+        return Fingerprint(
+            self.names,
+            self.shapes,
+            tuple(_sketch(numbers) for numbers in self.weights),
+            tuple(
                 StepGradients(
-                    int(step["step"]),
-                    int(step["call"]),
-                    str(step["optimizer"]),
+                    one.step,
+                    one.call,
+                    one.optimizer,
                     {
-                        int(number): _sketch(numbers)
-                        for number, numbers in zip(
-                            step["parameters"], step["gradients"], strict=True
-                        )
+                        number: None if numbers is None else _sketch(numbers)
+                        for number, numbers in zip(one.parameters, one.gradients, strict=True)
                     },
                 )
-                for step in data["steps"]
-            )
-            precision = str(data["precision"])
-            trouble = str(data.get("trouble", ""))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"this is not a fingerprint of gradients: {error!r:.120}") from None
-        whole = len(names) == len(weights) == len(shapes) and precision in FORMATS
-        if not whole or any(n not in range(len(names)) for s in steps for n in s.gradients):
-            raise UsageError(
-                "this is not a fingerprint of gradients: its parts do not fit together"
-            )
-        return cls(names, shapes, weights, steps, precision, trouble)
+                for one in self.steps
+            ),
+            self.precision,
+            self.trouble,
+        )
 
 
 class Watch:
@@ -341,10 +374,8 @@ def _flat(sketch: Sketch | None) -> list[float | None] | None:
     return [x if math.isfinite(x) else None for x in (sketch.norm, *sketch.projections)]
 
 
-def _sketch(numbers: Any) -> Sketch | None:
-    if numbers is None:
-        return None
-    norm, *projections = (math.nan if x is None else float(x) for x in numbers)
+def _sketch(numbers: Sequence[float | None]) -> Sketch:
+    norm, *projections = (math.nan if x is None else x for x in numbers)
     return Sketch(norm, tuple(projections))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 if TYPE_CHECKING:
     import numpy as np
@@ -15,25 +15,21 @@ if TYPE_CHECKING:
 
     from perfkit.experiment.process.result import RunResult
 
-__all__ = ["FINAL_STATES", "Event", "Points", "RunFinished", "RunStarted", "State", "StateChanged"]
-
-State = Literal[
-    "starting",
-    "warm-up",
-    "running",
-    "paused",
-    "done",
-    "stopped",
-    "failed",
-    "out of memory",
-    "hung",
-    "killed",
+__all__ = [
+    "FINAL_STATES",
+    "Ended",
+    "Event",
+    "Points",
+    "RunFinished",
+    "RunStarted",
+    "State",
+    "StateChanged",
 ]
 
 #: The states in which a run has ended.
-FINAL_STATES: frozenset[State] = frozenset(
-    {"done", "stopped", "failed", "out of memory", "hung", "killed"}
-)
+Ended = Literal["done", "stopped", "failed", "out of memory", "hung", "killed"]
+State = Literal["starting", "warm-up", "running", "paused", Ended]
+FINAL_STATES: frozenset[State] = frozenset(get_args(Ended))
 
 
 @dataclass(frozen=True)

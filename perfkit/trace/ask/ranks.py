@@ -1,9 +1,7 @@
 """Several ranks of one job: which is slow, who waits for whom.
 
-Each rank's trace is read in a process of its own kind (``_rank_worker.py``), a few at
-a time, so that memory is bounded however many ranks there are; only summaries come back. The
-processes are started as fresh programs: it works from scripts without a ``__main__`` guard, from
-notebooks, and beside CUDA.
+Each rank's trace is read in a process of its own (:mod:`perfkit.trace.ask.rank_pool`), a few at a
+time, so that memory is bounded however many ranks there are; only summaries come back.
 
 *Who waits for whom* needs no common clock. The k-th collective of a step is the same on all ranks
 and ends everywhere at about the same time: who arrives last spends the least time in it, and what
@@ -12,14 +10,8 @@ the others spend more than that is their wait for that rank.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import queue
 import statistics
-import subprocess
-import sys
-import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +19,8 @@ from typing import Any
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import TraceError, UsageError
-from perfkit.trace.ask._rank_worker import summarize
+from perfkit.trace.ask.rank_pool import read_ranks
+from perfkit.trace.ask.rank_summary import summarize
 from perfkit.trace.read.lookups import together
 
 # A rank's trace takes some times its own size while it is read: more of them at once than this
@@ -38,11 +31,6 @@ _MOST_AT_ONCE = 4
 # two of them at least), and the others together lose more than this share of their steps by
 # waiting for it.
 _STRAGGLER_WAIT_SHARE = 0.02
-
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from perfkit.trace.ask._rank_worker import main; main()"
-)
 
 
 @dataclass(frozen=True)
@@ -128,7 +116,7 @@ def ranks_of(summaries: Sequence[dict[str, Any]]) -> Ranks:
     """Compare the ranks of one job, of which each has been summarized where it was read.
 
     Args:
-        summaries: of each rank what :func:`perfkit.trace.ask._rank_worker.summary_of` says.
+        summaries: of each rank what :func:`perfkit.trace.ask.rank_summary.summary_of` says.
     """
     return _compare(list(summaries), [])
 
@@ -140,83 +128,7 @@ def _read(paths: list[str], n_processes: int) -> list[dict[str, Any]]:
             return [summarize(paths[0])]
         except TraceError as error:
             return [{"path": paths[0], "error": str(error)}]
-    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for index in range(len(paths)):
-        todo.put(index)
-    answers: list[dict[str, Any]] = [{} for _ in paths]
-    running: list[subprocess.Popen[str]] = []
-    lock, stop = threading.Lock(), threading.Event()
-
-    def start() -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _START, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-        )
-        with lock:
-            running.append(process)
-        return process
-
-    def serve() -> None:
-        process: subprocess.Popen[str] | None = None
-        try:
-            while not stop.is_set():
-                try:
-                    index = todo.get_nowait()
-                except queue.Empty:
-                    return
-                process = process or start()
-                assert process.stdin is not None
-                assert process.stdout is not None
-                try:
-                    process.stdin.write(json.dumps(paths[index]) + "\n")
-                    process.stdin.flush()
-                    line = process.stdout.readline()
-                except OSError:
-                    line = ""
-                if line:
-                    answers[index] = json.loads(line)
-                else:  # it died: killed for memory, perhaps; the next path gets a new process
-                    _end(process)
-                    process = None
-                    answers[index] = {
-                        "path": paths[index],
-                        "error": f"the process that read {paths[index]} ended early (memory?)",
-                    }
-        finally:
-            if process is not None:
-                _end(process)
-
-    threads = [threading.Thread(target=serve, daemon=True) for _ in range(n_processes)]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    finally:  # also on Ctrl-C: no process stays behind
-        stop.set()
-        with lock:
-            for process in running:
-                if process.poll() is None:
-                    process.kill()
-        for thread in threads:
-            thread.join()
-    return answers
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):  # what was not written goes to nobody
-                pipe.close()
-    try:
-        process.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    return read_ranks(paths, f"{summarize.__module__}:{summarize.__name__}", n_processes)
 
 
 def _compare(answers: list[dict[str, Any]], doubts: list[str]) -> Ranks:

@@ -111,11 +111,11 @@ def sealed(record: Record, **changes: Any) -> dict[str, Any]:
         ),
         (
             {"schema": "perfkit.records/1", "records": [sealed(of_a_lesson(), notebook_hash="x")]},
-            "names no notebook with its hash",
+            "notebook_hash: expected `str` matching",
         ),
         (
             {"schema": "perfkit.records/1", "records": [sealed(made(), holds=None)]},
-            "does not say whether the claim holds",
+            "holds: expected `bool`, got `null`",
         ),
     ],
 )

@@ -80,7 +80,7 @@ def _main(work: str, file: str) -> None:
     sys.stdout.flush()
     for _ in sys.stdin:
         run()
-        sys.stdout.write("done\n")
+        sys.stdout.write('"done"\n')
         sys.stdout.flush()
 
 

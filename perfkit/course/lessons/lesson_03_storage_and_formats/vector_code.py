@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
 from perfkit.base.errors import MeasurementError, MissingError
+from perfkit.base.line_child import EndedError, LineChild
 
 __all__ = ["WORKS", "Running", "Work"]
 
@@ -84,53 +80,22 @@ class Work:
         environment = {k: v for k, v in os.environ.items() if k not in _SWITCHES}
         if not vector:
             environment |= self.switch
-        with tempfile.TemporaryFile("w+") as complaints:
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "perfkit.course.lessons.lesson_03_storage_and_formats._vector_program",
-                    self.name,
-                    str(file),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                env=environment,
-                text=True,
-            )
-            try:
-                yield self._ready(process, complaints)
-            finally:
-                for pipe in (process.stdin, process.stdout):
-                    with contextlib.suppress(OSError):
-                        if pipe is not None:
-                            pipe.close()
-                try:
-                    process.wait(5)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
-
-    def _ready(self, process: subprocess.Popen[str], complaints: IO[str]) -> Running:
-        def line() -> str:
-            assert process.stdout is not None
-            text = process.stdout.readline()
-            if not text:
-                complaints.seek(0)
-                said = complaints.read().strip().splitlines()[-1:] or ["no message"]
-                raise MeasurementError(f"{self.name}: its process ended: {said[0]}")
-            return text
+        program = "perfkit.course.lessons.lesson_03_storage_and_formats._vector_program"
+        child = LineChild("-m", program, self.name, str(file), env=environment)
 
         def again() -> None:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # line() reports why
-                process.stdin.write("\n")
-                process.stdin.flush()
-            line()
+            try:
+                child.ask("again")
+            except EndedError as error:
+                raise MeasurementError(f"{self.name}: its process ended: {error}") from None
 
-        told: dict[str, Any] = json.loads(line())
-        return Running(told["digest"], told["level"], again)
+        try:
+            told = child.hear()
+            yield Running(told["digest"], told["level"], again)
+        except EndedError as error:
+            raise MeasurementError(f"{self.name}: its process ended: {error}") from None
+        finally:
+            child.end()
 
 
 #: All works that the lesson tries.

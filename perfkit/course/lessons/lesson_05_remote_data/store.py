@@ -12,32 +12,25 @@ not share the trainer's interpreter. It ends with the ``Store``, and also when t
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
-import subprocess
-import sys
-import tempfile
 import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from perfkit.base.errors import MeasurementError, MissingError, UsageError
 from perfkit.base.extras import is_here, remedy
+from perfkit.base.line_child import EndedError, LineChild
 from perfkit.base.words import fmt_bytes, fmt_count
 
 __all__ = ["Counts", "Failure", "Store"]
 
 #: ``"refuse"`` answers 503; ``"cut"`` announces a file, sends half of it and disconnects.
 Failure = Literal["refuse", "cut"]
-
-_END_S = 5.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,27 +80,15 @@ class Store:
         options = {"folder": str(folder), "latency_ms": _milliseconds(latency_ms)}
         self.latency_ms = options["latency_ms"]
         self._lock = threading.Lock()
-        self._complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with it
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "perfkit.course.lessons.lesson_05_remote_data._store_program",
-                json.dumps(options),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._complaints,
-            text=True,
-            start_new_session=True,  # the kernel's Ctrl-C is not meant for it
-        )
-        self._end = weakref.finalize(self, _end, self._process, self._complaints, os.getpid())
-        self.address = f"http://127.0.0.1:{self._line()['port']}"
+        program = "perfkit.course.lessons.lesson_05_remote_data._store_program"
+        # own_session: the kernel's Ctrl-C is not meant for it
+        self._child = LineChild("-m", program, json.dumps(options), own_session=True)
+        self.address = f"http://127.0.0.1:{self._heard(self._child.hear)['port']}"
 
     @property
     def pid(self) -> int:
         """Process id of its server."""
-        return self._process.pid
+        return self._child.pid
 
     def url(self, key: str) -> str:
         """The URL of a key."""
@@ -148,31 +129,20 @@ class Store:
 
     def close(self) -> None:
         """End its process; a second call does nothing."""
-        self._end()
+        self._child.end()
 
     def _tell(self, **command: Any) -> Counts:
         with self._lock:
-            if not self._end.alive:
+            if not self._child.is_open:
                 raise UsageError("this store is closed: make a new one")
-            assert self._process.stdin is not None
-            with contextlib.suppress(OSError):  # _line() says what happened
-                self._process.stdin.write(json.dumps(command) + "\n")
-                self._process.stdin.flush()
-            told = self._line()
+            told = self._heard(lambda: self._child.ask(command))
         return Counts(told["requests"], told["bytes"], told["failed"])
 
-    def _line(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        text = self._process.stdout.readline()
-        if not text:
-            self._complaints.seek(0)
-            said = self._complaints.read().decode(errors="replace").strip().splitlines()
-            self.close()
-            raise MeasurementError(
-                f"the store's process ended: {said[-1] if said else 'it left no message'}"
-            )
-        told: dict[str, Any] = json.loads(text)
-        return told
+    def _heard(self, hear: Callable[[], Any]) -> dict[str, Any]:
+        try:
+            return dict(hear())
+        except EndedError as error:
+            raise MeasurementError(f"the store's process ended: {error}") from None
 
     def __enter__(self) -> Store:
         return self
@@ -186,7 +156,7 @@ class Store:
         self.close()
 
     def __repr__(self) -> str:
-        if not self._end.alive:
+        if not self._child.is_open:
             return "<Store, closed>"
         return f"<Store at {self.address}, {self.latency_ms:g} ms added to each request>"
 
@@ -196,18 +166,3 @@ def _milliseconds(given: float) -> float:
     if not (math.isfinite(given) and 0 <= given <= 60_000):
         raise UsageError(f"a latency is 0 to 60,000 ms, not {given!r}")
     return float(given)
-
-
-def _end(process: subprocess.Popen[str], complaints: IO[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a forked worker drops its copy but does not own the store
-        return
-    for pipe in (process.stdin, process.stdout):
-        with contextlib.suppress(OSError):
-            if pipe is not None:
-                pipe.close()
-    try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    complaints.close()

@@ -1,17 +1,10 @@
-"""What happens in a process that reads ranks: one path a line comes in, one JSON line goes out.
-
-Only the summary leaves the process, so that the memory of the one that asked does not grow with
-the number of ranks.
-"""
+"""What the comparison of ranks needs of one trace, as plain values."""
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import Any
 
-from perfkit.base.errors import PerfkitError
 from perfkit.trace.ask.breakdown import breakdown
 from perfkit.trace.ask.communication import communication
 from perfkit.trace.ask.idle import idle
@@ -73,18 +66,3 @@ def _rank(trace: Trace) -> int | None:
     info = trace.metadata.get("distributedInfo")
     rank = info.get("rank") if isinstance(info, dict) else None
     return rank if isinstance(rank, int) and not isinstance(rank, bool) else None
-
-
-def main() -> None:
-    """Answer one line after another until there are no more."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # nobody else may write where answers go
-    for line in sys.stdin:
-        path = json.loads(line)
-        try:
-            answer: dict[str, Any] = summarize(path)
-        except PerfkitError as error:
-            answer = {"path": path, "error": str(error)}
-        except MemoryError:
-            answer = {"path": path, "error": f"{path} does not fit into memory"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
