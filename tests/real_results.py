@@ -435,7 +435,7 @@ def _ab_result() -> Any:
         names=("slow", "fast"),
         a=slow.values,
         b=fast.values,
-        ratio=ratio(slow, fast),
+        **ratio(slow, fast)._asdict(),
         confidence=0.95,
         blocks=blocks,
         runs=(slow, fast),

@@ -54,7 +54,7 @@ class Profile(Shown):
         step: the profiled steps' lengths in ms (median, interval, n), without empty steps.
         cost: what profiling cost; None for a trace from a file.
         provenance: where the figures come from.
-        n: number of profiled steps.
+        n_steps: number of profiled steps.
         warnings: reasons to doubt the figures.
         coverage: which part of the code the figures describe; None for a trace from a file.
         elsewhere: the code's time outside steps like these; None for a trace from a file.
@@ -72,7 +72,7 @@ class Profile(Shown):
     step: Summary
     cost: Cost | None
     provenance: Provenance
-    n: int
+    n_steps: int
     warnings: tuple[str, ...]
     trace: Trace = field(repr=False)
     raw: bytes = field(repr=False, default=b"")
@@ -88,7 +88,7 @@ class Profile(Shown):
             **self.diagnosis.to_dict(),
             **({"sentence": self.nothing} if self.nothing else {}),
             "how_found": self.breakdown.how_found,
-            "n": self.n,
+            "n_steps": self.n_steps,
             "step_ms": self.step.to_dict(),
             "shares": self.breakdown.shares(),
             "device_shares": self.breakdown.device_shares(),
@@ -188,13 +188,13 @@ class Profile(Shown):
             import msgspec
 
             from perfkit.base.scrub import scrub as scrubbed
-            from perfkit.trace.read.export import export
+            from perfkit.trace.read.save import save
 
             try:
                 data = msgspec.json.encode(scrubbed(msgspec.json.decode(data)))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 # torch does not escape all names: then write what perfkit could read
-                export(self.trace, target, scrub=True)
+                save(self.trace, target, scrub=True)
                 return
         is_packed = target.name.lower().endswith(".gz")
         target.write_bytes(gzip.compress(data, compresslevel=6) if is_packed else data)
@@ -238,7 +238,7 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
         step=step,
         cost=cost,
         provenance=origin,
-        n=len(split.steps),
+        n_steps=len(split.steps),
         warnings=(
             *doubts,
             *_host_only(case),

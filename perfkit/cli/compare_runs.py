@@ -17,10 +17,10 @@ write, one JSON object per line. Configurations are matched by the values of the
 A regression is a configuration that ran in A and fails in B, or whose time per step in B exceeds
 that in A by more than the margin, with the whole interval above it.
 
---json prints one object (schema perfkit.compare-runs/1; keys are only ever added; times in ms):
-  schema, names, margin     "perfkit.compare-runs/1", the two files, a share (0.05)
+--json prints one object (schema perfkit.compare-runs/2; keys are only ever added; times in ms):
+  schema, names, margin     "perfkit.compare-runs/2", the two files, a share (0.05)
   regression, sentence      true if there is one; the result in words
-  matched[]                 values {setting: value}, before_ms, after_ms, ratio (after / before),
+  matched[]                 values {setting: value}, before_ms, after_ms, ratio (before / after),
                             low, high, n_before, n_after (runs), per ("step" or "sample"),
                             verdict ("slower", "faster", "within the margin", "unclear",
                             "fails now", "runs again"), message

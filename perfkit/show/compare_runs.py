@@ -26,15 +26,15 @@ def _compared(found: RunsComparison) -> Document:
         warnings=tuple(found.warnings),
         tables=(
             Table(
-                ("configuration", "before", "after", "time ×", "interval", "verdict"),
+                ("configuration", "before", "after", "× as fast", "interval", "verdict"),
                 tuple(_row(one) for one in found.matched),
                 align="<>>>><",
                 open=True,
             ),
         ),
         foot=(
-            f"Time per step{' (per sample where batches differ)' if per_sample else ''}, after ÷ "
-            "before; a regression is an interval that is beyond "
+            f"Time per step{' (per sample where batches differ)' if per_sample else ''}, before ÷ "
+            "after; a regression is an interval that is beyond "
             f"{fmt_chosen_share(found.margin)} as "
             f"a whole; the intervals hold jointly at {fmt_chosen_share(found.confidence)}.",
             f"before: {found.names[0]}, {found.provenance[0]}",

@@ -46,9 +46,8 @@ def _ab(found: ABResult) -> Document:
                 fmt_bytes(max(peaks, default=None)),
             )
         )
-    ratio = found.ratio
-    interval = f"{_end(ratio.low)} … {_end(ratio.high)}"
-    rows.append((f"ratio, per {ratio.per}", fmt_ratio(ratio.ratio), interval, "", ""))
+    interval = f"{_end(found.low)} … {_end(found.high)}"
+    rows.append((f"ratio, per {found.per}", fmt_ratio(found.ratio), interval, "", ""))
     n = len(found.blocks)
     return Document(
         name="comparison",
@@ -232,10 +231,8 @@ def _draw_ab(axes: Any, found: ABResult) -> None:
     numbers = range(1, len(found.blocks) + 1)
     ratios = [block.a_ms / block.b_ms for block in found.blocks]
     axes.axhline(1.0, color="#000000", lw=0.8, ls=":", label="no difference")
-    if found.ratio.per == "step":
-        low, high = found.ratio.low, found.ratio.high
-        if math.isfinite(high):
-            axes.axhspan(low, high, color=_COLOURS[0], alpha=0.15, label="95 % interval")
+    if found.per == "step" and math.isfinite(found.high):
+        axes.axhspan(found.low, found.high, color=_COLOURS[0], alpha=0.15, label="95 % interval")
     axes.plot(numbers, ratios, "o", color=_COLOURS[0], ms=4, label="a block")
     axes.set(xlabel="block", ylabel="ratio of times per step")
     axes.set_title(f"{found.names[0]} ÷ {found.names[1]}", fontsize="medium")

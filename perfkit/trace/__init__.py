@@ -22,8 +22,8 @@ from perfkit.trace.ask.ranks import Ranks, ranks
 from perfkit.trace.ask.sequences import Sequences, sequences
 from perfkit.trace.ask.syncs import Sync, syncs
 from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.export import export
 from perfkit.trace.read.load import load
+from perfkit.trace.read.save import save
 from perfkit.trace.read.steps import Steps, find_steps
 from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.lines import Line, LineSamples
@@ -60,7 +60,6 @@ __all__ = [
     "copies",
     "critical_path",
     "diff",
-    "export",
     "find_steps",
     "flops",
     "idle",
@@ -71,6 +70,7 @@ __all__ = [
     "modules",
     "operators",
     "ranks",
+    "save",
     "scrub",
     "sequences",
     "source_lines",

@@ -34,7 +34,7 @@ def budget_s_of(base: RunResult, other: RunResult) -> float:
 
 def has_interval(answer: ABResult) -> bool:
     """Whether there were enough blocks for an interval."""
-    return answer.ratio.low > 0 and math.isfinite(answer.ratio.high)
+    return answer.low > 0 and math.isfinite(answer.high)
 
 
 class Confirmation:

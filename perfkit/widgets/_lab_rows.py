@@ -85,7 +85,7 @@ class Board:
             return None
         answer = self.answer(base, run)
         if answer is not None:
-            found = answer.ratio
+            found = Ratio(answer.ratio, answer.low, answer.high, answer.per)
             if (base.run_id, run.run_id) not in self.answers:  # confirmed the other way round
                 ends = (_inverse(found.high), _inverse(found.low))
                 found = Ratio(1 / found.ratio, *ends, found.per)

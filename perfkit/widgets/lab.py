@@ -27,7 +27,7 @@ from perfkit.base.budget import scaled
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.files import write_atomically
 from perfkit.base.machine import facts
-from perfkit.base.scrub import scrub
+from perfkit.base.scrub import scrub as scrubbed
 from perfkit.base.words import fmt_ms
 from perfkit.experiment.process.events import (
     FINAL_STATES,
@@ -60,6 +60,8 @@ _COLUMNS = 5  # seconds, step ms, data wait ms, memory MiB, quiet
 _FLUSH_EVERY_S = 0.5
 _LIVE_STEPS = 15  # the state line has the median of the last few steps
 _CONFIRMING = "confirming"
+# what save() and the buttons write
+_FILES = ("png", "json", "md")
 
 _one_at_a_time = threading.Lock()
 _active: weakref.ref[Lab] | None = None
@@ -132,7 +134,7 @@ class Lab(anywidget.AnyWidget):
     processes, and its answer replaces the ratio in the table.
 
     Everything that you can click you can also call: :meth:`run`, :meth:`stop`, :meth:`pause`,
-    :meth:`resume`, :meth:`pin`, :meth:`confirm`, :meth:`export`. Two Labs would disturb each
+    :meth:`resume`, :meth:`pin`, :meth:`confirm`, :meth:`save`. Two Labs would disturb each
     other's figures, so a Lab refuses to start while another one is running. If you run the cell of
     a Lab again, the old one stops and the new one takes over.
 
@@ -317,27 +319,28 @@ class Lab(anywidget.AnyWidget):
             raise UsageError("the comparison was stopped before it had an answer")
         return confirmation.answer
 
-    def export(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, scrub: bool = True) -> Path:
         """Write the runs to a ``.png`` (picture), ``.json`` (everything) or ``.md`` (table) file.
+
+        The Lab's buttons make the same files, scrubbed.
+
+        Args:
+            path: where to.
+            scrub: take out secrets and names of users and hosts, see :mod:`perfkit.base.scrub`.
 
         Raises:
             UsageError: the ending is unknown, or the file cannot be written.
         """
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise UsageError(f"cannot export to {path!r}: give the name of a file")
+            raise UsageError(f"cannot save as {path!r}: give the name of a file")
         target = Path(path)
-        makers: dict[str, Callable[[], bytes]] = {
-            ".png": self._png,
-            ".json": lambda: self._json().encode(),
-            ".md": lambda: self._markdown().encode(),
-        }
-        make = makers.get(target.suffix.lower())
-        if make is None:
-            raise UsageError(f"cannot export to {target.name!r}: use .png, .json or .md")
+        kind = target.suffix.lower().removeprefix(".")
+        if kind not in _FILES:
+            raise UsageError(f"cannot save as {target.name!r}: use .png, .json or .md")
         if target.exists() and not target.is_file():
-            raise UsageError(f"cannot export to {target}: it is there already, and no file")
+            raise UsageError(f"cannot save as {target}: it is there already, and no file")
         # the file appears only when complete; if it cannot be written, nothing is drawn
-        write_atomically(target, lambda part: part.write_bytes(make()))
+        write_atomically(target, lambda part: part.write_bytes(self._file(kind, scrub=scrub)))
         return target
 
     def close(self) -> None:
@@ -534,11 +537,10 @@ class Lab(anywidget.AnyWidget):
 
     def _send_file(self, kind: str) -> None:
         """A file to download; ``copy`` is Markdown for the clipboard, a file where that fails."""
-        text = self._json() if kind == "json" else self._markdown()
+        copied, kind = ({"copy": True}, "md") if kind == "copy" else ({}, kind)
         mime = "application/json" if kind == "json" else "text/markdown"
-        name = f"{self.file_stem}.{'md' if kind == 'copy' else kind}"
-        copied = {"copy": True} if kind == "copy" else {}
-        self.send({"type": "file", "name": name, "mime": mime} | copied, buffers=[text.encode()])
+        content = {"type": "file", "name": f"{self.file_stem}.{kind}", "mime": mime} | copied
+        self.send(content, buffers=[self._file(kind, scrub=True)])
 
     # --- from the run: called in the session's thread -------------------------------------------
 
@@ -662,19 +664,27 @@ class Lab(anywidget.AnyWidget):
             "ghost": self._ghost.snapshot() if self._ghost is not None else None,
         }
 
-    def _png(self) -> bytes:
+    def _file(self, kind: str, *, scrub: bool) -> bytes:
+        """What is written for others to read: one of :data:`_FILES`."""
+        if kind == "png":
+            return self._png(scrubbed(self.title) if scrub else self.title)
+        if kind == "md":
+            return self._markdown(scrub=scrub).encode()
+        content = self._content()
+        return json.dumps(scrubbed(content) if scrub else content, indent=1).encode()
+
+    def _png(self, title: str) -> bytes:
         kept = [(curve, "") for curve in (self._live,) if curve is not None]
         if self._ghost is not None:
             kept.insert(0, (self._ghost, ", pinned"))
-        return png(
-            self.title, [Curve(f"run {one.run_id}{of}", one.history.rows()) for one, of in kept]
-        )
+        return png(title, [Curve(f"run {one.run_id}{of}", one.history.rows()) for one, of in kept])
 
-    def _markdown(self) -> str:
+    def _markdown(self, *, scrub: bool) -> str:
         said = rows_.report(self._named, self._board())
-        return f"# {escaped(scrub(self._named))}\n\n{show.markdown(said)}"
+        name = scrubbed(self._named) if scrub else self._named
+        return f"# {escaped(name)}\n\n{show.markdown(said, scrub=scrub)}"
 
-    def _json(self) -> str:
+    def _content(self) -> dict[str, Any]:
         board = self._board()
 
         def speed(run: RunResult) -> dict[str, Any] | None:
@@ -684,18 +694,15 @@ class Lab(anywidget.AnyWidget):
             more = {"kind": found.kind, "n_blocks": found.n_blocks}
             return {"against_run": board.base.run_id} | more | found.ratio._asdict()
 
-        return json.dumps(
-            {
-                "type": "lab",
-                "speed": SPEED,
-                "title": self.title,
-                "settings": [one.name for one in self._session.settings],
-                "pinned": None if board.base is None else board.base.run_id,
-                "runs": [run.to_dict() | {"speed": speed(run)} for run in board.runs],
-                "confirmed": [answer.to_dict() for answer in board.answers.values()],
-            },
-            indent=1,
-        )
+        return {
+            "type": "lab",
+            "speed": SPEED,
+            "title": self.title,
+            "settings": [one.name for one in self._session.settings],
+            "pinned": None if board.base is None else board.base.run_id,
+            "runs": [run.to_dict() | {"speed": speed(run)} for run in board.runs],
+            "confirmed": [answer.to_dict() for answer in board.answers.values()],
+        }
 
     def _static_bundle(
         self, board: rows_.Board | None = None, picture: bytes | None = None
@@ -730,7 +737,7 @@ class Lab(anywidget.AnyWidget):
             if before is not None:
                 before.join()
             try:
-                self._show_static(board, picture=self._png())
+                self._show_static(board, picture=self._png(self.title))
             except Exception as error:
                 self._tell(error)
 
@@ -757,7 +764,7 @@ class Lab(anywidget.AnyWidget):
         if not has_front_end():
             display({"text/plain": str(self)}, raw=True)
             return
-        static = self._static_bundle(picture=self._png() if self.runs else None)
+        static = self._static_bundle(picture=self._png(self.title) if self.runs else None)
         if self._closed:
             display(static, raw=True)
             return

@@ -36,7 +36,7 @@ def test_a_step_is_called_for_warm_up_profile_and_cost() -> None:
     step = _Step()
     found = perfkit.profile(step, steps=4, warmup=1)
     assert isinstance(found, Profile)
-    assert found.n == 4
+    assert found.n_steps == 4
     assert step.n_calls == 1 + 4 + 3
     assert found.cost is not None
     assert found.cost.n_unprofiled == 3
@@ -45,7 +45,7 @@ def test_a_step_is_called_for_warm_up_profile_and_cost() -> None:
 
 def test_a_loop_is_called_once_and_a_step_as_often_as_repeat_says() -> None:
     step = _Step()
-    assert perfkit.profile(lambda: [step() for _ in range(9)], steps=3).n == 3
+    assert perfkit.profile(lambda: [step() for _ in range(9)], steps=3).n_steps == 3
     assert step.n_calls == 9
     step = _Step()
     perfkit.profile(step, repeat=5, steps=2)
@@ -57,7 +57,7 @@ def test_a_loop_in_the_with_block_is_recorded_as_in_a_cell(tmp_path: Path) -> No
     with perfkit.profile(steps=3, warmup=2) as p:
         for _ in range(10):
             step()
-    assert p.result.n == 3
+    assert p.result.n_steps == 3
     assert p.result.coverage is not None
     assert (p.result.coverage.first_step, p.result.coverage.last_step) == (3, 5)
     # it shows itself as its result does
@@ -67,7 +67,7 @@ def test_a_loop_in_the_with_block_is_recorded_as_in_a_cell(tmp_path: Path) -> No
     assert p.to_markdown() == p.result.to_markdown()
     p.save(tmp_path / "trace.json")
     assert "aten::addmm" in load(tmp_path / "trace.json").names
-    assert json.loads(p.to_json())["n"] == 3
+    assert json.loads(p.to_json())["n_steps"] == 3
 
 
 def test_an_evaluation_loop_has_a_step_a_batch() -> None:
@@ -78,7 +78,7 @@ def test_an_evaluation_loop_has_a_step_a_batch() -> None:
             for _ in range(20):
                 large(x)
     assert p.result.breakdown.how_found == "fetches of the DataLoader"
-    assert p.result.n == 8
+    assert p.result.n_steps == 8
 
 
 def test_the_users_error_propagates_and_what_was_recorded_is_kept() -> None:
@@ -94,7 +94,7 @@ def test_the_users_error_propagates_and_what_was_recorded_is_kept() -> None:
     with pytest.raises(ValueError, match="mine") as raised:
         region()
     assert raised.value is mine
-    assert p.result.n == 3
+    assert p.result.n_steps == 3
     assert p.result.warnings[0].startswith("the code raised ValueError")
 
 

@@ -40,7 +40,7 @@ def from_file() -> Profile:
 
 
 def test_a_step_is_called_until_enough_are_profiled(profile: Profile) -> None:
-    assert profile.n == 3
+    assert profile.n_steps == 3
     assert profile.step.n == 3
     assert profile.cost is not None
     assert (profile.cost.n_profiled, profile.cost.n_unprofiled) == (3, 3)
@@ -58,7 +58,7 @@ def test_a_function_without_optimizer_is_one_step_per_call() -> None:
         torch.randn(4, 4).sum()
 
     profile = perfkit.profile(forward, steps=3, warmup=2)
-    assert profile.n == 3
+    assert profile.n_steps == 3
     assert calls == 3 + 2 + 3  # profiled, warm-up, unprofiled
 
 
@@ -75,7 +75,7 @@ def test_a_training_loop_is_called_once() -> None:
             optimizer.step()
 
     profile = perfkit.profile(loop, steps=4, warmup=2)
-    assert (calls, profile.n) == (1, 4)
+    assert (calls, profile.n_steps) == (1, 4)
     assert profile.cost is not None
     assert profile.cost.n_unprofiled == 3
 

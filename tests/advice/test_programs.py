@@ -108,7 +108,7 @@ def test_with_accumulation_every_micro_batch_is_one_step() -> None:
         if calls % 3 == 0:
             optimizer.step()
 
-    assert perfkit.profile(micro_batch, steps=4, warmup=2, lines=False).n == 4
+    assert perfkit.profile(micro_batch, steps=4, warmup=2, lines=False).n_steps == 4
     assert calls == 4 + 2 + 3  # warm-up, profiled, unprofiled
 
 

@@ -112,16 +112,15 @@ def one(tool: str, load: int, effect: int, budget_s: float, seed: int) -> dict[s
     measure: Callable[..., Any] = {"compare": by_compare, "ab": by_ab}[tool]
     began = time.monotonic()
     found, slow, fast = measure(effect, budget_s, seed)
-    ratio = found if tool == "compare" else found.ratio
     return {
         "tool": tool,
         "load": load,
         "effect": effect,
         "budget_s": budget_s,
         "seed": seed,
-        "ratio": ratio.ratio,
-        "low": ratio.low,
-        "high": ratio.high if math.isfinite(ratio.high) else None,
+        "ratio": found.ratio,
+        "low": found.low,
+        "high": found.high if math.isfinite(found.high) else None,
         "signed_rank": signed_rank(slow, fast),
         "n_blocks": len(slow),
         "stopped": found.stopped,

@@ -73,7 +73,7 @@ profile = explain(trace)  # breakdown, operators, syncs, findings
 why = idle(trace)
 said = {
     "events": len(trace),
-    "steps": profile.n,
+    "steps": profile.n_steps,
     "load_s": loaded,
     "shares": profile.breakdown.shares(),
     "bound_by": profile.diagnosis.bound_by,

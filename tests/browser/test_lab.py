@@ -383,3 +383,27 @@ def test_start_is_in_sight_at_900_px(open_notebook: Callable) -> None:
     top = page.eval_on_selector(".pk-lab", "e => e.getBoundingClientRect().top")
     start = page.eval_on_selector(".pk-start", "e => e.getBoundingClientRect().bottom")
     assert start - top < 160
+
+
+def test_copy_puts_the_table_on_the_clipboard_scrubbed(open_notebook: Callable) -> None:
+    token = '"hf_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7"'  # made up
+    book = open_notebook([DATA, LAB.replace('"Slow disk, small model"', token)], "lab-copy")
+    page = book.page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    book.run_all()
+    page.wait_for_selector(".pk-lab")
+    copy = page.locator(".pk-lab [data-export=copy]")
+    assert copy.inner_text() == "Copy as Markdown"
+    assert copy.is_disabled(), "there is nothing to copy yet"
+    page.click(".pk-start")
+    book.wait_data(".pk-lab", "d.run === '1' && d.state === 'done'")
+    copy.click()
+    page.wait_for_function(
+        "() => document.querySelector('.pk-lab [data-export=copy]').textContent === 'Copied'"
+    )
+    copied = page.evaluate("() => navigator.clipboard.readText()")
+    assert copied.startswith("# \\[secret\\]\n")
+    assert "a1B2c3D4" not in copied
+    assert "| run | state | median step |" in copied
+    assert "| 1 | done |" in copied
+    book.screenshot("lab-copied", ".pk-lab")

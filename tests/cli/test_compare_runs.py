@@ -83,6 +83,7 @@ def test_a_regression_beyond_the_margin_is_exit_code_1(stored, capsys) -> None:
     assert main(["compare-runs", a, b]) == 1
     said = capsys.readouterr().out
     assert "1 of 2 configurations slower beyond 5 %" in said
+    assert "as fast as before [0.8" in " ".join(said.split()), "below 1 is slower, everywhere"
     assert "workers 2" in said
     # 20 % slower is within a margin of 50 %, and the other way round it is a gain
     assert main(["compare-runs", a, b, "--margin", "50%"]) == 0
@@ -119,7 +120,7 @@ def test_configurations_are_matched_by_values_and_the_rest_is_listed(stored, cap
     b = stored("b.jsonl", several({"y": True, "x": 1}, 10) + several({"x": 3, "y": True}, 10))
     assert main(["compare-runs", a, b, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "perfkit.compare-runs/1"
+    assert found["schema"] == "perfkit.compare-runs/2"
     assert [one["values"] for one in found["matched"]] == [{"x": 1, "y": True}]
     assert found["only_before"] == [{"x": 2, "y": True}]
     assert found["only_after"] == [{"x": 3, "y": True}]
@@ -143,6 +144,8 @@ def test_a_single_run_is_compared_by_its_steps_with_a_warning(stored) -> None:
     b = stored("b.jsonl", [a_run({"x": 1}, 13, seed=2)])
     found = compare_runs(a, b)
     assert [one.verdict for one in found.matched] == ["slower"]
+    assert found.matched[0].low < found.matched[0].ratio < found.matched[0].high < 1
+    assert found.matched[0].ratio == pytest.approx(10 / 13, rel=0.05)
     assert any("process to process" in w for w in found.warnings)
 
 

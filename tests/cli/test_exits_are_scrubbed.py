@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from perfkit.experiment.compare._saved import saved
 from perfkit.measure.compare import compare
 from perfkit.show.files import page
+from perfkit.widgets.lab import Lab
 from tests.show.test_runs import SLOW
 
 # made up, and put together here, so that no scanner takes this file for a leak
@@ -60,6 +63,26 @@ def test_the_names_of_a_comparison(tmp_path: Path) -> None:
         made.append(found.save(tmp_path / name).read_text(encoding="utf-8"))
     for written in made:
         _none_in(written)
+
+
+@pytest.mark.parametrize("ending", ["md", "json"])
+def test_the_files_of_a_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    lab = Lab(lambda settings: iter(()), settings=["num_workers"], title=SECRETS[0])
+    run = _a_run()
+    monkeypatch.setattr(Lab, "runs", (run,))
+    sent: list[bytes] = []
+    monkeypatch.setattr(lab, "send", lambda content, buffers: sent.extend(buffers))
+    try:
+        made = lab.save(tmp_path / f"lab.{ending}").read_text()
+        kept = lab.save(tmp_path / f"kept.{ending}", scrub=False).read_text()
+        lab._send_file(ending)
+        lab._send_file("copy")
+    finally:
+        lab.close()
+    _none_in(made)
+    assert SECRETS[2] in kept
+    for file in sent:  # what the buttons send
+        _none_in(file.decode())
 
 
 def test_the_store_keeps_the_truth() -> None:

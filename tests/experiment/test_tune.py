@@ -49,7 +49,7 @@ def test_what_is_faster_and_gives_the_same_is_recommended():
     assert perfkit.tune is tune
     assert found.start == {"slow": True}
     assert found.proposed == {"slow": False}
-    assert found.verified.ratio.low > 1.5
+    assert found.verified.low > 1.5
     assert found.verified.same.same is True, found.verified.same
     assert found.recommended
     assert found.sentence.startswith("Recommended: slow off. Verified against the start: ")
@@ -135,8 +135,8 @@ def test_what_the_verification_does_not_see_is_not_recommended():
     found = tune(sleeping, [SLOW], budget_s=20.0, seconds=0.2, say=False)
     start, proposed, verified = found.start, found.proposed, found.verified
     for centre, low, high in ((1.02, 0.97, 1.07), (0.9, 0.85, 0.95)):
-        ratio = verified.ratio._replace(ratio=centre, low=low, high=high)
-        good, sentence = _judged(start, proposed, replace(verified, ratio=ratio), "")
+        unseen = replace(verified, ratio=centre, low=low, high=high)
+        good, sentence = _judged(start, proposed, unseen, "")
         assert not good
         assert "the verification against the start did not" in sentence
     good, sentence = _judged(start, proposed, replace(verified, same=None), "")

@@ -84,7 +84,7 @@ def test_a_cell_is_profiled_for_its_steps_and_then_runs_on(kit: Notebook) -> Non
     assert shown.result.result == kit.ns["last"]
     numbers = profile_of(shown)
     assert numbers["type"] == "profile"
-    assert numbers["n"] == 3
+    assert numbers["n_steps"] == 3
     assert sum(numbers["shares"].values()) == pytest.approx(1.0)
     assert numbers["cost"]["n_unprofiled"] > 0
 
@@ -101,7 +101,7 @@ def test_an_evaluation_loop_has_a_step_a_batch(kit: Notebook) -> None:
     )
     assert shown.error is None
     numbers = profile_of(shown)
-    assert numbers["n"] == 96 // 8
+    assert numbers["n_steps"] == 96 // 8
     assert numbers["how_found"] == "fetches of the DataLoader"
     assert [step["name"] for step in numbers["steps"]][-1] == "batch 12"
     for step in numbers["steps"]:
@@ -136,21 +136,21 @@ def test_tables_come_with_verbose_text(kit: Notebook) -> None:
 
 def test_a_statement_of_one_step_is_repeated(kit: Notebook) -> None:
     numbers = profile_of(kit.run("%torchprof -n 4 -w 1 train_step()"))
-    assert numbers["n"] == 4
+    assert numbers["n_steps"] == 4
     assert kit.ns["calls"] == 1 + 4 + 3  # warm-up, profiled, unprofiled to know the cost
     assert numbers["cost"]["n_unprofiled"] == 3
 
 
 def test_a_statement_without_optimizer_is_a_step_too(kit: Notebook) -> None:
     numbers = profile_of(kit.run("%torchprof -n 4 predict()"))
-    assert numbers["n"] == 4
+    assert numbers["n_steps"] == 4
     assert kit.ns["calls"] == 2 + 4 + 3
 
 
 def test_a_statement_of_many_steps_runs_once(kit: Notebook) -> None:
     numbers = profile_of(kit.run("%torchprof -n 3 train(12)"))
     assert kit.ns["calls"] == 12
-    assert numbers["n"] == 3
+    assert numbers["n_steps"] == 3
 
 
 @pytest.mark.parametrize("repeat", [1, 5])
@@ -179,7 +179,7 @@ def test_output_stores_the_result_and_quiet_shows_nothing(kit: Notebook) -> None
     assert (shown.out, shown.err, shown.bundles) == ("", "", ())
     result = kit.ns["result"]
     assert isinstance(result, Profile)
-    assert result.n == 2
+    assert result.n_steps == 2
     assert "aten::addmm" in set(result.to_dataframe()["name"])
     assert "pk-report" in result._repr_html_()
 
@@ -221,7 +221,7 @@ def test_a_statement_in_a_function_sees_its_locals(kit: Notebook) -> None:
     shown = kit.run("def f():\n    many = 7\n    %torchprof -q -o p train(many)\nf()")
     assert shown.error is None
     assert kit.ns["calls"] == 7
-    assert kit.ns["p"].n > 0
+    assert kit.ns["p"].n_steps > 0
 
 
 def test_how_often_a_statement_ran_is_told(kit: Notebook) -> None:
@@ -288,8 +288,8 @@ def test_the_users_exception_comes_after_what_was_recorded(kit: Notebook, kind: 
     assert shown.error is kit.ns["the_error"]
     assert shown.error.__cause__ is None
     assert shown.error.__context__ is None
-    assert profile_of(shown)["n"] == 3
-    assert kit.ns["p"].n == 3
+    assert profile_of(shown)["n_steps"] == 3
+    assert kit.ns["p"].n_steps == 3
     told = f"the code raised {kind}; what was recorded until then is shown"
     assert kit.ns["p"].warnings[0] == told
 
@@ -297,7 +297,7 @@ def test_the_users_exception_comes_after_what_was_recorded(kit: Notebook, kind: 
 def test_an_interrupt_in_the_middle_of_the_steps_shows_those_before(kit: Notebook) -> None:
     shown = kit.run("%%torchprof -n 6\ntrain(5)\nraise KeyboardInterrupt\n")
     assert isinstance(shown.error, KeyboardInterrupt)
-    assert 0 < profile_of(shown)["n"] < 6
+    assert 0 < profile_of(shown)["n_steps"] < 6
 
 
 def test_an_error_in_the_first_line_is_just_that_error(kit: Notebook) -> None:
@@ -467,12 +467,12 @@ def test_a_framework_that_ends_whichever_profiler_runs_does_no_harm(kit: Noteboo
         "with torch.profiler.profile() as q:\n    train_step()"
     )
     assert shown.error is None
-    assert kit.ns["p"].n == 6
+    assert kit.ns["p"].n_steps == 6
     shown = kit.run(
         "%%torchprof -o p\ntrain(5)\nif torch.autograd._profiler_enabled():\n"
         "    torch.autograd._disable_profiler()\nwith torch.profiler.profile() as q:\n"
         "    train_step()"
     )
     assert shown.error is None
-    assert kit.ns["p"].n == 3
+    assert kit.ns["p"].n_steps == 3
     assert any(e.name == "aten::addmm" for e in kit.ns["q"].events())

@@ -124,14 +124,16 @@ def test_runs_and_answers_have_forms(tmp_path) -> None:
 
 def test_an_ab_result_has_all_forms(tmp_path) -> None:
     from perfkit.experiment.compare.ab import ABResult, Block
-    from perfkit.experiment.process.result import Ratio
 
     blocks = tuple(Block(10.0 + i % 3, 5.0 + i % 2, "abba") for i in range(6))
     found = ABResult(
         names=("a|1", "b"),
         a={"x": 1},
         b={"x": 2},
-        ratio=Ratio(2.0, 1.8, float("inf")),
+        ratio=2.0,
+        low=1.8,
+        high=float("inf"),
+        per="step",
         confidence=0.95,
         blocks=blocks,
         runs=(),

@@ -150,7 +150,7 @@ def test_an_empty_step_is_not_the_typical_one() -> None:
     assert profile.step.n == 1
     words = " ".join(show.text(profile).split())
     assert "1 more in which nothing ran is left out" in words
-    assert profile.n == len(profile.breakdown.steps) == 2
+    assert profile.n_steps == len(profile.breakdown.steps) == 2
 
 
 def test_steps_that_are_all_empty_still_have_a_strip() -> None:

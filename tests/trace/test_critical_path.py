@@ -150,11 +150,11 @@ def test_a_host_that_waits_for_one_stream_does_not_wait_for_another() -> None:
 
 
 def test_event_waits_of_a_trace_survive_export(tmp_path: Path) -> None:
-    from perfkit.trace.read.export import export
+    from perfkit.trace.read.save import save
 
     trace = load(_two_streams(wait_for=21).json())
     assert trace.waits == {290: (21, 280)}
-    assert load(export(trace, tmp_path / "again.json")).waits == trace.waits
+    assert load(save(trace, tmp_path / "again.json")).waits == trace.waits
 
 
 @needs_traces

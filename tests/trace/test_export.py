@@ -17,8 +17,8 @@ import pytest
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.files import write_atomically
 from perfkit.trace.read.columns import Trace
-from perfkit.trace.read.export import COLUMNS, export
 from perfkit.trace.read.load import load
+from perfkit.trace.read.save import COLUMNS, save
 from tests.simulated_traces import STREAM, Simulated, cpu_training, gpu_training
 
 TEXTS = {
@@ -78,7 +78,7 @@ def _same(a: Trace, b: Trace) -> None:
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
 def test_a_chrome_trace_reads_back_the_same(tmp_path: Path, ending: str) -> None:
     trace = _rich()
-    path = export(trace, tmp_path / f"out{ending}")
+    path = save(trace, tmp_path / f"out{ending}")
     again = load(path)
     _same(trace, again)
     assert again.metadata["deviceProperties"] == [{"id": 0, "name": "a GPU"}]
@@ -88,7 +88,7 @@ def test_a_chrome_trace_reads_back_the_same(tmp_path: Path, ending: str) -> None
 
 def test_arrows_join_what_perfetto_needs(tmp_path: Path) -> None:
     trace = load(gpu_training(2, n_kernels=4).json())
-    events = json.loads(export(trace, tmp_path / "t.json").read_bytes())["traceEvents"]
+    events = json.loads(save(trace, tmp_path / "t.json").read_bytes())["traceEvents"]
     starts = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
     assert len(starts) == len(ends) == 8
@@ -101,7 +101,7 @@ def test_speedscope_events_open_and_close_in_order(tmp_path: Path) -> None:
     sim = cpu_training(3)
     sim.host("overlaps", 1_050, 10_000)  # ends after what is around it
     trace = load(sim.json())
-    file = json.loads(export(trace, tmp_path / "t.speedscope.json").read_bytes())
+    file = json.loads(save(trace, tmp_path / "t.speedscope.json").read_bytes())
     assert file["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     frames = [f["name"] for f in file["shared"]["frames"]]
     assert "aten::conv2d" in frames
@@ -128,7 +128,7 @@ def test_csv_has_a_line_per_event(tmp_path: Path, ending: str) -> None:
     odd = '=cmd|"quoted", with\nnewline'
     sim.host(odd, 1_010, 5)
     trace = load(sim.json())
-    data = export(trace, tmp_path / f"t{ending}").read_bytes()
+    data = save(trace, tmp_path / f"t{ending}").read_bytes()
     text = (gzip.decompress(data) if ending.endswith("gz") else data).decode()
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
     assert tuple(rows[0]) == COLUMNS
@@ -144,15 +144,15 @@ def test_csv_has_a_line_per_event(tmp_path: Path, ending: str) -> None:
 def test_the_same_trace_gives_the_same_file(tmp_path: Path) -> None:
     trace = load(gpu_training(2).json())
     for ending in (".json.gz", ".csv.gz", ".speedscope.json"):
-        one = export(trace, tmp_path / f"a{ending}").read_bytes()
-        assert one == export(trace, tmp_path / f"b{ending}").read_bytes()
+        one = save(trace, tmp_path / f"a{ending}").read_bytes()
+        assert one == save(trace, tmp_path / f"b{ending}").read_bytes()
 
 
 @pytest.mark.slow
 def test_parquet(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     trace = _rich()
-    table = parquet.read_table(export(trace, tmp_path / "t.parquet"))
+    table = parquet.read_table(save(trace, tmp_path / "t.parquet"))
     assert tuple(table.column_names) == COLUMNS
     assert table.column("dur_us").to_pylist() == trace.dur_us.tolist()
 
@@ -160,14 +160,14 @@ def test_parquet(tmp_path: Path) -> None:
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingError, match=r"writing Parquet needs pyarrow.*perfkit\[lab\]"):
-        export(load(cpu_training(1).json()), tmp_path / "t.parquet")
+        save(load(cpu_training(1).json()), tmp_path / "t.parquet")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["t.txt", "t", "t.json.bz2"])
 def test_other_endings(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"end it in \.json"):
-        export(load(cpu_training(1).json()), tmp_path / name)
+        save(load(cpu_training(1).json()), tmp_path / name)
 
 
 def test_a_failed_export_leaves_the_old_file(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_failed_export_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_text() == "old"
     assert [x.name for x in tmp_path.iterdir()] == ["kept.json"]
     with pytest.raises(UsageError, match="cannot write"):
-        export(load(cpu_training(1).json()), tmp_path / "no" / "t.json")
+        save(load(cpu_training(1).json()), tmp_path / "no" / "t.json")
 
 
 def test_scrubbed_on_request(tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_scrubbed_on_request(tmp_path: Path) -> None:
         "/home/alice/model.py(3): step", 10, 5, **{"Call stack": "/home/alice/model.py(3): step"}
     )
     trace = load(sim.json())
-    assert b"alice" in export(trace, tmp_path / "a.json").read_bytes()
-    assert b"alice" not in export(trace, tmp_path / "b.json", scrub=True).read_bytes()
+    assert b"alice" in save(trace, tmp_path / "a.json").read_bytes()
+    assert b"alice" not in save(trace, tmp_path / "b.json", scrub=True).read_bytes()
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b"])

@@ -23,7 +23,6 @@ from _fake_session import FakeSession
 from perfkit.base.errors import SettingError, UsageError, WorkloadFailedError
 from perfkit.experiment.compare import _cancel
 from perfkit.experiment.process.events import Points
-from perfkit.experiment.process.result import Ratio
 from perfkit.experiment.settings import setting
 from perfkit.widgets import lab as lab_module
 from perfkit.widgets._cell import Execution
@@ -114,12 +113,12 @@ def test_another_batch_size_is_compared_by_samples(
     assert lab.rows[1]["ratio"]["text"] == "1.00×"
     assert "per sample" in lab.rows[1]["ratio"]["detail"]
     assert "1.00× per sample, unconfirmed" in str(lab)
-    exported = json.loads(lab.export(tmp_path / "lab.json").read_text())
+    exported = json.loads(lab.save(tmp_path / "lab.json").read_text())
     assert exported["runs"][0]["speed"] is None
     assert exported["runs"][1]["speed"]["per"] == "sample"
     assert exported["runs"][1]["speed"]["ratio"] == pytest.approx(1.0)
     assert "mean time per step" in exported["speed"]
-    assert "mean time per step" in lab.export(tmp_path / "lab.md").read_text()
+    assert "mean time per step" in lab.save(tmp_path / "lab.md").read_text()
 
 
 def test_runs_with_the_same_settings_are_called_faster_by_nothing(make: Callable[..., Lab]) -> None:
@@ -322,20 +321,20 @@ def test_export_writes_picture_numbers_and_table(make: Callable[..., Lab], tmp_p
     lab = make()
     lab.run()
     lab.run(num_workers=2)
-    assert lab.export(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    numbers = json.loads(lab.export(tmp_path / "a.json").read_text())
+    assert lab.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    numbers = json.loads(lab.save(tmp_path / "a.json").read_text())
     assert [run["values"]["num_workers"] for run in numbers["runs"]] == [0, 2]
-    table = lab.export(tmp_path / "a.md").read_text()
+    table = lab.save(tmp_path / "a.md").read_text()
     assert "| 2 | done |" in table
     assert "num\\_workers 0 → 2 |" in table
     with pytest.raises(UsageError, match=r"a\.docx.*\.png, \.json or \.md"):
-        lab.export(tmp_path / "a.docx")
+        lab.save(tmp_path / "a.docx")
 
 
 def test_export_before_the_first_run(make: Callable[..., Lab], tmp_path: Path) -> None:
     lab = make()
-    assert lab.export(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert "no run yet" in lab.export(tmp_path / "a.md").read_text()
+    assert lab.save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "no run yet" in lab.save(tmp_path / "a.md").read_text()
 
 
 def test_the_export_button_sends_a_file(
@@ -427,11 +426,11 @@ def test_an_export_to_an_impossible_place_is_told_before_drawing(
     make: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any
 ) -> None:
     drawn: list[str] = []
-    monkeypatch.setattr(Lab, "_png", lambda lab: drawn.append("png") or b"")
+    monkeypatch.setattr(Lab, "_png", lambda lab, title: drawn.append("png") or b"")
     os.mkfifo(tmp_path / "device.json")
     target = tmp_path / place if isinstance(place, str) and place else place
-    with pytest.raises(UsageError, match=r"^cannot (export|write)") as caught:
-        make().export(target)
+    with pytest.raises(UsageError, match=r"^cannot (save|write)") as caught:
+        make().save(target)
     assert "\n" not in str(caught.value)
     assert drawn == []
     assert (tmp_path / "device.json").is_fifo()
@@ -480,7 +479,7 @@ def test_a_workload_called_workload_is_no_title(
     lab = make()
     assert lab.title == ""
     assert lab.file_stem == "lab"
-    assert lab.export(tmp_path / "lab.md").read_text().startswith("# Lab\n")
+    assert lab.save(tmp_path / "lab.md").read_text().startswith("# Lab\n")
     assert make(title="workload").title == "workload"
 
 
@@ -521,7 +520,7 @@ def test_everything_refers_to_the_pinned_run(
     curves = lab.get_state("curves")["curves"]
     assert (curves["live"]["run"], curves["ghost"]["run"]) == (3, 2)
     assert "2 (pinned)" in str(lab)
-    exported = json.loads(lab._json())
+    exported = lab._content()
     assert exported["pinned"] == 2
     assert exported["runs"][0]["speed"]["against_run"] == 2
     lab.run(num_workers=0)
@@ -579,9 +578,11 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         while asked["hold"] is not None and not asked["hold"].is_set():
             _cancel.raise_if_cancelled()
             time.sleep(0.005)
-        ratio = Ratio((asked["low"] + min(asked["high"], 4)) / 2, asked["low"], asked["high"])
         return SimpleNamespace(
-            ratio=ratio,
+            ratio=(asked["low"] + min(asked["high"], 4)) / 2,
+            low=asked["low"],
+            high=asked["high"],
+            per="step",
             blocks=(None,) * 8,
             sentence="'run 2' is 3.90× as fast as 'run 1'.",
             warnings=("the machine was busy",),
@@ -599,7 +600,7 @@ def test_confirm_puts_its_answer_into_the_table(
     lab.run()
     lab.run(num_workers=2)
     found = lab.confirm()
-    assert found.ratio.ratio == pytest.approx(3.9)
+    assert found.ratio == pytest.approx(3.9)
     assert answers["workload"] == "packed", "the very code that the runs ran"
     assert (answers["a"]["num_workers"], answers["b"]["num_workers"]) == (0, 2)
     cell = lab.rows[1]["ratio"]
@@ -613,7 +614,7 @@ def test_confirm_puts_its_answer_into_the_table(
     lab.pin(2)
     assert lab.rows[0]["ratio"]["kind"] == "confirmed"
     assert lab.rows[0]["ratio"]["detail"] == "slower [0.250,\u00a00.263]"
-    assert json.loads(lab._json())["confirmed"] == [{"sentence": "…"}]
+    assert lab._content()["confirmed"] == [{"sentence": "…"}]
 
 
 def test_confirm_that_sees_no_difference_says_so(

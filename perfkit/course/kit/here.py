@@ -91,11 +91,8 @@ def on_your_machine(
     """
     if expect not in _SAID:
         raise UsageError(f"expect is one of {', '.join(map(repr, _SAID))}, not {expect!r}")
-    found = measured
-    if hasattr(getattr(found, "ratio", None), "ratio"):
-        found = found.ratio
     try:
-        ratio, low, high = float(found.ratio), float(found.low), float(found.high)
+        ratio, low, high = float(measured.ratio), float(measured.low), float(measured.high)
     except (AttributeError, TypeError, ValueError):
         kind = type(measured).__name__
         raise UsageError(f"a {kind} has no ratio with an interval to look at") from None

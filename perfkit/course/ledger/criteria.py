@@ -143,10 +143,7 @@ def faster(comparison: Any) -> bool | None:
     Returns:
         True if the whole interval is above 1, False if it is below 1 or within a tenth of it.
     """
-    found = comparison
-    if hasattr(getattr(found, "ratio", None), "ratio"):
-        found = found.ratio
-    low, high = found.low, found.high
+    low, high = comparison.low, comparison.high
     if low is None or high is None:
         return None
     if low > 1:

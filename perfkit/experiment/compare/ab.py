@@ -38,7 +38,7 @@ from perfkit.experiment.compare._progress import Progress, Say, left
 from perfkit.experiment.compare.same import SameResult, same_result
 from perfkit.experiment.compare.store import Store
 from perfkit.experiment.process._process import prepared_process
-from perfkit.experiment.process.result import Ratio, RunResult
+from perfkit.experiment.process.result import RunResult
 from perfkit.experiment.process.session import positive
 from perfkit.experiment.settings import Setting, Settings, check_values
 from perfkit.experiment.settings._declared import declared, words
@@ -70,9 +70,10 @@ class ABResult(Shown):
     Attributes:
         names: of the two arms.
         a, b: the value of every setting, for each arm.
-        ratio: time of ``a`` ÷ time of ``b``, per step or per sample, over the blocks, with its
-            interval at ``confidence``; 2 means that ``b`` takes half the time. The interval
-            includes drift.
+        ratio: time of ``a`` ÷ time of ``b`` over the blocks; 2 means that ``b`` takes half the
+            time.
+        low, high: interval of the ratio at ``confidence``; it includes drift.
+        per: the ratio's times are per ``"step"``, or per ``"sample"`` if batches differ in size.
         blocks: the blocks behind the ratio, oldest first.
         runs: every run, oldest first; those of arm ``a`` have ``a``'s values.
         same: whether both gave the same result; None if that was not compared.
@@ -86,7 +87,10 @@ class ABResult(Shown):
     names: tuple[str, str]
     a: Mapping[str, Any]
     b: Mapping[str, Any]
-    ratio: Ratio
+    ratio: float
+    low: float
+    high: float
+    per: Literal["step", "sample"]
     confidence: float
     blocks: tuple[Block, ...]
     runs: tuple[RunResult, ...] = field(repr=False)
@@ -101,7 +105,7 @@ class ABResult(Shown):
     @property
     def different(self) -> bool:
         """Whether the interval excludes 1."""
-        return self.ratio.different
+        return not self.low <= 1.0 <= self.high
 
     def to_dict(self) -> dict[str, Any]:
         """This result as plain JSON types; the runs without their curves."""
@@ -109,10 +113,10 @@ class ABResult(Shown):
             "names": list(self.names),
             "a": dict(self.a),
             "b": dict(self.b),
-            "ratio": self.ratio.ratio,
-            "low": self.ratio.low,
-            "high": self.ratio.high if math.isfinite(self.ratio.high) else None,
-            "per": self.ratio.per,
+            "ratio": self.ratio,
+            "low": self.low,
+            "high": self.high if math.isfinite(self.high) else None,
+            "per": self.per,
             "confidence": self.confidence,
             "different": self.different,
             "blocks": [
@@ -241,7 +245,10 @@ def ab(
         names=called,
         a=values[0],
         b=values[1],
-        ratio=Ratio(found.ratio, found.low, found.high, per),
+        ratio=found.ratio,
+        low=found.low,
+        high=found.high,
+        per=per,
         confidence=found.confidence,
         blocks=tuple(measuring.blocks),
         runs=tuple(measuring.runs),

@@ -44,7 +44,8 @@ class Matched:
     Attributes:
         values: values of its settings.
         before_ms, after_ms: mean time per step or sample (see ``per``); None if it did not run.
-        ratio: time after ÷ time before: 1.1 is 10 % slower. None if one did not run.
+        ratio: time before ÷ time after: above 1 it became faster, 0.5 is twice the time. None if
+            one did not run.
         low, high: its interval.
         n_before, n_after: measured runs.
         per: ``"step"``, or ``"sample"`` if batches differ.
@@ -131,15 +132,14 @@ class RunsComparison(Shown):
         if worst.ratio is None:
             return f"{len(bad)} of {counted} got worse: {named} fails now: {worst.message}."
         return (
-            f"{len(bad)} of {counted} slower beyond {margin}: {named} takes "
-            f"{fmt_ratio(worst.ratio)} "
-            f"the time {fmt_interval(worst.low, worst.high)}."
+            f"{len(bad)} of {counted} slower beyond {margin}: {named} is {fmt_ratio(worst.ratio)} "
+            f"as fast as before {fmt_interval(worst.low, worst.high)}."
         )
 
     def to_dict(self) -> dict[str, Any]:
         """What ``perfkit compare-runs --json`` prints."""
         return {
-            "schema": "perfkit.compare-runs/1",
+            "schema": "perfkit.compare-runs/2",
             "names": list(self.names),
             "margin": self.margin,
             "regression": bool(self.regressions),
@@ -190,7 +190,7 @@ def compare_runs(
         _matched(sides[0].groups[key], sides[1].groups[key], share, confidence, single)
         for key in common
     ]
-    matched.sort(key=lambda one: (not one.is_regression, -(one.ratio or math.inf)))
+    matched.sort(key=lambda one: (not one.is_regression, one.ratio or 0.0))
     lonely = [
         tuple(side.groups[key][0].values for key in side.groups if key not in other.groups)
         for side, other in (sides, sides[::-1])
@@ -283,9 +283,9 @@ def _matched(
 
 
 def _verdict(low: float, high: float, margin: float) -> Verdict:
-    if low > 1 + margin:
-        return "slower"
     if high < 1 / (1 + margin):
+        return "slower"
+    if low > 1 + margin:
         return "faster"
     inside = low >= 1 / (1 + margin) and high <= 1 + margin
     return "within the margin" if inside else "unclear"
@@ -294,10 +294,10 @@ def _verdict(low: float, high: float, margin: float) -> Verdict:
 def _welch(
     before: Sequence[float], after: Sequence[float], confidence: float
 ) -> tuple[float, float, float]:
-    """Ratio of geometric means, after ÷ before, with Welch's interval."""
+    """Ratio of geometric means, before ÷ after, with Welch's interval."""
     a, b = np.log(before), np.log(after)
     parts = float(a.var(ddof=1)) / len(a), float(b.var(ddof=1)) / len(b)
-    difference = float(b.mean() - a.mean())
+    difference = float(a.mean() - b.mean())
     error = math.sqrt(sum(parts))
     if error == 0:
         return math.exp(difference), math.exp(difference), math.exp(difference)
@@ -315,7 +315,7 @@ def _of_steps(
     confidence: float,
 ) -> tuple[float, float, float]:
     """The same from the steps of one run each; if a side has several runs, the widest interval."""
-    centre = float(np.log(np.mean(times[1]) / np.mean(times[0])))
+    centre = float(np.log(np.mean(times[0]) / np.mean(times[1])))
     found = [ratio(b, a) for a in before for b in after]
     spread = max(math.log(r.high / r.low) / 2 for r in found)
     wider = NormalDist().inv_cdf((1 + confidence) / 2) / NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)

@@ -225,8 +225,8 @@ def _judged(
     if verified is None:
         return False, f"Not recommended: {change}. It could not be verified: {failed}."
     ratio, same = verified.ratio, verified.same
-    figures = f"{fmt_ratio(ratio.ratio)} {fmt_interval(ratio.low, ratio.high)} per {ratio.per}"
-    if not ratio.different or ratio.ratio < 1:
+    figures = f"{fmt_ratio(ratio)} {fmt_interval(verified.low, verified.high)} per {verified.per}"
+    if not verified.different or ratio < 1:
         return False, (
             f"Not recommended: {change}. The search found it faster; the verification against the "
             f"start did not: {figures}."

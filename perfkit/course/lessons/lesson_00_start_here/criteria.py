@@ -62,13 +62,13 @@ def few_steps(found: FewSteps) -> Outcome:
         figures={
             "tools_that_agree": Figure(n, f"of {len(agree)} tools"),
             "line_share_percent": Figure(100 * (ours.share if ours else 0.0), "%"),
-            "steps_profiled": Figure(found.profile.n, "steps", kind="exact"),
+            "steps_profiled": Figure(found.profile.n_steps, "steps", kind="exact"),
             "steps_of_the_run": Figure(found.steps, "steps", kind="exact"),
             "cprofile_seconds": Figure(found.cprofile_s, "s"),
         },
         headline="tools_that_agree",
-        sentence=f"{found.profile.n} of {found.steps} steps name the line `{named}`; over the "
-        "whole run "
+        sentence=f"{found.profile.n_steps} of {found.steps} steps name the line `{named}`; over "
+        "the whole run "
         + " and ".join(f"{tool} {'does' if ok else 'does not'}" for tool, ok in agree.items())
         + ".",
     )

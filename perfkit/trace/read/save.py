@@ -32,7 +32,7 @@ from perfkit.base.files import write_atomically
 from perfkit.base.scrub import scrub as _scrub
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Collective, Trace
 
-__all__ = ["COLUMNS", "export"]
+__all__ = ["COLUMNS", "save"]
 
 #: Columns of the CSV and Parquet files; ids are empty (null) where a trace has none.
 COLUMNS = (
@@ -93,7 +93,7 @@ _TEXTS: tuple[tuple[str, str, str, Callable[[str], Any]], ...] = (
 )
 
 
-def export(trace: Trace, path: str | os.PathLike[str], *, scrub: bool = False) -> Path:
+def save(trace: Trace, path: str | os.PathLike[str], *, scrub: bool = False) -> Path:
     """Write a trace into a file; its ending says as what.
 
     Args:
@@ -123,7 +123,7 @@ def export(trace: Trace, path: str | os.PathLike[str], *, scrub: bool = False) -
     return target
 
 
-def _save(part: Path, data: bytes) -> None:
+def _write(part: Path, data: bytes) -> None:
     # no time stamp inside: the same trace gives the same file
     part.write_bytes(gzip.compress(data, 6, mtime=0) if part.suffix == ".gz" else data)
 
@@ -143,7 +143,7 @@ def _chrome(trace: Trace, part: Path) -> None:
             *_flows(trace),
         ],
     }
-    _save(part, msgspec.json.encode(top))
+    _write(part, msgspec.json.encode(top))
 
 
 def _thread_names(trace: Trace) -> Iterator[dict[str, Any]]:
@@ -296,7 +296,7 @@ def _speedscope(trace: Trace, part: Path) -> None:
         "shared": {"frames": [{"name": name} for name in trace.names]},
         "profiles": profiles,
     }
-    _save(part, msgspec.json.encode(file))
+    _write(part, msgspec.json.encode(file))
 
 
 def _opened_and_closed(
