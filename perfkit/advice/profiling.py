@@ -36,29 +36,9 @@ class Profiling(Shown):
         n_calls: how often :meth:`call` called the step.
     """
 
-    def __init__(
-        self,
-        *,
-        steps: int = STEPS,
-        warmup: int = WARMUP,
-        stacks: bool = False,
-        shapes: bool = False,
-        memory: bool = False,
-        lines: bool = True,
-        max_seconds: float = MAX_SECONDS,
-    ) -> None:
-        check_whole("steps", steps, 1, MOST_STEPS)
-        check_whole("warmup", warmup, 0, MOST_WARMUP)
-        self._recorder = Recorder(
-            steps=steps,
-            warmup=warmup,
-            stacks=stacks,
-            shapes=shapes,
-            memory=memory,
-            max_seconds=max_seconds,
-            lines=lines,
-        )
-        self._enough_calls = warmup + steps + _UNPROFILED_CALLS
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._enough_calls = recorder.warmup + recorder.steps + _UNPROFILED_CALLS
         self._state = "new"
         self._error = ""
         self._how_called = ""
@@ -287,7 +267,9 @@ def profile(
         if step is None:
             raise UsageError("repeat is for a step that perfkit calls: give `step`, or no `repeat`")
         check_whole("repeat", repeat, 1, MOST_REPEATS)
-    profiling = Profiling(
+    check_whole("steps", steps, 1, MOST_STEPS)
+    check_whole("warmup", warmup, 0, MOST_WARMUP)
+    recorder = Recorder(
         steps=steps,
         warmup=warmup,
         stacks=stacks,
@@ -296,6 +278,7 @@ def profile(
         lines=lines,
         max_seconds=max_seconds,
     )
+    profiling = Profiling(recorder)
     if step is None:
         return profiling
     with profiling:

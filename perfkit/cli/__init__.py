@@ -16,27 +16,13 @@ from typing import Any
 from perfkit._version import __version__
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.printable import printable
-from perfkit.cli import claims as _claims_command
-from perfkit.cli import compare_runs as _compare_runs_command
-from perfkit.cli import record as _record_command
-from perfkit.cli import trace as _trace_command
-from perfkit.cli import tutorial as _tutorial_command
+from perfkit.cli import claims, compare_runs, record, trace, tutorial
 
 __all__ = ["main"]
 
-_OWN_FILES = (
-    __file__,
-    *(
-        command.__file__
-        for command in (
-            _claims_command,
-            _compare_runs_command,
-            _record_command,
-            _trace_command,
-            _tutorial_command,
-        )
-    ),
-)
+# in the order of the help
+_COMMANDS = (trace, claims, compare_runs, record, tutorial)
+_OWN_FILES = (__file__, *(command.__file__ for command in _COMMANDS))
 
 _DOCTOR_JSON = """\
 --json prints one object:
@@ -157,11 +143,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     tour.set_defaults(run=_tour)
 
-    _trace_command.add(commands)
-    _claims_command.add(commands)
-    _compare_runs_command.add(commands)
-    _record_command.add(commands)
-    _tutorial_command.add(commands)
+    for command in _COMMANDS:
+        command.add(commands)
 
     synclint = commands.add_parser(
         "synclint",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.arguments import check_function
 from perfkit.base.device import Device
 from perfkit.base.display import Shown
@@ -637,7 +637,7 @@ def _doubts(tracker: Tracker, ended_by: str) -> list[str]:
     if tracker.instrument.failure is not None:
         doubts.append(tracker.instrument.failure.sentence())
     if tracker.compiled:
-        doubts.append(_COMPILED if _torch_compat.modes_spare_compiled_code() else _UNCOMPILED)
+        doubts.append(_COMPILED if torch_compat.modes_spare_compiled_code() else _UNCOMPILED)
     if tracker.cuda_graphs:
         doubts.append("a CUDA graph exists in this process: what its replays do is not split")
     if tracker.n_unreadable:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 
 __all__ = ["Batches"]
 
@@ -94,7 +94,7 @@ class Batches:
             return tree_flatten(tree_map_only(Tensor, self._fake, batch))
 
     def _fake(self, tensor: Tensor) -> Tensor:
-        fake: Tensor = tensor if _torch_compat.is_fake(tensor) else self._mode.from_tensor(tensor)
+        fake: Tensor = tensor if torch_compat.is_fake(tensor) else self._mode.from_tensor(tensor)
         # also where it is made on a GPU: the step is run on fake CPU tensors
         stays = fake.device.type in ("cpu", "meta")
         return fake if stays else torch.empty_like(fake, device="cpu")

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.errors import UsageError
 from perfkit.memory.fake_batch import Batches
 from perfkit.memory.ledger import Block, Ledger, Totals
@@ -93,14 +93,14 @@ class _FakeTracker(Tracker):
         return Survey()
 
     def _find(self, tensor: Tensor) -> tuple[UntypedStorage, ...]:
-        if not _torch_compat.is_fake(tensor):
+        if not torch_compat.is_fake(tensor):
             return ()
         if tensor.device.type != "cpu":
             raise UsageError(
                 f"will_it_fit: the step made a tensor on {tensor.device}; it is run on fake CPU "
                 "tensors, so make what forward and loss make on the device of what they are given"
             )
-        inner = _torch_compat.inner_tensors(tensor)
+        inner = torch_compat.inner_tensors(tensor)
         if inner is None:
             return (tensor.untyped_storage(),)
         return tuple(part.untyped_storage() for part in inner)
@@ -147,7 +147,7 @@ class FakeTraining:
         self._optimizer = optimizer
         self._loss = loss
         self._precision = precision
-        self._mode = _torch_compat.fake_mode()
+        self._mode = torch_compat.fake_mode()
         self._fakes: dict[int, Tensor] = {}
         self._model = self._copy(model, checkpointing)
         with self._mode:  # so that a batch too large for this machine is not made
@@ -194,7 +194,7 @@ class FakeTraining:
     def _copy(self, given: Any, checkpointing: Any) -> nn.Module:
         mode = self._mode
         if isinstance(given, nn.Module):
-            model = _torch_compat.fake_copy(mode, given)
+            model = torch_compat.fake_copy(mode, given)
         else:
             with mode:
                 model = given()

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.device import here
 from perfkit.base.display import Shown
 from perfkit.base.errors import MissingError, UsageError
@@ -188,7 +188,7 @@ def record(device: int | None = None) -> Iterator[Recorded]:
     before = {index: gpu.stats(index) for index in {current, *gpu.devices()}}
     recorded = Recorded()
     try:
-        _torch_compat.start_allocator_history(MAX_ENTRIES)
+        torch_compat.start_allocator_history(MAX_ENTRIES)
     except RuntimeError as error:
         first = (str(error).splitlines() or [""])[0]
         raise MissingError(
@@ -199,9 +199,9 @@ def record(device: int | None = None) -> Iterator[Recorded]:
         yield recorded
     finally:
         try:
-            snapshot = _torch_compat.allocator_snapshot()
+            snapshot = torch_compat.allocator_snapshot()
         finally:
-            _torch_compat.stop_allocator_history()
+            torch_compat.stop_allocator_history()
         index = _busiest(snapshot, current) if device is None else device
         key = "num_alloc_retries"
         recorded.history = history_of(

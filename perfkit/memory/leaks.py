@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.arguments import check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
@@ -184,7 +184,7 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
     gc.collect()
     tracker = Tracker()
     graphs = GraphSize()
-    first_node = _torch_compat.sequence_number_reader()()
+    first_node = torch_compat.sequence_number_reader()()
     nodes: list[int] = []
     resident: list[int] = []
     heap: list[int | None] = []
@@ -474,7 +474,7 @@ def _in_graph(tensor: Tensor, known: set[Any]) -> Iterable[Any]:
         if node is None or node in known:
             continue
         known.add(node)
-        for saved in _torch_compat.saved_tensors(node):
+        for saved in torch_compat.saved_tensors(node):
             yield from storages_of(saved) or ()
         waiting += [following for following, _ in node.next_functions]
 

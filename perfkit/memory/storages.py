@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, UntypedStorage
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 
 __all__ = ["storages_of"]
 
@@ -19,10 +19,10 @@ def storages_of(tensor: Tensor) -> tuple[UntypedStorage, ...] | None:
     None is given for tensors without a storage that Python can see (MKL-DNN layouts, lazily
     initialised parameters); empty for meta and fake tensors, which hold no memory.
     """
-    if _torch_compat.is_fake(tensor) or tensor.device.type == "meta":
+    if torch_compat.is_fake(tensor) or tensor.device.type == "meta":
         return ()
     try:
-        inner = _torch_compat.inner_tensors(tensor)
+        inner = torch_compat.inner_tensors(tensor)
         if inner is None:
             return (tensor.untyped_storage(),)
     except (AttributeError, NotImplementedError, RuntimeError, ValueError):

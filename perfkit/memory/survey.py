@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.device import accelerators
 from perfkit.memory.categories import (
     ACTIVATIONS,
@@ -103,7 +103,7 @@ def tensor_ids() -> set[int]:
 def survey() -> Survey:
     """Look at every object that the garbage collector tracks (20 to 100 ms) and sort it."""
     seen = Survey()
-    compiled = _torch_compat.compiled_code_types()
+    compiled = torch_compat.compiled_code_types()
     graphs = tuple(kind for device in accelerators() if (kind := device.graph_type()))
     wanted = (Tensor, nn.Module, Optimizer, *compiled, *graphs)
     objects = gc.get_objects()
@@ -149,7 +149,7 @@ def _walk_graphs(tensors: list[Tensor], seen: Survey) -> None:
             seen.cut_short = True
             return
         node = waiting.pop()
-        seen.tensors.extend((t, ACTIVATIONS) for t in _torch_compat.saved_tensors(node))
+        seen.tensors.extend((t, ACTIVATIONS) for t in torch_compat.saved_tensors(node))
         for following, _ in node.next_functions:
             if following is not None and following not in known:
                 known.add(following)

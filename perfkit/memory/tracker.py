@@ -63,7 +63,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.device import is_capturing
 from perfkit.base.instrument import Instrument
 from perfkit.base.user_code import is_user_code
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
         def __enter__(self) -> Self: ...
 
 else:
-    _DispatchMode = _torch_compat.dispatch_mode_class()
+    _DispatchMode = torch_compat.dispatch_mode_class()
 
 __all__ = ["PHASES", "Tracker"]
 
@@ -127,7 +127,7 @@ PHASES = {
 # Kinds of argument and result types.
 _NO_TENSOR, _PLAIN, _SEQUENCE, _ODD = range(4)
 
-# What an operator can do to storages (_torch_compat.makes_storage).
+# What an operator can do to storages (torch_compat.makes_storage).
 _NOTHING, _NEW, _RESIZE = range(3)
 
 # Forward blocks that wait for a backward pass, before the freed among them are dropped: a loop
@@ -188,7 +188,7 @@ class Tracker(_DispatchMode):
         self._kinds: dict[type, int] = {Tensor: _PLAIN, nn.Parameter: _PLAIN}
         self._makes: dict[int, int] = {}
         self._functions: list[Any] = []  # keeps the ids of _makes valid
-        self._task_id = _torch_compat.graph_task_id_reader()
+        self._task_id = torch_compat.graph_task_id_reader()
         self._task = -1
         self._stack: list[int] = []
         self._modules: set[int] = set()
@@ -265,7 +265,7 @@ class Tracker(_DispatchMode):
         if self._ended:
             return
         self._ended, self._counting = True, False
-        _torch_compat.leave_dispatch_mode(self)
+        torch_compat.leave_dispatch_mode(self)
         with self.instrument.guard("end"):
             self._evaluate()
 
@@ -310,8 +310,8 @@ class Tracker(_DispatchMode):
         after = register_module_forward_hook(
             guarded(self._after_forward), with_kwargs=True, always_call=True
         )
-        self._undo.append(lambda: _torch_compat.forget_forward_hook(after))
-        self._undo.append(_torch_compat.watch_storage_resize(guarded(self._grown_or_shrunk)))
+        self._undo.append(lambda: torch_compat.forget_forward_hook(after))
+        self._undo.append(torch_compat.watch_storage_resize(guarded(self._grown_or_shrunk)))
         # a compiled module warns about global hooks; these do not ask the user for anything
         warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
         ignored = warnings.filters[0]
@@ -410,7 +410,7 @@ class Tracker(_DispatchMode):
         return result
 
     def _learn(self, func: Any) -> int:
-        makes = _torch_compat.makes_storage(func)
+        makes = torch_compat.makes_storage(func)
         self._functions.append(func)
         self._makes[id(func)] = makes
         return makes
@@ -686,7 +686,7 @@ class Tracker(_DispatchMode):
         if not self._counting:
             return False
         here = threading.get_ident() == self._thread
-        return here or _torch_compat.dispatch_mode_is_active(self)
+        return here or torch_compat.dispatch_mode_is_active(self)
 
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if not self._here():
@@ -737,7 +737,7 @@ class Tracker(_DispatchMode):
                 _label(block, INPUTS if block.phase == _DATA else ACTIVATIONS)
         self._pending.clear()
         self._gradients_known = False
-        _torch_compat.at_end_of_backward(self.instrument.hook(self._after_backward))
+        torch_compat.at_end_of_backward(self.instrument.hook(self._after_backward))
 
     def _after_backward(self) -> None:
         if self._counting:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 
 __all__ = ["checks_as_without_compile"]
 
@@ -32,7 +32,7 @@ def checks_as_without_compile(on_compiled: Callable[[], None]) -> Iterator[bool]
         distributions is None
         or distributions.Distribution._validate_args
         or not __debug__  # python -O: they are off from the start
-        or not _torch_compat.compile_has_patched_torch()
+        or not torch_compat.compile_has_patched_torch()
     ):
         yield False
         return
@@ -43,7 +43,7 @@ def checks_as_without_compile(on_compiled: Callable[[], None]) -> Iterator[bool]
         on_compiled()
 
     switch(True)
-    stop = _torch_compat.watch_compiled_calls(compiled)
+    stop = torch_compat.watch_compiled_calls(compiled)
     try:
         yield True
     finally:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.device import profiler_names
 from perfkit.base.errors import ProfilerBusyError, TraceError
 from perfkit.base.instrument import Instrument
@@ -102,7 +102,7 @@ class Tracer:
         self._profile, self._running = profile, True
         self._thread_id = threading.get_ident()
         guarded = self.instrument.hook(self._other_profiler_starts)
-        self._unwatch = _torch_compat.watch_profiler_starts(guarded)
+        self._unwatch = torch_compat.watch_profiler_starts(guarded)
         self.complete = True
         self.forget()
 
@@ -138,13 +138,13 @@ class Tracer:
         number = self._numbers.get((site, called_at))
         if number is None:  # two backward threads may ask at once: none gets the other's number
             number = self._numbers.setdefault((site, called_at), next(self._count))
-        with _torch_compat.profiler_label(f"{_LABEL}{number}"):
+        with torch_compat.profiler_label(f"{_LABEL}{number}"):
             yield
 
     def forget(self) -> None:
         """What has happened so far does not count."""
         if self._running:
-            with _torch_compat.profiler_label(_BEGIN):
+            with torch_compat.profiler_label(_BEGIN):
                 pass
 
     def waits(self) -> tuple[TracedWait, ...]:
@@ -205,7 +205,7 @@ class Tracer:
             return
         self._running = False
         try:
-            with _torch_compat.profiler_label(_END):
+            with torch_compat.profiler_label(_END):
                 pass
         finally:  # whatever fails: a profiler left running would refuse the next one
             with quiet_profiler():

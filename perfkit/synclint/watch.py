@@ -24,7 +24,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.arguments import check_instance
 from perfkit.base.device import Device, accelerators, here
 from perfkit.base.errors import UsageError
@@ -161,8 +161,8 @@ class Watch:
         self._devices: dict[int, tuple[Any, int]] = {}
         self._first_nodes: list[int] = []
         self._forward_lines: list[tuple[int, Site]] = []
-        self._node = _torch_compat.autograd_node_reader()
-        self._sequence = _torch_compat.sequence_number_reader()
+        self._node = torch_compat.autograd_node_reader()
+        self._sequence = torch_compat.sequence_number_reader()
         self._paused = 0
         self.instrument = Instrument("the sync lint", switch_off=self._switch_off)
         self._moving = 0
@@ -202,7 +202,7 @@ class Watch:
             before_module = self.instrument.hook(self._before_module)
             handle = register_module_forward_pre_hook(before_module)
             stack.callback(handle.remove)
-            stack.callback(_torch_compat.watch_loader_iterators(self._fetch))
+            stack.callback(torch_compat.watch_loader_iterators(self._fetch))
             stack.enter_context(_explicit_waits(self))
             if self.tracer is not None:
                 self.tracer.pause = self._unwatched
@@ -218,10 +218,10 @@ class Watch:
                     self.checks_again = stack.enter_context(checks)
             api, ops = _ApiMode(self), _OpMode(self)
             api.__enter__()  # type: ignore[no-untyped-call]
-            stack.callback(_torch_compat.leave_function_mode, api)
-            stack.callback(_torch_compat.around_backward(lambda: self._in_backward(api)))
+            stack.callback(torch_compat.leave_function_mode, api)
+            stack.callback(torch_compat.around_backward(lambda: self._in_backward(api)))
             ops.__enter__()
-            stack.callback(_torch_compat.leave_dispatch_mode, ops)
+            stack.callback(torch_compat.leave_dispatch_mode, ops)
             self._stack = stack.pop_all()
 
     def __exit__(self, *exc: object) -> None:
@@ -803,7 +803,7 @@ _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]
 @functools.cache
 def _works(func: Any) -> bool:
     """Whether an operator computes something, and does not only look at memory another way."""
-    return bool(_torch_compat.makes_storage(func) or func._schema.is_mutable)
+    return bool(torch_compat.makes_storage(func) or func._schema.is_mutable)
 
 
 def _tensors(values: Any) -> list[Any]:
@@ -861,7 +861,7 @@ class _ApiMode(TorchFunctionMode):
             return watch.go_on(once, error, args, kwargs)
 
 
-class _OpMode(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
+class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
     """Sees every operator, on its way to the kernel.
 
     In the threads of the autograd engine, where CUDA's backward runs, no frame is below its

@@ -15,7 +15,7 @@ from simulated_traces import SINGLE, Simulated, cpu_training, gpu_training
 
 from perfkit import cli
 from perfkit.advice.diagnose import BOUNDS
-from perfkit.cli import trace as _trace_command
+from perfkit.cli import trace
 from perfkit.trace import load
 
 
@@ -88,7 +88,7 @@ def test_json_has_the_documented_schema(tmp_path: Path, capsys: pytest.CaptureFi
     assert found["syncs"][0]["count"] == 6
     assert found["syncs"][0]["line"] is None
     for key in found:
-        assert key in _trace_command._EPILOG, f"{key} is not in `perfkit trace --help`"
+        assert key in trace._EPILOG, f"{key} is not in `perfkit trace --help`"
 
 
 def test_a_trace_of_a_cpu_has_no_device_times(
@@ -274,11 +274,11 @@ def test_html_is_one_page_and_escaped(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_progress_is_told_only_after_a_while(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with _trace_command.Progress() as progress:
+    with trace.Progress() as progress:
         progress("reading a.json (3.0 MB)")
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(_trace_command, "_SILENT_S", 0.01)
-    with _trace_command.Progress() as progress:
+    monkeypatch.setattr(trace, "_SILENT_S", 0.01)
+    with trace.Progress() as progress:
         progress("reading a.json (3.0 MB)")
         time.sleep(0.2)
     assert capsys.readouterr().err == "perfkit: reading a.json (3.0 MB) …\n"

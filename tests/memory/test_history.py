@@ -250,7 +250,7 @@ def test_what_somebody_else_recorded_before_is_not_counted(
 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "simulated")
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", start_or_stop)
-    monkeypatch.setattr(history_module._torch_compat, "allocator_snapshot", _snapshot)
+    monkeypatch.setattr(history_module.torch_compat, "allocator_snapshot", _snapshot)
     with record():
         pass
     assert cleared == [True, False]
@@ -263,7 +263,7 @@ def test_of_several_devices_the_one_that_did_most_is_told(
 ) -> None:
     snapshot = _snapshot()
     snapshot["device_traces"][1] = [_entry("alloc", 1)] * 50
-    compat = history_module._torch_compat
+    compat = history_module.torch_compat
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "simulated")
     monkeypatch.setattr(compat, "start_allocator_history", lambda n: None)
     monkeypatch.setattr(compat, "stop_allocator_history", lambda: None)
@@ -276,7 +276,7 @@ def test_of_several_devices_the_one_that_did_most_is_told(
 
 def test_the_recording_ends_and_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    compat = history_module._torch_compat
+    compat = history_module.torch_compat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.device import of
 from perfkit.base.errors import ProfilerBusyError
 from perfkit.base.words import fmt_ms
@@ -156,7 +156,7 @@ def test_a_wait_outside_of_all_operators_is_told_with_the_line_before(
 
     def step() -> None:
         net(torch.randn(4, 3))
-        with _torch_compat.profiler_label("library"):
+        with torch_compat.profiler_label("library"):
             pass
         torch.ones(3)
 
@@ -177,7 +177,7 @@ def test_waits_for_events_and_streams_have_their_lines(
 
     class Event:
         def synchronize(self) -> None:
-            with _torch_compat.profiler_label("waiting"):
+            with torch_compat.profiler_label("waiting"):
                 pass
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -298,7 +298,7 @@ def test_a_profiler_of_another_thread_is_refused(gpu: Any, net: nn.Module) -> No
 
     lint(step)
     assert "from another thread" in refused[0]
-    assert not _torch_compat.profiler_is_on()
+    assert not torch_compat.profiler_is_on()
 
 
 def test_a_long_run_is_traced_as_far_as_there_is_room(
@@ -318,7 +318,7 @@ def test_a_long_run_is_traced_as_far_as_there_is_room(
     assert not check.traced
     assert "only the first 10 operators" in check.warnings[0]
     assert _codes(check.agreed) == ["y.item()", "y.item(), gpu.wait()"]
-    assert not _torch_compat.profiler_is_on()
+    assert not torch_compat.profiler_is_on()
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), KeyboardInterrupt()])
@@ -331,7 +331,7 @@ def test_no_profiler_is_left_whatever_the_code_raises(
 
     with pytest.raises(type(error)):
         lint(step)
-    assert not _torch_compat.profiler_is_on()
+    assert not torch_compat.profiler_is_on()
 
 
 def test_a_profiler_that_cannot_start_is_said(

@@ -606,7 +606,7 @@ def test_an_optimizer_in_a_backward_thread_is_no_other_thread(
     """CUDA runs hooks of a backward pass, and optimizers in them, in threads of its own."""
     in_backward = threading.local()
     monkeypatch.setattr(
-        record_module._torch_compat,
+        record_module.torch_compat,
         "graph_task_id_reader",
         lambda: lambda: 3 if getattr(in_backward, "yes", False) else -1,
     )

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.device.kind import Device, GraphedStep, ProfilerNames
 
 __all__ = ["DEVICE", "Cuda"]
@@ -63,7 +63,7 @@ class Cuda(Device):
 
     def devices(self) -> Sequence[int]:
         """Those that this process has a context on: to wait for another would make one there."""
-        return _torch_compat.cuda_contexts() if self.is_initialised() else ()
+        return torch_compat.cuda_contexts() if self.is_initialised() else ()
 
     def count(self) -> int:
         import torch
@@ -103,7 +103,7 @@ class Cuda(Device):
         return torch.cuda.current_stream(index)
 
     def is_capturing(self) -> bool:
-        return _torch_compat.cuda_is_capturing()
+        return torch_compat.cuda_is_capturing()
 
     def allocated(self, index: int) -> int:
         import torch
@@ -150,7 +150,7 @@ class Cuda(Device):
             return None
 
     def graph_type(self) -> Any:
-        return _torch_compat.cuda_graph_type()
+        return torch_compat.cuda_graph_type()
 
     def graphed_step(self) -> GraphedStep:
         return _CudaGraph()
@@ -176,7 +176,7 @@ class Cuda(Device):
         return torch.cuda.Event, torch.cuda.Stream
 
     def tf32_allowed(self) -> tuple[bool, bool]:
-        return _torch_compat.tf32_allowed()
+        return torch_compat.tf32_allowed()
 
 
 class _CudaGraph:

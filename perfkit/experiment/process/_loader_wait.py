@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.measure.batch import SampleCounter
 
 
@@ -30,7 +30,7 @@ class LoaderWait:
         self.first_asked_s: float | None = None
 
     def __enter__(self) -> LoaderWait:
-        self._stop = _torch_compat.watch_loader_iterators(self._around)
+        self._stop = torch_compat.watch_loader_iterators(self._around)
         return self
 
     def __exit__(self, *exc_info: object) -> None:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.errors import ProfilerBusyError
 from perfkit.base.scratch import scratch_folder
 from perfkit.trace.record.quiet import quiet_profiler
@@ -18,12 +18,12 @@ _SHM_FREE_BYTES = 2**30
 
 def refuse_beside_another() -> None:
     """Raise ProfilerBusyError if a profiler runs in this process, or is about to."""
-    if _torch_compat.profiler_is_on():
+    if torch_compat.profiler_is_on():
         raise ProfilerBusyError(
             "a torch profiler is already active in this process: end it first (leave its "
             "`with` block, or call its `stop()`), then profile again"
         )
-    if _torch_compat.profiler_is_prepared():
+    if torch_compat.profiler_is_prepared():
         raise ProfilerBusyError(
             "a torch profiler with a schedule is in its warm-up in this process: end it first "
             "(leave its `with` block, or call its `stop()`), then profile again"

@@ -35,7 +35,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.base.arguments import check_seconds, check_whole
 from perfkit.base.device import here, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
@@ -283,11 +283,9 @@ class Recorder:
                 raise
             self._state = "provisional"
             guarded = self._instrument.hook
-            self._unwatch = _torch_compat.watch_profiler_starts(
-                guarded(self._other_profiler_starts)
-            )
+            self._unwatch = torch_compat.watch_profiler_starts(guarded(self._other_profiler_starts))
             ended = guarded(self._other_ends_profiler, instead=False)
-            self._unwatch_ends = _torch_compat.watch_profiler_ends(lambda: bool(ended()))
+            self._unwatch_ends = torch_compat.watch_profiler_ends(lambda: bool(ended()))
             self._sampler = Sampler(
                 self._thread_id,
                 enabled=self._with_lines,
@@ -413,7 +411,7 @@ class Recorder:
         if torch.compiler.is_compiling() or is_capturing():
             return
         if threading.get_ident() != self._thread_id:
-            if _torch_compat.graph_task_id_reader()() >= 0:
+            if torch_compat.graph_task_id_reader()() >= 0:
                 return  # in a backward pass, which CUDA runs in threads of its own: it is recorded
             self._n_foreign += 1
             return
@@ -609,13 +607,13 @@ class Recorder:
 
     def _end_profiler(self) -> None:
         """Stop our profiler if it is still running; what torch holds otherwise is not ours."""
-        if _torch_compat.profiler_runs_here():
+        if torch_compat.profiler_runs_here():
             with quiet_profiler():
                 self._profile.stop()
         else:
             self._taken = True
             self._profile = None
-            _torch_compat.forget_running_profiler()
+            torch_compat.forget_running_profiler()
 
     # --- reading ----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 from perfkit.course.experiments import discover
 from perfkit.course.ledger.claims import claims
 from perfkit.course.ledger.recording import Context, Experiment, registered
@@ -85,7 +85,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Clocks]:
         "synchronize": synchronize,
     }.items():
         monkeypatch.setattr(torch.cuda, name, value)
-    monkeypatch.setattr(_torch_compat, "cuda_contexts", list)
+    monkeypatch.setattr(torch_compat, "cuda_contexts", list)
     # a torch that is built for CUDA asks the real one (seen in 2.11)
     asks = "_accelerator_graph_capture_health_check"
     monkeypatch.setattr(torch.optim.Optimizer, asks, lambda self: None, raising=False)

@@ -10,7 +10,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from perfkit.base import torch_compat as _torch_compat
+from perfkit.base import torch_compat
 
 __all__ = ["Work", "work_of"]
 
@@ -36,7 +36,7 @@ class Work:
         return self.flops / tflop_per_s / 1e9, self.traffic_bytes / gb_per_s / 1e6
 
 
-class _Traffic(_torch_compat.dispatch_mode_class()):  # type: ignore[misc]
+class _Traffic(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.operators = 0
