@@ -51,11 +51,6 @@ def test_the_sentence_says_what_was_seen_and_what_the_text_says(
     assert ("the text says." in repr(found) or "hardly any" in repr(found)) == found.agrees
 
 
-def test_an_ab_result_has_its_ratio_inside() -> None:
-    found = on_your_machine(SimpleNamespace(ratio=measured(1.9, 2.0, 2.1)))
-    assert found.agrees
-
-
 def test_the_reason_stands_only_where_the_machine_does_not_show_it() -> None:
     why = "On one core workers cannot help."
     assert why in repr(on_your_machine(measured(0.99, 1.0, 1.01), because=why))
