@@ -7,6 +7,7 @@ where torch was built without CUDA.
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -196,7 +197,9 @@ class FakeTraining:
         if isinstance(given, nn.Module):
             model = torch_compat.fake_copy(mode, given)
         else:
-            with mode:
+            with mode, warnings.catch_warnings():
+                # what nn.TransformerEncoder does with its layers is no fault of the user's
+                warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
                 model = given()
             if not isinstance(model, nn.Module):
                 raise UsageError(f"model() gave a {type(model).__name__}; it must make a module")
@@ -324,7 +327,7 @@ def _onto_cpu(model: nn.Module, cast: torch.dtype | None) -> None:
 
     def moved(tensor: Tensor) -> Tensor:
         dtype = cast if cast is not None and tensor.is_floating_point() else tensor.dtype
-        if tensor.device.type == "cpu" and dtype == tensor.dtype:
+        if tensor.device.type == "cpu" and dtype == tensor.dtype and not _is_torn(tensor):
             return tensor
         if id(tensor) not in made:
             new: Tensor = torch.empty_like(tensor, dtype=dtype, device="cpu")
@@ -339,6 +342,16 @@ def _onto_cpu(model: nn.Module, cast: torch.dtype | None) -> None:
             for name, tensor in list(slots.items()):
                 if tensor is not None:
                     slots[name] = moved(tensor)
+
+
+def _is_torn(tensor: Tensor) -> bool:
+    """Whether its views have another storage than itself, and would be counted beside it.
+
+    So it is after ``copy.deepcopy`` of a fake tensor, as nn.TransformerEncoder copies its layers.
+    """
+    if not _torch_compat.is_fake(tensor) or tensor.layout != torch.strided:
+        return False
+    return tensor.detach().untyped_storage() is not tensor.untyped_storage()
 
 
 def _to_checkpoint(model: nn.Module, which: Any) -> list[nn.Module]:

@@ -72,7 +72,8 @@ def row(name: str, size: str) -> dict[str, Any]:
 
     def step() -> None:
         optimizer.zero_grad()
-        _loss(model(make_batch(n, side).cuda())).backward()
+        batch = make_batch(n, side).cuda()  # held to the step's end, as by a loop over a loader
+        _loss(model(batch)).backward()
         optimizer.step()
 
     step()  # workspaces and Adam's state exist after it

@@ -37,6 +37,25 @@ def _batch(n: int) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 3, 32, 32), torch.zeros(n, dtype=torch.long)
 
 
+def test_a_model_that_copies_its_layers_is_counted_once() -> None:
+    """As nn.TransformerEncoder does: views of a fake tensor's deep copy have another storage."""
+
+    def make() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
+        return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def sequences(n: int) -> Tensor:
+        return torch.randn(n, 4, 16)
+
+    made, given = (
+        will_it_fit(model, sequences, batch=2, optimizer="Adam", gpus_gb=())
+        for model in (make, make())
+    )
+    assert made.peak_bytes == given.peak_bytes
+    assert made.at_peak_bytes == given.at_peak_bytes
+    assert made.at_peak_bytes["inputs"] == 2 * 4 * 16 * 4
+
+
 def test_a_batch_that_is_made_on_a_gpu_is_predicted_as_one_on_the_cpu() -> None:
     """As on a machine with one: `make_batch` makes it where the training step does."""
 

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import profile as profiled
+from perfkit.course.kit.sizes import has_gpu_speed
 from perfkit.course.kit.threads import one_thread
 from perfkit.measure.compare import Comparison, compare
 
@@ -94,7 +95,7 @@ def compute_bound(device: str) -> None:
 
 def _wide(device: str) -> int:
     """Channels for which the network takes several times as long as its pictures."""
-    return 1024 if device == "cuda" else 160
+    return 1024 if has_gpu_speed(device) else 160
 
 
 def _network(width: int, device: str) -> nn.Module:

@@ -13,11 +13,13 @@ from typing import Any, Protocol
 
 from perfkit.base.device import here
 from perfkit.base.errors import UsageError
+from perfkit.course.kit.sizes import has_gpu_speed
 
 __all__ = ["AsyncDevice", "GpuDevice", "SimulatedDevice", "async_device"]
 
 # float32, 2048 x 2048: 17 GFLOP each, together milliseconds even on a large GPU
 _MATRIX_SIDE = 2048
+_SMALL_SIDE = 512  # for a GPU that is played on the CPU
 _PRODUCTS = 20
 
 
@@ -84,7 +86,10 @@ class SimulatedDevice:
 
 
 class GpuDevice:
-    """The current GPU; a piece of work is 20 products of 2048 × 2048 float32 matrices."""
+    """The current GPU; a piece of work is 20 products of 2048 × 2048 float32 matrices.
+
+    On a played GPU they are 512 × 512.
+    """
 
     def __init__(self) -> None:
         import torch
@@ -93,7 +98,9 @@ class GpuDevice:
         self._gpu = here()
         self._index = self._gpu.current()
         self.name = self._gpu.name(self._index)
-        self._a = torch.rand(_MATRIX_SIDE, _MATRIX_SIDE, device=self._gpu.place(self._index))
+        place = self._gpu.place(self._index)
+        side = _MATRIX_SIDE if has_gpu_speed(place) else _SMALL_SIDE
+        self._a = torch.rand(side, side, device=place)
         self._out = torch.empty_like(self._a)
 
     def launch(self) -> None:

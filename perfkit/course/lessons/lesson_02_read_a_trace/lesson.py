@@ -21,6 +21,7 @@ from perfkit.course.kit.simulated_gpu import (
     what_bounds,
     what_if,
 )
+from perfkit.course.kit.sizes import has_gpu_speed
 from perfkit.measure.clock import clock_in_use
 from perfkit.show import strip
 from perfkit.show.document import Document, document_for
@@ -160,12 +161,12 @@ def achievable_tflop_per_s(
 
     Args:
         device: the device to use.
-        size: of the square matrices; by default 768 on a CPU and 4096 on a GPU.
+        size: of the square matrices; by default 4096 on a GPU, and 768 on a CPU or a played GPU.
         calls: products to time.
     """
     import torch
 
-    n = size or (768 if torch.device(device).type == "cpu" else 4096)
+    n = size or (4096 if has_gpu_speed(device) else 768)
     a, b = torch.ones(n, n, device=device), torch.ones(n, n, device=device)
     clock = clock_in_use()
     best_ns = float("inf")
