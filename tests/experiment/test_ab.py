@@ -22,10 +22,11 @@ from perfkit.base.errors import (
     WorkloadNotPortableError,
 )
 from perfkit.experiment import setting
+from perfkit.experiment.compare import _blocks
 from perfkit.experiment.compare.ab import ab
 from perfkit.experiment.compare.store import read
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 SHORT = {"budget_s": 2.0, "min_blocks": 2, "say": False}
 
@@ -45,6 +46,12 @@ def sleeping(s):
         yield 4
 
 
+@pytest.fixture
+def short_letters(monkeypatch):
+    """For tests that compare facts over several blocks."""
+    monkeypatch.setattr(_blocks, "_LETTER_S", 0.06)
+
+
 LOCK = threading.Lock()
 
 
@@ -54,6 +61,7 @@ def holds_a_lock(s):
         yield
 
 
+@pytest.mark.serial
 def test_the_slower_arm_is_seen_and_the_result_says_so():
     found = ab(sleeping, {"quick": False}, {"quick": True}, budget_s=60.0, max_blocks=6, say=False)
     assert found.names == ("quick off", "quick on")
@@ -262,6 +270,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(monkeypatch, options, er
         ab(given.pop("workload"), given.pop("a"), given.pop("b"), say=False, **given)
 
 
+@pytest.mark.usefixtures("short_letters")
 def test_what_a_store_holds_is_not_run_again(tmp_path):
     count, store = tmp_path / "count", tmp_path / "s.jsonl"
 
@@ -278,18 +287,19 @@ def test_what_a_store_holds_is_not_run_again(tmp_path):
 
     options = {"settings": [setting("count", [str(count)])], "store": store, "say": False}
     arms = {"quick": False}, {"quick": True}
-    first = ab(workload, *arms, budget_s=12.0, max_blocks=6, **options)
+    first = ab(workload, *arms, budget_s=120.0, max_blocks=6, **options)
     n = len(count.read_text())
     assert n == len(first.runs) == len(read(store)[0]) == 12
-    again = ab(workload, *arms, budget_s=12.0, max_blocks=6, **options)
+    again = ab(workload, *arms, budget_s=120.0, max_blocks=6, **options)
     assert len(count.read_text()) == n
     assert again.blocks == first.blocks
     assert again.ratio == first.ratio
-    turned = ab(workload, *reversed(arms), budget_s=12.0, max_blocks=6, **options)
+    turned = ab(workload, *reversed(arms), budget_s=120.0, max_blocks=6, **options)
     assert len(count.read_text()) == 2 * n, "other arms, other runs"
     assert turned.high < 1
 
 
+@pytest.mark.usefixtures("short_letters")
 def test_whether_both_learn_the_same_is_told():
     @by_value
     def workload(s):
@@ -304,9 +314,9 @@ def test_whether_both_learn_the_same_is_told():
             optimizer.step()
             yield loss
 
-    same = ab(workload, {"scale": 1}, {"scale": 1}, max_blocks=6, budget_s=60.0, say=False).same
+    same = ab(workload, {"scale": 1}, {"scale": 1}, max_blocks=6, budget_s=120.0, say=False).same
     assert same.same is True, same
-    other = ab(workload, {"scale": 1}, {"scale": 3}, max_blocks=6, budget_s=60.0, say=False)
+    other = ab(workload, {"scale": 1}, {"scale": 3}, max_blocks=6, budget_s=120.0, say=False)
     assert other.same.same is False, other.same
     assert other.same.sentence in " ".join(show.text(other).split())
 

@@ -11,7 +11,7 @@ import torch
 from perfkit.base.device.cuda import Cuda
 from perfkit.experiment.process import _alive, _failure, worker
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 MIB = 2**20
 

@@ -10,7 +10,7 @@ from perfkit.experiment import setting
 from perfkit.experiment.compare._cancel import Cancelled, cancellable, raise_if_cancelled
 from perfkit.experiment.compare.ab import ab
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 FACTOR = 1
 

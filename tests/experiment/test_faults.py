@@ -15,7 +15,7 @@ from perfkit.base.errors import WorkloadEmptyError, WorkloadFailedError
 from perfkit.experiment import setting
 from perfkit.experiment.process.result import NO_STEP
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

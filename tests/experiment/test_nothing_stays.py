@@ -19,7 +19,7 @@ from perfkit.experiment.process import _process
 
 from .conftest import MARK, gone_within, marked
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 # A kernel: the workload has loader workers, a child in a session of its own, and an orphan.
 KERNEL = """

@@ -26,7 +26,7 @@ from perfkit.experiment import (
     setting,
 )
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 
 def ticking(s):
@@ -46,6 +46,7 @@ def by_value(function):
 ticking = by_value(ticking)
 
 
+@pytest.mark.serial
 def test_a_run_from_start_to_result(session):
     events = []
     one = session(ticking, [setting("width", [1, 2])], seconds=3.0, on_event=events.append)
@@ -85,6 +86,7 @@ def test_a_workload_that_ends_early_is_fine(session):
     assert len(result.warnings) >= 2, "few steps, none of them quiet"
 
 
+@pytest.mark.serial
 def test_data_wait_and_samples_come_from_the_loader(session):
     def loading(s):
         import time
@@ -333,6 +335,7 @@ def test_a_workload_that_cannot_travel_is_refused_when_the_session_is_made():
         Session(locked)
 
 
+@pytest.mark.serial
 def test_stop_takes_less_than_a_second_and_keeps_what_was_measured(session):
     one = session(ticking, seconds=60.0)
     one.start()
@@ -346,6 +349,7 @@ def test_stop_takes_less_than_a_second_and_keeps_what_was_measured(session):
     assert result.n_steps > 3
 
 
+@pytest.mark.serial
 def test_a_long_step_is_cut_off_by_stop(session):
     def long(s):
         import time
@@ -385,6 +389,7 @@ def test_many_quick_toggles_leave_one_run(session):
     assert {r.state for r in one.runs} == {"stopped"}
 
 
+@pytest.mark.serial
 def test_paused_time_does_not_count(session):
     one = session(ticking, seconds=1.0)
     one.start()
@@ -497,6 +502,7 @@ def test_settings_without_effect_are_told_in_the_result(session):
     assert any("persistent_workers has no effect" in w for w in result.warnings)
 
 
+@pytest.mark.serial
 def test_the_ratio_of_two_runs(session):
     def sleeping(s):
         import time
@@ -536,6 +542,7 @@ def test_a_fork_of_the_kernel_leaves_the_session_alone(session):
     assert one.state == "running"
 
 
+@pytest.mark.serial
 def test_a_run_that_parks_stands_between_two_steps(session):
     seen = []
     one = session(ticking, seconds=30.0, on_event=seen.append, draws=False)
@@ -583,6 +590,7 @@ def test_two_runs_of_which_one_stands_still_do_not_disturb_each_other(session):
         assert [w for w in one.wait().warnings if "parallel" in w]
 
 
+@pytest.mark.serial
 def test_a_run_parks_where_nothing_is_prepared(session, monkeypatch):
     from perfkit.experiment.process import _process
 

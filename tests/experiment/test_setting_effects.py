@@ -13,7 +13,7 @@ from perfkit.base.machine import facts
 from perfkit.experiment import CATALOGUE
 from perfkit.experiment.settings import check_values, resolve
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 HERE = facts()
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]

@@ -18,7 +18,7 @@ from perfkit.experiment.compare.knee import knee_of
 from perfkit.experiment.compare.sweep import sweep
 from perfkit.measure.compare import Interval
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 SHORT = {"seconds": 0.1, "say": False}
 
@@ -79,6 +79,7 @@ def test_rounds_are_interleaved_and_the_fastest_is_found():
     assert "The fastest of 3 points" in show.html(found)
 
 
+@pytest.mark.serial
 def test_it_stops_when_the_answer_is_clear():
     found = sweep(sleeping, {"ms": [60, 1]}, budget_s=300.0, **SHORT)
     assert found.stopped == "clear"
@@ -91,6 +92,7 @@ def test_the_budget_ends_it_but_two_rounds_of_a_small_grid_are_run():
     assert [len(point.runs) for point in found.points] == [2, 2]
 
 
+@pytest.mark.serial
 def test_a_large_grid_is_halved():
     values = list(range(1, 15))
     found = sweep(sleeping, {"ms": values}, budget_s=24.0, **SHORT)
@@ -235,7 +237,7 @@ def test_the_knee_of_a_sweep():
             yield 1
 
     grid = {"slow": [True, False], "num_workers": [2, 0, 1]}
-    found = sweep(workload, grid, rounds=6, seconds=0.25, say=False)
+    found = sweep(workload, grid, rounds=4, seconds=0.2, say=False)
     knee = found.knee("num_workers", margin=0.5)
     assert knee.value == 1
     assert found.best.values["slow"] is False

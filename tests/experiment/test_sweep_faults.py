@@ -22,7 +22,7 @@ from perfkit.experiment.compare.store import read
 from perfkit.experiment.compare.sweep import sweep
 from perfkit.experiment.compare.tune import tune
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 SHORT = {"seconds": 0.1, "say": False}
 

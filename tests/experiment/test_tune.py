@@ -13,7 +13,7 @@ from perfkit.base.errors import SettingError
 from perfkit.experiment import setting
 from perfkit.experiment.compare.tune import _judged, tune
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 
 def by_value(function):
@@ -44,6 +44,7 @@ def sleeping(s):
 SLOW = setting("slow", [True, False])
 
 
+@pytest.mark.serial
 def test_what_is_faster_and_gives_the_same_is_recommended():
     found = tune(sleeping, [SLOW], budget_s=25.0, seconds=0.25, say=False)
     assert perfkit.tune is tune
@@ -105,7 +106,7 @@ def test_many_combinations_are_tuned_one_setting_after_the_other():
             yield 1
 
     others = [setting(name, [1, 2, 3]) for name in ("x", "y")]
-    found = tune(workload, [SLOW, *others], budget_s=40.0, seconds=0.2, say=False)
+    found = tune(workload, [SLOW, *others], budget_s=12.0, seconds=0.15, say=False)
     assert [tuple(one.grid) for one in found.sweeps] == [("slow",), ("x",), ("y",)]
     assert found.proposed["slow"] is False
     assert all(run.values["slow"] is False for one in found.sweeps[1:] for run in one.runs)
