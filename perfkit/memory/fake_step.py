@@ -349,7 +349,7 @@ def _is_torn(tensor: Tensor) -> bool:
 
     So it is after ``copy.deepcopy`` of a fake tensor, as nn.TransformerEncoder copies its layers.
     """
-    if not _torch_compat.is_fake(tensor) or tensor.layout != torch.strided:
+    if not torch_compat.is_fake(tensor) or tensor.layout != torch.strided:
         return False
     return tensor.detach().untyped_storage() is not tensor.untyped_storage()
 
