@@ -15,7 +15,7 @@ from perfkit.advice.profile import Profile
 from perfkit.show import RESULT_MIME
 from perfkit.trace.read.load import load
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 if TYPE_CHECKING:
     from conftest import Notebook, Shown
@@ -432,6 +432,7 @@ def test_no_verdict_from_the_time_before_the_cells_own_profiler(kit: Notebook) -
     assert "What to do" not in text
 
 
+@pytest.mark.serial
 def test_slow_steps_after_the_recorded_ones_are_named_by_line(kit: Notebook) -> None:
     shown = kit.run(
         "%%torchprof -o p\nimport time\nfor i in range(31):\n    train_step()\n"
@@ -447,6 +448,7 @@ def test_slow_steps_after_the_recorded_ones_are_named_by_line(kit: Notebook) -> 
     assert "every 10th step" in words or "steps (" in words  # a loaded machine adds some
 
 
+@pytest.mark.serial
 def test_time_before_the_first_step_is_named_too(kit: Notebook) -> None:
     kit.run("%%torchprof -o p\nimport time\ntime.sleep(1.5)\ntrain(30)")
     found = kit.ns["p"].elsewhere

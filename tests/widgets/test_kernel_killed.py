@@ -10,7 +10,7 @@ import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 LAB = """
 import perfkit, torch, time

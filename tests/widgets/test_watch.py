@@ -21,7 +21,7 @@ from perfkit.measure.run import Update
 from perfkit.widgets import watch as watch_module
 from perfkit.widgets.watch import fmt_seconds, watch
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 
 class Terminal(io.StringIO):

@@ -21,7 +21,7 @@ from perfkit.course.ledger import recorder, recording
 from perfkit.course.ledger.records import read_record, read_records, slug
 from tests.course.ledger.made_records import GPU, here
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.slow
 
 MODULE = """\
 import os, signal, subprocess, sys, tempfile, time
