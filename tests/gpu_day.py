@@ -64,7 +64,7 @@ def pieces(short: bool) -> list[Piece]:
     settings = ("pin_memory", "--budget", "6") if short else ()
     lessons = ["06"] if short else [*_FIRST, *_numbers(but=_FIRST)]
     # what is not about a GPU is recorded on the CPU beside it
-    claims = ("--claim", "C6", "--device", "cuda", "--budget", "2") if short else ()
+    claims = ("--claim", "C6", "--device", "cuda", "--scale", "0.5") if short else ()
     records = [
         Piece(
             f"record-{lesson}",

@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from perfkit.course.ledger.criteria import Criterion
     from perfkit.course.ledger.lesson_recorder import Lesson
     from perfkit.course.ledger.recorder import Done
-    from perfkit.course.ledger.recording import Experiment
     from perfkit.course.ledger.records import Device
 
 _EPILOG = """\
 The lessons' notebooks run headless, each in a kernel of its own, and what their cells settle is
 recorded; the notebooks stay as they are. A claim for which this machine lacks something is
-skipped, with the reason; the exit code is 1 if one failed. This needs perfkit[lab]. Claims whose
-measurement is not in a notebook yet are measured by a program, which needs torch and numpy only.
+skipped, with the reason; the exit code is 1 if one failed. This needs perfkit[lab].
 
 Claims about a GPU are recorded on the GPU if there is one, all others on the CPU. The folder is
 data/recorded in a clone, else your data folder. Keep the machine quiet: if it is busy, the record
@@ -56,18 +54,10 @@ def add(commands: Any) -> None:
         help="times the measuring budgets of the lessons' cells (default: 2)",
     )
     record.add_argument(
-        "--budget",
-        type=_positive,
-        default=12.0,
-        metavar="S",
-        help="seconds for each claim that a program measures (default: 12)",
-    )
-    record.add_argument(
         "--device",
         choices=sorted(device.type for device in known()),
         help="default: the one the claim is about",
     )
-    record.add_argument("--seed", type=int, default=0, help="of those programs (default: 0)")
     move = record.add_mutually_exclusive_group()
     move.add_argument(
         "--export", type=_file, metavar="FILE", help="write this machine's records into one file"
@@ -125,25 +115,12 @@ def _measure(
     claims: list[str] | None,
     lessons: list[str] | None,
 ) -> int:
-    from perfkit.course.experiments import discover
     from perfkit.course.ledger.criteria import criteria
     from perfkit.course.ledger.lesson_recorder import record_lessons
-    from perfkit.course.ledger.recorder import record
-    from perfkit.course.ledger.recording import registered
 
-    broken = 0
-
-    def problem(module: str, error: Exception) -> None:
-        nonlocal broken
-        broken += 1
-        said = f"{type(error).__name__}: {error}"
-        print(f"perfkit: {module} cannot be imported: {said}", file=sys.stderr)
-
-    discover(problem=problem)
     settled = criteria(claims=claims, lessons=lessons)
-    programs = registered(claims=claims, lessons=lessons)
-    if not settled and not programs:
-        known = sorted({one.number for one in criteria()} | {one.number for one in registered()})
+    if not settled:
+        known = sorted({one.number for one in criteria()})
         raise UsageError("no such claim; lessons with some: " + (", ".join(known) or "none"))
     done = record_lessons(
         _lessons(settled),
@@ -151,22 +128,13 @@ def _measure(
         scale=arguments.scale,
         device=arguments.device,
         before=_say_lesson,
-        after=_say_settled,
-    )
-    done += record(
-        programs,
-        folder,
-        budget_s=arguments.budget,
-        seed=arguments.seed,
-        device=arguments.device,
-        before=_say_before,
         after=_say_after,
     )
     counts = {state: sum(d.state == state for d in done) for state in _STATES}
     print(", ".join(f"{n} {state}" for state, n in counts.items() if n or state in _ALWAYS))
     for place in sorted({str(d.path.parent) for d in done if d.path is not None}):
         print(f"records: {place}")
-    return int(bool(counts["failed"] or broken))
+    return int(bool(counts["failed"]))
 
 
 _STATES = ("recorded", "kept", "not decided", "skipped", "played", "failed")
@@ -241,25 +209,17 @@ def _checked_claims(asked: list[str] | None) -> list[str] | None:
     return [one.upper() for one in asked]
 
 
-def _say_before(one: Experiment) -> None:
-    print(f"{one.claim:<4} lesson {one.number}  {one.title}", flush=True)
-
-
 def _say_lesson(lesson: Lesson, wanted: Sequence[Criterion], device: Device) -> None:
     ids = ", ".join(one.claim for one in wanted)
     where = "the CPU" if device.type == "cpu" else device.name
     print(f"{lesson.path.name} on {where}: {ids}", flush=True)
 
 
-def _say_settled(done: Done) -> None:
-    print(f"{done.experiment.claim:<4} lesson {done.experiment.number}  {done.experiment.title}")
-    _say_after(done)
-
-
 def _say_after(done: Done) -> None:
     from perfkit.course.ledger._figures import shown
     from perfkit.course.ledger.ledger import status_of
 
+    print(f"{done.criterion.claim:<4} lesson {done.criterion.number}  {done.criterion.title}")
     if done.record is None:
         print(f"     {done.state}: {done.reason}", flush=True)
         if done.details:

@@ -15,7 +15,6 @@ PACKAGE = Path(perfkit.__file__).parent
 #: What may name torch.cuda or compare with "cuda", and why.
 ALLOWED = {
     "base/torch_compat.py": "torch's private names: allocator history, contexts, captures",
-    "course/experiments": "the lessons' own measurements, each about CUDA by its claim",
     "course/lessons": "what one lesson measures or teaches about CUDA, for a reader's own program",
 }
 _TYPES = ("cuda", "mps", "xpu", "hip")

@@ -127,7 +127,7 @@ def test_nothing_renames_it() -> None:
 
 
 def test_perfkit_record_runs_on_it_and_writes_nothing(tmp_path: Path) -> None:
-    command = ["record", "--claim", "C6", "--device", "cuda", "--budget", "2"]
+    command = ["record", "--claim", "C6", "--device", "cuda", "--scale", "0.5"]
     said = subprocess.run(
         [Path(sys.executable).with_name("perfkit"), *command, "--out", str(tmp_path)],
         capture_output=True, text=True, check=True, env=os.environ | {"PLAYED_CUDA_MEM_GB": "4"},

@@ -1,52 +1,26 @@
-"""Figures and outcomes that settle a row of the claims ledger; and experiments that are programs.
-
-Most lessons' measured cells settle their claims (:mod:`perfkit.course.ledger.criteria`). Where they
-do not yet, the experiments are plain functions in ``perfkit/course/experiments/<module>.py``::
-
-    @experiment("A9", lesson="06-host-to-device", title="bytes of a batch, uint8 against float32")
-    def small_batches(context: Context) -> Outcome:
-        ...
-        return Outcome(
-            holds=ratio > 1,
-            figures={"bytes_ratio": Figure(ratio, "×", kind="exact")},
-            headline="bytes_ratio",
-            sentence="A batch of uint8 images with uint8 masks is a fifth of the float32 one.",
-        )
-
-``perfkit record`` runs each in its own process and writes the outcome to a file
-(:mod:`perfkit.course.ledger.records`). An experiment that cannot run on a machine, for example
-because
-it needs a GPU, raises :class:`perfkit.base.errors.MissingError` and is skipped with that reason.
-Experiments must neither import IPython nor print.
-"""
+"""Figures and outcomes: what settles a claim (:mod:`perfkit.course.ledger.criteria`)."""
 
 from __future__ import annotations
 
 import math
 import numbers
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from perfkit.base.errors import UsageError
 
 __all__ = [
-    "Context",
-    "Experiment",
     "Figure",
     "FigureKind",
     "Outcome",
-    "experiment",
     "lesson_number",
-    "registered",
 ]
 
 FigureKind = Literal["exact", "measured", "predicted", "simulated"]
 
-_CLAIM = re.compile(r"[A-Z][0-9]{1,2}")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 _LESSON = re.compile(r"([0-9]{2})(-[a-z0-9-]+)?")
 
@@ -124,7 +98,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an experiment found on this machine.
+    """What was found for a claim on this machine.
 
     Attributes:
         holds: whether the claim's direction holds here; ``None`` if the evidence is too thin to
@@ -182,122 +156,6 @@ class Outcome:
         return cls(data["holds"], figures, data["headline"], data["sentence"])
 
 
-@dataclass(frozen=True)
-class Context:
-    """The argument of an experiment.
-
-    Attributes:
-        budget_s: approximate seconds that it may spend.
-        device: torch's type of device, for its tensors: ``"cpu"``, ``"cuda"`` …
-        seed: seed for everything random.
-        folder: an empty scratch folder, removed afterwards.
-    """
-
-    budget_s: float
-    device: str
-    seed: int
-    folder: Path
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One registered experiment.
-
-    Attributes:
-        claim: id of the ledger's row, e.g. ``"A9"``.
-        lesson: the lesson as the author named it, e.g. ``"06-host-to-device"``.
-        title: one line.
-        needs: importable packages beyond torch and numpy.
-        function: takes a :class:`Context`, returns an :class:`Outcome`.
-    """
-
-    claim: str
-    lesson: str
-    title: str
-    needs: tuple[str, ...]
-    function: Callable[[Context], Outcome] = field(repr=False)
-
-    @property
-    def number(self) -> str:
-        """The lesson's two digits."""
-        return lesson_number(self.lesson)
-
-    def run(self, context: Context) -> Outcome:
-        """Call the function.
-
-        Raises:
-            UsageError: it did not return an outcome.
-        """
-        outcome = self.function(context)
-        if not isinstance(outcome, Outcome):
-            raise UsageError(
-                f"the experiment for {self.claim} returned a {type(outcome).__name__}, "
-                "not an Outcome"
-            )
-        return outcome
-
-
-_Function = TypeVar("_Function", bound=Callable[[Context], Outcome])
-
-# by claim and lesson: two lessons may test different sides of one claim
-_REGISTRY: dict[tuple[str, str], Experiment] = {}
-
-
-def experiment(
-    claim: str, *, lesson: str, title: str, needs: Sequence[str] = ()
-) -> Callable[[_Function], _Function]:
-    """Decorator: register a function that settles a row of the ledger; returns it unchanged.
-
-    Args:
-        claim: id of the row, e.g. ``"A9"``.
-        lesson: the lesson that teaches it, ``"06"`` or ``"06-host-to-device"``.
-        title: one line that says what is measured.
-        needs: importable packages beyond torch and numpy, without which it is skipped.
-
-    Raises:
-        UsageError: the id or lesson is invalid, or this lesson already has an experiment for it.
-    """
-    if not _CLAIM.fullmatch(claim):
-        raise UsageError(f"no claim can be called {claim!r}; an id looks like A9")
-    number = lesson_number(lesson)
-    if isinstance(needs, str):
-        raise UsageError(f"needs is a list of packages: needs=[{needs!r}]")
-
-    def register(function: _Function) -> _Function:
-        known = _REGISTRY.get((claim, number))
-        if known is not None and _place(known.function) != _place(function):
-            raise UsageError(
-                f"lesson {number} has two experiments for {claim}: {_place(known.function)} and "
-                f"{_place(function)}; make one of them"
-            )
-        _REGISTRY[claim, number] = Experiment(claim, lesson, title, tuple(needs), function)
-        return function
-
-    return register
-
-
-def registered(
-    *, claims: Iterable[str] | None = None, lessons: Iterable[str] | None = None
-) -> list[Experiment]:
-    """The experiments of all modules imported so far, ordered by lesson and claim.
-
-    Args:
-        claims: only those for these ids.
-        lessons: only those of these lessons, each as ``"06"`` or ``"06-host-to-device"``.
-
-    Raises:
-        UsageError: a lesson is invalid.
-    """
-    wanted = None if claims is None else set(claims)
-    numbers = None if lessons is None else {lesson_number(lesson) for lesson in lessons}
-    found = [
-        one
-        for one in _REGISTRY.values()
-        if (wanted is None or one.claim in wanted) and (numbers is None or one.number in numbers)
-    ]
-    return sorted(found, key=lambda one: (one.number, one.claim[0], int(one.claim[1:])))
-
-
 def lesson_number(lesson: str) -> str:
     """``"06"`` of ``"06-host-to-device"``.
 
@@ -319,7 +177,3 @@ def _plain(number: Any) -> float:
     ):
         raise UsageError(f"a figure must be a finite number, not {number!r}")
     return int(number) if isinstance(number, numbers.Integral) else float(number)
-
-
-def _place(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}.{function.__qualname__}"

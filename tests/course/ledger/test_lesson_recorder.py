@@ -88,7 +88,7 @@ def test_what_cells_settle_is_recorded_and_one_that_fails_costs_only_its_own(
     before = path.read_bytes()
     done = record_lessons([Lesson(path, wanted(*CLAIMS))], tmp_path / "out", scale=3, device="cpu")
     assert path.read_bytes() == before
-    found = {one.experiment.claim: one for one in done}
+    found = {one.criterion.claim: one for one in done}
     assert {claim: one.state for claim, one in found.items()} == {
         "A1": "recorded", "A5": "not decided", "A8": "skipped", "A10": "failed", "A9": "skipped",
         "A3": "failed", "C2": "recorded", "C7": "failed", "D2": "failed", "E1": "failed",

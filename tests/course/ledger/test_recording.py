@@ -1,26 +1,15 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from perfkit.base.errors import UsageError
-from perfkit.course.ledger import recording
-from perfkit.course.ledger.recording import Context, Figure, Outcome, experiment, registered
+from perfkit.course.ledger.recording import Figure, Outcome, lesson_number
 from perfkit.experiment.process.result import Ratio
 from perfkit.measure.compare import compare
-
-
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_REGISTRY", {})
-
-
-def outcome() -> Outcome:
-    return Outcome(True, {"ratio": Figure(2.0, "×")}, "ratio", "It is twice as fast.")
 
 
 def test_a_figure_holds_plain_numbers_whatever_it_is_made_of() -> None:
@@ -106,54 +95,10 @@ def test_figures_of_an_outcome_cannot_be_changed_afterwards() -> None:
         made.figures["ratio"] = Figure(9.0, "×")  # type: ignore[index]
 
 
-def test_registered_by_lesson_and_claim_in_order(tmp_path: Path) -> None:
-    def make(claim: str, lesson: str) -> None:
-        def f(context: Context) -> Outcome:
-            return outcome()
-
-        f.__qualname__ = f"{claim}{lesson}"
-        assert experiment(claim, lesson=lesson, title="t")(f) is f
-
-    for claim, lesson in [("A10", "04"), ("A8", "04-dataloader"), ("A16", "08"), ("A16", "01")]:
-        make(claim, lesson)
-    assert [(e.number, e.claim) for e in registered()] == [
-        ("01", "A16"),
-        ("04", "A8"),
-        ("04", "A10"),
-        ("08", "A16"),
-    ]
-    assert [e.claim for e in registered(lessons=["04-dataloader"])] == ["A8", "A10"]
-    assert [e.number for e in registered(claims=["A16"], lessons=["08"])] == ["08"]
-    assert registered()[0].run(Context(1, "cpu", 0, tmp_path)) == outcome()
-
-
-def test_one_lesson_has_one_experiment_a_claim_and_may_be_reloaded() -> None:
-    def first(context: Context) -> Outcome:
-        return outcome()
-
-    def second(context: Context) -> Outcome:
-        return outcome()
-
-    experiment("A9", lesson="06", title="t")(first)
-    experiment("A9", lesson="06-host-to-device", title="t again")(first)
-    assert [e.title for e in registered()] == ["t again"]
-    with pytest.raises(UsageError, match=r"two experiments for A9: .*first.* and .*second"):
-        experiment("A9", lesson="06", title="t")(second)
-
-
-@pytest.mark.parametrize(
-    ("claim", "lesson", "needs"),
-    [("a9", "06", ()), ("A", "06", ()), ("A9", "6", ()), ("A9", "six", ()), ("A9", "06", "pandas")],
-)
-def test_what_cannot_be_registered(claim: str, lesson: str, needs: Any) -> None:
-    with pytest.raises(UsageError):
-        experiment(claim, lesson=lesson, title="t", needs=needs)
-
-
-def test_a_function_must_return_an_outcome(tmp_path: Path) -> None:
-    experiment("A9", lesson="06", title="t")(lambda context: 5)  # type: ignore[arg-type,return-value]
-    with pytest.raises(UsageError, match="A9 returned a int, not an Outcome"):
-        registered()[0].run(Context(1, "cpu", 0, tmp_path))
+@pytest.mark.parametrize("lesson", ["6", "six", "06_host", ""])
+def test_what_is_no_lesson(lesson: str) -> None:
+    with pytest.raises(UsageError, match="one looks like 06"):
+        lesson_number(lesson)
 
 
 def test_a_ratio_that_a_sleep_sets_is_simulated() -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from perfkit.base.errors import MissingError, UsageError
-from perfkit.course.experiments import discover
 from perfkit.course.kit._places import lessons
+from perfkit.course.kit._recorded import taught_claims
 from perfkit.course.kit.claim import claim, recorded
 from perfkit.course.ledger import criteria as criteria_module
 from perfkit.course.ledger.claims import claims
 from perfkit.course.ledger.criteria import Criterion, all_of, criteria, criterion, faster
 from perfkit.course.ledger.notebook import code_hash, read_notebook, settling_cells
-from perfkit.course.ledger.recording import Figure, Outcome, registered
+from perfkit.course.ledger.recording import Figure, Outcome
 from perfkit.course.ledger.settle import KIND, LessonClaim
 from perfkit.show import RESULT_MIME
 from tests.course.ledger.made_records import GPU, here, made
@@ -151,12 +151,16 @@ def test_what_only_the_record_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not recorded("A")
 
 
-def test_every_criterion_has_its_cell_and_no_program_beside_it() -> None:
-    discover()
+def test_every_claim_that_a_lesson_lists_has_its_criterion_and_its_cell() -> None:
     by_lesson = {path.name[:2]: settling_cells(read_notebook(path)) for path in lessons()}
     wanted = {(one.number, one.claim) for one in criteria()}
     assert {(n, claim) for n, cells in by_lesson.items() for claim in cells} == wanted
-    assert not wanted & {(one.number, one.claim) for one in registered()}
+    taught = {
+        (number, claim)
+        for claim, lessons_ in (taught_claims() or {}).items()
+        for number in (lesson[:2] for lesson in lessons_)
+    }
+    assert taught == wanted
 
 
 def notebook(*cells: tuple[str, list[str]]) -> dict[str, Any]:

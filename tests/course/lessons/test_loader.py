@@ -6,23 +6,28 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from perfkit.course.experiments import loader as experiments
-from perfkit.course.ledger.recording import Context, registered
+from perfkit.course.kit.claim import claim
+from perfkit.course.ledger.recording import Outcome
 from perfkit.course.lessons.lesson_04_dataloader.lesson import (
     START,
     Ahead,
     Counted,
+    Numbers,
     batches_ahead,
     draw_ahead,
     read_by_all,
     share_of,
 )
+from perfkit.course.lessons.lesson_04_dataloader.shares import every_number, own_share
+from perfkit.experiment.compare.knee import Knee
+from perfkit.measure.paired import Interval
 
 
 @pytest.fixture(autouse=True)
@@ -139,29 +144,64 @@ def test_show_tells_each_readers_share() -> None:
 
 
 def test_real_workers_read_everything_without_shares() -> None:
-    assert read_by_all(3, lambda n, *_: range(n), ranks=2, workers=2) == Counter({0: 4, 1: 4, 2: 4})
-    assert experiments.plain_numbers(3, 2) == [0, 0, 1, 1, 2, 2]
-    assert experiments.plain_numbers(3, 0) == [0, 1, 2]
+    assert read_by_all(3, every_number, ranks=2, workers=2) == Counter({0: 4, 1: 4, 2: 4})
+    assert read_by_all(3, own_share, ranks=2, workers=2) == Counter({0: 1, 1: 1, 2: 1})
+    assert list(DataLoader(Numbers(3), batch_size=None)) == [0, 1, 2]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("claim", ["A8", "A10", "B1", "B2", "C5", "D5", "D6"])
-def test_its_experiments_give_an_outcome(claim: str, tmp_path: Path) -> None:
-    (one,) = registered(claims=[claim], lessons=[experiments.LESSON])
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    outcome = one.run(Context(budget_s=0.5, device=device, seed=0, folder=tmp_path))
-    exact = {name: f.value for name, f in outcome.figures.items() if f.kind == "exact"}
-    if claim == "A8":
-        assert outcome.holds
-        assert exact["batch_bytes"] == 100_663_296 + 67_108_864
-        assert exact["batches_per_worker"] == 2
-    if claim == "C5":
-        kinds = {name: f.kind for name, f in outcome.figures.items()}
-        assert kinds == {"time_ratio": "measured", "depth_ratio": "simulated"}
-    if claim in ("B1", "B2"):  # pictures are decoded, and a network is trained: nothing sleeps
-        assert {f.kind for f in outcome.figures.values()} == {"measured"}
-    if claim == "A10":
-        assert outcome.figures["knee"].value in (0, 1, 2, 4)
-    if claim == "D6":
-        assert outcome.holds
-        assert exact == {"times_read": 4, "times_read_shared": 1}
+def _outcome(name: str, *measured: Any) -> Outcome:
+    settled = claim(name).settle(*measured)
+    assert settled.outcome is not None, settled.why
+    return settled.outcome
+
+
+def _ratio(low: float, high: float) -> Any:
+    return SimpleNamespace(ratio=(low + high) / 2, low=low, high=high)
+
+
+def test_a8_counts_a_batch_for_each_worker_and_prefetch_factor() -> None:
+    arms = (1, 1), (1, 2), (2, 4)
+    held = {(w, p): Ahead(w * p, w * p * 100, None) for w, p in arms}
+    found = _outcome("A8", held)
+    assert found.holds
+    exact = {name: f.value for name, f in found.figures.items() if f.kind == "exact"}
+    assert exact == {"batch_bytes": 100_663_296 + 67_108_864, "batches_per_worker": 2}
+    assert "2,684 MB" in found.sentence
+    short = _outcome("A8", held | {(2, 4): Ahead(7, 700, 800)})
+    assert short.holds is False
+    assert short.figures["shared_ratio"].value == 800 / 700
+
+
+@pytest.mark.parametrize(
+    ("value", "sure", "undecided", "holds"),
+    [(1, True, (), True), (1, False, (0,), None), (0, True, (), False), (0, False, (), None)],
+)
+def test_a10_needs_to_know_that_no_worker_is_slower(
+    value: int, sure: bool, undecided: tuple[int, ...], holds: bool | None
+) -> None:
+    ratio = Interval(1.0, 0.9, 1.1, 0.95)
+    knee = Knee("num_workers", value, 2, ratio, 0.05, sure, undecided, "The knee is here.")
+    found = _outcome("A10", knee)
+    assert found.holds is holds
+    assert (found.figures["knee"].value, found.figures["best"].value) == (value, 2)
+
+
+@pytest.mark.parametrize(
+    ("timed", "holds"), [((1.2, 1.4), True), ((0.95, 1.05), False), ((0.5, 2.0), None)]
+)
+def test_workers_are_judged_by_the_interval(timed: tuple[float, float], holds: bool | None) -> None:
+    one, other = _ratio(0.5, 0.6), _ratio(*timed)
+    assert _outcome("B1", one, other).holds is holds
+    assert _outcome("B2", other).holds is holds
+    assert _outcome("D5", one, one, other).holds is holds
+    found = _outcome("C5", other, one)
+    assert found.holds is holds
+    kinds = {name: f.kind for name, f in found.figures.items()}
+    assert kinds == {"time_ratio": "measured", "depth_ratio": "simulated"}
+
+
+@pytest.mark.parametrize(("shared", "holds"), [(1, True), (2, False)])
+def test_d6_holds_if_shares_are_read_once(shared: int, holds: bool) -> None:
+    found = _outcome("D6", Counter({0: 4, 1: 4}), Counter({0: 1, 1: shared}))
+    assert found.holds is holds
+    assert found.figures["times_read_shared"].value == shared

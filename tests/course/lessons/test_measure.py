@@ -11,19 +11,21 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from perfkit.base.errors import MeasurementError, UsageError
-from perfkit.course.experiments import measure as experiments
+from perfkit.course.kit.claim import claim
 from perfkit.course.kit.picture import picture
-from perfkit.course.ledger.recording import Context, Outcome
+from perfkit.course.ledger.recording import Outcome
 from perfkit.course.lessons.lesson_01_measure import cost as measure_cost
 from perfkit.course.lessons.lesson_01_measure.async_device import SimulatedDevice, async_device
-from perfkit.course.lessons.lesson_01_measure.cost import label_cost, profiler_cost
+from perfkit.course.lessons.lesson_01_measure.cost import LabelCost, label_cost, profiler_cost
 from perfkit.course.lessons.lesson_01_measure.exercise import time_one_step
 from perfkit.course.lessons.lesson_01_measure.first_steps import first_steps
 from perfkit.course.lessons.lesson_01_measure.pictures import (
@@ -33,8 +35,28 @@ from perfkit.course.lessons.lesson_01_measure.pictures import (
 )
 from perfkit.course.lessons.lesson_01_measure.slowing_machine import SlowingMachine
 from perfkit.measure.compare import ratio_interval
+from perfkit.measure.summary import summarize
 
 Call = Callable[[], Any]
+
+
+def _training_step() -> Call:
+    """A step on the CPU with eight small layers, forward to optimizer."""
+    layers: list[Any] = []
+    for _ in range(8):
+        layers += [nn.Linear(128, 128), nn.LayerNorm(128), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(128, 10))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    inputs, labels = torch.randn(64, 128), torch.randint(10, (64,))
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return loss
+
+    return step
 
 
 def _right(step: Call, n: int, warmup: int, synchronize: Call, now: Call) -> Any:
@@ -258,11 +280,11 @@ def test_a_machine_that_does_not_slow_down_keeps_its_time() -> None:
 
 @pytest.mark.slow
 def test_first_steps_come_from_fresh_processes() -> None:
-    times = first_steps(experiments.training_step, processes=2, steps=3)
+    times = first_steps(_training_step, processes=2, steps=3)
     assert times.shape == (2, 3)
     assert (times > 0).all()
     with pytest.raises(UsageError):
-        first_steps(experiments.training_step, processes=0)
+        first_steps(_training_step, processes=0)
 
 
 def _broken() -> Call:
@@ -304,7 +326,7 @@ def test_what_a_step_brings_along_is_unpickled_where_it_runs() -> None:
 
 @pytest.fixture(scope="module")
 def cost() -> Any:
-    return profiler_cost(experiments.training_step("cpu"), steps=1, budget_s=0.1)
+    return profiler_cost(_training_step(), steps=1, budget_s=0.1)
 
 
 @pytest.mark.slow
@@ -381,45 +403,67 @@ def test_the_figures_have_words_with_their_numbers() -> None:
     picture(figure, words)
 
 
-def _outcome(function: Callable[[Context], Outcome], folder: Path) -> Outcome:
-    threads = torch.get_num_threads()
-    found = function(Context(budget_s=0.1, device="cpu", seed=0, folder=folder))
-    assert torch.get_num_threads() == threads
-    assert found.headline in found.figures
-    return found
+def _outcome(name: str, *measured: Any, **named: Any) -> Outcome:
+    settled = claim(name, lesson="01").settle(*measured, **named)
+    assert settled.outcome is not None, settled.why
+    return settled.outcome
 
 
 @pytest.mark.slow
-def test_d1_counts_events(tmp_path: Path) -> None:
-    figures = _outcome(experiments.profiler_options, tmp_path).figures
+def test_d1_counts_events(cost: Any) -> None:
+    figures = _outcome("D1", cost).figures
     events = {name: f.value for name, f in figures.items() if name.endswith("_events")}
     assert events["cpu_events"] == events["shapes_events"]
     assert events["all_events"] == max(events.values())
     assert figures["all_events"].kind == "exact"
+    assert {name.rpartition("_")[0] for name in figures} == {
+        "cpu", "shapes", "memory", "stack", "all",
+    }  # fmt: skip
 
 
-@pytest.mark.serial
-def test_d2_gives_what_a_label_costs(tmp_path: Path) -> None:
-    found = _outcome(experiments.label, tmp_path)
-    # a label does all that an empty block does, and calls into torch twice
-    assert found.figures["off"].value > found.figures["empty_block"].value
-    assert found.figures["share_of_step"].unit == "%"
+def test_d2_holds_while_a_label_costs_hardly_more_than_an_empty_block() -> None:
+    empty = summarize([100.0] * 6, unit="ns")
+    step = summarize([2.0] * 6)
+
+    def judged(off_ns: float) -> Outcome:
+        cost = LabelCost(
+            off=summarize([off_ns] * 6, unit="ns"),
+            on=summarize([2e4] * 6, unit="ns"),
+            empty=empty,
+            source="",
+        )
+        return _outcome("D2", cost, step, labels=4)
+
+    assert judged(200.0).holds
+    found = judged(10_000.0)
+    assert found.holds is False
+    assert found.figures["share_of_step"].value == pytest.approx(2.0)  # 40 µs of 2 ms
 
 
-@pytest.mark.slow
-def test_e7_compares_the_schedule_with_all_steps(tmp_path: Path) -> None:
-    found = _outcome(experiments.first_steps_counted, tmp_path)
+@pytest.mark.parametrize(
+    ("processes", "first_ms", "holds"), [(6, 9.0, True), (6, 1.0, False), (5, 9.0, None)]
+)
+def test_e7_needs_processes_enough_for_an_interval(
+    processes: int, first_ms: float, holds: bool | None
+) -> None:
+    times = np.ones((processes, 30))
+    times[:, 0] = first_ms
+    times[:, 20:] = 100.0  # which the schedule does not see
+    found = _outcome("E7", times)
+    assert found.holds is holds
+    assert found.figures["first_step_ratio"].value == first_ms
+    assert found.figures["counted_ratio"].value == pytest.approx((first_ms + 7) / 8)
     assert found.figures["steps_recorded"].value == 3
-    assert found.figures["counted_ratio"].value > 0
 
 
-def test_a16_counts_the_operators_of_one_loss(tmp_path: Path) -> None:
-    found = _outcome(experiments.loss_alone, tmp_path)
-    assert found.holds
-    assert found.figures["slices"].value == 2 * 19  # forward and backward of each class
-
-
-def test_the_experiments_of_the_lesson_are_registered() -> None:
-    from perfkit.course.ledger.recording import registered
-
-    assert {one.claim for one in registered(lessons=["01"])} == {"A16", "D1", "D2", "E7"}
+@pytest.mark.parametrize(("classes", "holds"), [(3, True), (4, False)])
+def test_a16_counts_the_operators_of_one_call(classes: int, holds: bool) -> None:
+    operators = [
+        SimpleNamespace(name="aten::select", count=6),
+        SimpleNamespace(name="aten::mul", count=4),
+    ]
+    profile = SimpleNamespace(n=2, operators=operators)
+    found = _outcome("A16", profile, classes=classes)
+    assert found.holds is holds
+    assert found.figures["operator_calls"].value == 5
+    assert found.figures["slices"].value == 3

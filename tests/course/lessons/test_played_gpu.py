@@ -1,14 +1,13 @@
-"""The experiments about a GPU, run to their end on a played one: "cuda" is the CPU here.
+"""What lessons measure on a GPU, run to its end on a played one: "cuda" is the CPU here.
 
-Their figures mean nothing here. The tests check that they run, wait for the device when timing it,
-never call a simulated figure measured, and that their records can share one folder.
+The figures mean nothing here. The tests check that it runs, and that it waits for the device when
+timing it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,25 +15,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from perfkit.base import torch_compat
-from perfkit.course.experiments import discover
-from perfkit.course.ledger.claims import claims
-from perfkit.course.ledger.recording import Context, Experiment, registered
-from perfkit.course.ledger.records import read_records, write_record
+from perfkit.course.kit.claim import claim
 from perfkit.course.lessons.lesson_01_measure import cost as measure_cost
 from perfkit.course.lessons.lesson_02_read_a_trace import measured as lesson_02
 from perfkit.course.lessons.lesson_06_host_to_device import lesson as host_to_device
 from perfkit.course.lessons.lesson_06_host_to_device import measured as lesson_06
 from perfkit.course.lessons.lesson_07_sync_points import measured as lesson_07
 from perfkit.measure import clock
-from tests.course.ledger.made_records import GPU, made
 
-discover()
-# E7 times processes of its own, which nobody plays a GPU to; D2 is about the host, but may run here
-ABOUT_A_GPU = [
-    one
-    for one in registered()
-    if ("gpu" in claims()[one.claim].where or one.claim == "D2") and one.claim != "E7"
-]
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a real one")
 
 
@@ -116,28 +104,15 @@ def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.profiler, "profile", Profile)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For the records of all of them."""
-    return tmp_path_factory.mktemp("recorded")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("one", ABOUT_A_GPU, ids=lambda one: f"{one.claim}-{one.number}")
-def test_it_runs_on_a_gpu_to_a_record(
-    one: Experiment, clocks: _Clocks, folder: Path, tmp_path: Path
-) -> None:
-    outcome = one.run(Context(budget_s=0.05, device="cuda", seed=0, folder=tmp_path))
-    kinds = {name: figure.kind for name, figure in outcome.figures.items()}
-    assert "simulated" not in kinds.values()
-    assert "imulated" not in outcome.sentence
-    # host memory is read without a wait; a time or a ratio of times is not
-    timed = [f for f in outcome.figures.values() if f.kind == "measured" and f.unit != "B"]
-    assert clocks.waits or not timed
-    assert "CPU" not in outcome.sentence.replace("CPU activity", "")
-    told = made(one.claim, lesson=one.lesson, figures=outcome.figures, device=GPU, type="cuda")
-    write_record(told, folder)  # refuses a name that the claim's other lesson has
-    assert one.claim in {found.claim for found in read_records([folder]).records}
+def test_lesson_01_measures_the_profiler_on_a_gpu_with_waits_for_it(clocks: _Clocks) -> None:
+    layer = torch.nn.Linear(8, 8).to("cuda")
+    batch = torch.ones(4, 8, device="cuda")
+    cost = measure_cost.profiler_cost(lambda: layer(batch).sum().backward(), budget_s=0.05)
+    found = claim("D1").settle(cost)
+    assert found.outcome is not None, found.why
+    assert {"cuda_ratio", "cpu_cuda_ratio", "all_ratio"} < set(found.outcome.figures)
+    assert clocks.waits
 
 
 def test_lesson_07_is_measured_on_a_gpu_with_waits_for_it(clocks: _Clocks) -> None:

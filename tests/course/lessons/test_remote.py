@@ -1,4 +1,4 @@
-"""Lesson 05: the store on loopback, the exercise, and what its experiments count."""
+"""Lesson 05: the store on loopback, the exercise, and when its claims hold."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -27,8 +28,8 @@ import aiohttp
 import fsspec
 
 from perfkit.base.errors import MeasurementError, MissingError, UsageError
-from perfkit.course.experiments import remote as experiments
-from perfkit.course.ledger.recording import Context, registered
+from perfkit.course.kit.claim import claim
+from perfkit.course.ledger.recording import Outcome
 from perfkit.course.lessons.lesson_05_remote_data.lesson import (
     SAMPLE_BYTES,
     decode,
@@ -443,7 +444,7 @@ def test_show_tells_requests_and_files() -> None:
     assert "a.bin (500 B), b.bin (768 B)" in said
 
 
-# --- the figure, and the experiments --------------------------------------------------------------
+# --- the figure, and the claims -------------------------------------------------------------------
 
 
 def test_the_figure_needs_a_comparison_for_each_other_way() -> None:
@@ -457,23 +458,76 @@ def test_the_figure_needs_a_comparison_for_each_other_way() -> None:
         draw_ways([Way("a", 1, 1), Way("b", 1, 1)], samples=1, latency_ms=10)
 
 
-@pytest.mark.parametrize("claim", ["A4", "C3", "C4"])
-def test_its_experiments_count_what_they_say(claim: str, tmp_path: Path) -> None:
-    (one,) = registered(claims=[claim], lessons=[experiments.LESSON])
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    outcome = one.run(Context(budget_s=0.3, device=device, seed=0, folder=tmp_path))
-    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
-    assert outcome.holds
-    exact = {name: f.value for name, f in outcome.figures.items() if f.kind == "exact"}
-    if claim == "A4":
-        assert outcome.figures["store_predicted_ratio"].value == pytest.approx(100 / 90)
-        assert outcome.figures["store_wait_share"].value > 0.5
-    if claim == "C3":
-        assert exact == {"copy_requests": 64, "epoch_requests": 0}
-    if claim == "C4":
-        assert exact["uncached_requests"] == 64
-        assert exact["uncached_bytes"] == 64 * SAMPLE_BYTES
-        assert exact["warm_requests"] == 0
-        assert exact["shard_requests"] == 8
-    shutil.rmtree(tmp_path)
+def ratio(low: float, high: float) -> Any:
+    return SimpleNamespace(ratio=(low + high) / 2, low=low, high=high)
+
+
+def trained(bound_by: str, data_wait: float) -> Any:
+    return SimpleNamespace(
+        diagnosis=SimpleNamespace(bound_by=bound_by),
+        breakdown=SimpleNamespace(shares=lambda: {"data wait": data_wait}),
+    )
+
+
+def outcome(name: str, *measured: Any, **named: Any) -> Outcome:
+    settled = claim(name).settle(*measured, latency_ms=10, **named)
+    assert settled.outcome is not None, settled.why
+    kinds = {figure.unit: figure.kind for figure in settled.outcome.figures.values()}
+    assert kinds["×"] in ("simulated", "predicted")  # a sleep sets every time
+    assert "10 ms added to each request" in settled.outcome.sentence
+    return settled.outcome
+
+
+@pytest.mark.parametrize(
+    ("bound_by", "near_wait", "swapped", "holds"),
+    [
+        ("data", 0.1, (4.0, 5.0), True),
+        ("compute", 0.1, (4.0, 5.0), False),
+        ("data", 0.95, (4.0, 5.0), False),
+        ("data", 0.1, (0.7, 0.8), False),
+        ("data", 0.1, (0.5, 5.0), None),
+    ],
+)
+def test_a4_holds_if_the_old_device_with_a_local_disk_wins(
+    bound_by: str, near_wait: float, swapped: tuple[float, float], holds: bool | None
+) -> None:
+    found = outcome(
+        "A4",
+        ratio(1.0, 1.1),
+        ratio(1.9, 2.0),
+        ratio(*swapped),
+        trained(bound_by, 0.9),
+        trained("compute", near_wait),
+        predicted=100 / 90,
+    )
+    assert found.holds is holds
+    assert found.figures["store_predicted_ratio"].kind == "predicted"
+    assert found.figures["store_wait_share"].value == 0.9
+
+
+@pytest.mark.parametrize(("asked", "holds"), [(0, True), (3, False)])
+def test_c3_holds_if_the_copy_asks_for_nothing(asked: int, holds: bool) -> None:
+    found = outcome("C3", Counts(64, 1), Counts(asked, 1), ratio(90, 110), ratio(4, 6))
+    assert found.holds is holds
+    exact = {name: f.value for name, f in found.figures.items() if f.kind == "exact"}
+    assert exact == {"copy_requests": 64, "epoch_requests": asked}
+
+
+@pytest.mark.parametrize(
+    ("uncached", "cold", "warm", "faster", "holds"),
+    [
+        (64, 128, 0, (50, 70), True),
+        (64, 60, 0, (50, 70), False),
+        (64, 128, 1, (50, 70), False),
+        (64, 128, 0, (0.95, 1.05), False),
+        (64, 128, 0, (0.5, 70), None),
+    ],
+)
+def test_c4_holds_if_a_warm_cache_asks_for_nothing_and_is_faster(
+    uncached: int, cold: int, warm: int, faster: tuple[float, float], holds: bool | None
+) -> None:
+    counts = [Counts(n, 100 * n) for n in (uncached, cold, warm, 8)]
+    found = outcome("C4", *counts, ratio(*faster))
+    assert found.holds is holds
+    assert found.figures["uncached_bytes"].value == 100 * uncached
+    assert found.figures["shard_requests"].value == 8
