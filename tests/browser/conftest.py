@@ -114,7 +114,7 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
     with log.open("w") as out:
         server = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
     here = Jupyter(f"http://127.0.0.1:{port}", token, root)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240  # on a loaded machine it has taken more than 60 s
     while True:
         try:
             here.api("status")
@@ -122,6 +122,7 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
         except (OSError, urllib.error.URLError):
             if server.poll() is not None or time.monotonic() > deadline:
                 server.kill()
+                server.wait()
                 pytest.fail(f"JupyterLab did not start:\n{log.read_text()[-3000:]}", pytrace=False)
             time.sleep(0.1)
     yield here

@@ -40,7 +40,6 @@ class Cuda(Device):
     )  # fmt: skip
     alloc_call = "cudaMalloc"
     free_call = "cudaFree"
-    pins = True
     has_graphs = True
     has_tf32 = True
     has_sync_debug = True

@@ -67,7 +67,6 @@ class Device:
         profiler: what the profiler calls things there; None without device activity.
         alloc_call, free_call: the calls with which the allocator takes memory from the device and
             gives it back, for messages.
-        pins: whether copies from pinned host memory can run in the background.
         has_graphs: whether a step can be captured and replayed (:meth:`graphed_step`).
         has_tf32: whether float32 products and convolutions can be told to use TF32.
         has_float64: whether it computes in float64.
@@ -85,7 +84,6 @@ class Device:
     profiler: ProfilerNames | None = None
     alloc_call: str = "allocation"
     free_call: str = "free"
-    pins: bool = False
     has_graphs: bool = False
     has_tf32: bool = False
     has_float64: bool = True

@@ -36,7 +36,6 @@ class Xpu(Accelerator):
     )
     alloc_call = "zeMemAllocDevice"
     free_call = "zeMemFree"
-    pins = True
     out_of_memory = r"\bXPU\b"
     out_of_memory_index = r"\bGPU (\d+) has\b"
 
