@@ -25,7 +25,8 @@ name, public host names and addresses, comments in source lines. Check what you 
 
 The forms of the tokens are those published by their services. A library such as detect-secrets
 finds lines that contain a secret; here the secret must go and the line must stay, and user and host
-names must go too, which no such library knows.
+names must go too. Version 1.5 knows tokens of Hugging Face, NVIDIA, Databricks or Anthropic only by
+their randomness, which a hash in a path has as well, and it brings a YAML and an HTTP library.
 """
 
 from __future__ import annotations

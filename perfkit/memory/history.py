@@ -111,29 +111,11 @@ class AllocatorHistory(Shown):
         }
 
 
-class _SavedHistory(Struct):
-    """The file of a history: its fields, and how they are written."""
+class _Head(Struct):
+    """What tells the file of a history from any other."""
 
     type: Literal["allocator history"]
     format: Literal[1]
-    device: str
-    index: tuple[int, ...]
-    allocated_bytes: tuple[int, ...]
-    reserved_bytes: tuple[int, ...]
-    n_allocs: int
-    n_frees: int
-    n_cuda_mallocs: int
-    n_cuda_frees: int
-    n_retries: int | None
-    n_ooms: int
-    segments: tuple[Segment, ...]
-    complete: bool
-    warnings: tuple[str, ...]
-    provenance: Provenance
-
-    def __post_init__(self) -> None:
-        if not len(self.index) == len(self.allocated_bytes) == len(self.reserved_bytes):
-            raise ValueError("index, allocated_bytes and reserved_bytes are not of one length")
 
 
 def load(path: str | Path) -> AllocatorHistory:
@@ -143,14 +125,17 @@ def load(path: str | Path) -> AllocatorHistory:
         UsageError: the file cannot be read, or is something else.
     """
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=_SavedHistory)
+        data = Path(path).read_bytes()
+        msgspec.json.decode(data, type=_Head)
+        found = msgspec.json.decode(data, type=AllocatorHistory)
     except msgspec.DecodeError as error:
         why = misfit(error)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
     else:
-        names = AllocatorHistory.__dataclass_fields__
-        return AllocatorHistory(**{name: getattr(found, name) for name in names})
+        if len(found.index) == len(found.allocated_bytes) == len(found.reserved_bytes):
+            return found
+        why = "index, allocated_bytes and reserved_bytes are not of one length"
     raise UsageError(
         f"{path} is not an allocator history: {why}; give a file that perfkit's "
         'history.save("x.json") wrote'

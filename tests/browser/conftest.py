@@ -207,7 +207,7 @@ class NotebookPage:
         target.screenshot(path=path)
         return path
 
-    def wait_data(self, selector: str, condition: str, timeout_s: float = 30) -> None:
+    def wait_data(self, selector: str, condition: str, timeout_s: float = 120) -> None:
         """Wait until ``condition`` holds for the element's dataset ``d``."""
         self.page.wait_for_function(
             "([selector, condition]) => { const e = document.querySelector(selector);"

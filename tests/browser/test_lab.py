@@ -387,7 +387,8 @@ def test_start_is_in_sight_at_900_px(open_notebook: Callable) -> None:
 
 def test_copy_puts_the_table_on_the_clipboard_scrubbed(open_notebook: Callable) -> None:
     token = '"hf_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7"'  # made up
-    book = open_notebook([DATA, LAB.replace('"Slow disk, small model"', token)], "lab-copy")
+    lab = LAB.replace('"Slow disk, small model"', token).replace("seconds=4", "seconds=1")
+    book = open_notebook([DATA, lab], "lab-copy")
     page = book.page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     book.run_all()
