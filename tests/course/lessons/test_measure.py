@@ -462,7 +462,7 @@ def test_a16_counts_the_operators_of_one_call(classes: int, holds: bool) -> None
         SimpleNamespace(name="aten::select", count=6),
         SimpleNamespace(name="aten::mul", count=4),
     ]
-    profile = SimpleNamespace(n=2, operators=operators)
+    profile = SimpleNamespace(n_steps=2, operators=operators)
     found = _outcome("A16", profile, classes=classes)
     assert found.holds is holds
     assert found.figures["operator_calls"].value == 5

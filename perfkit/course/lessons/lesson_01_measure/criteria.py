@@ -134,7 +134,7 @@ def first_steps_counted(times: Any) -> Outcome:
 )
 def loss_alone(profile: Profile, *, classes: int) -> Outcome:
     """Judge the profile of a loss that loops over so many classes."""
-    calls = {one.name: one.count / profile.n for one in profile.operators}
+    calls = {one.name: one.count / profile.n_steps for one in profile.operators}
     n_calls = sum(calls.values())
     n_slices = calls.get("aten::select", 0.0)
     return Outcome(
