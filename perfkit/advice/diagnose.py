@@ -89,6 +89,7 @@ def diagnose(
     elsewhere: Elsewhere | None = None,
     busy: Busy | None = None,
     not_steps: str = "",
+    no_step: str = "",
 ) -> Diagnosis:
     """Name the bound and run every rule.
 
@@ -104,6 +105,7 @@ def diagnose(
         busy: what else the machine was doing.
         not_steps: why the figures do not describe steps although the code has some; no advice is
             given then.
+        no_step: that the code has no steps, so that the figures are of all of it as one piece.
     """
     bound = _bound(case)
     found = [f for rule in rules() for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
@@ -114,18 +116,22 @@ def diagnose(
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
     said = f"{_sentence(bound, case)} ({_step_words(step)}, {provenance})"
     what = f"{said}{_path(bound, case)}{uneven}."
+    if no_step:
+        what = f"{_sentence(bound, case)} ({fmt_ms(step.median)} in all, {provenance})."
+        what = what.replace("of each step", "of that time")
     first = []
     is_busy = busy is not None and busy.spoils
     is_tentative = is_busy or bool(not_steps)
     is_outside = elsewhere is not None and elsewhere.is_most
     if busy is not None and busy.is_busy:
         first.append(busy.sentence())
-    if not_steps:
-        first.append(not_steps)
+    if not_steps or no_step:
+        first.append(not_steps or no_step)
     if elsewhere is not None and is_outside:
         first.append(elsewhere.sentence())
     if first:
         whose = "The recorded steps" if is_outside else "Your steps"
+        whose = "That piece" if no_step else whose
         when = ", as far as a busy machine shows" if is_busy else ""
         what = f"{whose}{when}: {_uncapital(what)}"
     if not_steps:

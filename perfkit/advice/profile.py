@@ -25,13 +25,13 @@ from perfkit.trace.ask.operators import Operator
 from perfkit.trace.ask.syncs import Sync
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import is_data_wait
-from perfkit.trace.read.steps import Steps, find_steps
+from perfkit.trace.read.steps import WHOLE, Steps, find_steps, n_backward_passes
 from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
-from perfkit.trace.record.record import Recording
+from perfkit.trace.record.record import NO_OPTIMIZER, Recording
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +60,7 @@ class Profile(Shown):
         elsewhere: the code's time outside steps like these; None for a trace from a file.
         busy: what else the machine was doing; None for a trace from a file.
         nothing: why there is nothing to explain; empty if operators were recorded.
+        no_step: that no step was found, so that all is taken as one piece; else empty.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
     """
@@ -80,6 +81,7 @@ class Profile(Shown):
     elsewhere: Elsewhere | None = None
     busy: Busy | None = None
     nothing: str = ""
+    no_step: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the events, as plain JSON types."""
@@ -200,12 +202,15 @@ class Profile(Shown):
         target.write_bytes(gzip.compress(data, compresslevel=6) if is_packed else data)
 
 
-def explain(recording: Recording | Trace, *, provenance: Provenance | None = None) -> Profile:
+def explain(
+    recording: Recording | Trace, *, provenance: Provenance | None = None, is_step: bool = False
+) -> Profile:
     """Explain a recording, or a trace from a file.
 
     Args:
         recording: a ``Recorder``'s recording, or a trace from ``perfkit.trace.load``.
         provenance: where the figures come from; by default, for a recording, this machine now.
+        is_step: whether the whole recording is a step, because you say so.
     """
     if isinstance(recording, Recording):
         trace, lines, facts = recording.trace, recording.lines, recording.facts
@@ -219,6 +224,8 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
     busy = recording.busy if isinstance(recording, Recording) else None
     steps = find_steps(trace)
     split = breakdown(trace, steps)
+    is_piece = isinstance(recording, Recording) and steps.how_found == WHOLE and not is_step
+    no_step = recording.no_step() if isinstance(recording, Recording) and is_piece else ""
     case = Case(trace, steps, split, lines, facts, is_file=not isinstance(recording, Recording))
     # an empty mark has a length, but is not a step
     step = summarize([s.wall_ns / 1e6 for s in split.steps if not s.is_empty] or split.wall_ms)
@@ -233,6 +240,7 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
             origin.kind,
             elsewhere=outside,
             busy=busy,
+            no_step=no_step,
             not_steps=recording.not_steps() if isinstance(recording, Recording) else "",
         ),
         step=step,
@@ -240,11 +248,11 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
         provenance=origin,
         n_steps=len(split.steps),
         warnings=(
-            *doubts,
+            *(doubt for doubt in doubts if not (no_step and doubt.startswith(NO_OPTIMIZER))),
             *_host_only(case),
             *_elsewhere_note(outside),
             *_accumulation(trace, steps),
-            *split.warnings,
+            *(split.warnings if not no_step else _passes(trace)),
             *lines.warnings,
         ),
         trace=trace,
@@ -252,7 +260,14 @@ def explain(recording: Recording | Trace, *, provenance: Provenance | None = Non
         coverage=recording.coverage if isinstance(recording, Recording) else None,
         elsewhere=outside,
         busy=busy,
+        no_step=no_step,
     )
+
+
+def _passes(trace: Trace) -> list[str]:
+    """How many steps may be in a piece that has none."""
+    n = n_backward_passes(trace)
+    return [f"{n} backward passes are in it"] if n > 1 else []
 
 
 def _host_only(case: Case) -> list[str]:

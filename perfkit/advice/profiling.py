@@ -131,7 +131,7 @@ class Profiling(Shown):
         if self._state != "done":
             raise UsageError("the region has not ended: read `result` after the `with` block")
         recording = self._recorder.recording
-        profile = explain(recording)
+        profile = explain(recording, is_step=self.n_calls > 0)
         if not profile.operators:
             return replace(profile, nothing=self._nothing(), warnings=recording.warnings)
         remark = self._remark()

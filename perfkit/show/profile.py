@@ -57,11 +57,13 @@ def _profile(p: Profile) -> Document:
         lines=_lines(
             p.diagnosis.no_cure,
             # the marks of a recording are perfkit's own: that they were found says nothing
-            _step_line(p.breakdown, how=p.cost is None or _by_fetches(p.breakdown)),
+            ""
+            if p.no_step
+            else _step_line(p.breakdown, how=p.cost is None or _by_fetches(p.breakdown)),
             "" if p.coverage is None else p.coverage.sentence(),
         ),
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
-        bars=_bars(p.breakdown),
+        bars=_bars(p.breakdown, is_piece=bool(p.no_step)),
         pictures=() if strip is None else (step_strip.StepStrip(strip),),
         findings=findings[:n_main],
         more_findings=findings[n_main:],
@@ -277,7 +279,7 @@ def _step_line(b: Breakdown, *, how: bool = True) -> str:
     return f"{n} steps profiled: {fmt_ms(min(steps_ms))} … {fmt_ms(max(steps_ms))}{found}."
 
 
-def _bars(b: Breakdown) -> tuple[Bar, ...]:
+def _bars(b: Breakdown, *, is_piece: bool = False) -> tuple[Bar, ...]:
     """Mean time per class over typical steps: means add up to a step, medians would not."""
     if not b.steps:
         return ()
@@ -285,7 +287,8 @@ def _bars(b: Breakdown) -> tuple[Bar, ...]:
     steps = chosen.breakdown
     mean_ms = statistics.fmean(steps.wall_ms)
     host = _without_unused(steps.shares())
-    bars = [Bar(f"Host ({fmt_ms(mean_ms)}, {chosen.words})", _segments(host, mean_ms))]
+    of = "all of it" if is_piece else chosen.words
+    bars = [Bar(f"Host ({fmt_ms(mean_ms)}, {of})", _segments(host, mean_ms))]
     if b.has_device:
         device = _segments(steps.device_shares(), mean_ms)
         bars.append(Bar(f"Device (the same {fmt_ms(mean_ms)})", device))

@@ -317,7 +317,7 @@ def test_an_error_while_repeating_stops_the_repeats(kit: Notebook) -> None:
 def test_a_failing_report_does_not_hide_the_users_error(
     kit: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(recording: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("the report is broken")
 
     monkeypatch.setattr("perfkit.advice.profiling.explain", broken)

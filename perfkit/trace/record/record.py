@@ -61,6 +61,9 @@ WARMUP = 2
 MAX_SECONDS = 10.0
 
 REGION_MARK = "perfkit region"
+NO_OPTIMIZER = "no optimizer stepped"
+# A region of which this share was recorded counts as recorded whole.
+_ALL_OF_IT = 0.99
 _STEP_MARK = "ProfilerStep#"
 _UNFINISHED_MARK = "perfkit unfinished step"
 
@@ -106,6 +109,7 @@ class Recording:
             was recorded.
         busy: what else the machine did meanwhile.
         cut_short: it ended early because the region started or ended a profiler by itself.
+        n_foreign_steps: optimizer steps in other threads, which are not recorded.
     """
 
     trace: Trace
@@ -120,6 +124,32 @@ class Recording:
     elsewhere: Elsewhere | None = None
     busy: Busy | None = None
     cut_short: bool = False
+    n_foreign_steps: int = 0
+
+    def no_step(self) -> str:
+        """That the region has no step at all, and what to do; empty where an optimizer stepped.
+
+        A loop over a DataLoader has steps without an optimizer: who finds these says nothing.
+        """
+        if self.n_steps_seen:
+            return ""
+        where = " in this thread" if self.n_foreign_steps else ""
+        covered = self.coverage.share < _ALL_OF_IT
+        part = (
+            f"the first {fmt_s(self.coverage.profiled_s)} of your code"
+            if covered
+            else "all of your code"
+        )
+        do = (
+            "profile in the thread that trains"
+            if self.n_foreign_steps
+            else "to see steps, profile the loop that calls optimizer.step(), or one step by "
+            "itself: %torchprof train_step()"
+        )
+        return (
+            f"No step was found: no optimizer stepped{where} and no DataLoader was read, so the "
+            f"figures are of {part} as one piece; {do}."
+        )
 
     def not_steps(self) -> str:
         """Why the figures are not of steps although the region has some; empty where they are."""
@@ -302,9 +332,9 @@ class Recorder:
             if self.warmup == 0:
                 self._activate()
             else:
-                self._open_mark(REGION_MARK)
                 self._sampler.resume(forget=True)
                 self._sampler.set_deadline(time.monotonic() + self._max_seconds)
+                self._open_mark(REGION_MARK)
         except ProfilerBusyError:
             self.stop()
             raise
@@ -327,6 +357,9 @@ class Recorder:
         self._working = True
         if not self._ended_s:
             self._ended_s = time.perf_counter()
+            if self._state == "provisional":  # what follows is no time of the region's
+                with self._instrument.guard("ending the recording"):
+                    self._close_mark()
             self._stop_inside_s = self._stop_s  # 0 where the profiler is stopped only now
             if self._busy_mark is not None and (
                 self._busy is None or self._busy.wall_s < _LEAST_BUSY_S
@@ -654,6 +687,7 @@ class Recorder:
             elsewhere=self._elsewhere(),
             busy=self._busy,
             cut_short=self._cut_short,
+            n_foreign_steps=self._n_foreign,
         )
 
     def _elsewhere(self) -> Elsewhere | None:
@@ -698,7 +732,7 @@ class Recorder:
             # said first: no figure is of a step
             doubts.insert(
                 0,
-                f"no optimizer stepped, so no steps were found: the figures are of the first "
+                f"{NO_OPTIMIZER}, so no steps were found: the figures are of the first "
                 f"{fmt_s(self._recorded_s)} of your code; profile a cell in which your optimizer "
                 "steps, or one step at a time: %torchprof train_step()",
             )
@@ -744,7 +778,7 @@ class Recorder:
         elif self._ended_as == "paused":
             profiled_s = self._recorded_s
         else:
-            profiled_s = self._profiler_ended_s - self._began_s
+            profiled_s = min(self._profiler_ended_s - self._began_s, region_s)
         last = self._n_steps_until_stop
         first = last - self._n_profiled + 1 if self._n_profiled else 0
         return Coverage(self._n_steps, first, last if first else 0, profiled_s, region_s)
