@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from perfkit.base.errors import UsageError
 from perfkit.base.machine.busy import Busy
 from perfkit.measure.footprint import Footprint, footprint
+from perfkit.measure.meter import StepMeter
 from perfkit.measure.run import Update, WatchedRun
 from perfkit.measure.verdict import RunSummary
 
@@ -104,7 +105,10 @@ def test_slower_steps_and_bursts_and_starts_are_told(clock) -> None:
     for i, _ in enumerate(run):
         clock.advance_ms(10 + i * 4 / 300)
     assert run.summary.drift is not None
-    assert "steps got 39 % slower over the run" in run.summary.sentence
+    said = run.summary.sentence
+    assert "Steps got 39 % slower over the run: 13.3 µs more with each step" in said
+    assert "no memory grows as clearly" in said
+    assert said.endswith("perfkit.find_leaks(step) shows what grows.")
 
     def bursts():
         for i in range(200):
@@ -503,7 +507,51 @@ def test_memory_creep_is_told_in_bytes_per_step(clock) -> None:
     assert noisy.memory is not None
     assert noisy.memory.creep is not None
     assert noisy.memory.creep.low < 200_000 < noisy.memory.creep.high
-    assert "memory in use (malloc) grows by" in noisy.sentence
+    assert ". Memory in use (malloc) grows by" in noisy.sentence
+    assert noisy.sentence.endswith("perfkit.find_leaks(step) shows what grows and what holds it.")
+
+
+def test_steps_and_memory_that_grow_together_are_one_sentence(clock) -> None:
+    run = watched(clock, Loader(clock, 1000))
+    run._read_memory = lambda: Footprint(500 * MIB + 4096 * run._meter.n, "allocated")
+    for i, _ in enumerate(run):
+        clock.advance_ms(10 + i / 100)
+    said = run.summary.sentence
+    assert (
+        "10.0 µs more with each step [10.0 µs, 10.0 µs] and allocated memory grows by 4.00 KiB "
+        "a step [4.00 KiB, 4.00 KiB]; perfkit.find_leaks(step) shows"
+    ) in said
+
+
+def test_a_slope_is_of_one_step_also_where_not_all_are_kept(clock) -> None:
+    run = watched(clock, range(30_000))
+    run._meter = StepMeter(capacity=10_000)
+    for i, _ in enumerate(run):
+        clock.advance_ms(1 + i / 10_000)
+    assert run._meter.stride > 1
+    assert "100 ns more with each step" in run.summary.sentence
+
+
+def test_a_graph_that_is_kept_is_seen_by_what_malloc_handed_out(clock) -> None:
+    """`total = total + loss` of a small network: 6.4 KiB a step."""
+    said = creeping(clock, 0, kind="resident", in_use=lambda step: 300 * MIB + 6554 * step).sentence
+    assert "Memory in use (malloc) grows by 6.40 KiB a step" in said
+
+
+def test_what_is_steady_has_no_word_of_growth(clock) -> None:
+    steady = creeping(clock, 0, kind="resident", noise_bytes=3 * MIB)
+    assert "find_leaks" not in steady.sentence
+
+
+def test_memory_that_grows_is_told_on_a_busy_machine_too(clock) -> None:
+    run = watched(clock, Loader(clock, 1000))
+    run._read_memory = lambda: Footprint(500 * MIB + 4096 * run._meter.n, "allocated")
+    loop(clock, run)
+    run._busy = Busy(100.0, 2, 10.0, waited_s=80.0, others_s=190.0)
+    run._summary = None
+    said = run.summary.sentence
+    assert "watch it again" in said
+    assert "Allocated memory grows by" in said
 
 
 @pytest.mark.parametrize(
