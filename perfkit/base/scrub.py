@@ -1,9 +1,9 @@
 """Remove private data from everything that is meant to be shared.
 
 There is one scrubber, and everything written for sharing goes through it: pages, files from
-``.save()``, ``to_markdown()``, exported traces, and the output of the magics' ``-T`` and ``-D``.
-``scrub=False`` keeps everything. What stays on your machine is not scrubbed: what you see in the
-notebook, and the store of a sweep, which it needs to resume.
+``.save()``, ``to_markdown()``, saved traces, a Lab's buttons, records of claims, and the output of
+the magics' ``-T`` and ``-D``. ``scrub=False`` keeps everything. What stays on your machine is not
+scrubbed: what you see in the notebook, and the store of a sweep, which it needs to resume.
 
 Removed from all text (names, call stacks, captured output, metadata, paths):
 

@@ -162,6 +162,7 @@ class Lab(anywidget.AnyWidget):
 
     lab_id = traitlets.Unicode().tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)
+    shared_title = traitlets.Unicode().tag(sync=True)  # in files: scrubbed
     file_stem = traitlets.Unicode().tag(sync=True)
     controls = traitlets.List().tag(sync=True)
     choice = traitlets.Dict().tag(sync=True)
@@ -211,10 +212,12 @@ class Lab(anywidget.AnyWidget):
         shown = title or ("" if name == "workload" else name)  # which every workload is
         self._values = {one.name: one.default for one in self._session.settings}
         lab_id = uuid.uuid4().hex[:12]
+        shared = scrubbed(shown)
         super().__init__(
             lab_id=lab_id,
             title=shown,
-            file_stem="".join(c if c.isalnum() else "-" for c in shown) or "lab",
+            shared_title=shared,
+            file_stem="".join(c if c.isalnum() else "-" for c in shared).strip("-") or "lab",
             controls=_controls(self._session.settings, self._values),
             choice=_choice(self._session.settings, self._values),
             status=_status("ready", "Press Start for run 1.", started=False),
@@ -800,7 +803,8 @@ def _without_model(static: str) -> str:
 
 def _status(state: str, line: str, *, started: bool, progress: float = 0.0) -> dict[str, Any]:
     busy = state != "ready" and state not in FINAL_STATES
-    return {"state": state, "line": line, "started": started, "busy": busy, "progress": progress}
+    said = {"line": line, "shared": scrubbed(line)}  # what the page shows, and what its PNG does
+    return {"state": state, "started": started, "busy": busy, "progress": progress} | said
 
 
 def _offered(settings: Sequence[Setting], name: str, chosen: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import pytest
 from perfkit.experiment.compare._saved import saved
 from perfkit.measure.compare import compare
 from perfkit.show.files import page
-from perfkit.widgets.lab import Lab
+from perfkit.widgets.lab import Lab, _status
 from tests.show.test_runs import SLOW
 
 # made up, and put together here, so that no scanner takes this file for a leak
@@ -81,9 +81,17 @@ def test_the_files_of_a_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end
         lab.close()
     _none_in(made)
     assert SECRETS[2] in kept
+    assert (lab.shared_title, lab.file_stem) == ("[secret]", "secret")
     for file in sent:  # what the buttons send
         _none_in(file.decode())
 
 
 def test_the_store_keeps_the_truth() -> None:
     assert SECRETS[0] in json.dumps(saved(_a_run()))
+
+
+def test_what_a_labs_page_writes_into_its_png() -> None:
+    """The page draws that file itself, from words that it is given for it."""
+    said = _status("failed", f"Run 1: {SECRETS[0]}", started=True)
+    assert said["line"].endswith(SECRETS[0])
+    _none_in(said["shared"])

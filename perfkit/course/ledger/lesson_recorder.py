@@ -21,6 +21,7 @@ import perfkit
 from perfkit.base.budget import VARIABLE
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import Provenance
+from perfkit.base.scrub import scrub
 from perfkit.course.ledger import notebook as notebooks
 from perfkit.course.ledger.criteria import Criterion
 from perfkit.course.ledger.notebook import CellRun
@@ -262,6 +263,7 @@ def _written(
         notebook_hash=notebooks.code_hash(notebook),
         budget_scale=scale,
     )
+    made = scrub(made)  # now: its digest is of what others get to read
     try:
         place = write_record(made, folder)
     except KeptError as error:

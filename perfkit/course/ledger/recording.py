@@ -66,18 +66,14 @@ class Figure:
         """The ratio of a ``perfkit.compare`` or ``perfkit.ab`` result, with its interval.
 
         Args:
-            comparison: has ``ratio``, ``low`` and ``high`` (a ``Comparison`` or ``Ratio``), or a
-                ``ratio`` that has them (an ``ABResult``).
+            comparison: has ``ratio``, ``low`` and ``high``.
             kind: ``"simulated"`` if a sleep, rather than work, sets how long an arm takes.
 
         Raises:
             UsageError: it has none of these, or its ratio is not a finite number.
         """
-        found = comparison
-        if hasattr(getattr(found, "ratio", None), "ratio"):
-            found = found.ratio
         try:
-            value, low, high = float(found.ratio), float(found.low), float(found.high)
+            value, low, high = (float(getattr(comparison, a)) for a in ("ratio", "low", "high"))
         except (AttributeError, TypeError, ValueError):
             name = type(comparison).__name__
             raise UsageError(f"a {name} has no ratio with an interval to take") from None

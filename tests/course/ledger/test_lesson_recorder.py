@@ -30,7 +30,7 @@ from perfkit.course.ledger.settle import LessonClaim
 def judge(holds, n=1):
     if isinstance(holds, Exception):
         raise holds
-    return Outcome(holds, {"n": Figure(n, "1", kind="exact")}, "n", "It was run.")
+    return Outcome(holds, {"n": Figure(n, "1", kind="exact")}, "n", "In /home/alice/data.")
 
 def claim(name):
     one = Criterion(name, claims()[name].lessons[0], "made", "it is so", judge)
@@ -98,6 +98,8 @@ def test_what_cells_settle_is_recorded_and_one_that_fails_costs_only_its_own(
     assert "no_such_package" in found["A9"].reason
     assert found["A3"].reason == "ZeroDivisionError: division by zero"
     assert "ZeroDivisionError" in found["A3"].details
+    said = found["A1"].record.outcome.sentence
+    assert said == "In /home/[user]/data.", "a record is made to be shared"
     assert found["C7"].reason.startswith("cell 10: its process was killed")
     assert found["E1"].reason == "no cell of 00-made.ipynb settles it"
     assert len(read_records([tmp_path / "out"]).records) == 2

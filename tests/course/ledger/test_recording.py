@@ -45,11 +45,8 @@ def test_the_ratio_of_a_comparison_with_its_interval() -> None:
     assert Figure.of(found) == Figure(found.ratio, "×", *seen)
 
 
-def test_the_ratio_of_an_ab_result_is_one_level_down() -> None:
-    class AB:
-        ratio = Ratio(2.0, 1.5, 2.5)
-
-    assert Figure.of(AB()) == Figure(2.0, "×", 1.5, 2.5) == Figure.of(AB.ratio)
+def test_what_has_a_ratio_and_its_ends_gives_a_figure() -> None:
+    assert Figure.of(Ratio(2.0, 1.5, 2.5)) == Figure(2.0, "×", 1.5, 2.5)
 
 
 def test_an_interval_without_end_is_none() -> None:

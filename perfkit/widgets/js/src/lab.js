@@ -136,7 +136,7 @@ export default () => {
       const pause = button("Pause", () => ({ type: model.get("status").state === "paused" ? "resume" : "pause" }), "pk-pause");
       const stop = button("Stop", () => ({ type: "stop" }), "pk-stop");
       const savePng = guard(() => {
-        const canvas = chart.png([title, model.get("status").line]);
+        const canvas = chart.png([model.get("shared_title"), model.get("status").shared]);
         if (!canvas) {
           errors.show("there is no plot to export yet: press Start first");
           return;
