@@ -45,5 +45,6 @@ def test_load_ext_loads_neither_torch_nor_matplotlib() -> None:
         (LOAD_EXT + "\nimport matplotlib", "matplotlib"),
     ],
 )
+@pytest.mark.slow
 def test_the_tests_above_can_fail(code: str, package: str) -> None:
     assert package in _loaded_by(code)

@@ -53,6 +53,7 @@ def test_help_names_every_argument_and_shows_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _QUICK)
+@pytest.mark.slow
 def test_the_example_in_its_help_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
 

@@ -40,6 +40,7 @@ def from_file() -> Profile:
     return explain(load(gpu_training(4, wait=500).json()))
 
 
+@pytest.mark.slow
 def test_a_step_is_called_until_enough_are_profiled(profile: Profile) -> None:
     assert profile.n_steps == 3
     assert profile.step.n == 3
@@ -81,6 +82,7 @@ def test_a_training_loop_is_called_once() -> None:
     assert profile.cost.n_unprofiled == 3
 
 
+@pytest.mark.slow
 def test_several_batches_in_a_step_are_told() -> None:
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -153,6 +155,7 @@ def test_a_real_loader_without_workers_is_found() -> None:
     assert "dataloader-no-workers" in [found.rule for found in diagnosis.findings]
 
 
+@pytest.mark.slow
 def test_a_real_healthy_step_has_no_finding() -> None:
     model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -71,6 +71,7 @@ class _LossInALoop(nn.Module):
         return total / len(y)
 
 
+@pytest.mark.slow
 def test_a_loss_in_a_loop_and_the_same_loss_without() -> None:
     model, x = nn.Linear(16, 10), torch.randn(128, 16)
     loop = _by_order(_trained(model, x, _LossInALoop()))
@@ -87,6 +88,7 @@ def test_a_healthy_program_has_no_finding() -> None:
     assert profile.diagnosis.bound_by == "compute"
 
 
+@pytest.mark.slow
 def test_collections_are_seen_and_nothing_listens_afterwards() -> None:
     before = list(gc.callbacks)
     keep = [[i] for i in range(300_000)]
@@ -129,6 +131,7 @@ class _Resized(torch.utils.data.Dataset[torch.Tensor]):
 
 
 @pytest.mark.parametrize("from_file", [True, False])
+@pytest.mark.slow
 def test_only_what_opens_files_decodes_them(from_file: bool, tmp_path: Path) -> None:
     path = tmp_path / "noise.jpg"
     Image.effect_noise((900, 900), 50).convert("RGB").save(path)

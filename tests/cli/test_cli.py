@@ -24,11 +24,13 @@ from perfkit.course.kit import server
 PERFKIT = [sys.executable, "-m", "perfkit.cli"]
 
 
+@pytest.mark.slow
 def test_doctor_prints_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor"]) == 0
     assert "What works here" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_doctor_json_is_json_and_every_key_is_documented(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -143,6 +143,7 @@ def test_several_files_are_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "2 ranks" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_each_of_several_files_is_read_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +352,7 @@ def test_error_lines_obey_no_file_name(
     assert "b.json" in said.splitlines()[0]
 
 
+@pytest.mark.slow
 def test_a_trace_through_standard_input(tmp_path: Path) -> None:
     import subprocess
 

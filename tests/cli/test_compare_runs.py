@@ -101,6 +101,7 @@ def test_the_near_end_of_the_interval_decides(stored) -> None:
     assert "unclear" in found.sentence
 
 
+@pytest.mark.slow
 def test_equal_stores_raise_hardly_any_alarm(stored) -> None:
     random = np.random.default_rng(0)
     alarms = 0

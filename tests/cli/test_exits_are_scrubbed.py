@@ -56,6 +56,7 @@ def test_the_page_of_a_run() -> None:
     _none_in(page(_a_run()))
 
 
+@pytest.mark.slow
 def test_the_names_of_a_comparison(tmp_path: Path) -> None:
     found = compare(lambda: 1, lambda: 2, names=(SECRETS[0], "b"), budget_s=0.05)
     made = [found.to_markdown()]

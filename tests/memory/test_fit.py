@@ -56,6 +56,7 @@ def test_a_model_that_copies_its_layers_is_counted_once() -> None:
     assert made.at_peak_bytes["inputs"] == 2 * 4 * 16 * 4
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_made_on_a_gpu_is_predicted_as_one_on_the_cpu() -> None:
     """As on a machine with one: `make_batch` makes it where the training step does."""
 
@@ -86,6 +87,7 @@ def test_a_forward_that_makes_tensors_on_a_gpu_is_told() -> None:
 
 @pytest.mark.parametrize("make", [_cnn, _transformer])
 @pytest.mark.parametrize("kind", ["AdamW", "SGD"])
+@pytest.mark.slow
 def test_it_agrees_with_a_real_step(make: Callable[[], nn.Module], kind: str) -> None:
     model = make()
     before = [p.clone() for p in model.parameters()]
@@ -378,6 +380,7 @@ def test_values_that_an_optimizer_reads_are_told() -> None:
     assert any("1 was taken" in warning for warning in fit.warnings)
 
 
+@pytest.mark.slow
 def test_no_batch_larger_than_the_one_asked_for_is_made() -> None:
     """`make_batch` may read a data set, which has an end."""
     images, labels = _batch(20)

@@ -191,6 +191,7 @@ def test_what_stays_is_found_beneath_what_comes_and_goes() -> None:
     assert any(leak.holder.startswith("kept ") for leak in report.leaks), report
 
 
+@pytest.mark.slow
 def test_a_clean_loop_of_200_steps_has_none() -> None:
     model = _model()
     optimizer = torch.optim.Adam(model.parameters())
@@ -253,6 +254,7 @@ def test_a_sum_of_losses_keeps_every_graph(thawed: None, in_place: bool) -> None
     assert data["nodes_per_step"] == report.nodes_per_step
 
 
+@pytest.mark.slow
 def test_a_loss_kept_after_backward_is_more_than_its_four_bytes() -> None:
     model, x = _deep_model(), torch.randn(4, 8)
     losses: list[Tensor] = []
@@ -347,6 +349,7 @@ class _Cycle:
         self.me, self.tensor = self, torch.zeros(1000)
 
 
+@pytest.mark.slow
 def test_what_only_the_collector_ends_is_no_leak(thawed: None) -> None:
     frozen = []
 

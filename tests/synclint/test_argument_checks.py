@@ -72,6 +72,7 @@ def test_without_the_checks_nothing_is_found_or_noted(net: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("compiled_first", [True, False])
+@pytest.mark.slow
 def test_a_step_with_compiled_code_makes_no_checks(net: nn.Module, compiled_first: bool) -> None:
     fast = torch.compile(nn.Linear(3, 2), backend="eager")
 

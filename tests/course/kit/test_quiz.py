@@ -68,6 +68,7 @@ def test_a_quiz_that_cannot_be(changed: dict[str, Any], reason: str) -> None:
         _quiz(**changed)
 
 
+@pytest.mark.slow
 def test_in_a_kernel_the_output_is_the_same_each_time_but_for_the_widgets_id(
     tmp_path: Path,
 ) -> None:

@@ -137,10 +137,12 @@ def _sent_twice(pictures: Any, masks: Any, device: Any) -> Any:
 @pytest.mark.parametrize(
     "answer", [_prepare, _folded_constants, _constants_once, _channel_by_channel]
 )
+@pytest.mark.slow
 def test_every_right_answer_passes(answer: Callable[..., Any]) -> None:
     assert repr(prepare_batch.check(answer)).startswith("Done")
 
 
+@pytest.mark.slow
 def test_a_right_answer_passes_with_its_facts() -> None:
     said = repr(prepare_batch.check(_prepare))
     assert said.startswith("Done")

@@ -90,6 +90,7 @@ def _next_to_compute(trace: Trace) -> str:
 
 
 @pytest.mark.parametrize("answer", [_right, _busy_first, _in_order])
+@pytest.mark.slow
 def test_every_right_answer_passes(answer: Callable[[Trace], Any]) -> None:
     assert repr(name_the_bound.check(answer)).startswith("Done")
 

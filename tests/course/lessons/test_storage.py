@@ -240,6 +240,7 @@ def test_phases_are_chained_and_shared_out() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
+@pytest.mark.slow
 def test_workers_copy_a_list_of_small_objects_and_share_a_tensor() -> None:
     records = [b"%0400d" % i for i in range(8_000)]
     rows = torch.tensor(np.frombuffer(b"".join(records), np.uint8)).view(-1, 400)
