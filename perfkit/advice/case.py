@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.advice.typical import Typical, typical
+from perfkit.base.device import in_use
 from perfkit.trace.ask.breakdown import HOST_CLASSES, Breakdown, device_layers, host_layers
 from perfkit.trace.ask.critical_path import CriticalPath, critical_path
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
@@ -29,6 +30,8 @@ from perfkit.trace.read.steps import Steps
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
 
+# Calls of Level Zero and of the Unified Runtime below torch's XPU.
+_XPU_CALL = re.compile(r"^(ze[A-Z]|ur[A-Z]|pi[A-Z])")
 # Dynamo's labels around everything that is compilation, forward and (lazily) backward.
 _COMPILES = re.compile(r"^(entire_(frame|backward)_compile|_compile\.compile_inner)\b")
 
@@ -343,6 +346,19 @@ class Case:
         devices = self.trace.metadata.get("deviceProperties")
         first = devices[0] if isinstance(devices, list) and devices else {}
         return first if isinstance(first, dict) else {}
+
+    @property
+    def device_type(self) -> str:
+        """What torch calls the type of device in the trace: ``"cuda"`` (ROCm too), ``"xpu"`` …
+
+        Of a recording it is that of the device in use here; of a file what its driver calls tell.
+        """
+        if not self.is_file and not in_use().is_cpu:
+            return in_use().type
+        calls = self.trace.is_a(Category.RUNTIME)
+        if (calls & self.trace.named(_XPU_CALL.match)).any():
+            return "xpu"
+        return "cuda" if self.on_device else "cpu"
 
     @property
     def nvidia_major(self) -> int:

@@ -37,21 +37,23 @@ def as_figure(document: Document) -> Figure:
         )
     from matplotlib import style
 
+    from perfkit.show._page_figure import PageFigure
+
     # the ground is white: a user's dark style would write in white on it
     with style.context("default"):
-        return _stacked(document) if document.draw is None else document.draw()
+        drawn = _stacked(document) if document.draw is None else document.draw()
+    if isinstance(drawn, PageFigure):
+        drawn.said = figure_words(document)
+    return drawn
 
 
 def _stacked(document: Document) -> Figure:
     """Bars and pictures below each other."""
-    from matplotlib.figure import Figure as MatplotlibFigure
+    from perfkit.show._page_figure import PageFigure
 
     bars, pictures = _drawn(document)
     heights = [_BAR_HEIGHT] * len(bars) + [_PICTURE_HEIGHT] * len(pictures)
-    # opaque, so that it can be read on a dark page, too
-    picture = MatplotlibFigure(
-        figsize=(_WIDTH, 0.3 + sum(heights)), dpi=110, layout="constrained", facecolor="white"
-    )
+    picture = PageFigure(figsize=(_WIDTH, 0.3 + sum(heights)), dpi=110)
     grid = picture.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, bar in zip(grid, bars, strict=False):
         _draw(axes, bar)
@@ -105,6 +107,7 @@ def _draw(axes: Any, bar: Bar) -> None:
                 color="white" if colour == "transparent" else colour,
                 edgecolor="#57606a",
                 linewidth=0.6,
+                clip_on=False,  # the frame of the last part ends at the axes' edge
                 hatch={"hollow": "//", "purple": "//", "vermilion": "//"}.get(look),
                 label=plain(f"{segment.label} {segment.shown}", 40),
             )

@@ -55,11 +55,12 @@ def drawn(run: RunSummary) -> Figure:
     """
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as MatplotlibFigure
     from matplotlib.ticker import MaxNLocator
 
+    from perfkit.show._page_figure import PageFigure
+
     curve = run.curve
-    figure = MatplotlibFigure(figsize=(7.6, 2.9), dpi=100, layout="constrained", facecolor="white")
+    figure = PageFigure(figsize=(7.6, 2.9), dpi=100)
     FigureCanvasAgg(figure)  # becomes the figure's canvas
     axes = figure.add_subplot()
     axes.plot(curve.numbers, curve.step_ms, color=_STEP, linewidth=1.0, label="step")

@@ -48,10 +48,11 @@ def figure(runs: Sequence[RunResult]) -> Figure:
     Steps that count are drawn full, the others pale.
     """
     import numpy as np
-    from matplotlib.figure import Figure as MatplotlibFigure
+
+    from perfkit.show._page_figure import PageFigure
 
     drawn = [run for run in runs if run.n_steps]
-    picture = MatplotlibFigure(figsize=(8, 4.2), dpi=110, layout="constrained", facecolor="white")
+    picture = PageFigure(figsize=(8, 4.2), dpi=110)
     upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     highest = 0.0
     for i, run in enumerate(drawn):

@@ -197,9 +197,9 @@ _MOST_LINES = 6
 
 def _figure(found: Any, draw: Callable[[Any, Any], None]) -> Figure:
     """Made with matplotlib's objects, so that the user's own figures and backend stay alone."""
-    from matplotlib.figure import Figure as MatplotlibFigure
+    from perfkit.show._page_figure import PageFigure
 
-    picture = MatplotlibFigure(figsize=(8, 3.6), dpi=110, layout="constrained", facecolor="white")
+    picture = PageFigure(figsize=(8, 3.6), dpi=110)
     axes = picture.subplots()
     draw(axes, found)
     axes.grid(alpha=0.25)

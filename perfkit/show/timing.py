@@ -226,10 +226,9 @@ def _words(c: Comparison) -> str:
 
 def _draw(found: Comparison) -> Figure:
     """The ratio with its interval against 1, and the times of both arms."""
-    from matplotlib.figure import Figure as MatplotlibFigure
+    from perfkit.show._page_figure import PageFigure
 
-    # opaque, so that it can be read on a dark page, too
-    picture = MatplotlibFigure(figsize=(8, 2.8), dpi=110, layout="constrained", facecolor="white")
+    picture = PageFigure(figsize=(8, 2.8), dpi=110)
     left, right = picture.subplots(1, 2, width_ratios=[3, 2])
     arms: Sequence[Any] = (found.a, found.b)
     for row, (arm, colour) in enumerate(zip(arms, (_ORANGE, _BLUE), strict=True)):

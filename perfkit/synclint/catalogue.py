@@ -388,7 +388,7 @@ _ENTRIES: dict[str, Entry] = {
         why="it must know whether a gradient overflowed before it lets the optimizer step: once "
         "a step is the price of float16",
         instead="# bfloat16 has the range of float32 and needs no scaler\n"
-        'with torch.autocast("cpu", dtype=torch.bfloat16):\n    y = x @ x.T',
+        "with torch.autocast(x.device.type, dtype=torch.bfloat16):\n    y = x @ x.T",
     ),
     "get_scale": Entry(
         op="GradScaler.get_scale",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -462,3 +463,12 @@ def test_products_that_do_not_fit_the_tensor_cores() -> None:
     assert finding.gain_at_most < 4
     assert _rules(_products(1008, "c10::BFloat16")) == set()
     assert _rules(_products(1001, "float")) == set()
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_a_snippet_names_the_type_of_the_device(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = {**A100, "totalGlobalMem": 40 * 2**30}
+    device = SimpleNamespace(is_cpu=False, type=kind)
+    monkeypatch.setattr("perfkit.advice.case.in_use", lambda: device)
+    finding = _finding(_with_memory(38 * 2**30), "memory-nearly-full", device=card)
+    assert f'torch.autocast("{kind}", dtype=torch.bfloat16)' in finding.what_to_do

@@ -38,7 +38,8 @@ def nearly_full(case: Case) -> Iterator[Finding]:
         ),
         what_to_do=(
             "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # recompute\n"
-            'with torch.autocast("cuda", dtype=torch.bfloat16):  # half-size activations\n'
+            f'with torch.autocast("{case.device_type}", dtype=torch.bfloat16):'
+            "  # half-size activations\n"
             "    loss = loss_fn(model(x), target)\n"
             "# or a smaller batch with accumulated gradients"
         ),

@@ -150,9 +150,9 @@ def _arms(axes: Axes, at_a: _Array, a: _Array, at_b: _Array, b: _Array) -> None:
 
 
 def _new(panels: int, *, sharey: bool = False) -> tuple[Figure, Sequence[Axes]]:
-    from matplotlib.figure import Figure as MatplotlibFigure
+    from perfkit.show._page_figure import PageFigure
 
-    figure = MatplotlibFigure(figsize=(8, 3.2), layout="constrained", facecolor="white")
+    figure = PageFigure(figsize=(8, 3.2))
     axes = figure.subplots(1, panels, squeeze=False, sharey=sharey)[0]
     for one in axes:
         one.grid(alpha=0.25)

@@ -227,9 +227,9 @@ def draw_pages(pages: WorkerPages) -> tuple[Figure, str]:
 
 
 def _new(panels: int, *, sharey: bool = False) -> tuple[Figure, Sequence[Axes]]:
-    from matplotlib.figure import Figure as MatplotlibFigure
+    from perfkit.show._page_figure import PageFigure
 
-    figure = MatplotlibFigure(figsize=(7, 3), layout="constrained", facecolor="white")
+    figure = PageFigure(figsize=(7, 3))
     axes: Any = figure.subplots(1, panels, squeeze=False, sharey=sharey)[0]
     for one in axes:
         one.grid(alpha=0.25)
