@@ -107,6 +107,20 @@ def _run_summary() -> Any:
     return watched.summary
 
 
+@_makes("WholeRun")
+def _whole_run() -> Any:
+    from perfkit.script.options import Options
+    from perfkit.script.run_watch import RunWatch
+
+    step = _step()
+    watch = RunWatch("train.py", Options(steps=2, warmup=1, memory=True, synclint=True))
+    watch.start()
+    for _ in range(12):
+        step()
+    watch.stop()
+    return watch.result("finished")
+
+
 # ---- memory ------------------------------------------------------------------------------
 
 

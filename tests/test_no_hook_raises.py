@@ -29,6 +29,8 @@ import perfkit
 from perfkit.base.errors import MeasurementError
 from perfkit.memory.account import Accountant
 from perfkit.memory.crossings import crossings
+from perfkit.script.options import Options
+from perfkit.script.run_watch import RunWatch
 from perfkit.synclint import reality
 from perfkit.synclint.watch import Watch
 from perfkit.trace import Recorder
@@ -112,6 +114,17 @@ def with_recorder(training: Training) -> str:
         return str(error)
 
 
+def with_run(training: Training) -> str:
+    loader = torch.utils.data.DataLoader(torch.ones(20, 3), batch_size=4)
+    watch = RunWatch("train.py", Options(steps=2, warmup=1), on_update=lambda update: None)
+    watch.start()
+    training.run(loader)
+    watch.stop()
+    said = watch.result("finished")
+    doubts = (*said.warnings, *(said.profile.warnings if said.profile is not None else ()))
+    return " ".join((str(said.n_steps), said.sentence.partition(":")[0], *doubts))
+
+
 def with_watch(training: Training) -> str:
     loader = torch.utils.data.DataLoader(torch.ones(12, 3), batch_size=4)
     watched = perfkit.watch(loader, live=False, update_hz=10)
@@ -124,6 +137,7 @@ TOOLS: dict[str, Tool] = {
     "crossings": with_crossings,
     "find_syncs on a GPU": with_a_gpu_traced,
     "Recorder": with_recorder,
+    "run": with_run,
     "watch": with_watch,
 }
 
@@ -136,6 +150,9 @@ GUARDS |= {("/base/torch_compat.py", "profiler_runs_here")}
 GUARDS |= {
     ("/memory/crossings.py", "_Seen.note"),
     ("/memory/crossings.py", "_modes.<locals>.Dispatch.__torch_dispatch__"),
+    ("/base/torch_compat.py", "watch_loader_iterators.<locals>.__iter__.<locals>.<lambda>"),
+    ("/base/torch_compat.py", "watch_loader_iterators.<locals>.__next__.<locals>.<lambda>"),
+    ("/measure/loader_wait.py", "LoaderWait._around"),
     ("/synclint/connections.py", "Connections.node.<locals>.forget"),
     ("/synclint/watch.py", "Watch.__enter__"),
     ("/synclint/watch.py", "Watch._start.<locals>.<lambda>"),
@@ -271,5 +288,6 @@ LEAST = {
     "crossings": 0,
     "find_syncs on a GPU": 10,
     "Recorder": 6,
+    "run": 8,
     "watch": 6,
 }

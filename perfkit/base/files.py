@@ -13,7 +13,7 @@ from typing import Any
 
 from perfkit.base.errors import UsageError
 
-__all__ = ["read_pipe", "write_atomically"]
+__all__ = ["read_pipe", "why_not_writable", "write_atomically"]
 
 # A pipe that is silent this long has no writer.
 SILENT_PIPE_S = 10.0
@@ -51,6 +51,23 @@ def read_pipe(path: Path, *, at_most: int | None = None) -> bytes | None:
     finally:
         os.close(pipe)
     raise OSError(errno.ETIMEDOUT, f"nothing came through this pipe for {SILENT_PIPE_S:g} s")
+
+
+def why_not_writable(path: Path) -> str:
+    """Why a file at ``path`` could not be written later, and what to do; empty if it could."""
+    folder = path.parent
+    try:
+        if path.is_dir():
+            return "is a directory; name a file in it"
+        if path.exists() and not path.is_file():
+            return "is a device or a pipe; name a file"
+        if not folder.is_dir():
+            return f"there is no directory {str(folder)!r}; make it first"
+    except (OSError, ValueError) as error:  # a name that is too long, or with a null character
+        return f"{getattr(error, 'strerror', None) or error}; name another file"
+    if not os.access(folder, os.W_OK):
+        return f"the directory {str(folder)!r} cannot be written to; name another one"
+    return ""
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:

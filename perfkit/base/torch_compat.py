@@ -532,11 +532,12 @@ def n_optimizer_step_hooks() -> int:
 
 
 def watch_loader_iterators(
-    around: Callable[[Callable[[], Any], bool], Any],
+    around: Callable[[Callable[[], Any], bool, Any], Any],
 ) -> Callable[[], None]:
-    """Route every fetch of a DataLoader through ``around(fetch, is_batch)``; return how to stop.
+    """Route every fetch of a DataLoader through ``around(fetch, is_batch, source)``.
 
-    A fetch is a batch (``__next__``) or the start of an iterator, which starts its workers.
+    A fetch is a batch (``__next__``, whose source is the iterator) or the start of an iterator,
+    which starts its workers (its source is the loader). Returns how to stop.
     Hides ``torch.utils.data.dataloader._BaseDataLoaderIter`` (since torch 1.2).
     """
     from torch.utils.data import dataloader
@@ -546,16 +547,28 @@ def watch_loader_iterators(
     original_next, original_iter = iterator.__next__, loader.__iter__
 
     def __next__(self: Any) -> Any:  # noqa: N807 - replaces the method
-        return around(lambda: original_next(self), True)
+        return around(lambda: original_next(self), True, self)
 
     def __iter__(self: Any) -> Any:  # noqa: N807
-        return around(lambda: original_iter(self), False)
+        return around(lambda: original_iter(self), False, self)
 
     def stop() -> None:
         iterator.__next__, loader.__iter__ = original_next, original_iter
 
     iterator.__next__, loader.__iter__ = __next__, __iter__
     return stop
+
+
+def loader_position(iterator: Any) -> tuple[int, int] | None:
+    """Batches handed out by a DataLoader's iterator, and how many it has; None if unknown.
+
+    Hides ``_BaseDataLoaderIter._num_yielded`` (since torch 1.2).
+    """
+    try:
+        done, total = int(iterator._num_yielded), len(iterator)
+    except Exception:  # a sampler without a length, or one that raises
+        return None
+    return (done, total) if 0 < done <= total else None
 
 
 def tf32_allowed() -> tuple[bool, bool]:

@@ -9,19 +9,19 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from perfkit._version import __version__
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.printable import printable
-from perfkit.cli import claims, compare_runs, record, trace, tutorial
+from perfkit.cli import claims, compare_runs, record, run_command, trace, tutorial
 
 __all__ = ["main"]
 
 # in the order of the help
-_COMMANDS = (trace, claims, compare_runs, record, tutorial)
+_COMMANDS = (run_command, trace, claims, compare_runs, record, tutorial)
 _OWN_FILES = (__file__, *(command.__file__ for command in _COMMANDS))
 
 _DOCTOR_JSON = """\
@@ -40,8 +40,15 @@ The exit code is always 0; 'available' says what works.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
-    _say_anything()
-    arguments = _parser().parse_args(argv)
+    with _say_anything():
+        arguments = _parser().parse_args(argv)
+        if not hasattr(arguments, "is_the_program"):
+            return _command(arguments)
+    # `perfkit run`: standard output, exceptions and exit code are the script's own
+    return int(arguments.run(arguments))
+
+
+def _command(arguments: argparse.Namespace) -> int:
     try:
         code = int(arguments.run(arguments))
         if sys.stdout is not None:  # closed by the shell's >&-
@@ -66,11 +73,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _say_anything() -> None:
+@contextlib.contextmanager
+def _say_anything() -> Iterator[None]:
     """Escape characters that the terminal's encoding lacks, instead of failing on them."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+    streams = [s for s in (sys.stdout, sys.stderr) if isinstance(s, io.TextIOWrapper)]
+    before = [stream.errors for stream in streams]
+    try:
+        for stream in streams:
             stream.reconfigure(errors="backslashreplace")
+        yield
+    finally:
+        for stream, errors in zip(streams, before, strict=True):
+            with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+                stream.reconfigure(errors=errors)
 
 
 def _is_of_output(error: OSError) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import keyword
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from IPython.display import display
 from IPython.utils.process import arg_split
 
 from perfkit.base.errors import PerfkitError
+from perfkit.base.files import why_not_writable
 
 __all__ = [
     "check_flags",
@@ -115,13 +115,8 @@ def check_flags(args: argparse.Namespace, *, data_suffixes: tuple[str, ...]) -> 
         if path is None:
             continue
         setattr(args, name, path.absolute())
-        folder = path.parent
-        if path.is_dir():
-            raise UsageError(f"{flag} {path}: is a directory; name a file in it")
-        if not folder.is_dir():
-            raise UsageError(f"{flag} {path}: there is no directory {str(folder)!r}; make it first")
-        if not os.access(folder, os.W_OK):
-            raise UsageError(f"{flag} {path}: the directory {str(folder)!r} cannot be written to")
+        if why := why_not_writable(path):
+            raise UsageError(f"{flag} {path}: {why}")
     if args.data is not None and not args.data.name.endswith(data_suffixes):
         endings = " or ".join(data_suffixes)
         raise UsageError(f"-D {args.data}: the file's name must end in {endings}")

@@ -79,6 +79,7 @@ class RunFacts:
     n_peeks: int = 0
     busy: Busy | None = None
     during: Callable[[set[int]], str] = lambda _steps: ""
+    may_be_grouped: bool = True  # False where a step is known to be one
 
 
 @dataclass(frozen=True)
@@ -298,6 +299,8 @@ class _Steps:
 
 
 def _group(facts: RunFacts) -> int:
+    if not facts.may_be_grouped:
+        return 1
     thinned = len(facts.numbers) > 1 and facts.numbers[1] - facts.numbers[0] > 1
     return 1 if thinned else group_size(facts.step_ms, facts.wait_ms)
 

@@ -26,6 +26,7 @@ _HOMES = {
     "perfkit.memory": "perfkit.show.memory",
     "perfkit.memory.crossings": "perfkit.show.crossings",
     "perfkit.measure": "perfkit.show.timing",
+    "perfkit.script": "perfkit.show.whole_run",
     "perfkit.trace": "perfkit.show.trace_answers",
     "perfkit.trace.ask.breakdown": "perfkit.show.profile",
     "perfkit.trace.ask.operators": "perfkit.show.profile",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
+from perfkit.base.program import Program, restored
 
 if TYPE_CHECKING:
     from perfkit.synclint.find import Syncs
@@ -47,9 +47,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
     from perfkit.synclint.reality import lint
     from perfkit.synclint.watch import Watch
 
-    script = Path(path)
-    if not script.is_file():
-        raise UsageError(f"{path}: there is no such script; give the path of a Python file")
+    program = Program.script(path, argv)
     if steps < 1:
         raise UsageError(f"steps={steps}: watch at least one step")
 
@@ -79,7 +77,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
 
     def run() -> None:
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            program.run()
         except _Enough:
             pass
         except SystemExit as stop:
@@ -87,9 +85,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
                 raise
 
     with ExitStack() as stack:
-        stack.callback(_restore, sys.argv, list(sys.path))
-        sys.argv = [str(script), *argv]
-        sys.path.insert(0, str(script.resolve().parent))
+        stack.enter_context(restored())
         stack.callback(register_optimizer_step_pre_hook(before_step).remove)
         stack.callback(register_module_forward_pre_hook(before_module).remove)
         result = lint(run)
@@ -119,7 +115,3 @@ def _line_now() -> str:
     if site is None:
         return "no line of the script"
     return place(*(site.below or (site.file, site.line)))
-
-
-def _restore(argv: list[str], path: list[str]) -> None:
-    sys.argv, sys.path[:] = argv, path

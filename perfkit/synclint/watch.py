@@ -290,7 +290,7 @@ class Watch:
         finally:
             sys.displayhook = original
 
-    def _fetch(self, fetch: Callable[[], Any], is_batch: bool) -> Any:
+    def _fetch(self, fetch: Callable[[], Any], is_batch: bool, source: Any) -> Any:
         """What a data loader does is on the host, whatever it does."""
         with self._unwatched():
             return fetch()

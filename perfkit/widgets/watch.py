@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,18 +16,14 @@ import numpy as np
 from perfkit.base.arguments import check_text
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import _host
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_share
+from perfkit.base.words import fmt_ms
 from perfkit.measure.run import DEFAULT_HZ, Observer, Update, WatchedRun, check_hz
 from perfkit.measure.verdict import RunSummary
-from perfkit.show._text import clip
+from perfkit.show.progress_line import ProgressLine, progress, status, write
 from perfkit.show.timing import counted, left
 from perfkit.widgets._frontend import has_front_end
 
 __all__ = ["watch"]
-
-# Interval of lines if the output is a file: enough to show progress without filling a log.
-_LOG_EVERY_S = 10.0
-_TERMINAL_EVERY_S = 0.5
 
 
 def watch(
@@ -231,7 +224,7 @@ class _Plot:
             memory = np.full(len(update.numbers), update.memory.n_bytes / 2**20)
             columns = (update.step_ms, update.wait_ms, memory)
             self._plot.push(update.numbers, np.stack(columns, axis=1).astype(np.float32))
-        self._plot.set_status(_status(update), _progress(update))
+        self._plot.set_status(status(update), progress(update))
 
     def end(self, summary: RunSummary) -> None:
         self._summary = summary
@@ -253,89 +246,28 @@ def _cell_number() -> object:
 
 
 class _Line:
-    """A progress line on standard error: rewritten in a terminal, printed at times elsewhere."""
+    """A progress line on standard error, and the verdict when a loop has ended."""
 
     def __init__(self) -> None:
-        self._told_s = 0.0
-        self._width = 0
+        self._line = ProgressLine("")
         self._name = ""
         self._ended_at = 0, 0  # epochs and steps in the last line
 
     def begin(self, run: WatchedRun) -> None:
         self._name = run.name
-        self._told_s = time.monotonic()
+        self._line = ProgressLine(run.name)
 
     def update(self, update: Update) -> None:
-        terminal = _is_terminal()
-        now_s = time.monotonic()
-        if now_s - self._told_s < (_TERMINAL_EVERY_S if terminal else _LOG_EVERY_S):
-            return
-        self._told_s = now_s
-        line = f"{self._name}: {_status(update)}"
-        if not terminal:
-            _write(line + "\n")
-            return
-        line = clip(line, shutil.get_terminal_size().columns - 1)
-        _write("\r" + line.ljust(self._width))
-        self._width = len(line)
+        self._line.update(update)
 
     def end(self, summary: RunSummary) -> None:
         so_far = summary.n_epochs, summary.n_steps
         if so_far == self._ended_at:
             return  # only a look at a batch: nothing has ended
         self._ended_at = so_far
-        back = "\r" + " " * self._width + "\r" if self._width else ""
-        self._width = 0
+        self._line.clear()
         epoch = f" {summary.n_epochs} epochs," if summary.n_epochs > 1 else ""
-        _write(
-            f"{back}{self._name}:{epoch} {counted(summary)}, "
+        write(
+            f"{self._name}:{epoch} {counted(summary)}, "
             f"{fmt_ms(1e3 * summary.wall_s)}, {summary.ended}{left(summary)}. {summary.sentence}\n"
         )
-
-
-def _status(update: Update) -> str:
-    return " · ".join(_facts(update))
-
-
-def _facts(update: Update) -> Iterator[str]:
-    if update.epoch > 1:
-        yield f"epoch {update.epoch}"
-    of = "" if update.total is None else f"/{fmt_count(update.total)}"
-    yield f"step {fmt_count(update.done)}{of}"
-    if update.steps_per_s:
-        yield f"{fmt_ms(1e3 / update.steps_per_s)} a step"
-    if update.wait_share is not None:
-        yield f"data wait {fmt_share(update.wait_share)}"
-    if update.samples_per_s:
-        yield f"{fmt_number(update.samples_per_s)} samples/s"
-    yield f"{fmt_bytes(update.memory.n_bytes)} {update.memory.kind}"
-    clock = fmt_seconds(update.elapsed_s)
-    if update.total and 0 < update.done <= update.total:
-        left_s = update.elapsed_s / update.done * (update.total - update.done)
-        clock += f" < {fmt_seconds(left_s)}"
-    yield clock
-
-
-def fmt_seconds(duration_s: float) -> str:
-    """``01:23``, or ``2:01:23`` from one hour up."""
-    minutes, seconds = divmod(round(duration_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
-
-
-def _progress(update: Update) -> float | None:
-    return min(update.done / update.total, 1.0) if update.total else None
-
-
-def _is_terminal() -> bool:
-    try:
-        return bool(sys.stderr.isatty())
-    except (AttributeError, ValueError):  # no standard error (pythonw), or a closed one
-        return False
-
-
-def _write(text: str) -> None:
-    # a progress line must not end a training run if standard error is closed
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()

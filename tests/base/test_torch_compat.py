@@ -105,7 +105,7 @@ def test_a_mode_is_left_even_under_a_foreign_one() -> None:
 def test_loader_fetches_are_seen_until_stopped() -> None:
     seen = []
 
-    def around(fetch, is_batch):
+    def around(fetch, is_batch, source):
         seen.append(is_batch)
         return fetch()
 

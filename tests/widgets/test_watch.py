@@ -18,8 +18,10 @@ import perfkit
 from perfkit.base.errors import UsageError
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.run import Update
+from perfkit.show import progress_line
+from perfkit.show.progress_line import fmt_seconds
 from perfkit.widgets import watch as watch_module
-from perfkit.widgets.watch import fmt_seconds, watch
+from perfkit.widgets.watch import watch
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +74,7 @@ def test_an_exception_leaves_a_clean_line_and_its_traceback() -> None:
 def test_a_terminal_line_is_rewritten_and_cleared(monkeypatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(watch_module, "_TERMINAL_EVERY_S", 0.0)
+    monkeypatch.setattr(progress_line, "_TERMINAL_EVERY_S", 0.0)
     for _ in watch(range(40), name="toy"):
         time.sleep(0.01)
     shown = terminal.getvalue()

@@ -30,7 +30,6 @@ import numpy as np
 
 from perfkit.base.device import in_use
 from perfkit.experiment.process import _failure, _fingerprint, _frames
-from perfkit.experiment.process._loader_wait import LoaderWait
 from perfkit.experiment.process._memory_now import (
     AllocatorMemory,
     ResidentMemory,
@@ -42,6 +41,7 @@ from perfkit.experiment.process._orders import WHERE_SIGNAL
 from perfkit.experiment.process._stopwatch import HostStopwatch, Stopwatch, device_stopwatch
 from perfkit.experiment.process._windows import Windows
 from perfkit.experiment.settings import Settings, _apply
+from perfkit.measure.loader_wait import LoaderWait
 
 # How often to check whether the kernel asks for the end.
 _LOOK_EVERY_S = 0.02

@@ -157,6 +157,8 @@ def elsewhere(
     *,
     n_steps: int | None = None,
     region_s: float | None = None,
+    last_s: float | None = None,
+    n_slowed: int = 0,
 ) -> Elsewhere | None:
     """Reconcile the recorded steps with the whole region; None where no step was recorded.
 
@@ -169,6 +171,8 @@ def elsewhere(
         lines_of: makes lines of some of the samples.
         n_steps: of the whole region, where not all are in ``step_ends_s``.
         region_s: how long the region took, where that is not the difference of its ends.
+        last_s: when the last step ended, where not all are in ``step_ends_s``.
+        n_slowed: so many of the first steps were slowed by perfkit; only the first one counts.
     """
     if not recorded_ms or not step_ends_s:
         return None
@@ -207,7 +211,11 @@ def elsewhere(
         return replace(found, place=top[0].place, source=top[0].source, share=top[0].share)
 
     ordinary = inside([(b, e) for b, e in step_ends_s[1:] if e - b <= limit_s][:_MOST_ORDINARY])
-    slow = [i for i, (begin, end) in enumerate(step_ends_s) if end - begin > limit_s]
+    slow = [
+        i
+        for i, (begin, end) in enumerate(step_ends_s)
+        if end - begin > limit_s and (i == 0 or i >= n_slowed)
+    ]
     found = []
     if slow and slow[0] == 0:
         found.append(stretch("before the first step ended", [step_ends_s[0]], [0]))
@@ -215,7 +223,7 @@ def elsewhere(
     for some in _by_weight(slow, [end - begin - like_s for begin, end in step_ends_s]):
         when = _which(some, len(step_ends_s))
         found.append(stretch(when, [step_ends_s[i] for i in some], some))
-    last_s = step_ends_s[-1][1]
+    last_s = last_s or step_ends_s[-1][1]
     if ended_s - last_s > limit_s:
         found.append(stretch("after the last step", [(last_s, ended_s)], []))
     return Elsewhere(

@@ -3,9 +3,10 @@
 A step ends when an optimizer has stepped, as torch's global optimizer hooks report. The profiler
 runs from the start of the region (what it sees before the warm-up is over is *provisional*:
 the result if nothing better comes), marks ``steps`` steps after ``warmup`` others, then
-stops, and the region runs on unprofiled. Later steps are timed by the hook alone, which shows
-what profiling cost; lines are sampled at a low rate all along, so that time outside of steps like
-the recorded ones can be named (see :mod:`perfkit.trace.record.elsewhere`).
+stops, and the region runs on unprofiled. ``late`` starts it only when the warm-up is over: a whole
+script may take hours until then, and sets up its devices itself. Later steps are timed by the
+hook alone, which shows what profiling cost; lines are sampled at a low rate all along, so that time
+outside of steps like the recorded ones can be named (see :mod:`perfkit.trace.record.elsewhere`).
 
 One profiler serves the whole recording; while nothing is wanted its collection is switched
 off, not stopped. Stopping and starting again inside of a ``record_function`` block of the user
@@ -31,6 +32,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -88,7 +90,7 @@ _FASTER, _SLOWER, _MOST_COST_MS = 0.8, 3.0, 20.0
 # Names of started threads are kept for a note; these are enough to know them by.
 _MOST_THREADS = 3
 
-_State = Literal["new", "provisional", "paused", "active", "done"]
+_State = Literal["new", "waiting", "provisional", "paused", "active", "done"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +185,12 @@ class Recorder:
         max_seconds: record no longer than this at a stretch. A region in which no optimizer
             steps is recorded so far and then runs on unprofiled.
         lines: sample source lines.
+        late: start the profiler only when the warm-up is over. A region that ends before has no
+            recording.
+        on_step: called with begin and end (``time.perf_counter``) of every step that ends, between
+            two steps: what it takes belongs to neither. If it raises, the recorder ends.
+        n_slowed: so many of the first steps run under another instrument of perfkit's, which makes
+            them slow: their length says nothing.
 
     Raises:
         UsageError: a count or time that cannot be.
@@ -198,6 +206,9 @@ class Recorder:
         memory: bool = False,
         max_seconds: float = MAX_SECONDS,
         lines: bool = True,
+        late: bool = False,
+        on_step: Callable[[float, float], None] | None = None,
+        n_slowed: int = 0,
     ) -> None:
         check_whole("steps", steps, 1)
         check_whole("warmup", warmup, 0)
@@ -211,6 +222,9 @@ class Recorder:
         }
         self._max_seconds = max_seconds
         self._with_lines = lines
+        self._late = late
+        self._on_step = on_step
+        self._n_slowed = n_slowed
 
         self._state: _State = "new"
         self._profile: Any = None
@@ -247,11 +261,11 @@ class Recorder:
         self._n_profiled = 0
         self._n_steps_until_stop = 0
         self._began_s = self._ended_s = self._profiler_ended_s = self._stop_inside_s = 0.0
-        self._step_began_s = 0.0
+        self._step_began_s = self._last_step_s = 0.0
         self._skip_interval = False
         self._profiled_ms: list[float] = []
         self._unprofiled_ms: list[float] = []
-        self._stop_s = 0.0
+        self._stop_s = self._start_s = 0.0
         self._recorded_s = 0.0
         self._ended_as: _State = "new"  # the state in which the profiler was stopped
         self._ran_ahead = False
@@ -292,26 +306,20 @@ class Recorder:
         """
         if self._state != "new":
             raise UsageError("a Recorder records once: make a new one for the next region")
-        import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        with self._instrument.guard("looking for another profiler"):
-            refuse_beside_another()
+        if not self._late:
+            with self._instrument.guard("looking for another profiler"):
+                refuse_beside_another()
         self._thread_id = threading.get_ident()
         self._in_main_thread = threading.current_thread() is threading.main_thread()
-        self._activities = [torch.profiler.ProfilerActivity.CPU]
         self._working = True
         try:
-            names = here().profiler
-            if names is not None:
-                self._activities.append(getattr(torch.profiler.ProfilerActivity, names.activity))
-            self._profile = torch.profiler.profile(activities=self._activities, **self._options)
-            try:
-                start_quietly(self._profile)
-            except ProfilerBusyError:
-                self._profile = None
-                raise
-            self._state = "provisional"
+            if self._late:
+                self._state = "waiting"
+            else:
+                self._start_profiler()
+                self._state = "provisional"
             guarded = self._instrument.hook
             self._unwatch = torch_compat.watch_profiler_starts(guarded(self._other_profiler_starts))
             ended = guarded(self._other_ends_profiler, instead=False)
@@ -331,7 +339,7 @@ class Recorder:
             self._busy_mark = BusyMark()
             if self.warmup == 0:
                 self._activate()
-            else:
+            elif not self._late:  # else the profiler starts with the first step after the warm-up
                 self._sampler.resume(forget=True)
                 self._sampler.set_deadline(time.monotonic() + self._max_seconds)
                 self._open_mark(REGION_MARK)
@@ -360,7 +368,8 @@ class Recorder:
             if self._state == "provisional":  # what follows is no time of the region's
                 with self._instrument.guard("ending the recording"):
                     self._close_mark()
-            self._stop_inside_s = self._stop_s  # 0 where the profiler is stopped only now
+            # _stop_s is 0 where the profiler is stopped only now
+            self._stop_inside_s = self._stop_s + (self._start_s if self._late else 0.0)
             if self._busy_mark is not None and (
                 self._busy is None or self._busy.wall_s < _LEAST_BUSY_S
             ):
@@ -384,6 +393,31 @@ class Recorder:
         finally:
             self._first_optimizer = None
             self._working = False
+
+    def forget(self) -> None:
+        """In a forked child: the recording is the parent's; leave no hook here. Does not raise."""
+        self._state, self._working = "done", True
+        self._profile = self._raw = None
+        undo: list[Callable[[], object] | None] = [
+            self._unwatch, self._unwatch_threads, self._unwatch_ends,
+            None if self._hook is None else self._hook.remove,
+            None if self._gc is None else self._gc.stop,
+            None if self._sampler is None else self._sampler.pause,
+        ]  # fmt: skip
+        for call in undo:
+            if call is not None:
+                with self._instrument.guard("forgetting the recording"):
+                    call()
+
+    @property
+    def step_times_s(self) -> list[tuple[float, float]]:
+        """Begin and end of every step so far, by ``time.perf_counter``; of the first 200,000."""
+        return self._step_times
+
+    @property
+    def last_step_s(self) -> float:
+        """When the last step ended, by ``time.perf_counter``."""
+        return self._last_step_s
 
     def _give_up(self) -> None:
         """The recorder itself has failed: leave the region alone from now on."""
@@ -429,6 +463,8 @@ class Recorder:
                 )
             if self._profile is None and self._raw is None:
                 why = "the profiler did not start or stop"
+                if self._cut_short:
+                    why = "this code runs a torch profiler of its own, and torch runs one at a time"
                 if self.failure is not None:
                     why = self.failure.sentence()
                 raise MeasurementError(f"there is no recording: {why}")
@@ -466,10 +502,11 @@ class Recorder:
 
     def _step_ended(self) -> None:
         now_s = time.perf_counter()
-        interval_ms = (now_s - self._step_began_s) * 1e3
+        began_s, self._last_step_s = self._step_began_s, now_s
+        interval_ms = (now_s - began_s) * 1e3
         self._n_steps += 1
         if len(self._step_times) < _MOST_STEPS:
-            self._step_times.append((self._step_began_s, now_s))
+            self._step_times.append((began_s, now_s))
         if self._state == "active":
             self._n_profiled += 1
             self._profiled_ms.append(interval_ms)
@@ -484,12 +521,16 @@ class Recorder:
                 self._unprofiled_ms.append(interval_ms)
         elif self._n_steps >= self.warmup and not self._is_full:
             self._activate()
+        if self._on_step is not None:
+            self._on_step(began_s, now_s)
         # From here, not from the entry: what we do between two steps belongs to neither.
         self._step_began_s = time.perf_counter()
 
     def _activate(self) -> None:
         if self._state == "paused":
             self._collect(True)
+        elif self._state == "waiting" and not self._started_late():
+            return
         self._state = "active"
         self._time_is_up = False
         self._open_mark(f"{_STEP_MARK}0")
@@ -499,17 +540,49 @@ class Recorder:
         assert self._gc is not None
         self._gc.forget()
 
+    def _started_late(self) -> bool:
+        """Start the profiler in the middle of the region; False where one runs already."""
+        began_s = time.perf_counter()
+        try:
+            refuse_beside_another()
+            self._start_profiler()
+        except ProfilerBusyError:
+            self._state = "done"
+            self._gave_way = self._cut_short = True
+            self._n_steps_until_stop = self._n_steps
+            return False
+        finally:
+            self._start_s = time.perf_counter() - began_s
+        self._busy_mark = BusyMark()
+        return True
+
+    def _start_profiler(self) -> None:
+        import torch
+
+        self._activities = [torch.profiler.ProfilerActivity.CPU]
+        names = here().profiler
+        if names is not None:
+            self._activities.append(getattr(torch.profiler.ProfilerActivity, names.activity))
+        self._profile = torch.profiler.profile(activities=self._activities, **self._options)
+        try:
+            start_quietly(self._profile)
+        except ProfilerBusyError:
+            self._profile = None
+            raise
+
     # --- other profilers ---------------------------------------------------------------------
 
     def _other_ends_profiler(self) -> bool:
         """The region ends the profiler that runs: if it is ours, end it ourselves."""
-        if self._state in ("new", "done") or threading.get_ident() != self._thread_id:
+        if self._state in ("new", "waiting", "done") or threading.get_ident() != self._thread_id:
             return False  # our own stop, or a profiler of the region's
         self._give_way()
         return True
 
     def _other_profiler_starts(self) -> None:
         """The region starts a profiler by itself: end ours first, two at once crash."""
+        if self._state == "waiting":
+            return  # the region's own, before ours; if it still runs then, ours does not begin
         if self._state == "done":
             self._gave_way = True  # nothing is lost but the timing of the steps that follow
             return
@@ -614,7 +687,9 @@ class Recorder:
             mark.__exit__(None, None, None)
 
     def _stop_profiler(self) -> None:
-        if self._state in ("new", "done"):
+        if self._state in ("new", "waiting", "done"):
+            if self._state == "waiting":
+                self._n_steps_until_stop = self._n_steps
             self._state = "done"
             return
         before, self._state = self._state, "done"
@@ -701,6 +776,8 @@ class Recorder:
             self._sampler.lines_of,
             n_steps=self._n_steps,
             region_s=max(self._ended_s - self._began_s - self._stop_inside_s, 0.0),
+            last_s=self._last_step_s,
+            n_slowed=self._n_slowed,
         )
 
     def _doubts(self, trace: Trace) -> list[str]:

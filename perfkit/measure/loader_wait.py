@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from perfkit.base import torch_compat
+from perfkit.base.instrument import Failure, Instrument
 from perfkit.measure.batch import SampleCounter
 
 
@@ -16,7 +18,8 @@ class LoaderWait:
 
     Starting an iterator counts too: without persistent workers each epoch begins with that. Only
     the thread that created this object is watched: a prefetching thread's wait is not a wait of the
-    step.
+    step. It cannot raise into a fetch: where it fails it counts no more batches, and
+    :attr:`failure` says why.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -24,10 +27,13 @@ class LoaderWait:
         self._thread = threading.get_ident()
         self._depth = 0
         self._count = SampleCounter()
+        self._instrument = Instrument("the look at batches")
+        self._batch_came = self._instrument.hook(self._came)
         self._stop: Callable[[], None] | None = None
         self.wait_s = 0.0
         self.samples: int | None = None
         self.first_asked_s: float | None = None
+        self.source: weakref.ref[Any] | None = None  # the iterator that gave the last batch
 
     def __enter__(self) -> LoaderWait:
         self._stop = torch_compat.watch_loader_iterators(self._around)
@@ -38,13 +44,18 @@ class LoaderWait:
             self._stop()
             self._stop = None
 
+    @property
+    def failure(self) -> Failure | None:
+        """Why it looks at no more batches; None where it does."""
+        return self._instrument.failure
+
     def take(self) -> tuple[float, int | None]:
         """Seconds waited and samples fetched since the last call."""
         taken = self.wait_s, self.samples
         self.wait_s, self.samples = 0.0, None
         return taken
 
-    def _around(self, fetch: Callable[[], Any], is_batch: bool) -> Any:
+    def _around(self, fetch: Callable[[], Any], is_batch: bool, source: Any) -> Any:
         if threading.get_ident() != self._thread or self._depth:
             return fetch()  # another thread, or a loader inside a data set: already counted
         self._depth += 1
@@ -56,7 +67,13 @@ class LoaderWait:
         finally:
             self._depth -= 1
             self.wait_s += max(self._clock() - began_s, 0.0)
-        n = self._count(fetched) if is_batch else None
+        if is_batch:
+            self._batch_came(fetched, source)
+        return fetched
+
+    def _came(self, batch: Any, source: Any) -> None:
+        if self.source is None or self.source() is not source:
+            self.source = weakref.ref(source)
+        n = self._count(batch)
         if n is not None:
             self.samples = (self.samples or 0) + n
-        return fetched

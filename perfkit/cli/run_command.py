@@ -1,0 +1,311 @@
+"""``perfkit run train.py ARGS…``: the script unchanged, watched, and a report at its end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from perfkit.base.errors import PerfkitError, UsageError
+from perfkit.base.files import why_not_writable, write_atomically
+from perfkit.base.program import Program, show_error_as_its_own
+from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
+from perfkit.script.run_watch import RunWatch
+
+if TYPE_CHECKING:
+    from perfkit.measure.run import Update
+    from perfkit.script.whole_run import WholeRun
+
+_EPILOG = """\
+perfkit's options come before the script; all that follows it is the script's. The script runs in
+this process as `python train.py` would run it: its output, exit code, signals and child processes
+are its own. perfkit writes to standard error only: a line while it runs, the report at its end,
+also after an exception, Ctrl-C or SIGTERM.
+
+A step ends when an optimizer has stepped in the main thread. A few steps are recorded after the
+warm-up; the rest runs without the profiler. Steps in child processes are not seen.
+
+Of several processes (torchrun sets RANK) only rank 0 prints; the names of files get the rank:
+  torchrun --nproc-per-node 2 -m perfkit.cli run --html run.html train.py
+writes run.rank0.html and run.rank1.html.
+
+--json writes one object (keys are only ever added; times in s, unless a key ends in _ms or _us):
+  program, ended, sentence  what ran, how it ended, what bounds its steps
+  rank                      of this process, or null
+  wall_s, n_steps           of the whole run
+  parts[]                   what, seconds, where: where the time went; they add up to wall_s
+  steps                     step (ms: median, low, high, n …), mean_step_ms, steps_per_s,
+                            samples_per_s, drift, memory, and with a DataLoader wait_share,
+                            wait_low, wait_high; null without a step
+  profile                   the recorded steps (see `perfkit.profile`); null if none was recorded
+  memory, synclint          with --memory, --synclint; else null
+  warnings[], provenance    what is doubtful; where and when it was measured
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to ``perfkit``'s parser."""
+    parser = commands.add_parser(
+        "run",
+        help="run a training script unchanged, and say what bounds its steps",
+        usage="perfkit run [options] (SCRIPT | -m MODULE) [ARGS ...]",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "-n", "--steps", type=int, default=STEPS, metavar="N", help=f"record N steps ({STEPS})"
+    )
+    parser.add_argument(
+        "-w",
+        "--warmup",
+        type=int,
+        default=WARMUP,
+        metavar="N",
+        help=f"let N steps pass before, at least 1 ({WARMUP})",
+    )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="account for the memory of the first steps, also if it runs out in them",
+    )
+    parser.add_argument(
+        "--memory-steps",
+        type=int,
+        metavar="N",
+        help=f"of so many steps ({MEMORY_STEPS}); they take longer",
+    )
+    parser.add_argument(
+        "--synclint",
+        action="store_true",
+        help="list the lines that would make a GPU wait; two steps take about 4 times as long",
+    )
+    parser.add_argument(
+        "--stacks", action="store_true", help="record Python stacks in the trace; steps take longer"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the recorded steps (.json or .json.gz), for Perfetto or `perfkit trace`",
+    )
+    parser.add_argument(
+        "--scrub",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="remove private data from the files (default)",
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print all tables of the report"
+    )
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print neither the line nor the report"
+    )
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "script", nargs="?", metavar="SCRIPT", help="as you would give it to python"
+    )
+    parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments")
+    parser.set_defaults(run=run, is_the_program=True)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program; what it raises propagates, for the interpreter to show. 2 for bad usage."""
+    __tracebackhide__ = True
+    try:
+        program = _program(arguments)
+        report = _Report(arguments, program)
+    except UsageError as error:
+        print(f"perfkit run: {error}", file=sys.stderr)
+        return 2
+    return report.around(program)
+
+
+def _program(arguments: argparse.Namespace) -> Program:
+    if arguments.module is not None:
+        if not arguments.module:
+            raise UsageError("-m needs the name of a module")
+        return Program.module(arguments.module[0], arguments.module[1:])
+    if arguments.script is None:
+        raise UsageError("what to run? perfkit run train.py, or perfkit run -m package.train")
+    return Program.script(arguments.script, arguments.args)
+
+
+class _Report:
+    """Watches this process while the program is in it, and tells about it once."""
+
+    def __init__(self, arguments: argparse.Namespace, program: Program) -> None:
+        self._rank = _rank()
+        self._files = {
+            flag: _file(flag, getattr(arguments, flag), self._rank)
+            for flag in ("html", "json", "trace")
+            if getattr(arguments, flag) is not None
+        }
+        self._shown = not arguments.quiet and not self._rank
+        self._verbose = arguments.verbose
+        self._scrub = arguments.scrub
+        self._line: Any = None
+        self._watch = RunWatch(
+            program.title,
+            Options(
+                steps=arguments.steps,
+                warmup=arguments.warmup,
+                memory=arguments.memory or arguments.memory_steps is not None,
+                memory_steps=(
+                    MEMORY_STEPS if arguments.memory_steps is None else arguments.memory_steps
+                ),
+                synclint=arguments.synclint,
+                stacks=arguments.stacks,
+            ),
+            self._update if self._shown else None,
+        )
+        self._told = False
+
+    def around(self, program: Program) -> int:
+        __tracebackhide__ = True
+        self._catch_sigterm()
+        self._watch.start()
+        try:
+            program.run()
+        except BaseException as error:
+            self._tell(error)
+            show_error_as_its_own()
+            raise
+        self._tell(None)
+        return 0
+
+    def _update(self, update: Update) -> None:
+        if self._line is None:
+            from perfkit.show.progress_line import ProgressLine
+
+            self._line = ProgressLine("perfkit")
+        self._line.update(update)
+
+    def _catch_sigterm(self) -> None:
+        """Unless the program handles it, SIGTERM ends it as before, only with a report."""
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+            return  # ignored: so it stays
+        signal.signal(signal.SIGTERM, self._terminated)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._sigterm_as_before)
+
+    def _terminated(self, number: int, frame: FrameType | None) -> None:
+        self._tell(None, "was ended by SIGTERM")
+        self._sigterm_as_before()
+        os.kill(os.getpid(), number)
+
+    def _sigterm_as_before(self) -> None:
+        if signal.getsignal(signal.SIGTERM) == self._terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def _tell(self, error: BaseException | None, ended: str = "") -> None:
+        """Report once, in the process that was started; a second Ctrl-C leaves it out."""
+        if self._told or not self._watch.is_here:
+            return
+        self._told = True
+        try:
+            self._watch.stop(error)
+            if self._line is not None:
+                self._line.clear()
+            result = self._watch.result(ended or _ended(error), rank=self._rank)
+            if self._shown:
+                _write(_text(result, verbose=self._verbose))
+            for flag, path in self._files.items():
+                self._save(flag, path, result)
+        except KeyboardInterrupt:
+            _write("perfkit: no report: interrupted again\n")
+        except Exception as failed:  # ours: the program's own end is what counts
+            _write(
+                f"perfkit: no report: {type(failed).__name__}: {failed}; please report this as a "
+                "bug in perfkit\n"
+            )
+
+    def _save(self, flag: str, path: Path, result: WholeRun) -> None:
+        try:
+            if flag == "html":
+                from perfkit.show.files import write_page
+
+                write_page(result, path, scrub=self._scrub)
+            elif flag == "json":
+                write_atomically(path, lambda part: part.write_text(self._json(result), "utf-8"))
+            elif result.profile is None:
+                raise UsageError(f"no trace in {path}: no step was recorded")
+            else:
+                profile = result.profile
+                write_atomically(path, lambda part: profile.save(part, scrub=self._scrub))
+        except PerfkitError as error:
+            _write(f"perfkit: {error}\n")
+
+    def _json(self, result: WholeRun) -> str:
+        from perfkit.base.scrub import scrub
+        from perfkit.show.plain import plain
+
+        data = plain(result)
+        return json.dumps(scrub(data) if self._scrub else data, indent=1, allow_nan=False) + "\n"
+
+
+def _text(result: WholeRun, *, verbose: bool) -> str:
+    from perfkit import show
+
+    return f"\n{show.text(result) if verbose else show.brief(result)}\n"
+
+
+def _write(text: str) -> None:
+    """To standard error, whatever its state: also within a handler of a signal."""
+    with contextlib.suppress(OSError):
+        data = text.encode(getattr(sys.stderr, "encoding", None) or "utf-8", "backslashreplace")
+        with contextlib.suppress(AttributeError, OSError, ValueError, RuntimeError):
+            sys.stderr.flush()
+        while data:
+            data = data[os.write(2, data) :]
+
+
+def _ended(error: BaseException | None) -> str:
+    """How the program ended, in words that follow its name."""
+    if error is None:
+        return "finished"
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is None or code == 0:
+            return "finished"
+        return f"ended with exit code {code if isinstance(code, int) else 1}"
+    if isinstance(error, KeyboardInterrupt):
+        return "was interrupted (Ctrl-C)"
+    if "torch" in sys.modules:
+        from perfkit.memory.out_of_memory import is_out_of_memory
+
+        if is_out_of_memory(error):
+            return f"ran out of memory ({type(error).__name__})"
+    return f"raised {type(error).__name__}"
+
+
+def _rank() -> int | None:
+    """This process's rank, if a launcher such as torchrun says that there are several."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdecimal() else None
+
+
+def _file(flag: str, path: Path, rank: int | None) -> Path:
+    """The absolute path (a program may change the directory), with the rank before its ending.
+
+    Raises:
+        UsageError: it could not be written.
+    """
+    if flag == "trace" and not path.name.endswith((".json", ".json.gz")):
+        raise UsageError(f"--trace {path}: the file's name must end in .json or .json.gz")
+    if rank is not None:
+        stem, dot, endings = path.name.partition(".")
+        path = path.with_name(f"{stem}.rank{rank}{dot}{endings}")
+    if why := why_not_writable(path):
+        raise UsageError(f"--{flag} {path}: {why}")
+    return path.absolute()

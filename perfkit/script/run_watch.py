@@ -1,0 +1,150 @@
+"""Watch a program from its start to its end: what ``perfkit run`` puts around a script.
+
+Before the program imports torch, nothing but the standard library is loaded and nothing is hooked:
+what a program sets for torch or numpy before it imports them (threads, visible devices) still
+works. Once torch is there, the :class:`~perfkit.trace.record.record.Recorder` finds the steps; it
+starts the profiler only after the warm-up, when the program has set up its devices itself.
+
+A process that the program forks forgets all of this at once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from perfkit.base.errors import UsageError
+from perfkit.base.instrument import Instrument
+from perfkit.base.when_imported import when_imported
+from perfkit.script.options import Options
+
+if TYPE_CHECKING:
+    from perfkit.measure.run import Update
+    from perfkit.script._torch_watch import TorchWatch
+    from perfkit.script.whole_run import WholeRun
+
+__all__ = ["RunWatch"]
+
+
+class RunWatch:
+    """Watches this process from :meth:`start` to :meth:`stop`; then :meth:`result` explains it.
+
+    Args:
+        name: what to call the program.
+        options: what to record.
+        on_update: called a few times a second with what happened, between two steps of the
+            program, in its thread; if it raises, it is called no more.
+
+    Nothing of it raises into the program: what fails switches itself off, and the result says so.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: Options | None = None,
+        on_update: Callable[[Update], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.options = options or Options()
+        self._on_update = on_update
+        self._instrument = Instrument("perfkit run")
+        self._torch: TorchWatch | None = None
+        self._wait_no_more: Callable[[], None] | None = None
+        self._pid = 0
+        self._thread_id = 0
+        self._began_s = self._torch_s = self._ended_s = 0.0
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that is watched, and not one that it forked."""
+        return os.getpid() == self._pid
+
+    def start(self) -> None:
+        """Begin to watch, in the thread that will run the program.
+
+        Raises:
+            UsageError: it was started before.
+        """
+        if self._pid:
+            raise UsageError("a RunWatch watches one run: make a new one for the next")
+        self._pid = os.getpid()
+        self._thread_id = threading.get_ident()
+        _watches.add(self)
+        self._began_s = time.perf_counter()
+        self._wait_no_more = when_imported("torch", self._instrument.hook(self._torch_is_there))
+
+    def _torch_is_there(self) -> None:
+        if not self.is_here or threading.get_ident() != self._thread_id:
+            return
+        # loads numpy and more, so only now
+        from perfkit.script._torch_watch import TorchWatch
+
+        self._torch_s = time.perf_counter()
+        self._torch = TorchWatch(self.options, self._on_update)
+        self._torch.start()
+
+    def stop(self, error: BaseException | None = None) -> None:
+        """End: leave no hook, thread or profiler. Does not raise.
+
+        Args:
+            error: what ended the program; None if it came to its end.
+        """
+        if self._ended_s or not self.is_here:
+            return
+        self._ended_s = time.perf_counter()
+        with self._instrument.guard("ending"):
+            if self._wait_no_more is not None:
+                self._wait_no_more()
+        with self._instrument.guard("ending"):
+            if self._torch is not None:
+                self._torch.stop(error)
+
+    def result(self, ended: str, *, rank: int | None = None) -> WholeRun:
+        """Explain the run.
+
+        Args:
+            ended: how it ended, in words: ``"finished"``, ``"raised ValueError"``.
+            rank: of this process in a job of several.
+
+        Raises:
+            UsageError: it has not ended.
+        """
+        if not self._ended_s:
+            raise UsageError("the run has not ended: call stop() first")
+        from perfkit.script.whole_run import Times, whole_run
+
+        return whole_run(
+            self.name,
+            ended,
+            Times(self._began_s, self._torch_s or None, self._ended_s),
+            self.options,
+            self._torch,
+            rank=rank,
+            failure=self._instrument.failure,
+        )
+
+    def _forget(self) -> None:
+        """In a forked child."""
+        if self._wait_no_more is not None:
+            self._wait_no_more()
+        if self._torch is not None:
+            self._torch.forget()
+            self._torch = None
+
+
+_watches: weakref.WeakSet[RunWatch] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for watch in list(_watches):
+        with watch._instrument.guard("forgetting in a forked process"):
+            watch._forget()
+    _watches.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,330 @@
+"""A whole run explained: where its time went, from start to end, and what bounds its steps."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from perfkit.advice.profile import Profile, explain
+from perfkit.base.display import Shown
+from perfkit.base.errors import PerfkitError
+from perfkit.base.instrument import Failure
+from perfkit.base.machine import Provenance, stamp
+from perfkit.base.words import fmt_count, fmt_ms, plural
+from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
+from perfkit.memory.account import MemoryAccount
+from perfkit.script._torch_watch import TorchWatch
+from perfkit.script.options import Options
+from perfkit.synclint.find import Syncs
+from perfkit.trace.record.elsewhere import Elsewhere
+
+__all__ = ["Part", "Times", "WholeRun", "whole_run"]
+
+# A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
+_SLOW, _SLACK_S = 2.0, 0.002
+# A part of the run below this share is not worth a row.
+_LEAST_SHARE = 0.001
+
+
+@dataclass(frozen=True)
+class Times:
+    """When the run began, when torch was imported (None if it was not), and when it ended.
+
+    Seconds of ``time.perf_counter``.
+    """
+
+    began_s: float
+    torch_s: float | None
+    ended_s: float
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the run's wall time.
+
+    Attributes:
+        what: ``"set-up, until the first step ended"``.
+        seconds: how long it took; all parts add up to the run.
+        where: lines that ran in it, in words; empty where they are not known.
+    """
+
+    what: str
+    seconds: float
+    where: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class WholeRun(Shown):
+    """A run of a program, from its start to its end.
+
+    Attributes:
+        program: what was run.
+        ended: how it ended: ``"finished"``, ``"raised ValueError"``, ``"ended with exit code 3"``.
+        sentence: what bounds its steps, or why that is not known.
+        wall_s: seconds from start to end.
+        n_steps: steps: an optimizer stepped.
+        parts: where the wall time went; they add up to it.
+        steps: figures of all steps but the first ones (ms, data wait, samples/s, memory); None
+            without a step.
+        uses_loader: whether batches came from a DataLoader; if not, ``steps`` knows no data wait.
+        profile: a few recorded steps, explained; None where none was recorded.
+        memory: account of the first steps' memory; None unless asked for.
+        syncs: lines that would make a GPU wait, predicted from two steps; None unless asked for.
+        rank: of this process in a job of several; None for one.
+        warnings: what is doubtful.
+        provenance: where and when it was measured.
+    """
+
+    program: str
+    ended: str
+    sentence: str
+    wall_s: float
+    n_steps: int
+    parts: tuple[Part, ...]
+    steps: RunSummary | None
+    uses_loader: bool
+    profile: Profile | None
+    memory: MemoryAccount | None
+    syncs: Syncs | None
+    rank: int | None
+    warnings: tuple[str, ...]
+    provenance: Provenance
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the recorded events, as plain JSON types; times in s unless named _ms."""
+        return {
+            "type": "run",
+            "program": self.program,
+            "ended": self.ended,
+            "sentence": self.sentence,
+            "rank": self.rank,
+            "wall_s": self.wall_s,
+            "n_steps": self.n_steps,
+            "parts": [asdict(part) for part in self.parts],
+            "steps": None if self.steps is None else self._steps(self.steps),
+            "profile": None if self.profile is None else self.profile.to_dict(),
+            "memory": None if self.memory is None else self.memory.to_dict(),
+            "synclint": None if self.syncs is None else self.syncs.to_dict(),
+            "warnings": list(self.warnings),
+            "provenance": self.provenance.to_dict(),
+        }
+
+    def _steps(self, steps: RunSummary) -> dict[str, Any]:
+        said = steps.to_dict()
+        keys = ["step", "mean_step_ms", "steps_per_s", "samples_per_s", "drift", "memory"]
+        if self.uses_loader:
+            keys += ["wait_share", "wait_low", "wait_high"]
+        return {key: said[key] for key in keys}
+
+
+def whole_run(
+    program: str,
+    ended: str,
+    times: Times,
+    options: Options,
+    seen: TorchWatch | None,
+    *,
+    rank: int | None = None,
+    failure: Failure | None = None,
+) -> WholeRun:
+    """Explain what was seen of a run.
+
+    Args:
+        program: what to call it.
+        ended: how it ended, in words.
+        times: its begin and end.
+        options: what was to be recorded.
+        seen: what was seen since torch was imported; None if it was not.
+        rank: of this process in a job of several.
+        failure: what of perfkit failed.
+    """
+    profile, why = (None, "") if seen is None else _profile(seen)
+    outside = None if profile is None else profile.elsewhere
+    n_steps = 0 if seen is None else seen.meter.n
+    warnings = [f.sentence() for f in (failure, *(() if seen is None else seen.failures)) if f]
+    if seen is not None and seen.recorder.failure is not None and profile is None:
+        warnings.append(seen.recorder.failure.sentence())
+    if seen is not None and n_steps:
+        warnings += _extras_missing(options, seen, n_steps, ended)
+    return WholeRun(
+        program=program,
+        ended=ended,
+        sentence=(
+            profile.diagnosis.headline
+            if profile is not None
+            else _nothing(program, options, seen, n_steps, why)
+        ),
+        wall_s=times.ended_s - times.began_s,
+        n_steps=n_steps,
+        parts=_parts(times, options, seen, outside),
+        steps=None if seen is None or not n_steps else _steps(program, ended, times, options, seen),
+        uses_loader=seen is not None and seen.uses_loader,
+        profile=profile,
+        memory=None if seen is None else seen.account,
+        syncs=None if seen is None else seen.syncs,
+        rank=rank,
+        warnings=tuple(warnings),
+        provenance=profile.provenance if profile is not None else stamp("measured here"),
+    )
+
+
+def _profile(seen: TorchWatch) -> tuple[Profile | None, str]:
+    """The recorded steps, explained, or why there are none."""
+    if not seen.meter.n:
+        return None, ""
+    try:
+        profile = explain(seen.recorder.recording)
+    except PerfkitError as error:
+        return None, str(error)
+    if not profile.operators:
+        return None, "no torch operators ran in the recorded steps"
+    return profile, ""
+
+
+def _nothing(
+    program: str, options: Options, seen: TorchWatch | None, n_steps: int, why: str
+) -> str:
+    """The headline of a run without recorded steps: why, and what to do."""
+    if seen is None:
+        return (
+            f"{program} did not import torch in this process: no step was seen. If it starts the "
+            "training in other processes, run perfkit in these: torchrun … -m perfkit.cli run …"
+        )
+    if not n_steps:
+        if seen.recorder.saw_other_threads:
+            return (
+                f"No step was seen in {program}: no optimizer stepped in its main thread, the only "
+                "one that perfkit watches."
+            )
+        return (
+            f"No step was seen in {program}: no torch optimizer stepped in this process. To "
+            "explain an evaluation, or steps without an optimizer, put `with perfkit.profile():` "
+            "around its loop."
+        )
+    before = options.warmup + options.n_slowed
+    if n_steps <= before:
+        return (
+            f"{program} made {plural(n_steps, 'step')}, and the first {before} were let pass, so "
+            "none was recorded: run it longer, or with --warmup 1."
+        )
+    return f"None of the {n_steps} steps of {program} was recorded: {why}."
+
+
+def _extras_missing(options: Options, seen: TorchWatch, n_steps: int, ended: str) -> list[str]:
+    missing = []
+    if options.synclint and seen.syncs is None and n_steps <= options.synclint_from:
+        missing.append(
+            f"--synclint looks at steps {options.synclint_from + 1} and "
+            f"{options.synclint_from + 2}, and the run had {n_steps}"
+        )
+    elif (options.synclint and seen.syncs is None) or (options.memory and seen.account is None):
+        missing.append(
+            "--memory and --synclint begin with the forward pass of a torch module that has "
+            "parameters, and none was seen"
+        )
+    if "out of memory" in ended and seen.account is not None and not seen.account.out_of_memory:
+        missing.append(
+            f"memory ran out in step {n_steps + 1}, after those that were counted: "
+            f"--memory-steps {n_steps + 1} counts up to there"
+        )
+    return missing
+
+
+def _steps(
+    program: str, ended: str, times: Times, options: Options, seen: TorchWatch
+) -> RunSummary:
+    """Figures of all steps, without the first one and those that perfkit slowed."""
+    meter = seen.meter
+    n_left_out = max(options.n_slowed, 1)
+    starts = tuple((i, 0.0, 0.0) for i in range(n_left_out)) if meter.n > n_left_out else ()
+    return summarize_run(
+        RunFacts(
+            name=program,
+            ended=ended,
+            n_batches=meter.n,
+            n_epochs=1,
+            n_unfinished=0,
+            numbers=meter.numbers,
+            step_ms=meter.step_ms,
+            wait_ms=meter.wait_ms,
+            total_ms=meter.total_ns / 1e6,
+            starts=starts,
+            samples=seen.samples,
+            batch_size=None,
+            memory=tuple(seen.memory),
+            wall_s=times.ended_s - times.began_s,
+            update_s=seen.update_s,
+            one_shot=False,
+            problems=(),
+            may_be_grouped=False,
+        )
+    )
+
+
+def _parts(
+    times: Times, options: Options, seen: TorchWatch | None, outside: Elsewhere | None
+) -> tuple[Part, ...]:
+    """Where the wall time went; what is between the steps is perfkit's own."""
+    wall_s = times.ended_s - times.began_s
+    if times.torch_s is None or seen is None:
+        return (Part("the program, without torch", wall_s),)
+    spans = seen.recorder.step_times_s
+    found = [Part("until torch was imported", times.torch_s - times.began_s)]
+    if not spans:
+        return (*found, Part("the program, without a step", times.ended_s - times.torch_s))
+    like_s = (
+        outside.like_ms / 1e3
+        if outside is not None
+        else statistics.median(end - begin for begin, end in spans)
+    )
+    where = {} if outside is None else {s.numbers: s for s in outside.stretches}
+    first_s = spans[0][1] - times.torch_s
+    n_slowed = min(options.n_slowed, len(spans))
+    slowed_s = _excess(spans[1:n_slowed], like_s)
+    if outside is not None:
+        slow = [i - 1 for s in outside.stretches for i in s.numbers if i > max(n_slowed, 1)]
+        slow_s = _excess([spans[i] for i in slow], like_s)
+        what = f"steps like the recorded ones ({fmt_ms(1e3 * like_s)})"
+    else:
+        limit_s = _SLOW * like_s + _SLACK_S
+        slow = [
+            i for i in range(max(n_slowed, 1), len(spans)) if spans[i][1] - spans[i][0] > limit_s
+        ]
+        slow_s = _excess([spans[i] for i in slow], like_s)
+        what = f"steps (median {fmt_ms(1e3 * like_s)})"
+    # all steps but the first, exact also where not all were kept
+    first_ns = round((spans[0][1] - spans[0][0]) * 1e9)
+    later_s = (seen.meter.total_ns - first_ns) / 1e9
+    first_step_s = min(like_s, first_s)
+    last_s = seen.recorder.last_step_s
+    set_up = where.get((1,))
+    after = next((s for s in where.values() if not s.numbers), None)
+    found += [
+        Part("set-up, until the first step began", first_s - first_step_s, _place(set_up)),
+        Part(f"{fmt_count(seen.meter.n)} {what}", first_step_s + later_s - slow_s - slowed_s),
+    ]
+    if slow:
+        places = [p for s in where.values() if s.numbers not in ((), (1,)) and (p := _place(s))]
+        found.append(
+            Part(f"beyond that, in {plural(len(slow), 'slow step')}", slow_s, "; ".join(places))
+        )
+    if n_slowed:
+        found.append(Part(f"beyond that, in steps 2 to {n_slowed}: --memory, --synclint", slowed_s))
+    found.append(Part("after the last step", times.ended_s - last_s, _place(after)))
+    own_s = wall_s - sum(part.seconds for part in found)
+    found.append(Part("perfkit itself, between steps", max(own_s, 0.0)))
+    return tuple(p for p in found if p.seconds > _LEAST_SHARE * wall_s)
+
+
+def _excess(spans: Sequence[tuple[float, float]], like_s: float) -> float:
+    return sum(max(end - begin - like_s, 0.0) for begin, end in spans)
+
+
+def _place(stretch: Any) -> str:
+    """The lines of a stretch of time, in words."""
+    if stretch is None or not stretch.place:
+        return ""
+    named = replace(stretch, excess_s=(), n_steps=0).words()
+    return str(named).partition(", ")[2]

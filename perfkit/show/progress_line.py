@@ -1,0 +1,103 @@
+"""A progress line on standard error: rewritten in a terminal, printed at times elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_share
+from perfkit.measure.run import Update
+from perfkit.show._text import clip
+
+__all__ = ["ProgressLine", "progress", "status"]
+
+# Interval of lines if the output is a file: enough to show progress without filling a log.
+_LOG_EVERY_S = 10.0
+_TERMINAL_EVERY_S = 0.5
+
+
+class ProgressLine:
+    """Tells about a run as it goes.
+
+    Args:
+        name: what to call the run.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._told_s = time.monotonic()
+        self._width = 0
+
+    def update(self, update: Update) -> None:
+        """Show it, if it is time."""
+        terminal = _is_terminal()
+        now_s = time.monotonic()
+        if now_s - self._told_s < (_TERMINAL_EVERY_S if terminal else _LOG_EVERY_S):
+            return
+        self._told_s = now_s
+        line = f"{self._name}: {status(update)}"
+        if not terminal:
+            write(line + "\n")
+            return
+        line = clip(line, shutil.get_terminal_size().columns - 1)
+        write("\r" + line.ljust(self._width))
+        self._width = len(line)
+
+    def clear(self) -> None:
+        """Take the line off the terminal."""
+        if self._width:
+            write("\r" + " " * self._width + "\r")
+        self._width = 0
+
+
+def status(update: Update) -> str:
+    """``step 31/100 · 10.2 ms a step · data wait 12% · …``."""
+    return " · ".join(_facts(update))
+
+
+def progress(update: Update) -> float | None:
+    """How much of the epoch is over, 0 to 1; None where its length is unknown."""
+    return min(update.done / update.total, 1.0) if update.total else None
+
+
+def write(text: str) -> None:
+    """To standard error; a progress line must not end a run if that is closed."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _facts(update: Update) -> Iterator[str]:
+    if update.epoch > 1:
+        yield f"epoch {update.epoch}"
+    of = "" if update.total is None else f"/{fmt_count(update.total)}"
+    yield f"step {fmt_count(update.done)}{of}"
+    if update.steps_per_s:
+        yield f"{fmt_ms(1e3 / update.steps_per_s)} a step"
+    if update.wait_share is not None:
+        yield f"data wait {fmt_share(update.wait_share)}"
+    if update.samples_per_s:
+        yield f"{fmt_number(update.samples_per_s)} samples/s"
+    yield f"{fmt_bytes(update.memory.n_bytes)} {update.memory.kind}"
+    clock = fmt_seconds(update.elapsed_s)
+    if update.total and 0 < update.done <= update.total:
+        left_s = update.elapsed_s / update.done * (update.total - update.done)
+        clock += f" < {fmt_seconds(left_s)}"
+    yield clock
+
+
+def fmt_seconds(duration_s: float) -> str:
+    """``01:23``, or ``2:01:23`` from one hour up."""
+    minutes, seconds = divmod(round(duration_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
+
+
+def _is_terminal() -> bool:
+    try:
+        return bool(sys.stderr.isatty())
+    except (AttributeError, ValueError):  # no standard error (pythonw), or a closed one
+        return False

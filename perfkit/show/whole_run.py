@@ -1,0 +1,82 @@
+"""What a whole run says: the recorded steps explained, within the run's account."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_s, fmt_share
+from perfkit.measure.verdict import RunSummary
+from perfkit.script.whole_run import WholeRun
+from perfkit.show import memory, profile, synclint  # noqa: F401 - their documents are parts of this
+from perfkit.show.document import Document, Table, document_for, registered
+
+_GROWING = {"allocated": "allocated memory", "resident": "memory in use (malloc)"}
+
+
+@document_for(WholeRun)
+def _run(run: WholeRun) -> Document:
+    said = registered(run.profile) or Document("run", run.sentence)
+    return replace(
+        said,
+        name="run",
+        sentence=run.sentence,
+        lines=(_how_it_ran(run), *said.lines),
+        warnings=tuple(dict.fromkeys((*run.warnings, *said.warnings))),
+        tables=(_parts(run), *said.tables),
+        sections=tuple(filter(None, map(registered, (run.memory, run.syncs)))),
+        foot=said.foot or (run.provenance.sentence(),),
+        kind="run",
+    )
+
+
+def _how_it_ran(run: WholeRun) -> str:
+    rank = "" if run.rank is None else f", rank {run.rank}"
+    first = f"{run.program}{rank} {run.ended} after {fmt_s(run.wall_s)}"
+    if run.steps is None:
+        return f"{first}."
+    n = f"{fmt_count(run.n_steps)} step{'s' * (run.n_steps != 1)}"
+    return f"{first} and {n}: {'; '.join(_figures(run, run.steps))}."
+
+
+def _figures(run: WholeRun, steps: RunSummary) -> list[str]:
+    said = []
+    if steps.step is not None:
+        one = steps.step
+        said.append(
+            f"median step {fmt_ms(one.median)}"
+            + (f" [{fmt_ms(one.low)}, {fmt_ms(one.high)}], n={one.n}" if one.n > 1 else "")
+        )
+    if run.uses_loader and steps.wait_share is not None:
+        said.append(f"{fmt_share(steps.wait_share)} of their time waits for a DataLoader")
+    if steps.samples_per_s is not None:
+        said.append(f"{fmt_number(steps.samples_per_s)} samples/s")
+    if steps.memory is not None:
+        kind, creep = steps.memory.kind, steps.memory.creep
+        said.append(f"at most {fmt_bytes(steps.memory.highest_bytes)} {kind} between steps")
+        if creep is not None:
+            said.append(
+                f"{_GROWING[kind]} grows by {fmt_bytes(creep.slope)} a step "
+                f"[{fmt_bytes(creep.low)}, {fmt_bytes(creep.high)}]"
+            )
+    if steps.drift is not None:
+        way = "slower" if steps.drift.change > 0 else "faster"
+        said.append(f"steps got {fmt_share(abs(steps.drift.relative))} {way} over the run")
+    return said
+
+
+def _parts(run: WholeRun) -> Table:
+    rows = tuple(
+        (part.what, fmt_s(part.seconds), fmt_share(part.seconds / run.wall_s), part.where)
+        for part in run.parts
+        if run.wall_s > 0
+    )
+    return Table(
+        title="Where the run's time went",
+        note=f"{fmt_s(run.wall_s)} in all",
+        header=("part", "time", "share", "line"),
+        rows=rows,
+        align="<>><",
+        open=True,
+        brief=True,
+        wrap=True,
+    )

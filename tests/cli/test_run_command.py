@@ -1,0 +1,266 @@
+"""`perfkit run`: the script is its own, and the report is of the whole run, however it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PERFKIT = [sys.executable, "-m", "perfkit.cli", "run"]
+SECONDS = 240
+
+# 20 steps, an evaluation after every tenth; what it does at the end is its first argument.
+TRAIN = """\
+import atexit, os, pickle, signal, sys, time
+os.environ["OMP_NUM_THREADS"] = "1"
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Note:
+    def __init__(self, text):
+        self.text = text
+
+def in_child(note):
+    print("child", type(note).__module__, note.text)
+
+def train():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    optimizer = torch.optim.Adam(net.parameters())
+    loader = DataLoader(TensorDataset(torch.randn(80, 8)), batch_size=4, num_workers=N_WORKERS)
+    for step, (x,) in enumerate(loader, 1):
+        loss = net(x).square().mean()
+        if loss.item() < 0:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step == 15 and end == "stop":
+            print("ready", flush=True)
+            time.sleep(600)
+        if step == 15 and end == "memory":
+            raise MemoryError("made up")
+        if step == 3 and end == "few":
+            break
+    return loss.item()
+
+N_WORKERS = 2 if "workers" in sys.argv else 0
+end = sys.argv[1]
+if __name__ == "__main__":
+    atexit.register(print, "at exit", __name__)
+    print(sys.argv, os.environ.get("OMP_NUM_THREADS"))
+    print("loss", train())
+    if end == "spawn":
+        import multiprocessing
+        for kind in ("spawn", "fork"):
+            process = multiprocessing.get_context(kind).Process(target=in_child, args=(Note(kind),))
+            process.start()
+            process.join()
+            print("child ended with", process.exitcode)
+    if end == "raise":
+        raise ValueError("bad \\u2026 value")
+    if end == "exit":
+        sys.exit(3)
+"""
+NO_STEP = """\
+import torch
+net = torch.nn.Linear(4, 2)
+with torch.no_grad():
+    print(net(torch.zeros(3, 4)).shape)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
+    (tmp_path / "no_step.py").write_text(NO_STEP)
+    (tmp_path / "no_torch.py").write_text("import sys\nprint('torch' in sys.modules)\n")
+    return tmp_path
+
+
+def _run(folder: Path, *typed: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PERFKIT, *typed], cwd=folder, capture_output=True, text=True, timeout=SECONDS,
+        env={**os.environ, **more},
+    )  # fmt: skip
+
+
+def _said(path: Path) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return said
+
+
+def _adds_up(said: dict[str, Any]) -> bool:
+    """The parts are the whole, but for those too small to be named."""
+    parts = sum(part["seconds"] for part in said["parts"])
+    return bool(0.98 * said["wall_s"] <= parts <= 1.0001 * said["wall_s"])
+
+
+@pytest.mark.slow
+def test_a_run_is_explained_and_the_script_is_as_under_python(folder: Path) -> None:
+    files = ["--html", "r.html", "--json", "r.json", "--trace", "t.json.gz"]
+    typed = ["train.py", "spawn", "--steps", "9", "--", "x"]
+    plain = subprocess.run(
+        [sys.executable, *typed], cwd=folder, capture_output=True, text=True, timeout=SECONDS
+    )
+    ours = _run(folder, "-n", "4", "--memory", "--synclint", *files, *typed)
+    assert (ours.returncode, ours.stdout) == (plain.returncode, plain.stdout) == (0, plain.stdout)
+    assert "child __mp_main__ spawn" in plain.stdout
+    assert "train.py finished after" in ours.stderr
+    assert "and 20 steps: median step" in ours.stderr
+    assert ours.stderr.count("Where the run's time went") == 1  # not in a child, too
+    said = _said(folder / "r.json")
+    assert (said["program"], said["ended"], said["n_steps"]) == ("train.py", "finished", 20)
+    assert (said["type"], said["rank"]) == ("run", None)
+    # counted: 2, watched for waits: 2 after them, warm-up: 5
+    coverage = said["profile"]["coverage"]
+    assert (coverage["first_step"], coverage["last_step"]) == (11, 14)
+    assert _adds_up(said)
+    assert [s["line"] for s in said["synclint"]["syncs"]] == [20]
+    assert said["synclint"]["syncs"][0]["count"] == 2
+    memory = said["memory"]
+    assert memory["n_steps"] == 2
+    # Adam's two moments of 8·16 + 16 + 16·2 + 2 parameters, and a counter for each of 4 tensors
+    assert memory["devices"][0]["at_end_bytes"]["optimizer state"] == 4 * (2 * 178 + 4)
+    assert said["steps"]["wait_share"] is not None
+    page = (folder / "r.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "Where the run&#39;s time went" in page or "Where the run's time went" in page
+    trace = subprocess.run(
+        [sys.executable, "-m", "perfkit.cli", "trace", "t.json.gz", "--json"],
+        cwd=folder, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert len(json.loads(trace.stdout)["steps"]) == 4
+    left = {p.name for p in folder.iterdir()} - {"__pycache__"}
+    assert left == {"train.py", "no_step.py", "no_torch.py", "r.html", "r.json", "t.json.gz"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "code", "ended"),
+    [
+        ("raise", 1, "raised ValueError"),
+        ("exit", 3, "ended with exit code 3"),
+        ("memory", 1, "ran out of memory (MemoryError)"),
+    ],
+)
+def test_a_run_that_fails_leaves_its_report(folder: Path, end: str, code: int, ended: str) -> None:
+    done = _run(folder, "--memory", "--json", "r.json", "train.py", end)
+    assert done.returncode == code
+    said = _said(folder / "r.json")
+    assert said["ended"] == ended
+    assert said["n_steps"] == (15 if end == "memory" else 20)
+    assert said["profile"]["coverage"]["first_step"] == 9
+    assert done.stdout.endswith("at exit __main__\n")
+    if end == "exit":
+        assert "Traceback" not in done.stderr
+        return
+    trace = done.stderr[done.stderr.index("Traceback") :]
+    assert "perfkit" not in trace
+    assert 'train.py", line' in trace
+    if end == "memory":
+        assert any("--memory-steps 16" in warning for warning in said["warnings"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_with_a_report(folder: Path, number: signal.Signals) -> None:
+    typed = ["--json", "r.json", "train.py", "stop", "workers"]
+    process = subprocess.Popen(
+        [*PERFKIT, *typed], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line == "ready\n":
+                break
+        process.send_signal(number)
+        out, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == -number
+    said = _said(folder / "r.json")
+    assert said["n_steps"] == 15
+    assert said["profile"]["coverage"]["first_step"] == 6
+    assert err.count("Where the run's time went") == 1
+    if number == signal.SIGINT:
+        assert said["ended"] == "was interrupted (Ctrl-C)"
+        assert out == "at exit __main__\n"
+        assert err.rstrip().endswith("KeyboardInterrupt")
+    else:
+        assert said["ended"] == "was ended by SIGTERM"
+        assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_a_script_without_a_recorded_step_is_told_why(folder: Path) -> None:
+    done = _run(folder, "no_step.py")
+    assert (done.returncode, done.stdout) == (0, "torch.Size([3, 2])\n")
+    assert "No step was seen in no_step.py: no torch optimizer stepped" in done.stderr
+    done = _run(folder, "--json", "few.json", "train.py", "few")
+    assert "made 3 steps, and the first 5 were let pass" in done.stderr.replace("\n", " ")
+    said = _said(folder / "few.json")
+    assert said["profile"] is None
+    assert said["steps"]["step"]["n"] == 2
+    done = _run(folder, "--trace", "t.json", "no_torch.py")
+    assert (done.returncode, done.stdout) == (0, "False\n")
+    assert "did not import torch" in done.stderr
+    assert "no trace in " in done.stderr
+    assert not (folder / "t.json").exists()
+
+
+@pytest.mark.slow
+def test_of_several_ranks_only_the_first_prints(folder: Path) -> None:
+    typed = ["--json", "r.json", "--html", "r.x.html", "train.py", "1"]
+    done = _run(folder, *typed, RANK="1")
+    assert done.stderr == ""
+    assert _said(folder / "r.rank1.json")["rank"] == 1
+    assert (folder / "r.rank1.x.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ([], "what to run?"),
+        (["absent.py"], "absent.py: there is no such script"),
+        (["-m"], "-m needs the name of a module"),
+        (["-m", "train.py"], "give a script without -m"),
+        (["-n", "0", "train.py"], "steps is 0"),
+        (["-w", "0", "train.py"], "warmup is 0"),
+        (["--memory-steps", "0", "train.py"], "memory_steps is 0"),
+        (["--html", "absent/r.html", "train.py"], "there is no directory 'absent'"),
+        (["--json", ".", "train.py"], "--json .: is a directory"),
+        (["--trace", "t.txt", "train.py"], "must end in .json or .json.gz"),
+    ],
+)
+def test_wrong_usage_is_one_clear_line(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    typed: list[str],
+    told: str,
+) -> None:
+    from perfkit.cli import main
+
+    monkeypatch.chdir(folder)
+    assert main(["run", *typed]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("perfkit run: ")
+    assert told in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_every_key_of_the_json_is_documented() -> None:
+    from perfkit.cli import run_command
+    from perfkit.script.whole_run import WholeRun
+
+    for name in WholeRun.__dataclass_fields__.keys() - {"uses_loader", "syncs"}:
+        assert name in run_command._EPILOG, name
