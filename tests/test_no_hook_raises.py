@@ -115,8 +115,8 @@ def with_recorder(training: Training) -> str:
 
 
 def with_run(training: Training) -> str:
-    loader = torch.utils.data.DataLoader(torch.ones(20, 3), batch_size=4)
-    watch = RunWatch("train.py", Options(steps=2, warmup=1), on_update=lambda update: None)
+    loader = torch.utils.data.DataLoader(torch.ones(12, 3), batch_size=4)
+    watch = RunWatch("train.py", Options(steps=1, warmup=1), on_update=lambda update: None)
     watch.start()
     training.run(loader)
     watch.stop()

@@ -75,7 +75,8 @@ class RunWatch:
         self._thread_id = threading.get_ident()
         _watches.add(self)
         self._began_s = time.perf_counter()
-        self._wait_no_more = when_imported("torch", self._instrument.hook(self._torch_is_there))
+        with self._instrument.guard("starting"):
+            self._wait_no_more = when_imported("torch", self._instrument.hook(self._torch_is_there))
 
     def _torch_is_there(self) -> None:
         if not self.is_here or threading.get_ident() != self._thread_id:
