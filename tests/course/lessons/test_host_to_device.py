@@ -28,7 +28,7 @@ from perfkit.course.lessons.lesson_06_host_to_device.lesson import (
 )
 from perfkit.course.lessons.lesson_06_host_to_device.transfers import (
     Rates,
-    SimulatedGpu,
+    SimulatedTransfers,
     draw,
     feed,
     late_read,
@@ -292,8 +292,8 @@ def test_the_picture_has_a_strip_for_each_run() -> None:
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["one", "two"]
 
 
-def _busy() -> SimulatedGpu:
-    gpu = SimulatedGpu()
+def _busy() -> SimulatedTransfers:
+    gpu = SimulatedTransfers()
     gpu.work(1.0)
     return gpu
 

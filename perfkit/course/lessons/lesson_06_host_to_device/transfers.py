@@ -18,7 +18,7 @@ from perfkit.base.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Rates", "SimulatedGpu", "Span", "Way", "draw", "feed", "late_read", "refilled"]
+__all__ = ["Rates", "SimulatedTransfers", "Span", "Way", "draw", "feed", "late_read", "refilled"]
 
 Way = Literal["plain", "non_blocking", "pinned", "pin in the loop", "side stream"]
 _LANES = ("host", "copy engine", "compute")
@@ -52,7 +52,7 @@ class Span:
     end_ms: float
 
 
-class SimulatedGpu:
+class SimulatedTransfers:
     """Host, copy engine and compute units of one machine, in virtual milliseconds."""
 
     def __init__(self, rates: Rates | None = None) -> None:
@@ -116,7 +116,7 @@ def feed(
     load_ms: float = 3.0,
     steps: int = 6,
     rates: Rates | None = None,
-) -> tuple[float, SimulatedGpu]:
+) -> tuple[float, SimulatedTransfers]:
     """Train ``steps`` steps, sending each batch in the given way.
 
     Args:
@@ -137,7 +137,7 @@ def feed(
     """
     if steps < 4:
         raise UsageError("an even pace needs at least four steps")
-    gpu = SimulatedGpu(rates)
+    gpu = SimulatedTransfers(rates)
     pinned = way in ("pinned", "pin in the loop", "side stream")
     if way not in ("plain", "non_blocking") and not pinned:
         raise UsageError(f"no way {way!r} to send a batch")
@@ -166,7 +166,7 @@ def late_read(*, nbytes: int, wait: bool) -> str:
     Returns:
         ``"old"`` if the copy is still in progress, ``"new"`` if it has arrived.
     """
-    gpu = SimulatedGpu()
+    gpu = SimulatedTransfers()
     gpu.compute(5.0)
     arrives_ms = gpu.copy(nbytes, pinned=True, non_blocking=True)
     if wait:
@@ -181,7 +181,7 @@ def refilled(*, nbytes: int, wait: bool) -> str:
         ``"the next batch"`` if the buffer was refilled before the device fetched it, ``"this
         batch"`` if the host waited.
     """
-    gpu = SimulatedGpu()
+    gpu = SimulatedTransfers()
     gpu.compute(5.0)
     fetched_ms = gpu.copy(nbytes, pinned=True, non_blocking=True)
     if wait:
@@ -189,7 +189,7 @@ def refilled(*, nbytes: int, wait: bool) -> str:
     return "this batch" if gpu.now_ms >= fetched_ms else "the next batch"
 
 
-def draw(runs: dict[str, SimulatedGpu], *, until_ms: float | None = None) -> Figure:
+def draw(runs: dict[str, SimulatedTransfers], *, until_ms: float | None = None) -> Figure:
     """One strip per run: host, copy engine and compute units over time."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
