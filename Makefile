@@ -22,6 +22,11 @@ JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
 BENCHES := $(filter-out tests/bench/_%,$(sort $(wildcard tests/bench/*.py)))
 CUDA_ROOMS := tests/advice tests/memory tests/synclint tests/trace \
 	tests/experiment/test_settings.py tests/experiment/test_step.py
+# the rooms that hold lines which need CUDA
+COVERED := $(addprefix tests/,advice base experiment magics measure memory show synclint trace)
+COUNTED = $(BESIDE) COVERAGE_FILE=$(CURDIR)/build/coverage/$(2)/data $(1)/coverage run \
+	--rcfile=tests/played_cuda/coverage.ini -m pytest -q --numprocesses=logical --maxprocesses=8 \
+	-p no:cacheprovider -m 'not (long or browser)'
 # Tests in two phases: what measures nothing on all cores, the rest alone. Each remembers its own
 # failures; `make test-parallel AGAIN=yes` runs those once more, one after the other.
 PYTEST := $(BIN)/pytest --durations=25 --durations-min=2
@@ -36,7 +41,7 @@ CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$
 
 .DEFAULT_GOAL := help
 .PHONY: help install lab lint check test test-parallel test-serial test-long test-cuda \
-	test-cuda-marked test-cuda-rooms gpu-day tour bench clean distclean chromium
+	test-cuda-marked test-cuda-rooms cuda-coverage gpu-day tour bench clean distclean chromium
 .NOTPARALLEL:  # `make -j test`: the serial tests need the machine to themselves
 
 help:  ## show this list
@@ -88,6 +93,13 @@ test-cuda-marked: $(CUDA)/.built
 test-cuda-rooms: $(CUDA)/.built  # what also runs without a GPU, and may do something else with one
 	$(BESIDE) $(CUDA)/bin/pytest $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/cuda-rooms \
 		-m 'not (gpu or long or $(ALONE))' $(CUDA_ROOMS)
+
+# A table by room. What fails here fails for the time that counting takes: only lines are looked at.
+cuda-coverage: install $(CUDA)/.built  ## which lines that need CUDA run on the played GPU; an hour on 2 cores
+	@rm -rf build/coverage
+	-$(call COUNTED,$(BIN),cpu) $(COVERED)
+	-$(call COUNTED,$(CUDA)/bin,played) $(COVERED) tests/played_cuda
+	@$(BIN)/python tests/played_cuda/cuda_coverage.py build/coverage/cpu/* -- build/coverage/played/*
 
 $(CUDA)/.built: $(CUDA)/.installed $(wildcard tests/played_cuda/*.py tests/played_cuda/src/*)
 	$(CUDA)/bin/python tests/played_cuda/build.py

@@ -13,9 +13,11 @@ from perfkit.base.machine import facts
 from perfkit.experiment import CATALOGUE
 from perfkit.experiment.settings import check_values, resolve
 
-pytestmark = pytest.mark.slow
-
 HERE = facts()
+ON_A_GPU = bool(HERE.gpus)
+# where there is a GPU they are among the tests that need one
+pytestmark = [pytest.mark.slow, *([pytest.mark.gpu] if ON_A_GPU else [])]
+
 CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 
 
@@ -54,7 +56,20 @@ def observed(s):
             return self.head(self.body(x))
 
     seen = {}
-    calls = []
+    calls, asynchronous, replays = [], [], []
+    on_a_gpu = s.device.type == "cuda"
+    if on_a_gpu:  # what is sent, and what is replayed; this process ends with the run
+        send, replay = torch.Tensor.to, torch.cuda.CUDAGraph.replay
+
+        def to(tensor, *args, **kwargs):
+            if "non_blocking" in kwargs:
+                asynchronous.append(kwargs["non_blocking"])
+            return send(tensor, *args, **kwargs)
+
+        def replayed(graph):
+            replays.append(1)
+            replay(graph)
+
     net = Net()
     net.body[0].register_forward_pre_hook(lambda *_: calls.append(1))
     if "compile" in s:
@@ -71,10 +86,13 @@ def observed(s):
     step = s.training_step(model, optimizer, loss)
     options = {"batch_size": 4, "num_workers": 0} | s.loader_kwargs()
     loader = DataLoader(Data(), **options)
-    sent, order, cores, pids = [], [], set(), set()
+    if on_a_gpu:
+        torch.Tensor.to, torch.cuda.CUDAGraph.replay = to, replayed
+    sent, order, cores, pids, pinned = [], [], set(), set(), set()
     losses = []
     for images, labels, where, n_cores in loader:
         sent.append(str(images.dtype))
+        pinned.add(images.is_pinned())
         order += labels.tolist()
         pids |= set(where[:, 0].tolist())
         cores |= set(zip(where[:, 1].tolist(), n_cores.tolist(), strict=True))
@@ -111,6 +129,12 @@ def observed(s):
         "maps": [one for one in ("jemalloc", "tcmalloc")
                  if f"lib{one}" in Path("/proc/self/maps").read_text()],
         "ddp": s.ddp_kwargs(),
+        "device": weight.device.type,
+        "pinned": sorted(pinned),
+        "asynchronous": sorted(set(asynchronous)),
+        "replays": len(replays),
+        "tf32": torch.backends.cudnn.allow_tf32,
+        "allocator": torch.cuda.get_allocator_backend() if on_a_gpu else None,
     }))  # fmt: skip
 
 
@@ -164,6 +188,23 @@ EFFECT = {
     "cudnn_benchmark": lambda v, o: v is False and o["cudnn"][0] is False,
     "alloc_conf": lambda v, o: v == "default" and o["conf"] is None,
 }  # fmt: skip
+# What shows on a GPU alone, or in another way there.
+if ON_A_GPU:
+    OUT = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+    EFFECT |= {
+        "precision": lambda v, o: (
+            o["out_dtype"] == OUT.get(v, "torch.float32") and o["tf32"] is (v != "fp32")
+        ),
+        "pin_memory": lambda v, o: o["pinned"] == [v],
+        "non_blocking": lambda v, o: o["asynchronous"] == [v],
+        # three steps before the capture, and the other three are replayed
+        "cuda_graphs": lambda v, o: o["replays"] == (3 if v else 0),
+        "cudnn_benchmark": lambda v, o: o["cudnn"][0] is v,
+        "alloc_conf": lambda v, o: (
+            o["conf"] == (None if v == "default" else v)
+            and o["allocator"] == ("cudaMallocAsync" if "Async" in v else "native")
+        ),
+    }
 # What else is declared, so that a value can have an effect.
 BESIDE = {
     "prefetch_factor": {"num_workers": 1},
@@ -172,6 +213,14 @@ BESIDE = {
     "affinity": {"num_workers": 1},
 }
 CASES = [(name, value) for name, one in CATALOGUE.items() for value in one.values]
+if ON_A_GPU:
+    BESIDE["non_blocking"] = {"pin_memory": True}
+    # what only the host does, does the same where there is a GPU
+    HOST = {
+        "storage", "collate", "loss", "bucket_cap_mb", "num_workers", "prefetch_factor",
+        "persistent_workers", "in_order", "uint8", "batch_size", "threads", "affinity", "malloc",
+    }  # fmt: skip
+    CASES = [(name, value) for name, value in CASES if name not in HOST]
 
 
 def test_no_setting_is_left_out():
@@ -192,8 +241,6 @@ def test_a_value_takes_effect_or_is_refused_with_its_need(session, name, value):
         with pytest.raises(SettingError, match=re.escape(reason)):
             session(observed, [name]).run(**{name: value})
         return
-    if HERE.gpus:
-        pytest.skip("the table says what a CPU shows")
     one = session(
         observed, [name, *beside], seconds=60, start_timeout_s=280, step_timeout_s=60, warmup=0
     )
@@ -201,6 +248,7 @@ def test_a_value_takes_effect_or_is_refused_with_its_need(session, name, value):
     assert result.state == "done", f"{result.message}\n{result.output}\n{result.traceback_text}"
     seen = json.loads(result.output.split("SEEN ")[1].splitlines()[0])
     seen["values"] = {k: v for k, v in seen["values"].items() if k not in beside}
+    assert seen["device"] == ("cuda" if ON_A_GPU else "cpu")
     assert EFFECT[name](value, seen), seen
 
 
@@ -220,10 +268,12 @@ def trained_together(s):
     os.environ["GLOO_SOCKET_IFNAME"] = min(n for n in psutil.net_if_addrs() if n.startswith("lo"))
 
     def rank_main(rank):
+        if s.device.type == "cuda":
+            torch.cuda.set_device(rank)
         store = dist.FileStore(f"{place}/store", s.world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=s.world_size)
         torch.manual_seed(0)
-        model = DistributedDataParallel(torch.nn.Linear(4, 1), **s.ddp_kwargs())
+        model = DistributedDataParallel(s.prepare(torch.nn.Linear(4, 1)), **s.ddp_kwargs())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         step = s.training_step(model, optimizer, lambda out, target: (out - target).mean())
         for part in range(2):
@@ -245,8 +295,8 @@ trained_together.__module__ = "__main__"
 
 
 @pytest.mark.skipif(
-    bool(HERE.gpus) or CATALOGUE["world_size"].unavailable(2, HERE) is not None,
-    reason="two gloo processes on a CPU",
+    CATALOGUE["world_size"].unavailable(2, HERE) is not None,
+    reason="two gloo processes, on a CPU or with a GPU each",
 )
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_two_processes_train_one_model(session, accumulate):

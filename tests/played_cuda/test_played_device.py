@@ -126,11 +126,33 @@ def test_nothing_renames_it() -> None:
     assert said.stdout.strip() == "played GPU (host memory)"
 
 
-def test_perfkit_record_runs_on_it_and_writes_nothing(tmp_path: Path) -> None:
+# what a process runs before its own code
+RENAMED = """
+import pynvml, torch
+
+name = "NVIDIA H100 80GB HBM3"
+torch.cuda.get_device_name = lambda *_, **__: name
+pynvml.nvmlDeviceGetName = lambda *_: name
+"""
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_perfkit_record_runs_on_it_and_writes_nothing(tmp_path: Path, renamed: bool) -> None:
+    environment = os.environ | {"PLAYED_CUDA_MEM_GB": "4"}
+    if renamed:
+        (tmp_path / "sitecustomize.py").write_text(RENAMED)
+        paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        code = "from perfkit.base.device import here; print(here().name(0))"
+        said = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        assert said.stdout.strip() == "NVIDIA H100 80GB HBM3"  # the attack works
     command = ["record", "--claim", "C6", "--device", "cuda", "--scale", "0.5"]
     said = subprocess.run(
-        [Path(sys.executable).with_name("perfkit"), *command, "--out", str(tmp_path)],
-        capture_output=True, text=True, check=True, env=os.environ | {"PLAYED_CUDA_MEM_GB": "4"},
+        [Path(sys.executable).with_name("perfkit"), *command, "--out", str(tmp_path / "out")],
+        capture_output=True, text=True, check=True, env=environment,
     )  # fmt: skip
     assert "played: it ran on a played GPU" in said.stdout
     assert "1 played" in said.stdout

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,18 @@ assert result.device == "cuda:1", result.device
 assert result.at_end_bytes["parameters"] == (64 * 64 + 64) * 4
 print("two")
 """
+
+
+@pytest.mark.timeout(900)
+def test_two_processes_train_one_model_with_a_gpu_each() -> None:
+    effects = Path(__file__).parents[1] / "experiment/test_setting_effects.py"
+    said = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", effects, "-k",
+         "two_processes or world_size"],
+        env=os.environ | {"PLAYED_CUDA_DEVICES": "2"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "two_processes" not in said.stdout  # as where it is skipped
 
 
 def test_two_devices() -> None:
