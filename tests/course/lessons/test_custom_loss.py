@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from perfkit.advice.profiling import profile
 from perfkit.course.kit.claim import claim
 from perfkit.course.lessons.lesson_08_custom_loss.lesson import (
     FAR,
@@ -297,9 +298,22 @@ def test_a16_holds_if_the_calls_are_blamed(rules: tuple[str, ...], verdict: str)
         SimpleNamespace(name="aten::unique", count=100, self_us=40_000.0),
     ]
     findings = [SimpleNamespace(rule=rule) for rule in rules]
-    found = SimpleNamespace(operators=operators, n=2, diagnosis=SimpleNamespace(findings=findings))
+    found = SimpleNamespace(
+        operators=operators, n_steps=2, diagnosis=SimpleNamespace(findings=findings)
+    )
     settled = claim("A16", lesson="08").settle(found)
     assert settled.verdict == verdict
     assert settled.outcome is not None
     assert settled.outcome.figures["calls_each"].value == 500
     assert settled.outcome.figures["tiny_share"].value == pytest.approx(90)
+
+
+def test_a16_takes_a_profile_as_it_is() -> None:
+    x = torch.rand(8, requires_grad=True)
+
+    def loop() -> None:
+        torch.autograd.grad(torch.stack([one * 2 for one in x]).sum(), x)
+
+    settled = claim("A16", lesson="08").settle(profile(loop, steps=2, warmup=1, repeat=3))
+    assert settled.outcome is not None, settled.why
+    assert settled.outcome.figures["calls_each"].value >= 8

@@ -87,16 +87,17 @@ def without_the_loop(
 def profiled_alone(found: Profile) -> Outcome:
     """Judge a profile of a loss alone, forward and backward; lesson 01 counts another's calls."""
     calls = sum(one.count for one in found.operators)
+    each = calls / max(found.n_steps, 1)
     tiny = sum(one.count for one in found.operators if one.self_us < _TINY_US * one.count)
     blamed = [one.rule for one in found.diagnosis.findings if one.rule in _CALLS]
     return Outcome(
         holds=bool(blamed),
         figures={
-            "calls_each": Figure(round(calls / max(found.n, 1)), "1", kind="exact"),
+            "calls_each": Figure(round(each), "1", kind="exact"),
             "tiny_share": Figure(100 * tiny / max(calls, 1), "%"),
         },
         headline="calls_each",
-        sentence=f"Profiled alone, the loop over instances calls {calls / max(found.n, 1):,.0f} "
+        sentence=f"Profiled alone, the loop over instances calls {each:,.0f} "
         f"operators in a forward and backward pass, {100 * tiny / max(calls, 1):.0f} % of them "
         f"of a kind that takes less than {_TINY_US:g} µs; the profile blames "
         f"{', '.join(blamed) if blamed else 'something else'}.",

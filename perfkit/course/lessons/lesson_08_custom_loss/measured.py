@@ -43,7 +43,7 @@ def on_gpu(step: Callable[[], object], model: torch.nn.Module) -> OnGpu:
     found = profiling.result
     launches = sum(one.n_launches for one in found.operators)
     return OnGpu(
-        round(launches / max(found.n, 1)),
+        round(launches / max(found.n_steps, 1)),
         sum(one.count for one in check.happened),
         sum(one.count for one in check.predicted),
     )
