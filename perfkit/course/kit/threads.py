@@ -1,4 +1,4 @@
-"""Run torch on one thread, for experiments with small networks."""
+"""Run torch on one thread, to measure small networks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Recorded results: what an experiment found, on which machine, when, and with what command.
+"""Recorded results: what a lesson found for a claim, on which machine, when, and with what command.
 
-There is one file per experiment, ``<device>/<claim>.json``; if two lessons test one claim, the
+There is one file per claim, ``<device>/<claim>.json``; if two lessons test one claim, the
 second one's file is ``<claim>-<lesson>.json``. The schema is ``perfkit.record/2``::
 
     schema        "perfkit.record/2"
@@ -75,12 +75,12 @@ _LONGEST_REASON = 200
 
 @dataclass(frozen=True)
 class Device:
-    """Where an experiment ran.
+    """Where it was measured.
 
     Attributes:
         name: the processor's or GPU's name as its vendor writes it.
         type: torch's type of device: ``"cpu"``, ``"cuda"`` …
-        gpus: number of GPUs that the experiment could see.
+        gpus: number of GPUs that could be seen there.
     """
 
     name: str
