@@ -201,7 +201,8 @@ def _outside(elsewhere: Elsewhere | None) -> list[Finding]:
             what_to_do=(
                 "# profile that part by itself, or do it less often\n" + kind.what_to_do
                 if kind is not OTHER
-                else "# profile that part by itself, in a cell of its own:\n%%torchprof"
+                else "# profile that part by itself: %%torchprof on a cell of its own, or\n"
+                "with perfkit.profile() as p:\n    ...\nprint(p)"
             ),
             gain_at_most=gain,
             formula=f"of all the code, {formula}",

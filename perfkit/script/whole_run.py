@@ -154,7 +154,7 @@ def whole_run(
         sentence=(
             profile.diagnosis.headline
             if profile is not None
-            else _nothing(program, options, seen, n_steps, why)
+            else _nothing(program, ended, options, seen, n_steps, why)
         ),
         wall_s=times.ended_s - times.began_s,
         n_steps=n_steps,
@@ -184,9 +184,11 @@ def _profile(seen: TorchWatch) -> tuple[Profile | None, str]:
 
 
 def _nothing(
-    program: str, options: Options, seen: TorchWatch | None, n_steps: int, why: str
+    program: str, ended: str, options: Options, seen: TorchWatch | None, n_steps: int, why: str
 ) -> str:
     """The headline of a run without recorded steps: why, and what to do."""
+    if not n_steps and ended != "finished":
+        return f"{program} {ended} before its first step: there is no step to explain."
     if seen is None:
         return (
             f"{program} did not import torch in this process: no step was seen. If it starts the "

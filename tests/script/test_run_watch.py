@@ -1,0 +1,145 @@
+"""A run watched in this process: what it says adds up, and a forked child knows nothing of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from perfkit.base import torch_compat
+from perfkit.base.errors import UsageError
+from perfkit.measure.run import Update
+from perfkit.script.options import Options
+from perfkit.script.run_watch import RunWatch
+from perfkit.script.whole_run import WholeRun
+
+
+def _trainer(batches: Any) -> Callable[[int], None]:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def train(n_steps: int) -> None:
+        for _, x in zip(range(n_steps), batches, strict=False):
+            loss = net(x).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    return train
+
+
+def _watched(train: Callable[[], None], ended: str = "finished", **more: Any) -> WholeRun:
+    watch = RunWatch("train.py", Options(steps=2, warmup=1), **more)
+    watch.start()
+    try:
+        train()
+    finally:
+        watch.stop()
+    return watch.result(ended)
+
+
+def test_steps_samples_and_parts_are_those_of_the_run() -> None:
+    train = _trainer(DataLoader(torch.ones(60, 8), batch_size=5))
+    said = _watched(lambda: train(12))
+    assert (said.n_steps, said.uses_loader) == (12, True)
+    assert said.profile is not None
+    assert said.profile.coverage is not None
+    assert (said.profile.coverage.first_step, said.profile.coverage.last_step) == (2, 3)
+    assert said.steps is not None
+    assert said.steps.step is not None
+    assert said.steps.step.n == 9  # not the first one, and not two more of the warm-up
+    total = sum(part.seconds for part in said.parts)
+    assert total == pytest.approx(said.wall_s, rel=0.02)
+
+
+def test_without_a_data_loader_no_data_wait_is_said() -> None:
+    train = _trainer([torch.ones(4, 8)] * 12)
+    said = _watched(lambda: train(12))
+    assert not said.uses_loader
+    assert "DataLoader" not in str(said).split("Host (")[0]
+    assert "wait_share" not in said.to_dict()["steps"]
+
+
+def test_updates_know_the_length_of_an_epoch() -> None:
+    updates: list[Update] = []
+    train = _trainer(DataLoader(torch.ones(60, 8), batch_size=5))
+    _watched(lambda: train(12), on_update=updates.append)
+    assert (updates[0].done, updates[0].total, updates[0].epoch) == (1, 12, 1)
+
+
+def test_a_display_that_fails_is_told_and_called_no_more() -> None:
+    calls: list[Update] = []
+
+    def show(update: Update) -> None:
+        calls.append(update)
+        raise OSError("no terminal")
+
+    train = _trainer([torch.ones(4, 8)] * 12)
+    said = _watched(lambda: train(12), on_update=show)
+    assert len(calls) == 1
+    assert any("the live line failed" in warning for warning in said.warnings)
+    assert said.n_steps == 12
+
+
+def test_why_there_is_no_step_comes_first() -> None:
+    assert "no torch optimizer stepped" in _watched(lambda: None).sentence
+    failed = _watched(lambda: None, "raised TypeError").sentence
+    assert failed.startswith("train.py raised TypeError before its first step")
+    train = _trainer([torch.ones(4, 8)] * 12)
+    assert "with --warmup 1" in _watched(lambda: train(1)).sentence
+
+
+def test_a_profiler_of_the_program_is_left_alone() -> None:
+    train = _trainer([torch.ones(4, 8)] * 12)
+
+    def profiled() -> None:
+        with torch.profiler.profile() as profile:
+            train(8)
+        assert any(event.key == "aten::mm" for event in profile.key_averages())
+
+    said = _watched(profiled)
+    assert said.n_steps == 8
+    assert "runs a torch profiler of its own" in said.sentence
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_knows_nothing_of_it() -> None:
+    train = _trainer([torch.ones(4, 8)] * 12)
+    before = DataLoader.__iter__, threading.Thread.start
+    found: list[int] = []
+
+    def forks() -> None:
+        train(2)  # the profiler is recording
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of any thread
+            child = os.fork()
+        if child == 0:
+            clean = torch_compat.n_optimizer_step_hooks() == 0
+            clean = clean and (DataLoader.__iter__, threading.Thread.start) == before
+            os._exit(0 if clean else 1)
+        found.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        train(6)
+
+    said = _watched(forks)
+    assert found == [0]
+    assert said.n_steps == 8
+    assert said.profile is not None
+
+
+def test_a_watch_is_for_one_run() -> None:
+    watch = RunWatch("train.py")
+    with pytest.raises(UsageError, match="has not ended"):
+        watch.result("finished")
+    watch.start()
+    try:
+        with pytest.raises(UsageError, match="watches one run"):
+            watch.start()
+    finally:
+        watch.stop()
