@@ -27,8 +27,9 @@ COVERED := $(addprefix tests/,advice base experiment magics measure memory show 
 COUNTED = $(BESIDE) COVERAGE_FILE=$(CURDIR)/build/coverage/$(2)/data $(1)/coverage run \
 	--rcfile=tests/played_cuda/coverage.ini -m pytest -q --numprocesses=logical --maxprocesses=8 \
 	-p no:cacheprovider -m 'not (long or browser)'
-# Tests in two phases: what measures nothing on all cores, the rest alone. Each remembers its own
-# failures; `make test-parallel AGAIN=yes` runs those once more, one after the other.
+# Tests in two phases: what measures nothing on all cores, in one worker more than there are (see
+# tests/conftest.py), the rest alone. Each remembers its own failures; `make test-parallel AGAIN=yes`
+# runs those once more, one after the other.
 PYTEST := $(BIN)/pytest --durations=25 --durations-min=2
 CELLS := --nbval-lax --nbval-current-env --nbval-cell-timeout=180
 # passive: threads of torch that wait for work leave the core to the other workers

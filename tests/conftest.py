@@ -19,6 +19,12 @@ settings.register_profile("perfkit", deadline=None)
 settings.load_profile("perfkit")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are cores: many tests wait for a kernel, a page or a sleeping child."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Reader data of tests and their lessons goes to a separate folder.
 
