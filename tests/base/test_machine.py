@@ -79,6 +79,7 @@ def test_a_stamp_is_of_one_of_five_kinds() -> None:
 def test_what_a_played_gpu_shows_is_never_measured_nor_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(machine, "is_played", lambda: False)
     assert machine.stamp(device="NVIDIA H100").kind == "measured here"
     monkeypatch.setattr(machine, "is_played", lambda: True)
     # another name of the device changes nothing

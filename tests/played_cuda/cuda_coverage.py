@@ -4,9 +4,10 @@
     .venv-cuda/bin/python -m coverage run -m pytest tests/memory # on the played GPU, into another
     python tests/played_cuda/cuda_coverage.py --room memory CPU.data... -- PLAYED.data...
 
-A statement is CUDA's if it did not run without a GPU and either ran on the played one, or stands in
-a function, or in an if, that speaks of CUDA or GPUs. That is a guess for those which ran nowhere:
-they are listed, to be looked at. Statements of modules that neither run imported are not counted.
+A statement is CUDA's if it did not run without a GPU and either ran on the played one, or stands
+under an if that speaks of CUDA or GPUs, or in a function that does and that either did not run at
+all without a GPU or did more on the played one. That is a guess for those which ran nowhere: they
+are listed, to be looked at. Statements of modules that neither run imported are not counted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from coverage import CoverageData
@@ -38,12 +40,35 @@ def ran(files: list[str]) -> dict[str, set[int]]:
     return found
 
 
-def statements(source: str) -> Iterator[tuple[int, int, bool]]:
+@dataclass(frozen=True)
+class Module:
+    """One file: its lines, and the numbers of those that ran, without a GPU and with it."""
+
+    lines: list[str]
+    without: set[int]
+    with_gpu: set[int]
+
+    def is_about_cuda(self, statement: ast.stmt, head: range) -> bool:
+        """Whether what stands inside of a function or an if is CUDA's."""
+        text = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+        if isinstance(statement, ast.If):
+            return self._speaks(head)
+        if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        inside = set(text) - set(head)
+        did_more = bool(inside & (self.with_gpu - self.without))
+        return self._speaks(text) and (did_more or not inside & self.without)
+
+    def _speaks(self, numbers: range) -> bool:
+        return any(ABOUT_CUDA.search(self.lines[n - 1]) for n in numbers)
+
+
+def statements(module: Module) -> Iterator[tuple[int, int, bool]]:
     """First line, last line of the statement or its head, and whether it stands in CUDA's code."""
-    yield from _inside(ast.parse(source).body, source.splitlines(), about=False)
+    yield from _inside(ast.parse("\n".join(module.lines)).body, module, about=False)
 
 
-def _inside(body: list[ast.stmt], lines: list[str], about: bool) -> Iterator[tuple[int, int, bool]]:
+def _inside(body: list[ast.stmt], module: Module, about: bool) -> Iterator[tuple[int, int, bool]]:
     for statement in body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
             continue  # a docstring
@@ -59,14 +84,9 @@ def _inside(body: list[ast.stmt], lines: list[str], about: bool) -> Iterator[tup
             first, min(block[0].lineno for block in blocks) - 1
         )  # fmt: skip
         yield first, last, about
-        text = range(first, (statement.end_lineno or first) + 1)
-        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.If):
-            head = text if not isinstance(statement, ast.If) else range(first, last + 1)
-            inner = about or any(ABOUT_CUDA.search(lines[n - 1]) for n in head)
-        else:
-            inner = about
+        inner = about or module.is_about_cuda(statement, range(first, last + 1))
         for block in blocks:
-            yield from _inside(block, lines, inner)
+            yield from _inside(block, module, inner)
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
@@ -87,8 +107,9 @@ def main(cpu: list[str], played: list[str], wanted: list[str]) -> None:
         room = name.partition("/")[0]
         if wanted and room not in wanted:
             continue
-        source = (ROOT / "perfkit" / name).read_text(encoding="utf-8")
-        for first, last, about in statements(source):
+        lines = (ROOT / "perfkit" / name).read_text(encoding="utf-8").splitlines()
+        module = Module(lines, without[name], with_gpu[name])
+        for first, last, about in statements(module):
             span = set(range(first, last + 1))
             here = bool(span & with_gpu[name])
             if span & without[name] or not (here or about):
@@ -96,7 +117,7 @@ def main(cpu: list[str], played: list[str], wanted: list[str]) -> None:
             rooms[room][0] += 1
             rooms[room][1] += here
             if not here:
-                nowhere.append(f"{name}:{first}: {source.splitlines()[first - 1].strip()}")
+                nowhere.append(f"{name}:{first}: {lines[first - 1].strip()}")
     print("| room | only with CUDA | of these on the played GPU |\n|---|---|---|")
     for room, (n, n_here) in sorted(rooms.items()):
         print(f"| {room} | {n} | {n_here} ({n_here / n:.0%}) |")
