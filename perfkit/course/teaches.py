@@ -24,6 +24,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "04-dataloader": (
         "dataloader-slow-workers",
         "dataloader-no-workers",
+        "shuffled-gather",
     ),
     "06-host-to-device": (
         "made-on-host",
