@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
+from perfkit.base.instrument import Instrument
 from perfkit.base.program import Program, restored
 
 if TYPE_CHECKING:
@@ -53,27 +55,33 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
 
     first: list[Any] = []
     n_steps = 0
-    began_at = ""
-    stopped_at = ""
+    began_at = stopped_at = "a line that is not known"
+    stopped = False
+    instrument = Instrument("the sync lint of a script")
 
     def before_step(optimizer: Any, *_: object) -> None:
-        nonlocal n_steps, stopped_at
+        nonlocal n_steps, stopped, stopped_at
         first[:] = first or [optimizer]
         if optimizer is first[0]:
             n_steps += 1
             if n_steps > steps:
-                stopped_at = _line_now()
+                stopped = True
+                with instrument.guard("looking for the line that it stops at"):
+                    stopped_at = _line_now()
                 raise _Enough
 
     began = False
 
     def before_module(module: Any, _: object) -> None:
         nonlocal began, began_at
-        if not began and next(module.parameters(), None) is not None:
-            began = True
-            began_at = _line_now()
-            if Watch._active is not None:
-                Watch._active.start_anew()
+        if began:
+            return
+        with instrument.guard("beginning with the first forward pass"):
+            if next(module.parameters(), None) is not None:
+                began = True
+                if Watch._active is not None:
+                    Watch._active.start_anew()
+                began_at = _line_now()
 
     def run() -> None:
         try:
@@ -92,7 +100,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
     syncs = result if isinstance(result, Syncs) else result.predicted
     if not began:
         syncs.seen = "No module with parameters ran: the whole script was watched."
-    elif stopped_at:
+    elif stopped:
         syncs.seen = (
             f"Seen: from the first forward pass ({began_at}) to the end of optimizer step {steps} "
             f"(stopped at {stopped_at}). Set-up before it is left out; what comes after it, such "
@@ -104,6 +112,11 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
             f"Seen: from the first forward pass ({began_at}) to the script's end, {times}. Set-up "
             "before it is left out."
         )
+    if instrument.failure is not None:
+        said = instrument.failure.sentence()
+        syncs.warnings += (said,)
+        if not isinstance(result, Syncs):
+            return replace(result, warnings=(*result.warnings, said))
     return result
 
 

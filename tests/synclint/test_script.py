@@ -114,3 +114,22 @@ def test_what_cannot_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_text("")
     with pytest.raises(UsageError, match="at least one"):
         run_script(path, steps=0)
+
+
+@pytest.mark.parametrize("failing", ["_line_now", "start_anew"])
+def test_a_hook_that_fails_does_not_reach_the_script(
+    failing: str, script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> str:
+        raise RuntimeError("put in by this test")
+
+    if failing == "_line_now":
+        monkeypatch.setattr("perfkit.synclint.script._line_now", fails)
+    else:
+        monkeypatch.setattr("perfkit.synclint.watch.Watch.start_anew", fails)
+    syncs = run_script(script, ["1000"])
+    said = capsys.readouterr().out
+    assert "never" not in said  # the script's own `except Exception`
+    assert "closed after 2" in said
+    assert any("put in by this test" in warning for warning in syncs.warnings)
+    assert (15, 2) in [(s.line, s.count) for s in syncs]
