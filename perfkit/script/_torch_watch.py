@@ -90,7 +90,6 @@ class TorchWatch:
             )
         self.loader.__enter__()
         self.recorder.start()
-        self._epoch_began_s = time.perf_counter()
 
     def stop(self, error: BaseException | None) -> None:
         """End all of it. Does not raise."""
@@ -140,7 +139,10 @@ class TorchWatch:
             self._epoch = source
             self._epochs += 1
             self._epoch_from = meter.n - 1
-            self._epoch_began_s = began_s if self._epochs > 1 else self._epoch_began_s
+            self._epoch_began_s = began_s
+        if meter.n == 1:
+            # the first step also holds the set-up, which says nothing of how long the rest takes
+            self._epoch_began_s = ended_s
         if ended_s >= self._due_s:
             self._update(ended_s)
             self._due_s = time.perf_counter() + _UPDATE_EVERY_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from perfkit.advice.profile import Profile, explain
@@ -18,7 +18,7 @@ from perfkit.memory.account import MemoryAccount
 from perfkit.script._torch_watch import TorchWatch
 from perfkit.script.options import Options
 from perfkit.synclint.find import Syncs
-from perfkit.trace.record.elsewhere import Elsewhere
+from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 
 __all__ = ["Part", "Times", "WholeRun", "whole_run"]
 
@@ -313,7 +313,11 @@ def _parts(
             Part(f"beyond that, in {plural(len(slow), 'slow step')}", slow_s, "; ".join(places))
         )
     if n_slowed:
-        found.append(Part(f"beyond that, in steps 2 to {n_slowed}: --memory, --synclint", slowed_s))
+        # what the script itself did there is in it, too: an evaluation before the first epoch …
+        flags = " and ".join(f"--{x}" for x in ("memory", "synclint") if getattr(options, x))
+        what = f"beyond that, in steps 2 to {n_slowed} (slower with {flags})"
+        where_slowed = seen.recorder.line_between(spans[0][1], spans[n_slowed - 1][1])
+        found.append(Part(what, slowed_s, where_slowed))
     found.append(Part("after the last step", times.ended_s - last_s, _place(after)))
     own_s = wall_s - sum(part.seconds for part in found)
     found.append(Part("perfkit itself, between steps", max(own_s, 0.0)))
@@ -324,9 +328,5 @@ def _excess(spans: Sequence[tuple[float, float]], like_s: float) -> float:
     return sum(max(end - begin - like_s, 0.0) for begin, end in spans)
 
 
-def _place(stretch: Any) -> str:
-    """The lines of a stretch of time, in words."""
-    if stretch is None or not stretch.place:
-        return ""
-    named = replace(stretch, excess_s=(), n_steps=0).words()
-    return str(named).partition(", ")[2]
+def _place(stretch: Stretch | None) -> str:
+    return "" if stretch is None else stretch.where()

@@ -17,6 +17,7 @@ __all__ = ["ProgressLine", "progress", "status"]
 # Interval of lines if the output is a file: enough to show progress without filling a log.
 _LOG_EVERY_S = 10.0
 _TERMINAL_EVERY_S = 0.5
+_LONGEST_S = 3.6e6
 
 
 class ProgressLine:
@@ -85,7 +86,8 @@ def _facts(update: Update) -> Iterator[str]:
     clock = fmt_seconds(update.elapsed_s)
     if update.total and 0 < update.done <= update.total:
         left_s = update.elapsed_s / update.done * (update.total - update.done)
-        clock += f" < {fmt_seconds(left_s)}"
+        if left_s < _LONGEST_S:  # beyond, the script will end by itself before
+            clock += f" < {fmt_seconds(left_s)}"
     yield clock
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -61,8 +62,10 @@ def test_steps_samples_and_parts_are_those_of_the_run() -> None:
 
 def test_without_a_data_loader_no_data_wait_is_said() -> None:
     train = _trainer([torch.ones(4, 8)] * 12)
-    said = _watched(lambda: train(12))
+    updates: list[Update] = []
+    said = _watched(lambda: train(12), on_update=updates.append)
     assert not said.uses_loader
+    assert (updates[0].done, updates[0].total, updates[0].elapsed_s) == (1, None, 0)
     assert "DataLoader" not in str(said).split("Host (")[0]
     assert "wait_share" not in said.to_dict()["steps"]
 
@@ -72,6 +75,7 @@ def test_updates_know_the_length_of_an_epoch() -> None:
     train = _trainer(DataLoader(torch.ones(60, 8), batch_size=5))
     _watched(lambda: train(12), on_update=updates.append)
     assert (updates[0].done, updates[0].total, updates[0].epoch) == (1, 12, 1)
+    assert updates[0].elapsed_s == 0  # from the end of the first step, which holds the set-up
 
 
 def test_a_display_that_fails_is_told_and_called_no_more() -> None:
@@ -143,3 +147,22 @@ def test_a_watch_is_for_one_run() -> None:
             watch.start()
     finally:
         watch.stop()
+
+
+def test_what_the_program_does_in_watched_steps_is_not_said_to_be_perfkits() -> None:
+    train = _trainer([torch.ones(4, 8)] * 12)
+    watch = RunWatch("train.py", Options(steps=2, warmup=1, memory=True, synclint=True))
+    watch.start()
+    try:
+        train(2)
+        time.sleep(0.4)  # as an evaluation between two steps
+        train(10)
+    finally:
+        watch.stop()
+    said = watch.result("finished")
+    (part,) = [part for part in said.parts if "slower with" in part.what]
+    assert part.what.endswith("in steps 2 to 5 (slower with --memory and --synclint)")
+    assert " of it at test_run_watch.py:" in part.where
+    assert said.memory is not None
+    assert said.memory.n_steps == 2
+    assert said.syncs is not None

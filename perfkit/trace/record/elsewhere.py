@@ -68,13 +68,17 @@ class Stretch:
 
     def words(self) -> str:
         """The same in words."""
-        when = self._when()
+        told = f"{fmt_s(self.seconds)} {self._when()}"
+        return f"{told}, {self.where()}" if self.place else told
+
+    def where(self) -> str:
+        """The lines that ran in it, in words; empty where they are not known."""
         if not self.place:
-            return f"{fmt_s(self.seconds)} {when}"
+            return ""
         most = "mostly" if self.share >= _MOSTLY else f"{fmt_share(self.share)} of it"
         source = f": {_shortened(self.source)}" if self.source else ""
         below = f", below {_shortened(self.below)}" if self.below else ""
-        return f"{fmt_s(self.seconds)} {when}, {most} at {self.place}{source}{below}"
+        return f"{most} at {self.place}{source}{below}"
 
     def _when(self) -> str:
         """Which steps, and what each of them took more: one figure only where they are alike."""

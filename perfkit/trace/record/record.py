@@ -44,7 +44,7 @@ from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.busy import Busy, BusyMark
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, plural
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Trace
 from perfkit.trace.read.load import load
 from perfkit.trace.record._main_thread import call_in_main_thread
@@ -86,6 +86,9 @@ _MOST_STEPS = 200_000
 # A profiler makes no step faster, and seldom a step more than three times as long or, of some
 # thousand operators, longer by this: beyond, the steps themselves differ.
 _FASTER, _SLOWER, _MOST_COST_MS = 0.8, 3.0, 20.0
+
+# Fewer samples of a line say nothing.
+_LEAST_SAMPLES = 2
 
 # Names of started threads are kept for a note; these are enough to know them by.
 _MOST_THREADS = 3
@@ -413,6 +416,17 @@ class Recorder:
     def step_times_s(self) -> list[tuple[float, float]]:
         """Begin and end of every step so far, by ``time.perf_counter``; of the first 200,000."""
         return self._step_times
+
+    def line_between(self, begin_s: float, end_s: float) -> str:
+        """The line most often seen from ``begin_s`` to ``end_s``, in words; empty if too few."""
+        if self._sampler is None:
+            return ""
+        seen = [s for s in self._sampler.region() if begin_s <= s.at_s <= end_s]
+        top = self._sampler.lines_of(seen).by_line()[:1]
+        if not top or top[0].n_samples < _LEAST_SAMPLES:
+            return ""
+        source = f": {top[0].source}" if top[0].source else ""
+        return f"{fmt_share(top[0].share)} of it at {top[0].place}{source}"
 
     @property
     def last_step_s(self) -> float:
