@@ -8,6 +8,7 @@ kernel left.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -44,6 +45,14 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Poll until it holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
 
 
 def chromium() -> str:
@@ -134,12 +143,32 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
         server.wait(5)
 
 
+Started = tuple[Browser, asyncio.AbstractEventLoop]
+
+
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def started() -> Iterator[Started]:
+    """One Chromium, and the event loop through which it is driven."""
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM_FLAGS)
-        yield running
+        loop = asyncio.get_running_loop()
+        yield running, loop
+        asyncio._set_running_loop(loop)
         running.close()
+    asyncio._set_running_loop(None)
+
+
+@pytest.fixture
+def browser(started: Started) -> Iterator[Browser]:
+    """The Chromium of all tests.
+
+    Playwright leaves its loop marked as running between two calls. Other tests of this process
+    run loops of their own, so the mark is there only as long as a test uses the browser.
+    """
+    running, loop = started
+    asyncio._set_running_loop(loop)
+    yield running
+    asyncio._set_running_loop(None)
 
 
 @dataclass

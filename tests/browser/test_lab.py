@@ -101,7 +101,9 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     book.theme("dark")
     # the plot is redrawn when the page reports a change of colours
     page.wait_for_function(
-        "light => document.querySelector('.pk-lab canvas').toDataURL() !== light", arg=light
+        "light => { const canvas = document.querySelector('.pk-lab canvas');"
+        " return canvas !== null && canvas.toDataURL() !== light; }",
+        arg=light,
     )
     book.screenshot("lab-dark", ".pk-lab")
     book.theme("light")
@@ -185,7 +187,7 @@ def test_stop_is_heard_while_a_cell_waits_for_the_run(open_notebook: Callable) -
 
 
 LIVE = """
-import numpy as np, time
+import numpy as np, os, time
 from perfkit.widgets.live_plot import LivePlot, Series
 plot = LivePlot([Series("step", "ms", "step time"), Series("wait", "ms", "data wait"),
                  Series("memory", "MiB", "memory", "right")], title="watch(loader)", total=300)
@@ -195,15 +197,18 @@ for first in range(0, 300, 10):       # a busy cell: nothing may depend on the b
     plot.push(x, np.stack([40 + np.sin(x), 20 + np.cos(x), 300 + x / 10], 1))
     plot.set_status(f"step {first + 10} of 300, 40 ms a step", (first + 10) / 300)
     time.sleep(0.05)
+    while first == 200 and not os.path.exists("seen"):
+        time.sleep(0.05)
 plot.finish("300 steps, median 40 ms, half of it data wait")
 """
 
 
-def test_live_plot_of_a_busy_cell(open_notebook: Callable) -> None:
+def test_live_plot_of_a_busy_cell(open_notebook: Callable, jupyter: Any) -> None:
     book = open_notebook([LIVE], "live")
     page = book.page
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
     book.wait_data(".pk-live", "+d.points > 20 && +d.points < 300 && d.state === 'running'")
+    (jupyter.root / "seen").touch()
     book.wait_data(".pk-live", "d.points === '300' && d.state === 'done'")
     page.click(".pk-live .pk-data summary")
     page.wait_for_function("() => document.querySelectorAll('.pk-live tbody tr').length === 3")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browser.conftest import wait_for
 from tests.simulated_traces import gpu_training
 
 pytestmark = pytest.mark.browser
@@ -148,23 +150,35 @@ def test_hostile_names_are_text(open_notebook: Callable, jupyter: Any) -> None:
     page.wait_for_selector(".pk-report .pk-step", state="attached")
 
 
+# The busy cell holds the interpreter lock, so that no other thread can answer either: it opens a
+# FIFO, which returns when the test opens the other end.
+BUSY = """
+import ctypes, os, time
+os.mkfifo("release")
+while not os.path.exists("loaded"):
+    time.sleep(0.02)
+open("held", "w").close()
+ctypes.PyDLL(None).open(b"release", os.O_RDONLY)  # PyDLL keeps the lock
+"""
+
+
 def test_a_busy_kernel_is_said_and_what_was_loaded_stays(
     open_notebook: Callable, jupyter: Any
 ) -> None:
     _write_trace(jupyter.root)
-    # the busy cell holds the interpreter lock, so that no other thread can answer either
-    busy = "import time\ntime.sleep(3)\ntotal = sum(range(500_000_000))"
-    book = open_notebook([SHOW, busy], "busy-timeline")
+    book = open_notebook([SHOW, BUSY], "busy-timeline")
     page = book.page
     page.evaluate("() => { jupyterapp.commands.execute('notebook:run-all-cells'); }")
-    book.wait_data(".pk-timeline", "+d.boxes > 50")
-    page.wait_for_timeout(4000)
+    book.wait_data(".pk-timeline", "+d.boxes > 50 && d.state === 'ready'")
+    (jupyter.root / "loaded").touch()
+    wait_for((jupyter.root / "held").exists)
     page.locator(".pk-timeline canvas").focus()
     for _ in range(12):
         page.keyboard.press("w")
     book.wait_data(".pk-timeline", "d.state === 'busy' && +d.boxes > 0")
     assert "kernel busy, showing what was loaded" in page.locator(".pk-time-notice").inner_text()
-    book.wait_data(".pk-timeline", "d.state === 'ready'", timeout_s=60)
+    os.close(os.open(jupyter.root / "release", os.O_WRONLY | os.O_NONBLOCK))
+    book.wait_data(".pk-timeline", "d.state === 'ready'")
     book.wait_for_kernel()
 
 
