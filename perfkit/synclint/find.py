@@ -230,6 +230,8 @@ def _spelled(found: Found, entry: Entry) -> str:
         op = f"{name}(…)" if name else entry.op
     elif entry is CATALOGUE["copy_to_device"] and found.api in {"to", ""}:
         op = "Tensor.to"
+    elif entry is CATALOGUE["copy_to_device"] and found.api == "cuda":
+        op = "Tensor.cuda"
     elif entry is CATALOGUE["cpu"] and found.api == "to":
         op = 'Tensor.to("cpu")'
     elif entry is CATALOGUE["builtin"]:

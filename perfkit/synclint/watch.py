@@ -684,6 +684,13 @@ class Watch:
             return self._to_host(func, args, kwargs, frame)
         return self._to_device(func, args, kwargs, frame)
 
+    def _cuda(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        outer, self._api = self._api, "cuda"
+        try:
+            return self._to_device(func, args, kwargs, frame)
+        finally:
+            self._api = outer
+
     def _as_tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         if args and isinstance(args[0], _Tensor) and kwargs.get("device") is not None:
             return self._to(func, (args[0],), {**kwargs}, frame)
@@ -790,6 +797,7 @@ _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]
     "corrcoef": Watch._cov,
     "cov": Watch._cov,
     "cpu": Watch._cpu,
+    "cuda": Watch._cuda,
     "ctc_loss": Watch._ctc,
     "new_tensor": Watch._new_tensor,
     "one_hot": Watch._one_hot,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -75,6 +76,25 @@ def test_without_a_gpu_it_says_what_to_use_instead() -> None:
     with pytest.raises(MissingError, match="find_syncs predicts"):
         check_syncs(lambda: None)
     assert isinstance(lint(lambda: None), Syncs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("send", [lambda x: x.cuda(), lambda x: x.to("cuda")])
+def test_a_batch_that_is_sent_is_predicted_whatever_the_spelling(
+    send: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    net = nn.Linear(3, 2).cuda()
+    x, target = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+
+    def step() -> None:
+        nn.functional.cross_entropy(net(send(x)), send(target)).backward()
+
+    check = check_syncs(step, net)
+    assert sum(one.count for one in check.agreed) == 2
+    assert not check.only_happened
+    assert not check.only_predicted
 
 
 @pytest.mark.gpu
