@@ -27,6 +27,7 @@ from torch import nn
 
 import perfkit
 from perfkit.base.errors import MeasurementError
+from perfkit.measure.run import WatchedRun
 from perfkit.memory.account import Accountant
 from perfkit.memory.crossings import crossings
 from perfkit.script.options import Options
@@ -34,6 +35,7 @@ from perfkit.script.run_watch import RunWatch
 from perfkit.synclint import reality
 from perfkit.synclint.watch import Watch
 from perfkit.trace import Recorder
+from perfkit.widgets.watch import _Line
 
 ROOT = str(Path(perfkit.__file__).parent)
 EVERY = bool(os.environ.get("PERFKIT_TEST_LONG"))
@@ -132,6 +134,14 @@ def with_watch(training: Training) -> str:
     return " ".join(watched.summary.warnings)
 
 
+def with_shown_watch(training: Training) -> str:
+    """As in a terminal: what shows the run works between two steps, too."""
+    loader = torch.utils.data.DataLoader(torch.ones(12, 3), batch_size=4)
+    watched = WatchedRun(loader, observer=_Line(), hz=10)
+    training.run(watched)
+    return " ".join(watched.summary.warnings)
+
+
 TOOLS: dict[str, Tool] = {
     "account": with_account,
     "crossings": with_crossings,
@@ -139,6 +149,7 @@ TOOLS: dict[str, Tool] = {
     "Recorder": with_recorder,
     "run": with_run,
     "watch": with_watch,
+    "watch with its line": with_shown_watch,
 }
 
 _Function = tuple[str, str]  # file and qualified name
@@ -146,6 +157,7 @@ _Function = tuple[str, str]  # file and qualified name
 # Failing here leaves torch's profiler running; tests/trace/test_hooks_never_raise.py looks at that.
 GUARDS = {("/trace/record/record.py", f"Recorder.{x}") for x in ("_stop_profiler", "_end_profiler")}
 GUARDS |= {("/base/torch_compat.py", "profiler_runs_here")}
+GUARDS |= {("/measure/run.py", "WatchedRun._tell")}
 # The guards themselves, around which nothing stands, and two that only make or drop one entry.
 GUARDS |= {
     ("/memory/crossings.py", "_Seen.note"),
@@ -290,4 +302,5 @@ LEAST = {
     "Recorder": 6,
     "run": 8,
     "watch": 6,
+    "watch with its line": 8,
 }

@@ -528,6 +528,7 @@ class WatchedRun:
             self._problems.append(
                 f"the live display failed and was left out: {type(error).__name__}: {error}"
             )
+            self._summary = None  # it is to say so
 
     def _summarise(self) -> RunSummary:
         meter = self._meter

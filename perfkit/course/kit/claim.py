@@ -42,7 +42,7 @@ def claim(name: str, *, lesson: str = "") -> LessonClaim:
 def recorded(*claims: str) -> bool:
     """Whether ``perfkit record`` runs this cell for one of these claims.
 
-    A measurement that takes longer than a reader waits stands in the lesson behind this question,
+    A measurement that takes longer than a reader waits comes after this question in the lesson,
     and runs only for the record. To run it yourself, take the ``if`` away.
 
     Args:
