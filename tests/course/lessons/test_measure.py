@@ -280,11 +280,15 @@ def test_a_machine_that_does_not_slow_down_keeps_its_time() -> None:
 
 @pytest.mark.slow
 def test_first_steps_come_from_fresh_processes() -> None:
-    times = first_steps(_training_step, processes=2, steps=3)
+    def make_step() -> Call:  # inside, so that it travels by value, as from a notebook
+        layer = nn.Linear(8, 8)
+        return lambda: layer(torch.ones(4, 8)).sum().backward()
+
+    times = first_steps(make_step, processes=2, steps=3)
     assert times.shape == (2, 3)
     assert (times > 0).all()
     with pytest.raises(UsageError):
-        first_steps(_training_step, processes=0)
+        first_steps(make_step, processes=0)
 
 
 def _broken() -> Call:
