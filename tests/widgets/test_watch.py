@@ -134,7 +134,7 @@ def test_the_status_line_carries_units() -> None:
         memory=Footprint(3 * 2**30, "allocated"), epoch=2, done=30, total=120, elapsed_s=60.0,
         steps_per_s=50.0, samples_per_s=1600.4, wait_share=0.25,
     )  # fmt: skip
-    assert watch_module._status(update) == (
+    assert progress_line.status(update) == (
         "epoch 2 · step 30/120 · 20.0 ms a step · data wait 25 % · 1,600 samples/s"
         " · 3.00 GiB allocated · 01:00 < 03:00"
     )
