@@ -43,6 +43,14 @@ SAVING = LineKind(
     "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
     "if step % 1000 == 0:\n    torch.save(...)",
 )
+IMAGES = LineKind(
+    "images",
+    "decoding or changing images",
+    "img = Image.open(path)\n"
+    'img.draft("RGB", (size, size))  # JPEG: decode at a reduced size\n'
+    "# and in a data set, so that DataLoader workers do it beside the step:\n"
+    "loader = DataLoader(dataset, batch_size, num_workers=4)",
+)
 NUMPY = LineKind(
     "numpy",
     "numpy, which runs on the host while torch waits",
@@ -85,12 +93,18 @@ _LOG_CALL = re.compile(
 )
 _LOG_LIBRARY = re.compile(r"^(logging|wandb|mlflow|tensorboard|tqdm|rich|loguru|IPython)$")
 _FILE_CALL = re.compile(
-    r"\b(open|torch\.save|torch\.load|save_pretrained|np\.(load|save|savez\w*)|imread|imwrite|"
+    r"\b(open|torch\.save|torch\.load|save_pretrained|np\.(load|save|savez\w*)|imwrite|"
     r"read_(csv|parquet|json)|to_(csv|parquet)|json\.(dump|load)|pickle\.(dump|load)|"
-    r"requests\.\w+|urlopen|read_bytes|write_bytes|read_text|write_text|(save|load)_checkpoint)\("
+    r"requests\.\w+|urlopen|read_bytes|write_bytes|read_text|write_text|(save|load)_checkpoint)\(|"
+    r"\.save\("
 )
+_IMAGE_CALL = re.compile(
+    r"\b(Image\.open|imread|imdecode|decode_(jpeg|png|image)|read_image|ImageOps\.\w+|"
+    r"ImageEnhance\.\w+)\(|\.convert\([\"'](RGBA?|L|P|F|I|CMYK|YCbCr|HSV|LAB|1)[\"']"
+)
+_IMAGE_LIBRARY = re.compile(r"^(PIL|cv2|imageio|simplejpeg|turbojpeg|albumentations|skimage)$")
 _FILE_LIBRARY = re.compile(
-    r"^(PIL|cv2|h5py|zarr|pickle|json|requests|urllib|fsspec|safetensors|imageio|pyarrow|pandas|"
+    r"^(h5py|zarr|pickle|json|requests|urllib|fsspec|safetensors|pyarrow|pandas|"
     r"zipfile|tarfile|shutil|pathlib)$"
 )
 _SLEEP_CALL = re.compile(r"\bsleep\(")
@@ -115,6 +129,7 @@ def kind_of(line: Line) -> LineKind:
         return by_text
     for pattern, kind in (
         (_LOG_LIBRARY, LOGGING),
+        (_IMAGE_LIBRARY, IMAGES),
         (_FILE_LIBRARY, SAVING),
         (_NUMPY_LIBRARY, NUMPY),
     ):
@@ -130,6 +145,7 @@ def kind_of_source(text: str) -> LineKind:
     for pattern, kind in (
         (_SLEEP_CALL, SLEEP),
         (_LOG_CALL, LOGGING),
+        (_IMAGE_CALL, IMAGES),  # before files: Image.open decodes what it reads
         (_FILE_CALL, SAVING),
         (_NUMPY_CALL, NUMPY),
     ):
