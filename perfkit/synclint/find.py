@@ -222,16 +222,18 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
     )
 
 
+# methods that copy a tensor to a device -> how a reader spells them; "" where it is not known
+_MOVES = {"": "Tensor.to", "to": "Tensor.to", "cuda": "Tensor.cuda"}
+
+
 def _spelled(found: Found, entry: Entry) -> str:
     """The operation in the reader's words: ``Tensor.to("cpu")``, ``backward of x[mask]``."""
     op = entry.op
     if entry is CATALOGUE["tensor_to_device"]:
         name = "" if found.inside is not None else spelled(found.site)
         op = f"{name}(…)" if name else entry.op
-    elif entry is CATALOGUE["copy_to_device"] and found.api in {"to", ""}:
-        op = "Tensor.to"
-    elif entry is CATALOGUE["copy_to_device"] and found.api == "cuda":
-        op = "Tensor.cuda"
+    elif entry is CATALOGUE["copy_to_device"]:
+        op = _MOVES.get(found.api, op)
     elif entry is CATALOGUE["cpu"] and found.api == "to":
         op = 'Tensor.to("cpu")'
     elif entry is CATALOGUE["builtin"]:

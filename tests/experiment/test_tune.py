@@ -106,7 +106,7 @@ def test_many_combinations_are_tuned_one_setting_after_the_other():
             yield 1
 
     others = [setting(name, [1, 2, 3]) for name in ("x", "y")]
-    found = tune(workload, [SLOW, *others], budget_s=12.0, seconds=0.15, say=False)
+    found = tune(workload, [SLOW, *others], budget_s=40.0, seconds=0.2, say=False)
     assert [tuple(one.grid) for one in found.sweeps] == [("slow",), ("x",), ("y",)]
     assert found.proposed["slow"] is False
     assert all(run.values["slow"] is False for one in found.sweeps[1:] for run in one.runs)

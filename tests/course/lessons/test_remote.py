@@ -192,7 +192,7 @@ def test_a_store_whose_process_died_says_so(folder: Path) -> None:
 def test_without_aiohttp_it_says_how_to_get_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("perfkit.base.extras.find_spec", lambda name: None)
     with pytest.raises(MissingError, match="perfkit\\[lab\\]"):
         Store(folder)
 
