@@ -26,6 +26,7 @@ from pathlib import Path
 from types import CodeType, TracebackType
 
 from perfkit.base.errors import UsageError
+from perfkit.base.exception_chain import exception_chain
 
 __all__ = ["Program", "restored", "show_error_as_its_own"]
 
@@ -164,14 +165,8 @@ def show_error_as_its_own() -> None:
 
 
 def _hide_own_frames(error: BaseException) -> None:
-    waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            each.__traceback__ = _without_own(each.__traceback__)
-            waiting += [each.__cause__, each.__context__]
+    for each in exception_chain(error):
+        each.__traceback__ = _without_own(each.__traceback__)
 
 
 def _without_own(trace: TracebackType | None) -> TracebackType | None:

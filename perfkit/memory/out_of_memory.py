@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
+from perfkit.base.exception_chain import exception_chain
 from perfkit.base.words import fmt_bytes
 from perfkit.memory.allocator import AllocatorState, AllocatorUse
 
@@ -52,20 +53,9 @@ def release(error: BaseException) -> None:
 
     Frames that still run (the notebook's own) keep theirs. The traceback keeps its lines.
     """
-    for each in _chain(error):
+    for each in exception_chain(error):
         traceback.clear_frames(each.__traceback__)
     gc.collect()
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    waiting: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while waiting:
-        each = waiting.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            yield each
-            waiting += [each.__cause__, each.__context__]
 
 
 def remedies(
