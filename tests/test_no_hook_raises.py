@@ -35,7 +35,7 @@ from perfkit.script.run_watch import RunWatch
 from perfkit.synclint import reality
 from perfkit.synclint.watch import Watch
 from perfkit.trace import Recorder
-from perfkit.widgets.watch import _Line
+from perfkit.widgets.watch import _Line, _Plot
 
 ROOT = str(Path(perfkit.__file__).parent)
 EVERY = bool(os.environ.get("PERFKIT_TEST_LONG"))
@@ -142,6 +142,14 @@ def with_shown_watch(training: Training) -> str:
     return " ".join(watched.summary.warnings)
 
 
+def with_plotted_watch(training: Training) -> str:
+    """As in a notebook, with the live plot; its messages go nowhere, for there is no kernel."""
+    loader = torch.utils.data.DataLoader(torch.ones(12, 3), batch_size=4)
+    watched = WatchedRun(loader, observer=_Plot(), hz=10)
+    training.run(watched)
+    return " ".join(watched.summary.warnings)
+
+
 TOOLS: dict[str, Tool] = {
     "account": with_account,
     "crossings": with_crossings,
@@ -150,6 +158,7 @@ TOOLS: dict[str, Tool] = {
     "run": with_run,
     "watch": with_watch,
     "watch with its line": with_shown_watch,
+    "watch with its plot": with_plotted_watch,
 }
 
 _Function = tuple[str, str]  # file and qualified name
@@ -303,4 +312,5 @@ LEAST = {
     "run": 8,
     "watch": 6,
     "watch with its line": 8,
+    "watch with its plot": 8,
 }

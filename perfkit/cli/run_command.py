@@ -32,7 +32,7 @@ A step ends when an optimizer has stepped in the main thread. A few steps are re
 warm-up; the rest runs without the profiler. Steps in child processes are not seen.
 
 Of several processes (torchrun sets RANK) only rank 0 prints; the names of files get the rank:
-  torchrun --nproc-per-node 2 -m perfkit.cli run --html run.html train.py
+  torchrun --nproc-per-node 2 -m perfkit run --html run.html train.py
 writes run.rank0.html and run.rank1.html.
 
 --json writes one object (keys are only ever added; times in s, unless a key ends in _ms or _us):

@@ -192,7 +192,7 @@ def _nothing(
     if seen is None:
         return (
             f"{program} did not import torch in this process: no step was seen. If it starts the "
-            "training in other processes, run perfkit in these: torchrun … -m perfkit.cli run …"
+            "training in other processes, run perfkit in these: torchrun … -m perfkit run …"
         )
     if not n_steps:
         if seen.recorder.saw_other_threads:

@@ -25,7 +25,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import MissingError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.words import fmt_ms
+from perfkit.base.words import fmt_ms, plural
 from perfkit.synclint.catalogue import CATALOGUE, EXPLICIT
 from perfkit.synclint.cures import cures
 from perfkit.synclint.find import Sync, Syncs, syncs_of
@@ -88,15 +88,16 @@ class SyncCheck(Shown):
     def sentence(self) -> str:
         """How well the prediction did, in one sentence."""
         n = len(self.happened)
-        waits = f"The host waited on {n} line{'s' * (n != 1)}"
+        waits = f"The host waited on {plural(n, 'line') if n else 'no line'}"
         if self.waited_ms is not None and n:
             waits += f" ({fmt_ms(self.waited_ms)} in all, while watched)"
         if not self.only_predicted and not self.only_happened:
             return f"{waits}, all of them as predicted." if n else f"{waits}, as predicted."
-        return (
-            f"{waits}: {len(self.agreed)} as predicted, {len(self.only_happened)} that were not; "
-            f"{len(self.only_predicted)} predicted that did not happen."
-        )
+        counts = [(len(self.agreed), "as predicted"), (len(self.only_happened), "not predicted")]
+        told = ", ".join(f"{count} {how}" for count, how in counts if count)
+        missing = len(self.only_predicted)
+        more = f"{missing} predicted that did not happen" if missing else ""
+        return f"{waits}: {'; '.join(filter(None, (told, more)))}."
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""

@@ -233,10 +233,20 @@ class _Plot:
             self.draw()
 
     def draw(self) -> None:
-        from perfkit.show.run_bundle import bundle
+        """Put what stays in the plot's place; if that fails, the sentence. Does not raise."""
+        if self._summary is None:
+            return
+        try:
+            from perfkit.show.run_bundle import bundle
 
-        if self._summary is not None:
             self._output.update(bundle(self._summary), raw=True)
+        except Exception as error:  # a notebook without matplotlib, a broken font …
+            self._draw_plainly(self._summary, error)
+
+    def _draw_plainly(self, summary: RunSummary, error: Exception) -> None:
+        failed = f"the picture of this run failed: {type(error).__name__}: {error}"
+        with contextlib.suppress(Exception):
+            self._output.update({"text/plain": f"{summary}\n\nNote: {failed}"}, raw=True)
 
 
 def _cell_number() -> object:

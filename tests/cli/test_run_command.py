@@ -14,7 +14,7 @@ import pytest
 
 import perfkit
 
-PERFKIT = [sys.executable, "-m", "perfkit.cli", "run"]
+PERFKIT = [sys.executable, "-m", "perfkit", "run"]
 SECONDS = 240
 # a child imports torch, which takes long on a loaded machine
 pytestmark = pytest.mark.timeout(600)
@@ -223,6 +223,19 @@ def test_of_several_ranks_only_the_first_prints(folder: Path) -> None:
     assert done.stderr == ""
     assert _said(folder / "r.rank1.json")["rank"] == 1
     assert (folder / "r.rank1.x.html").exists()
+
+
+@pytest.mark.slow
+def test_torchrun_starts_it_as_a_module(folder: Path) -> None:
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    typed = ["-m", "perfkit", "run", "--json", "r.json", "no_step.py"]
+    done = subprocess.run(
+        [sys.executable, *launch, *typed],
+        cwd=folder, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("torch.Size([3, 2])") == 2
+    assert [_said(folder / f"r.rank{i}.json")["rank"] for i in range(2)] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
     assert [s.code for s in check.only_happened] == ["torch.ones(1, device=y.device), gpu.wait()"]
     assert "pinned memory" in check.only_happened[0].why
     assert check.sentence == (
-        "The host waited on 3 lines: 2 as predicted, 1 that were not; "
+        "The host waited on 3 lines: 2 as predicted, 1 not predicted; "
         "1 predicted that did not happen."
     )
     assert check.provenance.kind == "measured here"
@@ -54,6 +54,27 @@ def test_full_agreement_is_said(gpu: Any) -> None:
         net(torch.randn(4, 3)).sum().item(), gpu.wait()
 
     assert check_syncs(step).sentence == "The host waited on 1 line, all of them as predicted."
+
+
+def test_the_sentence_has_no_part_that_counts_nothing(gpu: Any) -> None:
+    net = nn.Linear(3, 2)
+
+    def unforeseen() -> None:
+        y = net(torch.randn(4, 3))
+        y.sum().item(), gpu.wait()
+        torch.ones(1, device=y.device), gpu.wait()
+
+    assert check_syncs(unforeseen).sentence == (
+        "The host waited on 2 lines: 1 as predicted, 1 not predicted."
+    )
+
+    def only_predicted() -> None:
+        net(torch.randn(4, 3)).sum().item()
+
+    assert check_syncs(only_predicted).sentence == (
+        "The host waited on no line: 1 predicted that did not happen."
+    )
+    assert check_syncs(lambda: None).sentence == "The host waited on no line, as predicted."
 
 
 def test_the_debug_mode_is_put_back_whatever_happens(gpu: Any) -> None:

@@ -222,6 +222,17 @@ def test_a_cell_shows_a_plot_and_points_and_in_its_place_what_stays(kernel: Kern
     assert verdicts == []
 
 
+def test_a_picture_that_fails_leaves_the_verdict_and_no_traceback(kernel: Kernel) -> None:
+    kernel.run("from perfkit.show import run_bundle\npng = run_bundle.png\nrun_bundle.png = None")
+    seen = kernel.run("for batch in perfkit.watch(range(40)):\n    time.sleep(0.01)\n")
+    kernel.run("run_bundle.png = png")
+    assert (of(seen, "error"), printed(seen)) == ([], "")
+    (below,) = of(seen, "update_display_data")
+    said = " ".join(below["data"]["text/plain"].split())
+    assert "data-bound" in said.lower()
+    assert "the picture of this run failed: TypeError" in said
+
+
 def test_epochs_share_one_plot_also_when_watch_is_called_for_each(kernel: Kernel) -> None:
     for loader in ("run = perfkit.watch(data)", "run = data"):
         each = "run" if "watch" in loader else "perfkit.watch(run)"
