@@ -1,4 +1,7 @@
-"""Which lesson teaches which rule and which setting: the toolkit asks through an entry point."""
+"""Which lesson teaches which rule and which setting: the toolkit asks through an entry point.
+
+And where each lesson stands on the course's map.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["RULES", "SETTINGS", "lesson_of"]
+__all__ = ["PLACES", "RULES", "SETTINGS", "lesson_of"]
 
 # The notebooks lie beside the package in a clone, and inside it in an installed wheel.
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -124,6 +127,33 @@ SETTINGS: Mapping[str, tuple[str, ...]] = {
         "world_size",
         "bucket_cap_mb",
     ),
+}
+
+
+_EVERYWHERE = ("data", "host", "launch", "compute", "memory", "network")
+
+#: lesson -> its places on the map in its header (:mod:`perfkit.course.kit.map`)
+PLACES: Mapping[str, tuple[str, ...]] = {
+    "00-start-here": _EVERYWHERE,
+    "01-measure": _EVERYWHERE,
+    "02-read-a-trace": ("launch", "compute"),
+    "03-storage-and-formats": ("data",),
+    "04-dataloader": ("data", "host"),
+    "05-remote-data": ("data",),
+    "06-host-to-device": ("host", "memory"),
+    "07-sync-points": ("host", "launch"),
+    "08-custom-loss": ("host", "launch"),
+    "09-precision": ("compute", "memory"),
+    "10-compile": ("launch", "compute"),
+    "11-memory-anatomy": ("memory",),
+    "12-batch-and-accumulate": ("compute", "memory"),
+    "13-allocator": ("memory",),
+    "14-cpu-tuning": ("host",),
+    "15-data-parallel": ("network",),
+    "16-many-machines": ("network",),
+    "17-time-or-money": _EVERYWHERE,
+    "18-capstone": _EVERYWHERE,
+    "19-forensics": _EVERYWHERE,
 }
 
 

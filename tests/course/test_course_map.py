@@ -76,6 +76,15 @@ def test_links_lead_to_files(path: Path) -> None:
             assert (path.parent / unquote(parts.path)).exists(), address
 
 
+def test_every_lesson_has_a_symptom_that_leads_to_it() -> None:
+    text = _markdown(NOTEBOOKS / "README.md")
+    part = text.partition("## From symptom to lesson")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| .+ \| \[(\d\d)\]\((.+?)\) \|$", part, re.M)
+    assert [f"{number} {file}" for number, file in rows] == [
+        f"{p.name[:2]} {p.name}" for p in LESSONS
+    ]
+
+
 @pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.name)
 def test_a_solution_links_to_its_lesson(path: Path) -> None:
     assert f"../{path.name}" in _LINK.findall(_markdown(path))

@@ -1,7 +1,8 @@
 """How long a lesson takes to read; a test checks it against the header of each lesson.
 
 Prose counts at 200 words a minute and code at 3 s a line. What is folded does not count: optional
-sections (:mod:`perfkit.course.kit.folding`), ``<details>``, and cells whose code is hidden.
+sections (:mod:`perfkit.course.kit.folding`), ``<details>``, and cells whose code is hidden. The
+alternative text of a picture does not count either.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ SECONDS_PER_LINE = 3
 _DETAILS = re.compile(r"<details\b.*?</details\s*>", re.DOTALL)
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _TAG = re.compile(r"<[^>\n]+>")
+_PICTURE = re.compile(r"!\[[^\]\n]*\]\([^)\n]*\)")
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def reading(notebook: Any) -> Reading:
         if number in optional:
             continue
         if cell["cell_type"] == "markdown":
-            open_text = _DETAILS.sub(" ", source)
+            open_text = _PICTURE.sub(" ", _DETAILS.sub(" ", source))
             fenced = _FENCED.findall(open_text)
             lines += sum(_lines(block) - 2 for block in fenced)
             words += len(_TAG.sub(" ", _FENCED.sub(" ", open_text)).split())
