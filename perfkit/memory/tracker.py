@@ -95,7 +95,8 @@ __all__ = ["PHASES", "Tracker"]
 # Phases: where a block was made. BEFORE is 0, in ledger.py.
 _ARRIVED, _DATA, _NO_GRAD, _MODULE, _RECORDED, _BACKWARD, _RECOMPUTED, _OPTIMIZER = range(1, 9)
 _MAY_BE_INPUT = frozenset({BEFORE, _ARRIVED, _DATA, _NO_GRAD})
-_FORWARD = frozenset({_DATA, _MODULE, _RECORDED})
+_COMPUTED = frozenset({_MODULE, _RECORDED})
+_FORWARD = _COMPUTED | {_DATA}
 
 # What stands for a module, and for a line, where there is none.
 _NO_MODULE = {
@@ -182,6 +183,7 @@ class Tracker(_DispatchMode):
         self._counting = False
         self._thread = 0
         self._on_last_step: Callable[[], None] | None = None
+        self._on_backward: Callable[[list[Block]], None] | None = None
         self._undo: list[Callable[[], None]] = []
         self._live: dict[int, Block] = {}
         self._pending: list[Block] = []
@@ -216,6 +218,7 @@ class Tracker(_DispatchMode):
         optimizers: Iterable[Optimizer] = (),
         names: Mapping[str, nn.Module] | None = None,
         on_last_step: Callable[[], None] | None = None,
+        on_backward: Callable[[list[Block]], None] | None = None,
     ) -> None:
         """Take stock of all tensors, modules and optimizers (20 to 100 ms) and begin to count.
 
@@ -224,9 +227,11 @@ class Tracker(_DispatchMode):
             optimizers: optimizers that are known.
             names: modules by the names under which the user knows them.
             on_last_step: called once counting has ended because of ``max_steps``.
+            on_backward: called when a backward pass begins, with what is alive of the forward pass.
         """
         self._thread = threading.get_ident()
         self._on_last_step = on_last_step
+        self._on_backward = on_backward
         self._running = self._counting = True
         self._ended = False
         self._roots = {id(module): name for name, module in (names or {}).items()}
@@ -735,6 +740,8 @@ class Tracker(_DispatchMode):
         for block in self._pending:
             if block.alive:
                 _label(block, INPUTS if block.phase == _DATA else ACTIVATIONS)
+        if self._on_backward is not None:
+            self._on_backward([b for b in self._pending if b.alive and b.phase in _COMPUTED])
         self._pending.clear()
         self._gradients_known = False
         torch_compat.at_end_of_backward(self.instrument.hook(self._after_backward))
