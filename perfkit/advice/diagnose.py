@@ -51,8 +51,8 @@ class Diagnosis:
         sentence: the same in words, with its numbers.
         findings: what to change, sorted by the bound of the gain, largest first.
         no_cure: a sentence if no finding is about what bounds the step; else empty.
-        first: what to say before the sentence: that the machine was busy, or that most of the time
-            was not in steps like these.
+        first: what to say before the sentence: that the machine was busy or held back, or that most
+            of the time was not in steps like these.
         is_tentative: whether the machine was busy, so that these figures support no advice: the
             findings are listed, but not shown as what to do.
     """
@@ -125,6 +125,7 @@ def diagnose(
     is_outside = elsewhere is not None and elsewhere.is_most
     if busy is not None and busy.is_busy:
         first.append(busy.sentence())
+    first += busy.held_back_by() if busy is not None else ()
     if not_steps or no_step:
         first.append(not_steps or no_step)
     if elsewhere is not None and is_outside:

@@ -438,17 +438,18 @@ def _sentence(
         else "Not data-bound"
     )
     between = "" if low is None or high is None else f" [{fmt_share(low)}, {fmt_share(high)}]"
-    first = ""
+    held_back = () if facts.busy is None else facts.busy.held_back_by()
+    first = "".join(f"{sentence} " for sentence in held_back)
     if facts.busy is not None and facts.busy.spoils:
         return (
-            f"{facts.busy.sentence()} So these times say little about your loop: watch it again "
-            f"on a quiet machine. (Median step {fmt_ms(step.median)}, from "
+            f"{facts.busy.sentence()} {first}So these times say little about your loop: watch it "
+            f"again on a quiet machine. (Median step {fmt_ms(step.median)}, from "
             f"{fmt_ms(step.minimum)} to {fmt_ms(step.maximum)}; "
             f"{fmt_share(share)} of the time waited for the loader.)"
             f"{_growth(steps, None, memory)}"  # other programs' load makes no memory of ours grow
         )
     if facts.busy is not None and facts.busy.is_busy:
-        first = f"{facts.busy.sentence()} "
+        first = f"{facts.busy.sentence()} {first}"
     of = "" if steps.group == 1 else f" of {steps.group} batches"
     parts = [
         f"{verdict}: {fmt_share(share)}{between} of each step{of} waits for the loader "

@@ -11,6 +11,7 @@ import pytest
 
 from perfkit.base.machine import busy
 from perfkit.base.machine.busy import Busy, BusyMark
+from perfkit.base.machine.held_back import HostReading
 
 QUIET = Busy(
     wall_s=2.0,
@@ -83,8 +84,8 @@ def test_how_much_was_lost_decides_how_far_the_times_count(
 def test_a_mark_compares_two_readings(monkeypatch: pytest.MonkeyPatch):
     readings = iter(
         [
-            busy._Counters(10.0, 100.0, 1.0, None, 5.0, {1: 1.0, 2: 3.0}),
-            busy._Counters(11.0, 104.0, 1.0, None, 25.0, {1: 2.5, 2: 3.0, 3: 0.25}),
+            busy._Counters(10.0, 100.0, 1.0, {}, 5.0, {1: 1.0, 2: 3.0}, HostReading()),
+            busy._Counters(11.0, 104.0, 1.0, {}, 25.0, {1: 2.5, 2: 3.0, 3: 0.25}, HostReading()),
         ]
     )
     monkeypatch.setattr(busy._Counters, "read", staticmethod(lambda thread_id: next(readings)))

@@ -14,12 +14,14 @@ import os
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from perfkit.base.machine import _host
-from perfkit.base.words import fmt_share
+from perfkit.base.machine.held_back import HeldBack, HostReading
+from perfkit.base.machine.quota import QuotaCounters, Throttled, read_quota
+from perfkit.base.words import fmt_count, fmt_number, fmt_share
 
 __all__ = ["Busy", "BusyMark"]
 
@@ -53,6 +55,8 @@ class Busy:
         stolen_s: time on those cores that the hypervisor gave to other machines.
         throttled_s: time for which the container's quota stopped this process.
         load: mean number of runnable threads of the whole machine over the last minute.
+        throttled: that quota, and in how many of its periods it was used up.
+        held_back: what made the machine itself slow; not part of :attr:`lost`.
     """
 
     wall_s: float
@@ -64,6 +68,8 @@ class Busy:
     stolen_s: float | None = None
     throttled_s: float | None = None
     load: float | None = None
+    throttled: Throttled | None = None
+    held_back: HeldBack | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -110,7 +116,8 @@ class Busy:
         throttled = self._share(self.throttled_s)
         if throttled >= _THROTTLED_FROM:
             reasons.append(
-                f"the container's CPU quota stopped it for {_percent(throttled)} of the time"
+                f"the container's CPU quota stopped it for {_percent(min(throttled, 1.0))} of the "
+                f"time{self._quota_words()}"
             )
         stolen = self._share(self.stolen_s) / self.n_cores
         if stolen >= _STOLEN_FROM:
@@ -126,6 +133,20 @@ class Busy:
             cores = "core" if self.n_cores == 1 else "cores"
             reasons.append(f"other programs used {others:.1f} of {self.n_cores} {cores}{had_none}")
         return reasons
+
+    def _quota_words(self) -> str:
+        quota = self.throttled
+        if quota is None or not quota.n_periods:
+            return ""
+        cpus = "" if quota.cpus is None else f" of {fmt_number(quota.cpus)} CPUs"
+        return (
+            f" (the quota{cpus} was used up in {fmt_count(quota.n_throttled)} of "
+            f"{fmt_count(quota.n_periods)} periods)"
+        )
+
+    def held_back_by(self) -> tuple[str, ...]:
+        """What made the machine itself slow, one sentence each; empty if nothing explains much."""
+        return () if self.held_back is None else self.held_back.sentences()
 
     def sentence(self) -> str:
         """What was busy, in words; empty if nothing outside slowed the code down."""
@@ -144,6 +165,8 @@ class Busy:
         """These facts as plain JSON types."""
         return {
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
+            "throttled": None if self.throttled is None else asdict(self.throttled),
+            "held_back": None if self.held_back is None else self.held_back.to_dict(),
             "is_busy": self.is_busy,
             "lost": self.lost,
         }
@@ -172,6 +195,7 @@ class BusyMark:
             waited - before.waited_s.get(thread, 0.0) for thread, waited in now.waited_s.items()
         ]
         switches = _since(before.switches, now.switches)
+        throttled = Throttled.between(before.quota, now.quota)
         return Busy(
             wall_s=wall_s,
             n_cores=_host.usable_cpus(),
@@ -180,8 +204,10 @@ class BusyMark:
             others_s=None if machine_s is None else max(machine_s - process_s, 0.0),
             involuntary_switches=None if switches is None else int(switches),
             stolen_s=_since(before.stolen_s, now.stolen_s),
-            throttled_s=_since(before.throttled_s, now.throttled_s),
+            throttled_s=None if throttled is None else throttled.stopped_s,
             load=_load(),
+            throttled=throttled,
+            held_back=HeldBack.between(before.host, now.host, wall_s=wall_s, process_s=process_s),
         )
 
 
@@ -190,16 +216,23 @@ class _Counters:
     process_s: float
     machine_s: float | None
     stolen_s: float | None
-    throttled_s: float | None
+    quota: dict[Path, QuotaCounters]
     switches: float | None
     waited_s: dict[int, float]
+    host: HostReading
 
     @staticmethod
     def read(thread_id: int | None) -> _Counters:
         process_s, switches = _process()
         machine_s, stolen_s = _machine()
         return _Counters(
-            process_s, machine_s, stolen_s, _throttled_s(), switches, _waited_s(thread_id)
+            process_s,
+            machine_s,
+            stolen_s,
+            read_quota(),
+            switches,
+            _waited_s(thread_id),
+            HostReading.read(),
         )
 
 
@@ -273,22 +306,6 @@ def _waited_s(thread_id: int | None) -> dict[int, float]:
         except (OSError, IndexError, ValueError):
             continue
     return found
-
-
-def _throttled_s() -> float | None:
-    """Seconds for which the control group's CPU quota stopped its processes."""
-    for path, name, unit in (
-        ("/sys/fs/cgroup/cpu.stat", "throttled_usec", 1e-6),
-        ("/sys/fs/cgroup/cpu/cpu.stat", "throttled_time", 1e-9),
-    ):
-        try:
-            for line in Path(path).read_text().splitlines():
-                key, _, value = line.partition(" ")
-                if key == name:
-                    return int(value) * unit
-        except (OSError, ValueError):
-            continue
-    return None
 
 
 def _load() -> float | None:
