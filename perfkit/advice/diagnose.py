@@ -125,7 +125,9 @@ def diagnose(
     is_outside = elsewhere is not None and elsewhere.is_most
     if busy is not None and busy.is_busy:
         first.append(busy.sentence())
-    first += busy.held_back_by() if busy is not None else ()
+    if busy is not None:
+        copies = case.device_shares["copy"] if case.on_device else None
+        first += busy.held_back_by(copies=copies)
     if not_steps or no_step:
         first.append(not_steps or no_step)
     if elsewhere is not None and is_outside:

@@ -148,6 +148,13 @@ class Cuda(Device):
         except (ImportError, RuntimeError):
             return None
 
+    def uuid(self, index: int) -> str | None:
+        """As NVML knows it."""
+        import torch
+
+        known = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+        return None if known is None else f"GPU-{known}"
+
     def graph_type(self) -> Any:
         return torch_compat.cuda_graph_type()
 

@@ -191,6 +191,10 @@ class Device:
         """Share of the recent past in which it was busy, in percent; None if it does not say."""
         return None
 
+    def uuid(self, index: int) -> str | None:
+        """What its driver calls the device, whatever torch's index: ``"GPU-…"``; None elsewhere."""
+        return None
+
     # --- what else torch offers ---------------------------------------------------------------
 
     def graph_type(self) -> Any:

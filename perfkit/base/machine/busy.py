@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.base.machine import _host
+from perfkit.base.machine.gpu_state import GpuHeldBack, GpuReading, read_gpus
 from perfkit.base.machine.held_back import HeldBack, HostReading
 from perfkit.base.machine.quota import QuotaCounters, Throttled, read_quota
 from perfkit.base.words import fmt_count, fmt_number, fmt_share
@@ -57,6 +58,7 @@ class Busy:
         load: mean number of runnable threads of the whole machine over the last minute.
         throttled: that quota, and in how many of its periods it was used up.
         held_back: what made the machine itself slow; not part of :attr:`lost`.
+        gpus: the same of the GPUs on which this process has a context.
     """
 
     wall_s: float
@@ -70,6 +72,7 @@ class Busy:
     load: float | None = None
     throttled: Throttled | None = None
     held_back: HeldBack | None = None
+    gpus: tuple[GpuHeldBack, ...] = ()
 
     @property
     def is_busy(self) -> bool:
@@ -144,9 +147,16 @@ class Busy:
             f"{fmt_count(quota.n_periods)} periods)"
         )
 
-    def held_back_by(self) -> tuple[str, ...]:
-        """What made the machine itself slow, one sentence each; empty if nothing explains much."""
-        return () if self.held_back is None else self.held_back.sentences()
+    def held_back_by(self, *, copies: float | None = None) -> tuple[str, ...]:
+        """What made the machine itself slow, one sentence each; empty if nothing explains much.
+
+        Args:
+            copies: share of the step in copies between host and GPU; None if unknown.
+        """
+        if self.wall_s < _SHORTEST_S:
+            return ()
+        host = () if self.held_back is None else self.held_back.sentences()
+        return (*host, *(said for gpu in self.gpus for said in gpu.sentences(copies)))
 
     def sentence(self) -> str:
         """What was busy, in words; empty if nothing outside slowed the code down."""
@@ -167,6 +177,7 @@ class Busy:
             **{name: getattr(self, name) for name in self.__dataclass_fields__},
             "throttled": None if self.throttled is None else asdict(self.throttled),
             "held_back": None if self.held_back is None else self.held_back.to_dict(),
+            "gpus": [gpu.to_dict() for gpu in self.gpus],
             "is_busy": self.is_busy,
             "lost": self.lost,
         }
@@ -196,6 +207,7 @@ class BusyMark:
         ]
         switches = _since(before.switches, now.switches)
         throttled = Throttled.between(before.quota, now.quota)
+        gpus_before = {gpu.index: gpu for gpu in before.gpus}
         return Busy(
             wall_s=wall_s,
             n_cores=_host.usable_cpus(),
@@ -208,6 +220,9 @@ class BusyMark:
             load=_load(),
             throttled=throttled,
             held_back=HeldBack.between(before.host, now.host, wall_s=wall_s, process_s=process_s),
+            gpus=tuple(
+                GpuHeldBack.between(gpus_before.get(gpu.index), gpu, wall_s) for gpu in now.gpus
+            ),
         )
 
 
@@ -220,6 +235,7 @@ class _Counters:
     switches: float | None
     waited_s: dict[int, float]
     host: HostReading
+    gpus: tuple[GpuReading, ...] = ()
 
     @staticmethod
     def read(thread_id: int | None) -> _Counters:
@@ -233,6 +249,7 @@ class _Counters:
             switches,
             _waited_s(thread_id),
             HostReading.read(),
+            read_gpus(),
         )
 
 

@@ -1,6 +1,7 @@
 // NVML, as far as torch and nvidia-ml-py ask for it. Layouts written from NVML's public
 // documentation.
 #include <cuda_runtime_api.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -126,6 +127,52 @@ EXPORT int nvmlDeviceGetPowerUsage(Dev, unsigned* t) {
 }
 EXPORT int nvmlDeviceGetClockInfo(Dev, int, unsigned* t) {
   *t = 1410;
+  OK;
+}
+EXPORT int nvmlDeviceGetMaxClockInfo(Dev, int, unsigned* t) {
+  *t = 1410;
+  OK;
+}
+EXPORT int nvmlDeviceGetEnforcedPowerLimit(Dev, unsigned* t) {
+  *t = 400000;
+  OK;
+}
+EXPORT int nvmlDeviceGetPerformanceState(Dev, int* s) {
+  *s = 0;
+  OK;
+}
+EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(Dev, unsigned long long* r) {
+  *r = 0;
+  OK;
+}
+// PLAYED_CUDA_PCIE_WIDTH=4 plays a GPU in the wrong slot
+EXPORT int nvmlDeviceGetCurrPcieLinkWidth(Dev, unsigned* w) {
+  const char* t = getenv("PLAYED_CUDA_PCIE_WIDTH");
+  *w = t && *t ? atoi(t) : 16;
+  OK;
+}
+EXPORT int nvmlDeviceGetMaxPcieLinkWidth(Dev, unsigned* w) {
+  *w = 16;
+  OK;
+}
+EXPORT int nvmlDeviceGetCurrPcieLinkGeneration(Dev, unsigned* g) {
+  *g = 4;
+  OK;
+}
+EXPORT int nvmlDeviceGetMaxPcieLinkGeneration(Dev, unsigned* g) {
+  *g = 4;
+  OK;
+}
+struct Violation {
+  unsigned long long reference_us, held_ns;
+};
+// PLAYED_CUDA_POWER_CAPPED=1 plays a GPU whose power limit holds its clocks down all the time
+EXPORT int nvmlDeviceGetViolationStatus(Dev, int policy, Violation* v) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const char* t = getenv("PLAYED_CUDA_POWER_CAPPED");
+  v->reference_us = now.tv_sec * 1000000ull + now.tv_nsec / 1000;
+  v->held_ns = t && *t == '1' && policy == 0 ? v->reference_us * 1000 : 0;
   OK;
 }
 EXPORT int nvmlDeviceGetIndex(Dev d, unsigned* i) {

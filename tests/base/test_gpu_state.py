@@ -1,0 +1,168 @@
+"""What held a GPU back, from a made NVML."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perfkit.base.device.cuda import DEVICE
+from perfkit.base.machine import gpu_state
+from perfkit.base.machine.busy import Busy, BusyMark
+from perfkit.base.machine.gpu_state import GpuHeldBack, GpuReading, read_gpus
+
+END = GpuReading(
+    index=0,
+    name="H",
+    held_s={"power": 0.0, "heat": 0.0, "board": 0.0, "reliability": 0.0},
+    reasons=0,
+    clock_mhz=1900,
+    max_clock_mhz=1980,
+    watts=500.0,
+    limit_watts=700.0,
+    celsius=60,
+    state=0,
+    link=(5, 16),
+    max_link=(5, 16),
+)
+
+
+def seen(held: dict[str, float] | None = None, **end: Any) -> GpuHeldBack:
+    return GpuHeldBack(held or {}, replace(END, **end))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [
+        (
+            seen({"power": 0.62}, clock_mhz=1230, watts=702.4),
+            "GPU 0 was held back by its power limit for 62 % of the time (its clock was 1230 of "
+            "1980 MHz at the end, power 702 of 700 W): that is the GPU at its limit",
+        ),
+        (
+            seen({"heat": 0.2, "power": 0.9}, celsius=91),
+            "held back for heat for 20 % of the time (its clock was 1900 of 1980 MHz at the end, "
+            "temperature 91 °C): it needs better cooling.",
+        ),
+        (seen({"board": 0.3}), "by a limit of its board for 30 % of the time"),
+        # drivers that count nothing: what holds now
+        (seen(clock_mhz=900, reasons=0x4), "held back by its power limit when this ended"),
+        (seen(clock_mhz=900, reasons=0x80 | 0x4), "by the power brake of the server when this"),
+        (seen(clock_mhz=900, reasons=0x2), "`nvidia-smi -rac` resets them"),
+    ],
+)
+def test_what_explains_lost_time_is_said(gpu: GpuHeldBack, said: str):
+    assert len(gpu.sentences()) == 1
+    assert said in gpu.sentences()[0]
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        seen(),
+        seen({"power": 0.05, "heat": 0.01}),
+        seen(clock_mhz=1850, reasons=0x4),  # within a tenth of the highest clock
+        seen(clock_mhz=300, state=8, reasons=0x1),  # idle by now
+        seen(clock_mhz=300, state=8, reasons=0x4),
+        seen(clock_mhz=900, reasons=0x1),
+        seen({"power": 0.0}, clock_mhz=900, reasons=0x4),  # counted, and it was not that
+        seen(clock_mhz=None, reasons=None, state=None, link=None),  # a MIG instance
+    ],
+)
+def test_what_explains_nothing_is_not_said(gpu: GpuHeldBack):
+    assert gpu.sentences(copies=0.5) == ()
+
+
+def test_a_narrow_link_is_said_only_where_copies_matter():
+    gpu = seen(link=(3, 8))
+    assert gpu.sentences() == ()
+    assert gpu.sentences(copies=0.05) == ()
+    (said,) = gpu.sentences(copies=0.3)
+    # two generations and half of the lanes
+    assert "PCIe 3.0 ×8 instead of 5.0 ×16" in said
+    assert "30 % of the step, get 12 % of the bandwidth" in said
+    assert seen(link=(3, 8), state=8).sentences(copies=0.3) == ()  # asleep: the link is slow too
+
+
+def test_the_share_is_of_the_time_between_two_readings():
+    now = replace(END, held_s={"power": 9.0, "heat": 4.0})
+    before = replace(END, held_s={"power": 4.0, "heat": 4.0})
+    assert GpuHeldBack.between(before, now, 10.0).held == {"power": 0.5, "heat": 0.0}
+    # CUDA began in between: what the driver counted before is not this run's
+    assert GpuHeldBack.between(None, now, 10.0).held == {}
+
+
+class Nvml:
+    """As much of pynvml as is asked for; what it lacks raises, as pynvml does."""
+
+    def __init__(self, held_ns: int = 0) -> None:
+        self.held_ns = held_ns
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> str:  # noqa: N802
+        if uuid != b"GPU-one":
+            raise RuntimeError("Not Found")
+        return "handle"
+
+    def nvmlDeviceGetViolationStatus(self, handle: str, policy: int) -> SimpleNamespace:  # noqa: N802
+        if policy != 0:
+            raise RuntimeError("Not Supported")
+        return SimpleNamespace(violationTime=self.held_ns)
+
+    def nvmlDeviceGetName(self, handle: str) -> bytes:  # noqa: N802
+        return b"NVIDIA H100"
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
+        return 612_000
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: str) -> int:  # noqa: N802
+        return 16
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    nvml = Nvml()
+    monkeypatch.setattr(DEVICE, "is_initialised", lambda: True)
+    monkeypatch.setattr(DEVICE, "devices", lambda: [0, 1])
+    monkeypatch.setattr(DEVICE, "uuid", lambda index: ["GPU-one", "GPU-gone"][index])
+    monkeypatch.setattr(gpu_state, "_nvml", lambda: nvml)
+    return nvml
+
+
+def test_it_reads_what_nvml_knows(one_gpu: Nvml):
+    pytest.importorskip("torch")
+    one_gpu.held_ns = 2_500_000_000
+    assert read_gpus() == (
+        GpuReading(index=0, name="NVIDIA H100", held_s={"power": 2.5}, watts=612.0),
+    )
+
+
+def test_a_mark_has_the_gpus_too(one_gpu: Nvml):
+    pytest.importorskip("torch")
+    mark = BusyMark()
+    one_gpu.held_ns = 10**12  # far more than this test takes: all of the time
+    busy = mark.until_now()
+    assert [gpu.held for gpu in busy.gpus] == [{"power": 1.0}]
+    longer = replace(busy, wall_s=2.0, held_back=None)
+    assert "held back by its power limit for 100 % of the time" in longer.held_back_by()[0]
+    assert longer.to_dict()["gpus"][0]["held"] == {"power": 1.0}
+
+
+def test_a_driver_that_fails_is_no_failure_of_the_run(
+    one_gpu: Nvml, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("torch")
+
+    def fails() -> None:
+        raise RuntimeError("Driver/library version mismatch")
+
+    monkeypatch.setattr(gpu_state, "_nvml", fails)
+    assert read_gpus() == ()
+
+
+def test_without_cuda_nothing_is_asked(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(DEVICE, "is_initialised", lambda: False)
+    monkeypatch.setattr(gpu_state, "_nvml", lambda: pytest.fail("NVML was asked"))
+    assert read_gpus() == ()
+    assert Busy(1.0, 1, 1.0).held_back_by() == ()
