@@ -8,6 +8,7 @@ from typing import Any
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, interval
 from perfkit.advice.line_kinds import OTHER, kind_of_source
+from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
 from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.busy import Busy
 from perfkit.base.words import fmt_ms, fmt_s, fmt_share, plural
@@ -90,6 +91,7 @@ def diagnose(
     busy: Busy | None = None,
     not_steps: str = "",
     no_step: str = "",
+    is_piece: bool = False,
 ) -> Diagnosis:
     """Name the bound and run every rule.
 
@@ -105,7 +107,8 @@ def diagnose(
         busy: what else the machine was doing.
         not_steps: why the figures do not describe steps although the code has some; no advice is
             given then.
-        no_step: that the code has no steps, so that the figures are of all of it as one piece.
+        no_step: that the code has no steps, to be said first.
+        is_piece: whether no step was found, so that the figures are of all of it as one piece.
     """
     bound = _bound(case)
     found = [f for rule in rules() for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
@@ -116,9 +119,10 @@ def diagnose(
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
     said = f"{_sentence(bound, case)} ({_step_words(step)}, {provenance})"
     what = f"{said}{_path(bound, case)}{uneven}."
-    if no_step:
-        what = f"{_sentence(bound, case)} ({fmt_ms(step.median)} in all, {provenance})."
-        what = what.replace("of each step", "of that time")
+    if is_piece:
+        what = f"{_sentence(bound, case)} ({fmt_ms(step.median)} in all, {provenance})"
+        what = of_one_piece(f"{what}{_path(bound, case)}.")
+        found = [finding_of_one_piece(f) for f in found]
     first = []
     is_busy = busy is not None and busy.spoils
     is_tentative = is_busy or bool(not_steps)

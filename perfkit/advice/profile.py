@@ -31,7 +31,7 @@ from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
-from perfkit.trace.record.record import NO_OPTIMIZER, Recording
+from perfkit.trace.record.record import Recording
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +60,7 @@ class Profile(Shown):
         elsewhere: the code's time outside steps like these; None for a trace from a file.
         busy: what else the machine was doing; None for a trace from a file.
         nothing: why there is nothing to explain; empty if operators were recorded.
-        no_step: that no step was found, so that all is taken as one piece; else empty.
+        is_piece: whether no step was found, so that all figures are of the whole as one piece.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
     """
@@ -81,7 +81,7 @@ class Profile(Shown):
     elsewhere: Elsewhere | None = None
     busy: Busy | None = None
     nothing: str = ""
-    no_step: str = ""
+    is_piece: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the events, as plain JSON types."""
@@ -224,7 +224,7 @@ def explain(
     busy = recording.busy if isinstance(recording, Recording) else None
     steps = find_steps(trace)
     split = breakdown(trace, steps)
-    is_piece = isinstance(recording, Recording) and steps.how_found == WHOLE and not is_step
+    is_piece = steps.how_found == WHOLE and not is_step
     no_step = recording.no_step() if isinstance(recording, Recording) and is_piece else ""
     case = Case(trace, steps, split, lines, facts, is_file=not isinstance(recording, Recording))
     # an empty mark has a length, but is not a step
@@ -241,6 +241,7 @@ def explain(
             elsewhere=outside,
             busy=busy,
             no_step=no_step,
+            is_piece=is_piece,
             not_steps=recording.not_steps() if isinstance(recording, Recording) else "",
         ),
         step=step,
@@ -248,7 +249,7 @@ def explain(
         provenance=origin,
         n_steps=len(split.steps),
         warnings=(
-            *(doubt for doubt in doubts if not (no_step and doubt.startswith(NO_OPTIMIZER))),
+            *doubts,
             *_host_only(case),
             *_elsewhere_note(outside),
             *_accumulation(trace, steps),
@@ -260,7 +261,7 @@ def explain(
         coverage=recording.coverage if isinstance(recording, Recording) else None,
         elsewhere=outside,
         busy=busy,
-        no_step=no_step,
+        is_piece=is_piece,
     )
 
 

@@ -13,6 +13,7 @@ from perfkit.advice.typical import typical
 from perfkit.base.lessons import lesson_of
 from perfkit.base.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share
 from perfkit.show import strip as step_strip
+from perfkit.show._per_step import a_step, each_step, per_step
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
 from perfkit.trace.ask.breakdown import Breakdown
@@ -58,13 +59,13 @@ def _profile(p: Profile) -> Document:
             p.diagnosis.no_cure,
             # the marks of a recording are perfkit's own: that they were found says nothing
             ""
-            if p.no_step
+            if p.is_piece and p.cost is not None
             else _step_line(p.breakdown, how=p.cost is None or _by_fetches(p.breakdown)),
             "" if p.coverage is None else p.coverage.sentence(),
         ),
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
-        bars=_bars(p.breakdown, is_piece=bool(p.no_step)),
-        pictures=() if strip is None else (step_strip.StepStrip(strip),),
+        bars=_bars(p.breakdown, is_piece=p.is_piece),
+        pictures=() if strip is None else (_picture(strip, p),),
         findings=findings[:n_main],
         more_findings=findings[n_main:],
         more_title="Also found" if n_main else "Found, but measure again first",
@@ -72,11 +73,17 @@ def _profile(p: Profile) -> Document:
             _operators_table(p.operators, len(p.breakdown.steps)),
             _lines_table(p.lines),
             _syncs_table(p.syncs),
-            *_steps_tables(p.breakdown),
+            *(() if p.is_piece else _steps_tables(p.breakdown)),
         ),
         foot=(*(() if p.cost is None else (p.cost.sentence(),)), p.provenance.sentence()),
         kind="profile",
     )
+
+
+def _picture(strip: step_strip.Strip, p: Profile) -> step_strip.StepStrip:
+    if p.is_piece:
+        return step_strip.StepStrip(strip, title="All of it over time")
+    return step_strip.StepStrip(strip)
 
 
 @document_for(Profiling)
@@ -134,8 +141,8 @@ def _operators(of: Operators) -> Document:
     name = first.name.replace(_ENGINE, "autograd: ")
     return Document(
         "operators",
-        f"Most host time of its own: {name}, {fmt_ms(first.self_us / 1e3 / max(of.n_steps, 1))} a "
-        f"step ({fmt_share(first.share)} of all operators').",
+        f"Most host time of its own: {name}, {fmt_ms(first.self_us / 1e3 / max(of.n_steps, 1))} "
+        f"{a_step(of.n_steps)} ({fmt_share(first.share)} of all operators').",
         warnings=of.warnings,
         tables=(replace(_operators_table(of.operators, of.n_steps), open=True, brief=True),),
     )
@@ -146,7 +153,7 @@ def _syncs(of: Syncs) -> Document:
     n = max(of.n_steps, 1)
     calls = sum(s.count for s in of.syncs) / n
     sentence = (
-        f"The host waits for the device {fmt_count(round(calls, 1))} times a step, "
+        f"The host waits for the device {fmt_count(round(calls, 1))} times{each_step(n)}, "
         f"{fmt_ms(of.cost_us / 1e3 / n)} in all."
         if of.syncs
         else "No wait of the host for the device is recorded."
@@ -156,7 +163,7 @@ def _syncs(of: Syncs) -> Document:
 
 
 def _operators_table(operators: Sequence[Operator], n_steps: int) -> Table:
-    """The operators with the largest self time; figures per step."""
+    """The operators with the largest self time; figures per step, or in all of one step."""
     n = max(n_steps, 1)
     with_device = any(o.device_us for o in operators)
     header = ["operator", "self", "share", "with callees", "calls"]
@@ -177,7 +184,7 @@ def _operators_table(operators: Sequence[Operator], n_steps: int) -> Table:
     top = f"{len(rows)} of {len(operators)}, " if len(operators) > len(rows) else ""
     return Table(
         title="Top operators",
-        note=f"{top}host time per step; share of all operators' self time",
+        note=f"{top}host time {per_step(n_steps)}; share of all operators' self time",
         header=tuple(header),
         rows=tuple(rows),
         align="<" + ">" * (len(header) - 1),
@@ -225,7 +232,7 @@ def _syncs_table(syncs: Sequence[Sync]) -> Table:
     )
     return Table(
         title="Host-device syncs",
-        note="calls and host time per step",
+        note=f"calls and host time {per_step(max((s.n_steps for s in syncs), default=0))}",
         header=("operator", "call", "copy", "calls", "host waits"),
         rows=rows,
         align="<<<>>",

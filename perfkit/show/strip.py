@@ -31,7 +31,7 @@ from perfkit.trace.ask.breakdown import (
 from perfkit.trace.ask.idle import IDLE_CAUSES, idle_causes
 from perfkit.trace.read.columns import Int64, Trace
 from perfkit.trace.read.intervals import paint
-from perfkit.trace.read.steps import Steps, find_steps
+from perfkit.trace.read.steps import WHOLE_NAME, Steps, find_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -125,6 +125,8 @@ class Strip:
     @property
     def title(self) -> str:
         """Which step this is, in words."""
+        if self.step == WHOLE_NAME:
+            return f"All of it: {fmt_ms(self.wall_ns / 1e6)}, the code as one piece"
         of = "the only step" if self.n_steps == 1 else f"the median of {self.n_steps} steps"
         of += " in which anything ran" if self.n_empty else ""
         return f"{printable(self.step, 60)}: {fmt_ms(self.wall_ns / 1e6)}, {of}"

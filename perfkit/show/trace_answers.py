@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio, fmt_share
+from perfkit.show._per_step import a_step, each_step, per_step
 from perfkit.show._text import clip
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.trace.ask.communication import Communication
@@ -84,6 +85,10 @@ def _short(name: str, width: int = 60) -> str:
     return clip(name, width)
 
 
+def _of_the_mean_step(n_steps: int) -> str:
+    return " of the mean step" if n_steps > 1 else ""
+
+
 def _largest(parts: Mapping[str, float]) -> tuple[str, float]:
     return max(parts.items(), key=lambda item: item[1])
 
@@ -137,13 +142,13 @@ def _(a: Idle) -> Document:
     sentence = f"The device was idle {fmt_share(total)} of the time"
     if share:
         sentence += f", mostly {_CAUSES[cause][0]} ({fmt_share(share)})"
-    per_step = {_CAUSES[c][0]: us / len(a.steps) for c, us in a.total_us.items()}
+    mean_us = {_CAUSES[c][0]: us / len(a.steps) for c, us in a.total_us.items()}
     looks = dict(_CAUSES.values())
     return Document(
         "idle time",
         f"{sentence}.",
         warnings=a.warnings,
-        bars=(_lane("Idle time of the mean step", per_step, looks),),
+        bars=(_lane(f"Idle time{_of_the_mean_step(len(a.steps))}", mean_us, looks),),
     )
 
 
@@ -168,9 +173,9 @@ def _(a: Copies) -> Document:
     header = ("copy", "count", "bytes", "time", "rate", "while computing")
     return Document(
         "copies",
-        f"Most copy time: {first.direction}{where}, {fmt_ms(first.busy_us / 1e3 / n)} a step.",
+        f"Most copy time: {first.direction}{where}, {fmt_ms(first.busy_us / 1e3 / n)} {a_step(n)}.",
         warnings=a.warnings,
-        tables=(_table("Copies", "per step", header, rows),),
+        tables=(_table("Copies", per_step(n), header, rows),),
     )
 
 
@@ -203,16 +208,16 @@ def _(a: Kernels) -> Document:
     )
     return Document(
         "kernels",
-        f"{fmt_count(round(a.per_step, 1))} kernels a step; {tensor}; {small}.",
+        f"{fmt_count(round(a.per_step, 1))} kernels {a_step(n)}; {tensor}; {small}.",
         warnings=a.warnings,
         bars=(
             _lane(
-                "Kernel time of the mean step by family",
+                f"Kernel time{_of_the_mean_step(n)} by family",
                 {f: us / n for f, us in a.family_us.items()},
                 {},
             ),
         ),
-        tables=(_table("Top kernels", "per step", header, rows, "c"),),
+        tables=(_table("Top kernels", per_step(n), header, rows, "c"),),
     )
 
 
@@ -262,10 +267,11 @@ def _(a: Flops) -> Document:
     header = ("operator", "shapes", "count", "GFLOP", "TFLOP/s")
     return Document(
         "FLOPs",
-        f"{least}{fmt_number(a.per_step / 1e9)} GFLOP a step: {fmt_number(a.achieved_tflop_per_s)} "
-        f"TFLOP/s over the whole step{while_busy}.",
+        f"{least}{fmt_number(a.per_step / 1e9)} GFLOP {a_step(n)}: "
+        f"{fmt_number(a.achieved_tflop_per_s)} TFLOP/s over the whole "
+        f"{'step' if n > 1 else 'time'}{while_busy}.",
         warnings=a.warnings,
-        tables=(_table("FLOPs by operator and shapes", "per step", header, rows, "cc"),),
+        tables=(_table("FLOPs by operator and shapes", per_step(n), header, rows, "cc"),),
     )
 
 
@@ -309,13 +315,13 @@ def _(a: Sequences) -> Document:
     return Document(
         "kernel sequences",
         f"Fusing {len(best.names)} kernels that follow each other "
-        f"{fmt_count(round(best.count / n, 1))} times a step would save at most "
-        f"{fmt_ms(best.saved_at_most_us / 1e3 / n)} of it.",
+        f"{fmt_count(round(best.count / n, 1))} times{each_step(n)} would save at most "
+        f"{fmt_ms(best.saved_at_most_us / 1e3 / n)}{' of it' if n > 1 else ''}.",
         warnings=a.warnings,
         tables=(
             _table(
                 "Kernel sequences",
-                "per step; candidates for fusion, which may share kernels",
+                f"{per_step(n)}; candidates for fusion, which may share kernels",
                 ("sequence", "count", "time", "saved at most"),
                 rows,
                 "c",
@@ -381,7 +387,7 @@ def _(a: Modules) -> Document:
         "modules",
         f"Costliest module: {a.modules[0].name or '(outside of any module)'}.",
         warnings=a.warnings,
-        tables=(_table("Modules", "own ops, per step", header, rows, "c"),),
+        tables=(_table("Modules", f"own ops, {per_step(n)}", header, rows, "c"),),
     )
 
 
@@ -405,7 +411,9 @@ def _(a: SourceLines) -> Document:
         f"Costliest line: {a.lines[0].file}:{a.lines[0].line}.",
         warnings=a.warnings,
         tables=(
-            _table("Source lines", f"{which}, per step", ("line", "ops", "host", "device"), rows),
+            _table(
+                "Source lines", f"{which}, {per_step(n)}", ("line", "ops", "host", "device"), rows
+            ),
         ),
     )
 
@@ -430,10 +438,10 @@ def _(a: Communication) -> Document:
     header = ("collective", "type", "bytes", "count", "time", "not hidden", "bus")
     return Document(
         "communication",
-        f"Communication takes {fmt_ms(a.busy_us / 1e3 / n)} a step; computing hides "
+        f"Communication takes {fmt_ms(a.busy_us / 1e3 / n)} {a_step(n)}; computing hides "
         f"{fmt_share(a.overlapped_share)} of it.",
         warnings=a.warnings,
-        tables=(_table("Collectives", "per step", header, rows),),
+        tables=(_table("Collectives", per_step(n), header, rows),),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from simulated_traces import SINGLE, cpu_training, gpu_training
 from torch import nn
 
 import perfkit
+from perfkit import show
 from perfkit.advice import Profile, explain
 from perfkit.base.errors import UsageError
 from perfkit.base.machine.busy import Busy, BusyMark
@@ -323,15 +325,57 @@ def _by_hand(model: torch.nn.Module, n: int) -> None:
 def test_that_no_step_was_found_is_the_headline_with_what_to_do() -> None:
     model = torch.nn.Linear(64, 64)
     with perfkit.profile() as p:
-        _by_hand(model, 5)
+        for _ in range(2):
+            _by_hand(model, 1)
+        for _ in range(50):  # small operators: there is something to find
+            model(torch.rand(1, 64)).relu_()
     said = p.result.diagnosis.headline
     assert "No step was found: no optimizer stepped and no DataLoader was read" in said
     assert "%torchprof train_step()" in said
-    assert "each step" not in p.result.diagnosis.sentence
     text = " ".join(str(p).split())
-    assert "5 backward passes are in it" in text
+    assert "2 backward passes are in it" in text
     assert "One step profiled" not in text
     assert p.to_dict()["first"][-1].startswith("No step was found")
+
+
+def test_without_a_step_no_figure_is_per_step() -> None:
+    model = torch.nn.Linear(64, 64)
+    with perfkit.profile() as p:
+        for _ in range(300):
+            x = model(torch.rand(1, 64))
+            for i in range(8):
+                x[0, i].item()
+    findings = p.result.diagnosis.findings
+    assert findings  # of Python, of small operators, of a loop over elements
+    said = [p.result.diagnosis.headline.partition("as one piece")[2]]
+    said += [words for f in findings for words in (f.title, *f.evidence, f.formula)]
+    said += [show.text(p.result), show.markdown(p.result), show.html(p.result)]
+    for text in said:
+        text = re.sub(r"No step was found.*?train_step\(\)", "", " ".join(text.split()))
+        text = re.sub(r"<style.*?</style>", "", text)
+        assert not re.search(r"(of|per|each|a|every|the) step\b", text, re.IGNORECASE), text
+
+
+def test_a_loop_without_an_optimizer_steps_by_its_backward_passes() -> None:
+    model = torch.nn.Linear(64, 64)
+    _by_hand(model, 3)
+    with perfkit.profile() as p:
+        _by_hand(model, 200)
+    assert p.result.n_steps == 199  # the first one began with the region
+    assert p.result.breakdown.how_found == "ends of backward passes"
+    assert "a step here is one backward pass: no optimizer was seen" in p.result.warnings
+    assert "No step was found" not in str(p)
+    assert not p.result.is_piece
+
+
+def test_passes_before_an_optimizer_steps_are_no_steps() -> None:
+    """Accumulation: what is recorded before the warm-up is over has one optimizer step in it."""
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with perfkit.profile() as p:
+        _by_hand(model, 20)
+        optimizer.step()
+    assert "a step here is one backward pass: no optimizer was seen" not in p.result.warnings
 
 
 def test_code_that_is_called_as_a_step_is_one() -> None:

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfkit.base.words import fmt_share
 from perfkit.trace.read.columns import HOST_CATEGORIES, Bool, Category, Int32, Int64, Trace
 from perfkit.trace.read.intervals import union
 
-#: How steps were found where nothing marks them.
+#: How steps were found where nothing marks them, and what such a "step" is called.
 WHOLE = "no marks and no optimizer: the whole region"
+WHOLE_NAME = "whole region"
+#: How steps were found in a region without an optimizer that was recorded from its beginning.
+BY_PASSES = "ends of backward passes"
+#: Why they were.
+NO_OPTIMIZER = "no optimizer was seen"
+#: What perfkit's recorder puts around a region from its beginning to the end of the warm-up.
+REGION_MARK = "perfkit region"
 
 _BACKWARD = re.compile(r"autograd::engine|Backward\d*$|AccumulateGrad$")
 _FETCH = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
@@ -26,6 +34,10 @@ _LOADERS_OWN = frozenset(
 )  # fmt: skip
 # Fewer of the region in steps, and the loop over the loader is not what the region is about.
 _LEAST_IN_STEPS = 0.5
+# … and more of it is not worth a word.
+_NEARLY_ALL = 0.9
+# Two ends of passes make one step, of which nothing could be said.
+_FEWEST_PASSES = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +83,9 @@ def is_backward(name: str) -> bool:
 
 def find_steps(trace: Trace) -> Steps:
     """Find the steps: ``ProfilerStep#``, else ends of ``Optimizer.step``, else fetches of the
-    DataLoader (evaluation, inference), else the whole region.
+    DataLoader (evaluation, inference), else the whole region. Where perfkit recorded a region from
+    its beginning, so that no optimizer can have been missed, the ends of several backward passes
+    come before that: a loop that updates its parameters by hand.
 
     With several optimizers a step is a full cycle of the first one seen. Optimizer steps
     without a backward pass between them belong to the same step.
@@ -89,6 +103,10 @@ def find_steps(trace: Trace) -> Steps:
         fetches = labels & trace.named(_FETCH.match)
         if fetches.any():
             found = _from_fetches(trace, fetches)
+            if found is not None:
+                return found
+        if (labels & trace.named(lambda n: n == REGION_MARK)).any():
+            found = _from_passes(trace)
             if found is not None:
                 return found
     return _whole(trace)
@@ -191,6 +209,36 @@ def _from_fetches(trace: Trace, fetches: Bool) -> Steps | None:
     )
 
 
+def _from_passes(trace: Trace) -> Steps | None:
+    """A step is a backward pass: from the end of one to the end of the next.
+
+    Of several passes for one update (accumulation, two networks) each is a step: nothing in a trace
+    says which of them belong together.
+    """
+    ends = _ends_of_passes(trace)
+    if len(ends) < _FEWEST_PASSES:
+        return None
+    region = _whole(trace)
+    whole_ns = int(region.end_ns[0] - region.start_ns[0])
+    share = int(ends[-1] - ends[0]) / max(whole_ns, 1)
+    if share < _LEAST_IN_STEPS:
+        return None
+    warnings = [f"a step here is one backward pass: {NO_OPTIMIZER}"]
+    if share < _NEARLY_ALL:
+        warnings.append(
+            f"{fmt_share(1 - share)} of the recorded time is before the first pass's end or after "
+            "the last one's, and in no step"
+        )
+    return Steps(
+        tuple(f"pass {i + 2}" for i in range(len(ends) - 1)),
+        ends[:-1],
+        ends[1:],
+        region.thread,
+        BY_PASSES,
+        tuple(warnings),
+    )
+
+
 def _profilers_own_end(trace: Trace, work: Bool) -> Bool:
     """Runtime calls that begin after all of the code's own: stopping the profiler waits for the
     device, and makes its context where the code has used none.
@@ -226,19 +274,28 @@ def _whole(trace: Trace) -> Steps:
         if n_passes > 1
         else ()
     )
-    return Steps(("whole region",), *bounds, thread, WHOLE, doubts)
+    return Steps((WHOLE_NAME,), *bounds, thread, WHOLE, doubts)
 
 
 def n_backward_passes(trace: Trace) -> int:
     """How often a backward pass followed a forward pass; what a checkpoint computes again is
     inside its backward pass.
     """
+    return len(_ends_of_passes(trace))
+
+
+def _ends_of_passes(trace: Trace) -> Int64:
+    """When each backward pass ended, by time."""
     ops = trace.is_a(Category.OP)
     backward = ops & trace.named(is_backward)
     if not backward.any():
-        return 0
+        return np.zeros(0, dtype=np.int64)
     within = union(trace.start_ns[backward], trace.end_ns[backward])
     forward = ops & ~backward & (trace.sequence >= 0)
     starts = np.sort(trace.start_ns[forward])
     starts = starts[~within.covers(starts)]
-    return len(np.unique(np.searchsorted(starts, trace.start_ns[backward])))
+    number = np.searchsorted(starts, trace.start_ns[backward])
+    found, index = np.unique(number, return_inverse=True)
+    ends = np.zeros(len(found), dtype=np.int64)
+    np.maximum.at(ends, index, trace.end_ns[backward])
+    return ends

@@ -47,6 +47,7 @@ from perfkit.base.machine.busy import Busy, BusyMark
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Trace
 from perfkit.trace.read.load import load
+from perfkit.trace.read.steps import REGION_MARK
 from perfkit.trace.record._main_thread import call_in_main_thread
 from perfkit.trace.record._threads import watch_thread_starts
 from perfkit.trace.record.cost import Cost, ratio_interval
@@ -62,8 +63,6 @@ STEPS = 6
 WARMUP = 2
 MAX_SECONDS = 10.0
 
-REGION_MARK = "perfkit region"
-NO_OPTIMIZER = "no optimizer stepped"
 # A region of which this share was recorded counts as recorded whole.
 _ALL_OF_IT = 0.99
 _STEP_MARK = "ProfilerStep#"
@@ -818,14 +817,6 @@ class Recorder:
             doubts.append(
                 f"{self._n_profiled} of {self.steps} steps were recorded: the code ended, "
                 f"or the {self._max_seconds:g} s to record in were over"
-            )
-        if self._n_steps == 0 and self._ended_as == "paused":
-            # said first: no figure is of a step
-            doubts.insert(
-                0,
-                f"{NO_OPTIMIZER}, so no steps were found: the figures are of the first "
-                f"{fmt_s(self._recorded_s)} of your code; profile a cell in which your optimizer "
-                "steps, or one step at a time: %torchprof train_step()",
             )
         if self._n_foreign:
             doubts.append(

@@ -1,0 +1,35 @@
+"""Sentences about steps, said of code in which no step was found: its figures are of one piece."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from perfkit.advice.findings import Finding
+
+__all__ = ["finding_of_one_piece", "of_one_piece"]
+
+# in this order: the longer ones first
+_INSTEAD = (
+    (re.compile(r"\b(of|for|in) each step\b"), r"\1 that time"),
+    (re.compile(r"\b(gaps|times) a step\b"), r"\1"),
+    (re.compile(r" per step\b"), " in all"),
+    (re.compile(r"\bof (?:the|a) step\b"), "of that time"),
+)
+
+
+def of_one_piece(sentence: str) -> str:
+    """The sentence without steps: ``12 % of each step`` becomes ``12 % of that time``."""
+    for pattern, instead in _INSTEAD:
+        sentence = pattern.sub(instead, sentence)
+    return sentence
+
+
+def finding_of_one_piece(finding: Finding) -> Finding:
+    """The finding, its sentences without steps; what to do stays as it is."""
+    return replace(
+        finding,
+        title=of_one_piece(finding.title),
+        evidence=tuple(map(of_one_piece, finding.evidence)),
+        formula=of_one_piece(finding.formula),
+    )
