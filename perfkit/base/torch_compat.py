@@ -559,6 +559,32 @@ def watch_loader_iterators(
     return stop
 
 
+def watch_backward_passes(ended: Callable[[], object]) -> Callable[[], None]:
+    """Call ``ended()`` after every backward pass in the thread that asked for it.
+
+    A pass within a pass (a checkpoint that computes again) counts as part of the outer one.
+    Returns how to stop. Replaces ``torch.autograd.backward``, which ``Tensor.backward`` calls.
+    """
+    import torch
+
+    autograd: Any = torch.autograd
+    original, in_a_pass = autograd.backward, graph_task_id_reader()
+
+    @functools.wraps(original)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if in_a_pass() < 0:
+            ended()
+        return result
+
+    def stop() -> None:
+        if autograd.backward is backward:  # else someone has replaced it since, and calls ours
+            autograd.backward = original
+
+    autograd.backward = backward
+    return stop
+
+
 def loader_position(iterator: Any) -> tuple[int, int] | None:
     """Batches handed out by a DataLoader's iterator, and how many it has; None if unknown.
 

@@ -28,8 +28,9 @@ this process as `python train.py` would run it: its output, exit code, signals a
 are its own. perfkit writes to standard error only: a line while it runs, the report at its end,
 also after an exception, Ctrl-C or SIGTERM.
 
-A step ends when an optimizer has stepped in the main thread. A few steps are recorded after the
-warm-up; the rest runs without the profiler. Steps in child processes are not seen.
+A step ends when an optimizer has stepped in the main thread; in a program without one, from the
+50th backward pass on, a step is a backward pass, and the report says so. A few steps are recorded
+after the warm-up; the rest runs without the profiler. Steps in child processes are not seen.
 
 Of several processes (torchrun sets RANK) only rank 0 prints; the names of files get the rank:
   torchrun --nproc-per-node 2 -m perfkit run --html run.html train.py

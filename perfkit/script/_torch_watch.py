@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from perfkit.synclint.watch import Watch
 
 _UPDATE_EVERY_S = 0.5
+#: So many backward passes without a step of an optimizer, and each counts as a step: more than
+#: nearly any training accumulates for one update.
+PASSES = 50
 # Memory readings kept; when full, every second one is dropped.
 _MOST_READINGS = 2048
 
@@ -39,6 +43,7 @@ class TorchWatch:
         memory: readings, each with the number of steps before it.
         account: of the first steps' memory.
         syncs: predicted waits.
+        by_passes: whether a step is a backward pass, because no optimizer stepped.
     """
 
     def __init__(self, options: Options, on_update: Callable[[Update], None] | None) -> None:
@@ -63,6 +68,10 @@ class TorchWatch:
         self.memory: list[tuple[int, Footprint]] = []
         self.account: MemoryAccount | None = None
         self.syncs: Syncs | None = None
+        self.by_passes = False
+        # of each backward pass before the first step: its end, its data wait, its samples
+        self._passes: list[tuple[float, float, int | None]] = []
+        self._no_passes: Callable[[], None] | None = None
         self._accountant: Accountant | None = None
         self._lint: Watch | None = None
         self._forward_hook: Any = None
@@ -90,6 +99,11 @@ class TorchWatch:
             )
         self.loader.__enter__()
         self.recorder.start()
+        self._thread_id = threading.get_ident()
+        with self._instrument.guard("watching for backward passes"):
+            self._no_passes = torch_compat.watch_backward_passes(
+                self._instrument.hook(self._pass_ended)
+            )
 
     def stop(self, error: BaseException | None) -> None:
         """End all of it. Does not raise."""
@@ -99,6 +113,10 @@ class TorchWatch:
             self._end_account(error)
         with self._extras.guard("ending the sync lint"):
             self._end_lint()
+        with self._instrument.guard("counting backward passes"):
+            self._watch_no_passes()
+            if len(self._passes) > 1 and not self.recorder.n_steps_seen:
+                self._step_by_passes()
         self.recorder.stop()
         with self._instrument.guard("ending"):
             self.loader.__exit__()
@@ -108,6 +126,8 @@ class TorchWatch:
     def forget(self) -> None:
         """In a forked child: no hook, no mode, nothing is recorded here."""
         self.recorder.forget()
+        with self._instrument.guard("forgetting"):
+            self._watch_no_passes()
         with self._instrument.guard("forgetting"):
             self.loader.__exit__()
         with self._extras.guard("forgetting"):
@@ -124,7 +144,7 @@ class TorchWatch:
     def _step_ended(self, began_s: float, ended_s: float) -> None:
         """Between two steps: what this takes belongs to neither."""
         meter = self.meter
-        wait_s, samples = self.loader.take()
+        wait_s, samples = self._since_the_last_step()
         meter.begin(round(began_s * 1e9))
         if wait_s:
             meter.wait(round(wait_s * 1e9))
@@ -146,6 +166,42 @@ class TorchWatch:
         if ended_s >= self._due_s:
             self._update(ended_s)
             self._due_s = time.perf_counter() + _UPDATE_EVERY_S
+
+    def _since_the_last_step(self) -> tuple[float, int | None]:
+        """Data wait and samples of the step that ended."""
+        if self.by_passes and self._passes:
+            _, wait_s, samples = self._passes.pop(0)
+            return wait_s, samples
+        if not self.by_passes:
+            self._watch_no_passes()  # an optimizer has stepped: what passes there were are its
+        taken = [*((wait_s, n) for _, wait_s, n in self._passes), self.loader.take()]
+        self._passes.clear()
+        counts = [n for _, n in taken if n is not None]
+        return sum(wait_s for wait_s, _ in taken), sum(counts) if counts else None
+
+    # --- backward passes, of a program without an optimizer -------------------------------------
+
+    def _pass_ended(self) -> None:
+        if threading.get_ident() != self._thread_id:
+            return
+        if self.by_passes:
+            self.recorder.step()
+            return
+        self._passes.append((time.perf_counter(), *self.loader.take()))
+        if len(self._passes) >= PASSES:
+            last = self._passes.pop()
+            self._step_by_passes()
+            self._passes.append(last)
+            self.recorder.step()
+
+    def _step_by_passes(self) -> None:
+        self.by_passes = True
+        self.recorder.steps_ended([end_s for end_s, _, _ in self._passes])
+
+    def _watch_no_passes(self) -> None:
+        stop, self._no_passes = self._no_passes, None
+        if stop is not None:
+            stop()
 
     def _update(self, now_s: float) -> None:
         before, samples_before, total_ns, wait_ns = self._seen

@@ -15,7 +15,7 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.words import fmt_count, fmt_ms, plural
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 from perfkit.memory.account import MemoryAccount
-from perfkit.script._torch_watch import TorchWatch
+from perfkit.script._torch_watch import PASSES, TorchWatch
 from perfkit.script.options import Options
 from perfkit.synclint.find import Syncs
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
@@ -64,7 +64,7 @@ class WholeRun(Shown):
         ended: how it ended: ``"finished"``, ``"raised ValueError"``, ``"ended with exit code 3"``.
         sentence: what bounds its steps, or why that is not known.
         wall_s: seconds from start to end.
-        n_steps: steps: an optimizer stepped.
+        n_steps: steps: an optimizer stepped, or, where none did, a backward pass ended.
         parts: where the wall time went; they add up to it.
         steps: figures of all steps but the first ones (ms, data wait, samples/s, memory); None
             without a step.
@@ -146,6 +146,11 @@ def whole_run(
     warnings = [f.sentence() for f in (failure, *(() if seen is None else seen.failures)) if f]
     if seen is not None and seen.recorder.failure is not None and profile is None:
         warnings.append(seen.recorder.failure.sentence())
+    if seen is not None and seen.by_passes:
+        warnings.append(
+            "a step here is one backward pass: no optimizer stepped in the first "
+            f"{min(n_steps, PASSES)} of them"
+        )
     if seen is not None and n_steps:
         warnings += _extras_missing(options, seen, n_steps, ended)
     return WholeRun(
@@ -202,8 +207,13 @@ def _nothing(
             )
         return (
             f"No step was seen in {program}: no torch optimizer stepped in this process. To "
-            "explain an evaluation, or steps without an optimizer, put `with perfkit.profile():` "
-            "around its loop."
+            "explain an evaluation, put `with perfkit.profile():` around its loop."
+        )
+    if seen.by_passes and n_steps < PASSES:
+        return (
+            f"No step of {program} was recorded: no optimizer stepped in its "
+            f"{n_steps} backward passes, and perfkit takes passes as steps only when there are "
+            f"{PASSES}. Run it longer, or put `with perfkit.profile():` around its loop."
         )
     before = options.warmup + options.n_slowed
     if n_steps <= before:

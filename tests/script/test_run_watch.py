@@ -92,6 +92,66 @@ def test_a_display_that_fails_is_told_and_called_no_more() -> None:
     assert said.n_steps == 12
 
 
+def _by_hand(n_passes: int, batches: Any, optimizer: Any = None, every: int = 0) -> None:
+    """Train without an optimizer object, or with one that steps every so many passes."""
+    net = torch.nn.Linear(8, 4)
+    for i, x in zip(range(1, n_passes + 1), batches, strict=False):
+        net(x).square().sum().backward()
+        if every and i % every == 0:
+            optimizer.step()
+        elif not every:
+            for p in net.parameters():
+                p.data.add_(p.grad, alpha=-0.1)
+                p.grad = None
+
+
+def test_without_an_optimizer_a_step_is_a_backward_pass() -> None:
+    backward = torch.autograd.backward
+    loader = DataLoader(torch.ones(400, 8), batch_size=5)
+    said = _watched(lambda: _by_hand(70, loader))
+    assert torch.autograd.backward is backward
+    assert (said.n_steps, said.uses_loader) == (70, True)
+    assert said.profile is not None
+    assert said.profile.coverage is not None
+    # the 50th pass begins it
+    assert (said.profile.coverage.first_step, said.profile.coverage.last_step) == (51, 52)
+    told = "a step here is one backward pass: no optimizer stepped in the first 50 of them"
+    assert told in said.warnings
+    assert sum(p.seconds for p in said.parts) == pytest.approx(said.wall_s, rel=0.02)
+    few = _watched(lambda: _by_hand(20, loader))
+    assert (few.n_steps, few.profile) == (20, None)
+    assert "no optimizer stepped in its 20 backward passes" in few.sentence
+    assert _watched(lambda: _by_hand(1, loader)).sentence.startswith("No step was seen")
+
+
+def test_several_backward_passes_for_a_step_of_an_optimizer_are_one_step() -> None:
+    backward = torch.autograd.backward
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    loader = DataLoader(torch.ones(400, 8), batch_size=5)
+    found: list[object] = []
+
+    def train() -> None:
+        _by_hand(48, loader, optimizer, every=8)
+        found.append(torch.autograd.backward)
+
+    watch = RunWatch("train.py", Options(steps=2, warmup=1))
+    watch.start()
+    train()
+    watch.stop()
+    said = watch.result("finished")
+    assert found == [backward]  # from the first step of an optimizer on, passes are not watched
+    assert said.n_steps == 6
+    assert not any("backward pass" in warning for warning in said.warnings)
+    assert watch._torch is not None
+    assert watch._torch.samples == 48 * 5
+
+
+def test_an_optimizer_that_steps_late_does_not_step_twice() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+    said = _watched(lambda: _by_hand(80, [torch.ones(4, 8)] * 80, optimizer, every=60))
+    assert said.n_steps == 80
+
+
 def test_why_there_is_no_step_comes_first() -> None:
     assert "no torch optimizer stepped" in _watched(lambda: None).sentence
     failed = _watched(lambda: None, "raised TypeError").sentence

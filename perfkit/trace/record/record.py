@@ -32,7 +32,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -257,6 +257,7 @@ class Recorder:
         self._first_optimizer: weakref.ref[Any] | None = None
         self._optimizers: dict[int, OptimizerFacts] = {}
         self._n_foreign = 0
+        self._only_marked = False  # steps end where step() is called, not where an optimizer steps
         self._started_threads: list[str] = []
         self._unwatch_threads: Any = None
         self._n_steps = 0
@@ -446,6 +447,15 @@ class Recorder:
         if self._hook is not None:
             self._instrument.hook(self._in_our_code)(self._step_ended)
 
+    def steps_ended(self, ends_s: Sequence[float]) -> None:
+        """Count steps that nobody marked when they ended, at these times of ``perf_counter``.
+
+        None of them is recorded. From then on only :meth:`step` marks the end of a step, and
+        optimizers no longer do.
+        """
+        if self._hook is not None:
+            self._instrument.hook(self._in_our_code)(self._count_steps, ends_s)
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -490,7 +500,7 @@ class Recorder:
         import torch
 
         # the step is being traced or captured, not run
-        if torch.compiler.is_compiling() or is_capturing():
+        if self._only_marked or torch.compiler.is_compiling() or is_capturing():
             return
         if threading.get_ident() != self._thread_id:
             if torch_compat.graph_task_id_reader()() >= 0:
@@ -512,6 +522,17 @@ class Recorder:
             if self._state != "done" and self._sampler is not None:
                 self._sampler.step_ended(sys._getframe(1))
             self._step_ended()
+
+    def _count_steps(self, ends_s: Sequence[float]) -> None:
+        self._only_marked = True
+        for end_s in ends_s:
+            began_s, self._step_began_s = self._step_began_s, end_s
+            self._last_step_s = end_s
+            self._n_steps += 1
+            if len(self._step_times) < _MOST_STEPS:
+                self._step_times.append((began_s, end_s))
+            if self._on_step is not None:
+                self._on_step(began_s, end_s)
 
     def _step_ended(self) -> None:
         now_s = time.perf_counter()
