@@ -187,7 +187,7 @@ class _Report:
         if self._line is None:
             from perfkit.show.progress_line import ProgressLine
 
-            self._line = ProgressLine("perfkit")
+            self._line = ProgressLine("perfkit", shares_row=True)
         self._line.update(update)
 
     def _catch_sigterm(self) -> None:
@@ -217,7 +217,7 @@ class _Report:
         try:
             self._watch.stop(error)
             if self._line is not None:
-                self._line.clear()
+                self._line.end()
             result = self._watch.result(ended or _ended(error), rank=self._rank)
             if self._shown:
                 _write(_text(result, verbose=self._verbose))

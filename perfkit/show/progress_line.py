@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_share
 from perfkit.measure.run import Update
 from perfkit.show._text import clip
+from perfkit.show.shared_row import SharedRow
 
 __all__ = ["ProgressLine", "progress", "status"]
 
@@ -25,12 +26,18 @@ class ProgressLine:
 
     Args:
         name: what to call the run.
+        shares_row: take the line off the terminal while the program that runs writes to it; see
+            :mod:`perfkit.show.shared_row`.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, shares_row: bool = False) -> None:
         self._name = name
         self._told_s = time.monotonic()
         self._width = 0
+        self._row: SharedRow | None = None
+        if shares_row and _is_terminal():
+            self._row = SharedRow(self.clear)
+            self._row.begin()
 
     def update(self, update: Update) -> None:
         """Show it, if it is time."""
@@ -41,17 +48,32 @@ class ProgressLine:
         self._told_s = now_s
         line = f"{self._name}: {status(update)}"
         if not terminal:
-            write(line + "\n")
+            self._write(line + "\n")
+            return
+        if self._row is not None and not self._row.is_free:
             return
         line = clip(line, shutil.get_terminal_size().columns - 1)
-        write("\r" + line.ljust(self._width))
+        self._write("\r" + line.ljust(self._width))
         self._width = len(line)
 
     def clear(self) -> None:
         """Take the line off the terminal."""
-        if self._width:
-            write("\r" + " " * self._width + "\r")
-        self._width = 0
+        width, self._width = self._width, 0
+        if width:
+            self._write("\r" + " " * width + "\r")
+
+    def end(self) -> None:
+        """Take the line off the terminal for good."""
+        self.clear()
+        if self._row is not None:
+            self._row.end()
+
+    def _write(self, text: str) -> None:
+        if self._row is None:
+            write(text)
+            return
+        with self._row.ours():
+            write(text)
 
 
 def status(update: Update) -> str:

@@ -225,6 +225,73 @@ def test_of_several_ranks_only_the_first_prints(folder: Path) -> None:
     assert (folder / "r.rank1.x.html").exists()
 
 
+_CHATTY = """\
+import sys, time
+import torch
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(40):
+    net(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+    if step == 20:
+        print("in the middle of a row", end="", flush=True)
+    elif step == 30:
+        print(", and its end", flush=True)
+    elif not 20 < step < 30:
+        print("step", step, "is over", flush=True)
+"""
+
+
+def _on_terminal(data: bytes) -> list[str]:
+    """The rows of a terminal to which this was written."""
+    rows, row, column = [], [""] * 0, 0
+    for character in data.decode():
+        if character == "\n":
+            rows.append("".join(row).rstrip())
+            row, column = [], 0
+        elif character == "\r":
+            column = 0
+        else:
+            row[column : column + 1] = [character]
+            column += 1
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="no pty")
+def test_on_a_terminal_the_live_line_makes_room_for_what_the_script_prints(folder: Path) -> None:
+    import pty
+
+    (folder / "chatty.py").write_text(_CHATTY)
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [*PERFKIT, "chatty.py"], cwd=folder, stdout=its, stderr=its, close_fds=True
+    )
+    os.close(its)
+    data = b""
+    try:
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not part:
+                break
+            data += part
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert b"perfkit: step" in data
+    rows = _on_terminal(data)
+    told = [row for row in rows if "is over" in row or "row" in row.split() or "and its end" in row]
+    whole = [f"step {i} is over" for i in range(40) if not 20 <= i <= 30]
+    assert told[: len(whole) + 1] == [
+        *whole[:20], "in the middle of a row, and its end", *whole[20:],
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_torchrun_starts_it_as_a_module(folder: Path) -> None:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
