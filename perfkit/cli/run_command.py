@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from perfkit.measure.run import Update
     from perfkit.script.whole_run import WholeRun
 
+# A main thread that has not come to handle SIGTERM by then hangs in a call of C. Launchers wait
+# 10 s (Docker) to 30 s (torchrun, Slurm, Kubernetes) before they kill.
+_GRACE_S = 5.0
+
 _EPILOG = """\
 perfkit's options come before the script; all that follows it is the script's. The script runs in
 this process as `python train.py` would run it: its output, exit code, signals and child processes
@@ -168,7 +172,7 @@ class _Report:
             ),
             self._update if self._shown else None,
         )
-        self._told = False
+        self._told = self._got_sigterm = False
 
     def around(self, program: Program) -> int:
         __tracebackhide__ = True
@@ -195,10 +199,28 @@ class _Report:
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return  # ignored: so it stays
         signal.signal(signal.SIGTERM, self._terminated)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._sigterm_as_before)
+        if not hasattr(os, "register_at_fork"):
+            return
+        from perfkit.base.ends_at_once import EndsAtOnce
+
+        hangs = EndsAtOnce(
+            signal.SIGTERM, self._is_waiting_for_sigterm, grace_s=_GRACE_S, before=self._hung
+        )
+        hangs.start()
+        os.register_at_fork(after_in_child=self._sigterm_as_before)
+        os.register_at_fork(after_in_child=hangs.forget)
+
+    def _is_waiting_for_sigterm(self) -> bool:
+        return not self._got_sigterm and signal.getsignal(signal.SIGTERM) == self._terminated
+
+    def _hung(self) -> None:
+        _write(
+            "perfkit: no report: SIGTERM came while the program was in a call that did not return "
+            f"to Python within {_GRACE_S:g} s\n"
+        )
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
+        self._got_sigterm = True
         self._tell(None, "was ended by SIGTERM")
         self._sigterm_as_before()
         os.kill(os.getpid(), number)

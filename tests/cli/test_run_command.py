@@ -199,6 +199,35 @@ def test_a_signal_ends_it_with_a_report(folder: Path, number: signal.Signals) ->
         assert "Traceback" not in err
 
 
+_HANGS = """\
+import ctypes
+libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+libc.pthread_mutex_lock(mutex)
+print("ready", flush=True)
+libc.pthread_mutex_lock(mutex)  # no signal interrupts this call of C
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX signals")
+def test_sigterm_ends_a_program_that_hangs_in_c(folder: Path) -> None:
+    (folder / "hangs.py").write_text(_HANGS)
+    process = subprocess.Popen(
+        [*PERFKIT, "hangs.py"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        _, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGTERM
+    assert "did not return to Python within 5 s" in err
+
+
 @pytest.mark.slow
 def test_a_script_without_a_recorded_step_is_told_why(folder: Path) -> None:
     done = _run(folder, "no_step.py")
