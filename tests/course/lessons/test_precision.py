@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -212,7 +213,7 @@ def test_every_letter_has_two_that_may_follow() -> None:
     assert 0 <= int(texts.min()) <= int(texts.max()) < LETTERS
     after: dict[int, set[int]] = {}
     for text in language(64, 33, seed=1).tolist() + texts.tolist():
-        for one, other in zip(text[:-1], text[1:], strict=True):
+        for one, other in itertools.pairwise(text):
             after.setdefault(one, set()).add(other)
     assert max(map(len, after.values())) == 2
     assert not torch.equal(texts, language(64, 33, seed=1))
@@ -224,7 +225,7 @@ def test_formats_are_torch_s_own() -> None:
         if form.dtype:
             limits = torch.finfo(getattr(torch, form.dtype))
             assert form.bits == limits.bits, form.name
-            assert limits.eps == 2.0**-form.digit_bits, form.name
+            assert limits.eps == 2.0**-form.mantissa_bits, form.name
     assert [form.bits for form in FORMATS] == [32, 19, 16, 16, 8, 8]
 
 
@@ -233,7 +234,7 @@ def test_rounding_keeps_as_many_digits_as_the_format_has() -> None:
     for form in FORMATS:
         error = ((rounded(x, form, scale=16.0) - x) / x).abs()
         # half a step; below its range fp8 has fewer digits, so the small ones do not count
-        assert float(error[x.abs() > 0.05].max()) <= 2.0 ** -(form.digit_bits + 1), form.name
+        assert float(error[x.abs() > 0.05].max()) <= 2.0 ** -(form.mantissa_bits + 1), form.name
     tf32 = FORMATS[1]
     assert rounded(torch.tensor([1 + 2.0**-10, 1 + 2.0**-12]), tf32).tolist() == [1 + 2.0**-10, 1]
 
@@ -276,7 +277,7 @@ def test_a_format_without_a_rate_is_refused() -> None:
 
 def test_pictures_say_what_they_show() -> None:
     figure, words = draw_formats()
-    assert "bf16 8 and 7; fp16 5 and 10" in words
+    assert "mantissa: fp32 8 and 23; TF32 8 and 10; bf16 8 and 7; fp16 5 and 10" in words
     assert len(figure.axes) == 1
     losses = [[4.0, 3.0], [4.1, 3.5]]
     curves = {"fp32": losses, "autocast": losses, "weights in bf16": [[4.0, 3.9], [4.1, 3.95]]}
@@ -326,6 +327,8 @@ def test_b7_tells_how_far_each_way_ends_from_fp32() -> None:
     assert value["loss_apart"] == pytest.approx(0.005)
     assert value["weights_apart"] == pytest.approx(3.5)
     assert value["bf16_peak_share"] == 60
+    assert settled.verdict == "holds here"  # the step of a GPU's size, not the small one
+    assert settled.outcome.headline == "bf16_ratio"
     assert "over 2 seeds" in settled.outcome.sentence
 
 

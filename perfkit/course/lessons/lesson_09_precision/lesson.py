@@ -45,19 +45,19 @@ class Format:
     Attributes:
         name: as people say it.
         exponent_bits: they set the range.
-        digit_bits: they set the spacing; the sign is one bit more.
+        mantissa_bits: they set the spacing; the sign is one bit more.
         dtype: its name in torch; empty for a format that only multiplies.
     """
 
     name: str
     exponent_bits: int
-    digit_bits: int
+    mantissa_bits: int
     dtype: str = ""
 
     @property
     def bits(self) -> int:
         """Bits that carry information, sign included."""
-        return 1 + self.exponent_bits + self.digit_bits
+        return 1 + self.exponent_bits + self.mantissa_bits
 
 
 #: From wide to narrow. TF32 is stored as fp32; only a product drops the digits.
@@ -98,7 +98,7 @@ def rounded(x: torch.Tensor, form: Format, *, scale: torch.Tensor | float = 1.0)
 
     Args:
         x: any floating-point tensor.
-        form: one of ``FORMATS``; TF32 is rounded by hand to its ten digits.
+        form: one of ``FORMATS``; TF32 is rounded by hand to its ten bits.
         scale: multiplies before, divides after.
     """
     import torch
@@ -107,7 +107,7 @@ def rounded(x: torch.Tensor, form: Format, *, scale: torch.Tensor | float = 1.0)
     if form.dtype:
         return scaled.to(getattr(torch, form.dtype)).float() / scale
     digits, exponent = torch.frexp(scaled)
-    steps = 2.0 ** (form.digit_bits + 1)
+    steps = 2.0 ** (form.mantissa_bits + 1)
     return torch.ldexp((digits * steps).round() / steps, exponent) / scale
 
 

@@ -17,14 +17,14 @@ _SIGN, _ORANGE, _BLUE, _GREEN = "#999999", "#E69F00", "#0072B2", "#009E73"
 
 
 def draw_formats() -> tuple[Figure, str]:
-    """Sign, exponent and digits of each format as boxes, with a description."""
+    """Sign, exponent and mantissa of each format as boxes, with a description."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.8, 2.9), facecolor=_GROUND)
     axes = figure.subplots()
     said = []
     for row, one in enumerate(FORMATS):
-        parts = ((1, _SIGN), (one.exponent_bits, _ORANGE), (one.digit_bits, _BLUE))
+        parts = ((1, _SIGN), (one.exponent_bits, _ORANGE), (one.mantissa_bits, _BLUE))
         begin = 0
         for width, colour in parts:
             for bit in range(width):
@@ -32,13 +32,13 @@ def draw_formats() -> tuple[Figure, str]:
             begin += width
         stored = "" if one.dtype else ", stored as fp32"
         axes.annotate(
-            f"{one.exponent_bits} + {one.digit_bits}{stored}",
+            f"{one.exponent_bits} + {one.mantissa_bits}{stored}",
             (begin + 0.4, row),
             va="center",
             fontsize=8.5,
             color=_INK,
         )
-        said.append(f"{one.name} {one.exponent_bits} and {one.digit_bits}")
+        said.append(f"{one.name} {one.exponent_bits} and {one.mantissa_bits}")
     axes.set_yticks(range(len(FORMATS)), [one.name for one in FORMATS])
     axes.invert_yaxis()
     axes.set_xlim(0, 38)
@@ -47,15 +47,15 @@ def draw_formats() -> tuple[Figure, str]:
     for side in axes.spines.values():
         side.set_visible(False)
     axes.set_title(
-        "sign (grey), exponent (orange): the range, digits (blue): the spacing",
+        "sign (grey) · exponent (orange): the range · mantissa (blue): the spacing",
         fontsize=9,
         color=_INK,
         loc="left",
     )
     figure.tight_layout()
     return figure, (
-        "The bits of each format as boxes: a sign, then exponent and digits. "
-        f"Exponent and digits: {'; '.join(said)}."
+        "The bits of each format as boxes: a sign, then exponent and mantissa. "
+        f"Exponent and mantissa: {'; '.join(said)}."
     )
 
 
