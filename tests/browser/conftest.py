@@ -2,8 +2,9 @@
 
 Fixtures: ``jupyter`` (one server for all tests, isolated from the user's own configuration) and
 ``open_notebook(notebook)``, which takes a path or a list of code cells and gives a
-:class:`NotebookPage`. At the end of each test there must be no request beyond loopback and no
-kernel left.
+:class:`NotebookPage`. Pages and, but for tests that ask for a fresh one, the kernel serve one test
+after the other: to load JupyterLab and torch takes longer than most tests. There must be no request
+beyond loopback.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import Any
 import nbformat
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +46,22 @@ CHROMIUM_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+CLOSE_ALL = "() => [...jupyterapp.shell.widgets('main')].forEach(one => one.dispose())"
+UNUSED = "no-notebook.ipynb"  # whose session holds the kernel for the next one
+# Run between two notebooks. The process that a Lab prepares stays for the next Lab: it has torch.
+EMPTY = """
+import ipywidgets
+if "lab" in globals():
+    from perfkit.experiment.process import _process
+    if not hasattr(_process, "stays"):
+        _process.shared.acquire()
+        _process.stays = True
+    lab.close()
+ipywidgets.Widget.close_all()
+%reset -f
+"""
+VIEWPORT: Any = {"width": 1200, "height": 1000}
+INSIDE = {"data", "blob", "attachment"}  # parts of the page or of the notebook itself
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -71,15 +89,37 @@ class Jupyter:
     token: str
     root: Path
 
-    def api(self, path: str, method: str = "GET") -> Any:
+    def api(self, path: str, method: str = "GET", body: Any = None) -> Any:
         request = urllib.request.Request(
             f"{self.url}/api/{path}",
             method=method,
+            data=None if body is None else json.dumps(body).encode(),
             headers={"Authorization": f"token {self.token}"},
         )
         with urllib.request.urlopen(request, timeout=20) as answer:
-            body = answer.read()
-        return json.loads(body) if body else None
+            said = answer.read()
+        return json.loads(said) if said else None
+
+    def session(self, name: str) -> Any:
+        """The session of a notebook; None where it has no kernel."""
+        return next((one for one in self.api("sessions") if one["path"] == name), None)
+
+    def lend_kernel(self, name: str) -> None:
+        """Give a notebook the kernel that notebooks use one after the other."""
+        if (warm := self.session(UNUSED)) is None:
+            made = {"path": name, "name": name, "type": "notebook", "kernel": {"name": "python3"}}
+            self.api("sessions", "POST", made)
+        else:
+            self.api(f"sessions/{warm['id']}", "PATCH", {"path": name, "name": name})
+
+    def end_session(self, name: str, *, keep_kernel: bool) -> None:
+        """End a notebook's session, or put its kernel aside for the next one."""
+        if (found := self.session(name)) is None:
+            return
+        if keep_kernel and self.session(UNUSED) is None:
+            self.api(f"sessions/{found['id']}", "PATCH", {"path": UNUSED, "name": UNUSED})
+        else:
+            self.api(f"sessions/{found['id']}", "DELETE")
 
     def add(self, notebook: Path | Sequence[str], name: str) -> str:
         """Put a notebook (a path, or code cells) into the server's folder; return its name."""
@@ -178,9 +218,56 @@ class NotebookPage:
     page: Page
     jupyter: Jupyter
     name: str
+    is_fresh: bool = True  # its kernel is its own
+    listeners: dict[str, Callable[[Any], None]] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)  # requests that left the loopback addresses
     errors: list[str] = field(default_factory=list)  # uncaught errors of the page's scripts
     console: list[str] = field(default_factory=list)  # errors logged by the page
+
+    def listen(self) -> None:
+        """Notice requests that leave this machine, and errors."""
+
+        def seen(url: str) -> None:
+            parts = urllib.parse.urlsplit(url)
+            if parts.scheme not in INSIDE and parts.hostname not in LOOPBACK:
+                self.outside.append(url)
+
+        def logged(message: Any) -> None:
+            if message.type == "error":
+                self.console.append(message.text)
+
+        self.listeners = {
+            "request": lambda request: seen(request.url),
+            "websocket": lambda socket_: seen(socket_.url),
+            "console": logged,
+            "pageerror": lambda error: self.errors.append(str(error)),
+        }
+        for event, listener in self.listeners.items():
+            self.page.on(event, listener)  # type: ignore[call-overload]
+
+    def release(self) -> bool:
+        """Close the notebook; return whether the page can show another one."""
+        for event, listener in self.listeners.items():
+            self.page.remove_listener(event, listener)
+        if self.page.locator(".jp-Dialog").count():
+            return False
+        if not self.is_fresh:
+            self.page.evaluate(
+                "async code => { const { kernel } ="
+                " jupyterapp.shell.currentWidget.sessionContext.session;"
+                " await kernel.requestExecute({ code, store_history: false }).done; }",
+                EMPTY,
+            )
+        self.page.evaluate(CLOSE_ALL)
+        return True
+
+    def open(self) -> None:
+        """Open it in a page that has JupyterLab; loading that takes seconds."""
+        self.page.set_viewport_size(VIEWPORT)
+        self.page.evaluate(
+            "path => jupyterapp.commands.execute('docmanager:open', { path })", self.name
+        )
+        self.wait_for_kernel()
 
     def go(self) -> None:
         self.page.goto(f"{self.jupyter.url}/lab/tree/{self.name}?token={self.jupyter.token}&reset")
@@ -188,13 +275,16 @@ class NotebookPage:
         self.page.evaluate("() => { jupyterapp.shell.collapseLeft(); }")
 
     def reload(self) -> None:
+        self.page.wait_for_url(f"**/{self.name}*")
         self.page.reload()
         self.wait_for_kernel()
 
     def wait_for_kernel(self) -> None:
         self.page.wait_for_function(
-            "() => window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
-            "?.status === 'idle'"
+            "path => { const here = window.jupyterapp?.shell.currentWidget;"
+            " return here?.context?.path === path"
+            " && here.sessionContext?.session?.kernel?.status === 'idle'; }",
+            arg=self.name,
         )
 
     def run_all(self) -> None:
@@ -226,7 +316,7 @@ class NotebookPage:
         self.page.wait_for_function(
             "theme => document.body.dataset.jpThemeName === theme", arg=label
         )
-        self.page.wait_for_timeout(600)  # style sheet and redraw
+        self.page.wait_for_timeout(300)  # style sheet and redraw
 
     def screenshot(self, name: str, selector: str | None = None) -> Path:
         """Save to build/screenshots, for people to look at."""
@@ -258,40 +348,68 @@ class NotebookPage:
         raise AssertionError("unreachable")
 
 
-@pytest.fixture
-def open_notebook(
-    jupyter: Jupyter, browser: Browser
-) -> Iterator[Callable[[Path | Sequence[str], str], NotebookPage]]:
-    opened: list[NotebookPage] = []
+class Opener:
+    """Opens notebooks, in pages that have JupyterLab where there are some."""
 
-    def open_(notebook: Path | Sequence[str], name: str) -> NotebookPage:
-        page = browser.new_page(viewport={"width": 1200, "height": 1000})
+    def __init__(self, jupyter: Jupyter, browser: Browser, free: list[Page]) -> None:
+        self._jupyter, self._browser, self._free = jupyter, browser, free
+        self._opened: list[NotebookPage] = []
+
+    def __call__(
+        self, notebook: Path | Sequence[str], name: str, *, fresh: bool = False
+    ) -> NotebookPage:
+        """Open it. A kernel that is not ``fresh`` has served other notebooks and is empty again."""
+        is_free = bool(self._free)
+        page = self._free.pop() if is_free else self._browser.new_page(viewport=VIEWPORT)
         page.set_default_timeout(60_000)
-        here = NotebookPage(page, jupyter, jupyter.add(notebook, name))
-
-        def seen(url: str) -> None:
-            parts = urllib.parse.urlsplit(url)
-            if parts.scheme not in ("data", "blob") and parts.hostname not in LOOPBACK:
-                here.outside.append(url)
-
-        page.on("request", lambda request: seen(request.url))
-        page.on("websocket", lambda socket_: seen(socket_.url))
-        page.on(
-            "console",
-            lambda message: here.console.append(message.text) if message.type == "error" else None,
-        )
-        page.on("pageerror", lambda error: here.errors.append(str(error)))
-        opened.append(here)
-        here.go()
+        here = NotebookPage(page, self._jupyter, self._jupyter.add(notebook, name), fresh)
+        if not fresh:
+            self._jupyter.lend_kernel(here.name)
+        here.listen()
+        self._opened.append(here)
+        here.open() if is_free else here.go()
         if page.evaluate("() => document.body.dataset.jpThemeName") != "JupyterLab Light":
             here.theme("light")  # JupyterLab keeps what the test before chose
         return here
 
-    yield open_
-    for here in opened:
-        here.page.close()
-    for session in jupyter.api("sessions"):
-        jupyter.api(f"sessions/{session['id']}", "DELETE")
-    for here in opened:
-        assert here.outside == [], "requests left this machine"
-        assert here.errors == [], "errors in the page"
+    def close(self) -> None:
+        """Close the notebooks and end their kernels; what their pages saw is checked."""
+        for here in self._opened:
+            try:
+                can_be_used_again = here.release()
+            except PlaywrightError:
+                can_be_used_again = False
+            if can_be_used_again:
+                self._free.append(here.page)
+            else:
+                here.page.close()
+            keep = can_be_used_again and not here.is_fresh
+            here.jupyter.end_session(here.name, keep_kernel=keep)
+        for here in self._opened:
+            assert here.outside == [], "requests left this machine"
+            assert here.errors == [], "errors in the page"
+
+
+@pytest.fixture(scope="session")
+def free_pages() -> list[Page]:
+    """Pages with JupyterLab and no notebook."""
+    return []
+
+
+@pytest.fixture
+def open_notebook(jupyter: Jupyter, browser: Browser, free_pages: list[Page]) -> Iterator[Opener]:
+    opener = Opener(jupyter, browser, free_pages)
+    yield opener
+    opener.close()
+
+
+@pytest.fixture(scope="module")
+def open_for_all(jupyter: Jupyter, started: Started, free_pages: list[Page]) -> Iterator[Opener]:
+    """As ``open_notebook``, for one page that serves all tests of a file."""
+    browser, loop = started
+    opener = Opener(jupyter, browser, free_pages)
+    asyncio._set_running_loop(loop)
+    yield opener
+    asyncio._set_running_loop(loop)
+    opener.close()
+    asyncio._set_running_loop(None)

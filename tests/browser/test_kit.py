@@ -9,8 +9,10 @@ from typing import Any
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
+from playwright.sync_api import Browser
 
 from perfkit.course.kit.folding import fold_answers
+from tests.browser.conftest import VIEWPORT
 
 pytestmark = pytest.mark.browser
 
@@ -39,24 +41,42 @@ BOX = ".pk-choices"
 QUIZ_BOX = ".pk-choices:has(legend:has-text('CPU tensor'))"
 
 
+CELLS = ["import os", PREDICT, QUIZ, EXERCISE, "1", "2"]
+
+
+@pytest.fixture(scope="module")
+def book(open_for_all: Callable) -> Any:
+    return open_for_all(CELLS, "kit")
+
+
 @pytest.fixture
-def kit(open_notebook: Callable, tmp_path: Path) -> Iterator[Any]:
-    """A notebook with all three; the kernel keeps its guesses in a scratch folder."""
+def kit(book: Any, browser: Browser, tmp_path: Path) -> Iterator[Any]:
+    """A notebook with all three, run anew; the kernel keeps its guesses in a scratch folder."""
+    book.page.set_viewport_size(VIEWPORT)
     home = f"import os; os.environ['PERFKIT_HOME'] = {str(tmp_path / 'home')!r}"
-    book = open_notebook([home, PREDICT, QUIZ, EXERCISE, "1", "2"], "kit")
+    for cell, source in enumerate([home, *CELLS[1:]]):
+        _set(book, cell, source)
+    book.console.clear()
     book.run_all()
     yield book
     assert book.console == []
 
 
+def _set(book: Any, cell: int, source: str) -> None:
+    book.page.evaluate(
+        "([cell, source]) => jupyterapp.shell.currentWidget.content.widgets[cell]"
+        ".model.sharedModel.setSource(source)",
+        [cell, source],
+    )
+
+
 def _run(book: Any, cell: int, source: str) -> None:
     """Put ``source`` into a cell and run it alone."""
+    _set(book, cell, source)
     book.page.evaluate(
-        "([cell, source]) => { const book = jupyterapp.shell.currentWidget.content;"
-        " book.activeCellIndex = cell;"
-        " book.activeCell.model.sharedModel.setSource(source);"
+        "cell => { jupyterapp.shell.currentWidget.content.activeCellIndex = cell;"
         " return jupyterapp.commands.execute('notebook:run-cell'); }",
-        [cell, source],
+        cell,
     )
     book.wait_for_kernel()
 
@@ -226,3 +246,5 @@ def test_nothing_is_wider_than_the_page(kit: Any, theme: str, width: int) -> Non
         assert inside[0] <= inside[1]
     page.locator(BOX).first.scroll_into_view_if_needed()
     kit.screenshot(f"kit-{theme}-{width}")
+    if theme == "dark":
+        kit.theme("light")

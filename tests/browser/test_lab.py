@@ -158,11 +158,11 @@ def test_a_failed_run_is_told_and_the_lab_goes_on(open_notebook: Callable) -> No
 
 
 def test_restarting_the_kernel_leaves_no_process(open_notebook: Callable) -> None:
-    book = open_notebook([DATA, LAB, "lab.start(num_workers=2)", PROCESSES], "left")
+    book = open_notebook([DATA, LAB, "lab.start(num_workers=2)", PROCESSES], "left", fresh=True)
     book.run_all()
     kernel, *children = json.loads(book.outputs()[-1]["text"])
     assert len(children) >= 3  # the run and its two workers at least
-    session = book.jupyter.api("sessions")[0]
+    session = book.jupyter.session(book.name)
     book.jupyter.api(f"kernels/{session['kernel']['id']}/restart", "POST")
     deadline = time.monotonic() + 5
     while left := [pid for pid in children if psutil.pid_exists(pid)]:
@@ -223,7 +223,7 @@ def test_live_plot_of_a_busy_cell(open_notebook: Callable, jupyter: Any) -> None
 
 
 def test_pin_and_confirm_by_keyboard(open_notebook: Callable) -> None:
-    quick = "from perfkit.widgets import _lab_confirm; _lab_confirm._SHORTEST_S = 12.0"
+    quick = "from perfkit.widgets import _lab_confirm; _lab_confirm._SHORTEST_S = 8.0"
     book = open_notebook([DATA, quick, LAB.replace("seconds=4", "seconds=1")], "pin")
     page = book.page
     book.run_all()
@@ -257,7 +257,7 @@ def test_pin_and_confirm_by_keyboard(open_notebook: Callable) -> None:
 def test_a_lab_without_its_kernel_says_so(open_notebook: Callable, how: str) -> None:
     long = LAB.replace("seconds=4", "seconds=60")
     cells = [DATA, long, "lab.start(num_workers=2)", PROCESSES]
-    book = open_notebook(cells, f"gone-{how}")
+    book = open_notebook(cells, f"gone-{how}", fresh=True)
     page = book.page
     book.run_all()
     book.wait_data(".pk-lab", "d.state === 'running' && +d.points > 0")
@@ -266,7 +266,7 @@ def test_a_lab_without_its_kernel_says_so(open_notebook: Callable, how: str) -> 
             "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
         )
     elif how == "restart-elsewhere":
-        session = book.jupyter.api("sessions")[0]
+        session = book.jupyter.session(book.name)
         book.jupyter.api(f"kernels/{session['kernel']['id']}/restart", "POST")
     else:
         os.kill(json.loads(book.outputs()[-1]["text"])[0], signal.SIGKILL)
@@ -319,7 +319,7 @@ def test_the_cell_run_again_while_a_run_hangs(open_notebook: Callable) -> None:
 
 
 def test_a_reopened_notebook_shows_the_last_run(open_notebook: Callable, jupyter: Any) -> None:
-    book = open_notebook([DATA, LAB.replace("seconds=4", "seconds=1")], "reopened")
+    book = open_notebook([DATA, LAB.replace("seconds=4", "seconds=1")], "reopened", fresh=True)
     page = book.page
     book.run_all()
     page.click(".pk-start")
@@ -339,8 +339,7 @@ def test_a_reopened_notebook_shows_the_last_run(open_notebook: Callable, jupyter
         ".includes('data:image/png')"
     )
     book.save()
-    for session in jupyter.api("sessions"):
-        jupyter.api(f"sessions/{session['id']}", "DELETE")
+    jupyter.end_session(book.name, keep_kernel=False)
     page.goto("about:blank")
     book.go()
     page.wait_for_selector("[class^=pk-static] img")
