@@ -122,11 +122,14 @@ def _check(args: argparse.Namespace, cell: str | None) -> None:
 
 
 def _watched(code: UserCode, model: Any) -> tuple[Syncs | SyncCheck, BaseException | None]:
-    from perfkit.synclint.reality import lint
+    from perfkit.synclint.reality import SyncCheck, lint
 
     __tracebackhide__ = True
     raised: list[BaseException | None] = []
     result = lint(lambda: raised.append(code.run()), model)
+    if raised[0] is not None:
+        predicted = result.predicted if isinstance(result, SyncCheck) else result
+        predicted.ended_by = type(raised[0]).__name__
     return result, raised[0]
 
 

@@ -39,6 +39,7 @@ class TorchWatch:
         recorder: finds the steps and records a few.
         meter: every step, and its data wait.
         samples: of all batches of DataLoaders that the steps used; None where one had no size.
+        samples_at: the same after so many steps as are left out of rates.
         uses_loader: whether a batch came from a DataLoader.
         memory: readings, each with the number of steps before it.
         account: of the first steps' memory.
@@ -63,6 +64,7 @@ class TorchWatch:
         self.meter = StepMeter()
         self.loader = LoaderWait()
         self.samples: int | None = 0
+        self.samples_at: int | None = None
         self.uses_loader = False
         self.first_wait_ns = 0
         self.memory: list[tuple[int, Footprint]] = []
@@ -154,6 +156,8 @@ class TorchWatch:
             self.first_wait_ns = wait_ns
         if self.samples is not None:
             self.samples = None if samples is None else self.samples + samples
+        if meter.n == self._options.n_left_out:
+            self.samples_at = self.samples
         source = self.loader.source
         if source is not self._epoch:
             self._epoch = source

@@ -58,3 +58,8 @@ class Options:
         if self.synclint:
             return self.synclint_from + SYNCLINT_STEPS + 1
         return self.memory_steps + 1 if self.memory else 0
+
+    @property
+    def n_left_out(self) -> int:
+        """First steps that no figure of the steps is of: the first one holds the set-up."""
+        return max(self.n_slowed, 1)

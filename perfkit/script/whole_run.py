@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from perfkit.advice.profile import Profile, explain
@@ -249,9 +249,9 @@ def _steps(
 ) -> RunSummary:
     """Figures of all steps, without the first one and those that perfkit slowed."""
     meter = seen.meter
-    n_left_out = max(options.n_slowed, 1)
+    n_left_out = options.n_left_out
     starts = tuple((i, 0.0, 0.0) for i in range(n_left_out)) if meter.n > n_left_out else ()
-    return summarize_run(
+    summary = summarize_run(
         RunFacts(
             name=program,
             ended=ended,
@@ -272,6 +272,17 @@ def _steps(
             problems=(),
             may_be_grouped=False,
         )
+    )
+    left_out_s = sum(end - begin for begin, end in seen.recorder.step_times_s[:n_left_out])
+    rest_s = meter.total_ns / 1e9 - left_out_s
+    if meter.n <= n_left_out or rest_s <= 0:  # the time of its only step is that of the set-up
+        return replace(summary, samples_per_s=None, steps_per_s=None)
+    counted = seen.samples is not None and seen.samples_at is not None
+    samples = (seen.samples or 0) - (seen.samples_at or 0) if counted else 0
+    return replace(
+        summary,
+        samples_per_s=samples / rest_s if samples else None,
+        steps_per_s=(meter.n - n_left_out) / rest_s,
     )
 
 

@@ -31,7 +31,7 @@ def _all(obj: Syncs | SyncCheck) -> Document:
         )
     return Document(
         name="sync lint",
-        sentence=_sentence(obj),
+        sentence=_until(obj, _sentence(obj)),
         lines=tuple(filter(None, (_seen(obj),))),
         warnings=tuple(obj.warnings),
         findings=tuple(map(_finding, obj.happened if isinstance(obj, SyncCheck) else obj)),
@@ -67,6 +67,12 @@ def _finding(sync: Sync) -> Finding:
 def _seen(obj: Syncs | SyncCheck) -> str:
     """Which part of the program was watched; empty where it was all."""
     return obj.predicted.seen if isinstance(obj, SyncCheck) else obj.seen
+
+
+def _until(obj: Syncs | SyncCheck, sentence: str) -> str:
+    """The sentence, of code that an exception ended: what came after that is not known."""
+    ended_by = obj.predicted.ended_by if isinstance(obj, SyncCheck) else obj.ended_by
+    return f"Until {ended_by}: {sentence[0].lower()}{sentence[1:]}" if ended_by else sentence
 
 
 def _sentence(obj: Syncs | SyncCheck) -> str:

@@ -82,6 +82,8 @@ class Syncs(list[Sync], Shown):
         provenance: predicted, and from a run on which machine.
         warnings: what makes the list doubtful.
         seen: which part of the program was watched, where that is not all that was run.
+        ended_by: name of the exception that ended the code, after which no line was seen; else
+            empty.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Syncs(list[Sync], Shown):
     ) -> None:
         super().__init__(syncs)
         self.seen = seen
+        self.ended_by = ""
         self.provenance = provenance or stamp("predicted")
         self.warnings = warnings
 
@@ -106,6 +109,7 @@ class Syncs(list[Sync], Shown):
             "syncs": [sync.to_dict() for sync in self],
             "warnings": list(self.warnings),
             "seen": self.seen,
+            "ended_by": self.ended_by,
             "provenance": self.provenance.to_dict(),
         }
 

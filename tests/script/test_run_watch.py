@@ -60,6 +60,24 @@ def test_steps_samples_and_parts_are_those_of_the_run() -> None:
     assert total == pytest.approx(said.wall_s, rel=0.02)
 
 
+def test_rates_are_of_the_steps_without_the_set_up() -> None:
+    """20 steps of 15 ms after 20 s of set-up were told as 15.7 samples/s, at 16 a step."""
+    train = _trainer(DataLoader(torch.ones(100, 8), batch_size=5))
+    watch = RunWatch("train.py", Options(steps=2, warmup=1))
+    watch.start()
+    time.sleep(0.3)  # builds its data set
+    train(12)
+    watch.stop()
+    said = watch.result("finished")
+    assert said.steps is not None
+    assert watch._torch is not None
+    spans = watch._torch.recorder.step_times_s
+    assert spans[0][1] - spans[0][0] > 0.3
+    later_s = sum(end - begin for begin, end in spans[1:])
+    assert said.steps.steps_per_s == pytest.approx(11 / later_s)
+    assert said.steps.samples_per_s == pytest.approx(55 / later_s)
+
+
 def test_without_a_data_loader_no_data_wait_is_said() -> None:
     train = _trainer([torch.ones(4, 8)] * 12)
     updates: list[Update] = []

@@ -46,6 +46,7 @@ from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.busy import Busy, BusyMark
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Trace
+from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.read.load import load
 from perfkit.trace.read.steps import REGION_MARK
 from perfkit.trace.record._main_thread import call_in_main_thread
@@ -138,6 +139,16 @@ class Recording:
         if self.n_steps_seen:
             return ""
         where = " in this thread" if self.n_foreign_steps else ""
+        n_fetches = int(
+            (
+                self.trace.is_a(Category.ANNOTATION, Category.OP) & self.trace.named(is_data_wait)
+            ).sum()
+        )
+        fetched = (
+            f"and the {plural(n_fetches, 'fetch', 'fetches')} from a DataLoader made no steps of it"
+            if n_fetches
+            else "and no DataLoader was read"
+        )
         covered = self.coverage.share < _ALL_OF_IT
         part = (
             f"the first {fmt_s(self.coverage.profiled_s)} of your code"
@@ -151,8 +162,8 @@ class Recording:
             "itself: %torchprof train_step()"
         )
         return (
-            f"No step was found: no optimizer stepped{where} and no DataLoader was read, so the "
-            f"figures are of {part} as one piece; {do}."
+            f"No step was found: no optimizer stepped{where} {fetched}, so the figures are of "
+            f"{part} as one piece; {do}."
         )
 
     def not_steps(self) -> str:
