@@ -359,3 +359,30 @@ def test_c12_needs_each_narrower_product_to_be_faster(
 def test_without_a_gpu_it_says_what_is_missing() -> None:
     with pytest.raises(MissingError, match="need a GPU"):
         on_gpu(lambda way: lambda: None)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU has these formats")
+def test_a_step_is_timed_in_each_format_and_the_products_are_left_as_they_were() -> None:
+    made = []
+
+    def make_step(way: str) -> Callable[[], None]:
+        made.append(way)
+        layer = nn.Linear(64, 64, device="cuda")
+        x = torch.ones(8, 64, device="cuda")
+
+        def step() -> None:
+            torch.set_float32_matmul_precision("high" if way == "tf32" else "highest")
+            layer.zero_grad()
+            layer(x).sum().backward()
+
+        return step
+
+    before = torch.get_float32_matmul_precision()
+    found = on_gpu(make_step, budget_s=0.05)
+    assert list(found) == ["tf32", "bf16", "fp16"]
+    assert set(made) == {"fp32", *found}
+    assert torch.get_float32_matmul_precision() == before
+    for one in found.values():
+        # the same step in each: the layer, its gradients and the batch at least, each time anew
+        assert one.peak_bytes == one.fp32_peak_bytes >= 2 * 64 * 64 * 4

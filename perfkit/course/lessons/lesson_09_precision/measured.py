@@ -9,10 +9,9 @@ import torch
 
 from perfkit.base.errors import MissingError
 from perfkit.course.kit.sizes import has_gpu_speed
-from perfkit.measure.clock import clock_in_use
 from perfkit.measure.compare import Comparison, compare
 
-__all__ = ["OnGpu", "fp8_product", "on_gpu", "share_of_peak"]
+__all__ = ["OnGpu", "fp8_product", "on_gpu"]
 
 # fp8 products since compute capability 8.9 (Ada)
 _FP8_SINCE = (8, 9)
@@ -25,7 +24,7 @@ class OnGpu:
     Attributes:
         way: ``"tf32"``, ``"bf16"`` or ``"fp16"``.
         timed: the step in fp32 against this one.
-        peak_bytes: the allocator's peak in a step.
+        peak_bytes: the allocator's peak in a step, with the model and all that belongs to it.
         fp32_peak_bytes: the same in fp32.
     """
 
@@ -50,17 +49,18 @@ def on_gpu(
     if not torch.cuda.is_available():
         raise MissingError("TF32 and the speed of 16 bits need a GPU")
     before = torch.get_float32_matmul_precision()
-    wide = make_step("fp32")
-    peak = _peak_bytes(wide)
-    found = {}
+    ways = ("tf32", "bf16", "fp16")
     try:
-        for way in ("tf32", "bf16", "fp16"):
-            step = make_step(way)
-            timed = compare(wide, step, names=("fp32", way), budget_s=budget_s)
-            found[way] = OnGpu(way, timed, _peak_bytes(step), peak)
+        make_step("fp32")()  # the workspace of the first product stays for good
+        peak_bytes = {way: _peak_bytes(make_step, way) for way in ("fp32", *ways)}
+        wide = make_step("fp32")
+        timed = {
+            way: compare(wide, make_step(way), names=("fp32", way), budget_s=budget_s)
+            for way in ways
+        }
     finally:
         torch.set_float32_matmul_precision(before)
-    return found
+    return {way: OnGpu(way, timed[way], peak_bytes[way], peak_bytes["fp32"]) for way in ways}
 
 
 def fp8_product(size: int, *, budget_s: float = 3.0) -> Comparison | None:
@@ -78,32 +78,14 @@ def fp8_product(size: int, *, budget_s: float = 3.0) -> Comparison | None:
     return compare(lambda: narrow @ narrow, in_fp8, names=("bf16", "e4m3"), budget_s=budget_s)
 
 
-def share_of_peak(flops: float, seconds: float, device: str = "cpu", *, size: int = 0) -> float:
-    """Achieved FLOP/s of a step over those of one large product in fp32 on the same device.
-
-    Args:
-        flops: of a step.
-        seconds: of a step.
-        device: ``"cpu"`` or ``"cuda"``.
-        size: of the large product; by default 8192 on a GPU, and 768 on a CPU or a played GPU.
-    """
-    n = size or (8192 if has_gpu_speed(device) else 768)
-    wide = torch.ones(n, n, device=device)
-    clock = clock_in_use()
-    best_ns = float("inf")
-    for _ in range(8):
-        clock.settle()
-        begin = clock.now()
-        wide @ wide
-        clock.settle()
-        best_ns = min(best_ns, clock.now() - begin)
-    return flops / seconds / (2.0 * n**3 / max(best_ns, 1.0) * 1e9)
-
-
-def _peak_bytes(step: Callable[[], object]) -> int:
-    step()
+def _peak_bytes(make_step: Callable[[str], Callable[[], object]], way: str) -> int:
+    """The peak of a second step, above what was allocated before the step was made."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    step = make_step(way)
+    step()  # makes the optimizer's state
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     step()
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated()
+    return torch.cuda.max_memory_allocated() - before
