@@ -1,0 +1,68 @@
+"""The picture of lesson 11: memory over a training step, kept against computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from perfkit.memory.account import MemoryAccount
+
+__all__ = ["draw_steps"]
+
+_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
+_STYLES = (("#0072B2", "-"), ("#009E73", "--"), ("#D55E00", "-."))
+
+
+def draw_steps(accounts: Mapping[str, MemoryAccount]) -> tuple[Figure, str]:
+    """The memory of a step by how it was run, one line each, with a description.
+
+    Args:
+        accounts: name → account of a step, at most three.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.8, 3.4), facecolor=_GROUND)
+    axes = figure.subplots()
+    said = []
+    for (name, account), (colour, dashes) in zip(accounts.items(), _STYLES, strict=False):
+        curve = account.curve
+        last = max(curve.index[-1], 1)
+        share = [100 * index / last for index in curve.index]
+        axes.plot(
+            share,
+            [nbytes / 1e6 for nbytes in curve.total_bytes],
+            color=colour,
+            linestyle=dashes,
+            linewidth=1.6,
+            label=f"{name}: {account.peak_bytes / 1e6:.1f} MB at the peak",
+        )
+        said.append(
+            f"{name}, {account.peak_bytes / 1e6:.1f} MB at the peak, {share[curve.peak]:.0f} % "
+            "through the step"
+        )
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0)
+    axes.set_xlabel("% of the step's allocations and frees", fontsize=9, color=_DIM)
+    axes.set_ylabel("MB of tensors", fontsize=9, color=_DIM)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(_DIM)
+    axes.tick_params(colors=_INK, labelsize=9)
+    # above the curves: a peak may be anywhere below
+    axes.legend(
+        fontsize=8.5,
+        frameon=False,
+        labelcolor=_INK,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0.2,
+    )
+    figure.tight_layout()
+    return figure, (
+        "Memory over one training step: it rises in the forward pass and falls in the backward "
+        f"pass. {'; '.join(said)}."
+    )
