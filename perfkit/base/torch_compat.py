@@ -11,6 +11,7 @@ import functools
 import sys
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 # --- memory -------------------------------------------------------------------------------
@@ -252,6 +253,65 @@ def compile_has_patched_torch() -> bool:
     frames = sys.modules.get("torch._dynamo.eval_frame")
     patch: Any = getattr(getattr(frames, "TorchPatcher", None), "patch", None)
     return hasattr(patch, "cache_info") and bool(patch.cache_info().currsize)
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One compilation of a piece of code, as torch logs it.
+
+    Attributes:
+        key: which code, and which attempt at it, such as ``"0/1"``.
+        filename, line: where the code begins; ``""`` and 0 of a backward pass.
+        why_again: which check failed so that it was compiled again; empty the first time.
+        start_us, end_us: on the wall clock.
+    """
+
+    key: str
+    filename: str
+    line: int
+    why_again: str
+    start_us: int
+    end_us: int
+
+
+@dataclass(frozen=True)
+class Break:
+    """A place at which ``torch.compile`` ended a graph."""
+
+    filename: str
+    line: int
+    reason: str
+
+
+def compile_log() -> tuple[list[Compilation], list[Break], int]:
+    """What ``torch.compile`` has done in this process; its last 64 compilations at most.
+
+    Hides ``torch._dynamo.utils.get_compilation_metrics``, ``graph_break_reasons`` and ``counters``
+    (since torch 2.2; with start, end and reason since 2.6).
+
+    Returns:
+        Compilations, breaks and the number of graphs.
+    """
+    log: Any = sys.modules.get("torch._dynamo.utils")
+    if log is None:
+        return [], [], 0
+    compilations = [
+        Compilation(
+            str(getattr(one, "compile_id", "") or ""),
+            one.co_filename or "",
+            one.co_firstlineno or 0,
+            getattr(one, "recompile_reason", "") or "",
+            getattr(one, "start_time_us", 0) or 0,
+            getattr(one, "end_time_us", 0) or 0,
+        )
+        for one in log.get_compilation_metrics()
+    ]
+    breaks = [
+        Break(one.user_stack[-1].filename, one.user_stack[-1].lineno or 0, one.reason)
+        for one in log.graph_break_reasons
+        if one.graph_break and one.user_stack
+    ]
+    return compilations, breaks, int(log.counters["stats"]["unique_graphs"])
 
 
 def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
