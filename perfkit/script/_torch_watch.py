@@ -114,7 +114,7 @@ class TorchWatch:
         with self._extras.guard("ending the memory account"):
             self._end_account(error)
         with self._extras.guard("ending the sync lint"):
-            self._end_lint()
+            self._end_lint(error)
         with self._instrument.guard("counting backward passes"):
             self._watch_no_passes()
             if len(self._passes) > 1 and not self.recorder.n_steps_seen:
@@ -305,10 +305,11 @@ class TorchWatch:
             accountant.__exit__(kind, error, None)
             self.account = accountant.result
 
-    def _end_lint(self) -> None:
+    def _end_lint(self, error: BaseException | None = None) -> None:
         lint, self._lint = self._lint, None
         if lint is not None:
             from perfkit.synclint.find import syncs_of
 
             lint.__exit__(None, None, None)
             self.syncs = syncs_of(lint)
+            self.syncs.ended_by = "" if error is None else type(error).__name__

@@ -309,7 +309,7 @@ def _parts(
     if outside is not None:
         slow = [i - 1 for s in outside.stretches for i in s.numbers if i > max(n_slowed, 1)]
         slow_s = _excess([spans[i] for i in slow], like_s)
-        what = f"steps like the recorded ones ({fmt_ms(1e3 * like_s)})"
+        what = "steps like the recorded ones"
     else:
         limit_s = _SLOW * like_s + _SLACK_S
         slow = [
@@ -322,11 +322,14 @@ def _parts(
     later_s = (seen.meter.total_ns - first_ns) / 1e9
     first_step_s = min(like_s, first_s)
     last_s = seen.recorder.last_step_s
+    usual_s = first_step_s + later_s - slow_s - slowed_s
+    if outside is not None:  # the recorded ones took longer: they were recorded
+        what += f" (mean {fmt_ms(1e3 * usual_s / seen.meter.n)})"
     set_up = where.get((1,))
     after = next((s for s in where.values() if not s.numbers), None)
     found += [
         Part("set-up, until the first step began", first_s - first_step_s, _place(set_up)),
-        Part(f"{fmt_count(seen.meter.n)} {what}", first_step_s + later_s - slow_s - slowed_s),
+        Part(f"{fmt_count(seen.meter.n)} {what}", usual_s),
     ]
     if slow:
         places = [p for s in where.values() if s.numbers not in ((), (1,)) and (p := _place(s))]

@@ -466,13 +466,25 @@ def _match(entry: str, line: _Line, site: Site) -> _Match | None:
             if entry in _INDEX_PUTS:  # what is chosen on the right is chosen by `where`
                 bound["V"] = bound["V"].replace(f"{bound['X']}[{bound['M']}]", bound["X"])
             bound["E"] = line.code(node)
-            bound["A"] = ", ".join(line.code(argument) for argument in fit.arguments)
+            given = _keywords(cure.line)  # a keyword twice is no code
+            bound["A"] = ", ".join(
+                line.code(argument)
+                for argument in fit.arguments
+                if not (isinstance(argument, ast.keyword) and argument.arg in given)
+            )
             if any(len(text) > _LONGEST for name, text in bound.items() if name in cure.snippet):
                 return None
             if cure.before and line.is_compound:
                 return None
             return _Match(cure, node, bound)
     return None
+
+
+@functools.cache
+def _keywords(code: str) -> frozenset[str]:
+    """Names of the arguments that this line of a cure gives itself."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    return frozenset(k.arg for call in calls for k in call.keywords if k.arg)
 
 
 @functools.cache

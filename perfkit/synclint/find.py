@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.statement import statement
 from perfkit.synclint.branches import runs_only_without_gpu
 from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, Entry
 from perfkit.synclint.cures import cures
@@ -220,7 +221,7 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
         why="; ".join(dict.fromkeys(entry.why for entry in entries)),
         instead=cures(waits),
         count=sum(count for _, count in hits),
-        code=source_line(file, line),
+        code=statement(file, line),
         place=place(file, line),
         inside=inside,
     )

@@ -25,6 +25,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import MissingError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.statement import statement
 from perfkit.base.words import fmt_ms, plural
 from perfkit.synclint.catalogue import CATALOGUE, EXPLICIT
 from perfkit.synclint.cures import cures
@@ -322,7 +323,7 @@ def _happened(line: Line, seen: _Seen, foretold: Sync | None) -> Sync:
         why=entry.why,
         instead=entry.instead if seen.site is None else cures([(name, seen.site)]),
         count=seen.count,
-        code=code,
+        code=statement(file, number),
         place=place(file, number),
         waited_ms=waited_ms,
     )

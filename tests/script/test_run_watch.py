@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from perfkit.base import torch_compat
 from perfkit.base.errors import UsageError
+from perfkit.base.words import fmt_ms
 from perfkit.measure.run import Update
 from perfkit.script.options import Options
 from perfkit.script.run_watch import RunWatch
@@ -58,6 +59,9 @@ def test_steps_samples_and_parts_are_those_of_the_run() -> None:
     assert said.steps.step.n == 9  # not the first one, and not two more of the warm-up
     total = sum(part.seconds for part in said.parts)
     assert total == pytest.approx(said.wall_s, rel=0.02)
+    (usual,) = [part for part in said.parts if "like the recorded ones" in part.what]
+    # not the length of a recorded step: recording makes it longer
+    assert usual.what.endswith(f"(mean {fmt_ms(1e3 * usual.seconds / 12)})")
 
 
 def test_rates_are_of_the_steps_without_the_set_up() -> None:

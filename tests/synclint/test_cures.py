@@ -115,11 +115,20 @@ def test_a_cure_has_the_names_of_the_line_and_does_not_wait(entry: str) -> None:
             "pred = fresh.to('meta' if False else pred.device)",
             "pred = fresh.to('meta' if False else pred.device, non_blocking=True)",
         ),
+        (
+            "pred = fresh.to('meta' if False else pred.device, non_blocking=bool(0))",
+            "pred = fresh.to('meta' if False else pred.device, non_blocking=True)",
+        ),
     ],
 )
 def test_the_line_itself_is_rewritten(line: str, cure: str) -> None:
     (sync,) = _found(line, history={}, fresh=torch.ones(4, 5))
     assert cure in sync.instead
+
+
+def test_a_statement_over_several_lines_is_shown_whole() -> None:
+    (sync,) = _found("kept = float(\n    err_g\n)")
+    assert sync.code == "kept = float(err_g)"
 
 
 def test_where_both_sides_of_a_question_cannot_be_computed_none_are_proposed() -> None:
