@@ -127,8 +127,8 @@ def test_the_line_itself_is_rewritten(line: str, cure: str) -> None:
 
 
 def test_a_statement_over_several_lines_is_shown_whole() -> None:
-    (sync,) = _found("kept = float(\n    err_g\n)")
-    assert sync.code == "kept = float(err_g)"
+    (sync,) = _found("kept = float(\n    err_g.detach()\n)")
+    assert sync.code == "kept = float(err_g.detach())"
 
 
 def test_where_both_sides_of_a_question_cannot_be_computed_none_are_proposed() -> None:
