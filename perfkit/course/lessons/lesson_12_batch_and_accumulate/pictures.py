@@ -1,0 +1,120 @@
+"""The pictures of lesson 12: speed and peak by batch size, and losses of three seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from perfkit.base.words import fmt_count
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_batches", "draw_losses"]
+
+_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
+_ORANGE, _BLUE, _GREEN = "#E69F00", "#0072B2", "#009E73"
+_COLOURS = (_BLUE, _ORANGE, _GREEN)
+_STYLES = ("-", "--", "-.")
+
+
+def draw_batches(
+    rates: Mapping[int, float], peaks: Mapping[int, int], *, source: str
+) -> tuple[Figure, str]:
+    """Samples a second and the peak of a step by batch size, with a description.
+
+    Args:
+        rates: batch size → samples a second.
+        peaks: batch size → bytes at the peak of a step.
+        source: where the rates were measured; shown under the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.8, 3.2), facecolor=_GROUND)
+    left, right = figure.subplots(1, 2)
+    left.plot(list(rates), list(rates.values()), "o-", color=_BLUE, linewidth=1.5)
+    left.set_ylim(bottom=0, top=1.2 * max(rates.values()))
+    for n, rate in rates.items():
+        _label(left, n, rate, fmt_count(round(rate)))
+    right.plot(list(peaks), [x / 1e6 for x in peaks.values()], "s-", color=_ORANGE, linewidth=1.5)
+    for n, size in peaks.items():
+        _label(right, n, size / 1e6, f"{size / 1e6:.3g}")
+    right.set_yscale("log")
+    right.margins(y=0.2)
+    for axes, points, title in (
+        (left, rates, "samples a second"),
+        (right, peaks, "peak of a step, MB"),
+    ):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(points), [str(n) for n in points])
+        axes.margins(x=0.15)
+        axes.minorticks_off()
+        axes.set_xlabel("batch size", fontsize=9, color=_DIM)
+        axes.set_title(title, fontsize=9.5, color=_INK)
+        _plain(axes)
+    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=_DIM)
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    said = "; ".join(f"{n}: {round(rate):,}" for n, rate in rates.items())
+    sizes = "; ".join(f"{n}: {size / 1e6:.3g} MB" for n, size in peaks.items())
+    return figure, (
+        f"Two curves by batch size. Left, samples a second ({source}): {said}. Right, the peak of "
+        f"a step, counted: {sizes}."
+    )
+
+
+def draw_losses(
+    panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+    *,
+    most: float | None = None,
+) -> tuple[Figure, str]:
+    """Losses over an epoch: the mean of some seeds, and the range from the least to the most.
+
+    Args:
+        panels: title → run → seed → losses at equally spaced points of the epoch. At most three
+            runs in a panel.
+        most: where the vertical axis ends; what is above it leaves the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.8, 3.4), facecolor=_GROUND)
+    found = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    said = []
+    for axes, (title, runs) in zip(found, panels.items(), strict=True):
+        for (name, seeds), colour, style in zip(runs.items(), _COLOURS, _STYLES, strict=False):
+            at = [(k + 1) / len(seeds[0]) for k in range(len(seeds[0]))]
+            points = list(zip(*seeds, strict=True))
+            mean = [fmean(values) for values in points]
+            axes.plot(at, mean, color=colour, linestyle=style, linewidth=1.6, label=name)
+            low, high = [min(v) for v in points], [max(v) for v in points]
+            axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+            ends = [seed[-1] for seed in seeds]
+            said.append(
+                f"{title}, {name}: ends at {fmean(ends):.2f} ({min(ends):.2f} to {max(ends):.2f})"
+            )
+        axes.set_title(title, fontsize=9.5, color=_INK)
+        axes.set_xlabel("share of the epoch", fontsize=9, color=_DIM)
+        axes.legend(frameon=False, fontsize=8, loc="lower left")
+        _plain(axes)
+    found[0].set_ylabel("loss", fontsize=9, color=_DIM)
+    found[0].set_ylim(bottom=0, top=most)
+    n_seeds = len(next(iter(next(iter(panels.values())).values())))
+    seeds_said = f"line: mean of {n_seeds} seeds, band: their range"
+    figure.text(0.995, 0.012, seeds_said, ha="right", fontsize=8, color=_DIM)
+    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    return figure, (f"Losses over an epoch, mean and range of {n_seeds} seeds. {'; '.join(said)}.")
+
+
+def _plain(axes: Axes) -> None:
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(_DIM)
+    axes.tick_params(colors=_INK, labelsize=9)
+
+
+def _label(axes: Axes, x: float, y: float, text: str) -> None:
+    axes.annotate(
+        text, (x, y), xytext=(0, 7), textcoords="offset points", fontsize=8, color=_INK, ha="center"
+    )
