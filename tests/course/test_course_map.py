@@ -53,7 +53,7 @@ def test_the_plans_have_no_gap_and_time_for_every_lesson() -> None:
     minutes = {row[0]: int(row[3]) + int(row[4]) for row in _ROW.findall(text)}
     plans = text.split("\n## ")
     plans = [part for part in plans if len(_BREAK.findall(part)) > 3]
-    assert len(plans) == 2
+    assert len(plans) == 3
     for plan in plans:
         rows = [(int(h) * 60 + int(m), int(n), what) for h, m, n, what in _BREAK.findall(plan)]
         for (start, length, what), (following, _, _) in itertools.pairwise(rows):
