@@ -14,7 +14,7 @@ from perfkit.base.errors import MissingError
 
 __all__ = ["is_here", "needs", "remedy"]
 
-_NOTEBOOK, _LAB = "perfkit[notebook]", "perfkit[lab]"
+_NOTEBOOK, _LAB, _INTEGRATIONS = "perfkit[notebook]", "perfkit[lab]", "perfkit[integrations]"
 # as imported -> the extra; pyproject.toml lists them by their names for pip
 _BROUGHT_BY = {
     **dict.fromkeys(
@@ -31,6 +31,7 @@ _BROUGHT_BY = {
         ),
         _LAB,
     ),
+    **dict.fromkeys(("accelerate", "lightning", "transformers"), _INTEGRATIONS),
 }
 
 

@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.base.when_imported import when_imported
+
 # --- memory -------------------------------------------------------------------------------
 
 
@@ -383,6 +385,65 @@ def forget_forward_hook(handle: Any) -> None:
     getattr(module, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
 
 
+def module_hook_switch(
+    hook: Callable[[Any, Any], None],
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """A hook before the forward pass of every module, that is cheap to turn on and off.
+
+    Returns how to turn it on, and off; it is off at first. Under the same number each time: code
+    that torch.compile has made is made again if the hooks are others than before. Hides
+    ``torch.nn.modules.module._global_forward_pre_hooks`` (since torch 1.5).
+    """
+    from torch.nn.modules import module
+
+    hooks: Any = module._global_forward_pre_hooks
+    handle = module.register_module_forward_pre_hook(hook)
+    number = handle.id
+    handle.remove()
+
+    def on() -> None:
+        hooks[number] = hook
+
+    def off() -> None:
+        hooks.pop(number, None)
+
+    return on, off
+
+
+def watch_compiled_modules(around: Callable[[Callable[[], Any], Any], Any]) -> Callable[[], None]:
+    """Route calls of what ``torch.compile(module)`` returns through ``around(call, module)``.
+
+    Returns how to stop. Such a module warns of global hooks; ``around`` turns them off. Hides
+    ``torch._dynamo.eval_frame.OptimizedModule.__call__`` (since torch 2.7; before, compiled
+    modules do not warn and are called like any other).
+    """
+    return _compiled_arounds.add(around)
+
+
+def _install_compiled_arounds(arounds: _Arounds) -> Callable[[], None]:
+    undo: list[Callable[[], None]] = []
+
+    def install() -> None:
+        kind: Any = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+        original: Any = vars(kind).get("__call__") if kind is not None else None
+        if original is None:
+            return
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            return arounds(functools.partial(original, self, *args, **kwargs), self)
+
+        kind.__call__ = __call__
+        undo.append(functools.partial(setattr, kind, "__call__", original))
+
+    undo.append(when_imported("torch._dynamo", install))
+
+    def stop() -> None:
+        while undo:
+            undo.pop()()
+
+    return stop
+
+
 _resize_listeners: list[Callable[[Any], None]] = []
 
 
@@ -591,6 +652,41 @@ def n_optimizer_step_hooks() -> int:
 # --- experiment ---------------------------------------------------------------------------
 
 
+class _Arounds:
+    """Listeners around a function of torch, which is replaced while there is one.
+
+    They nest, the last one outermost; each may be removed at any time.
+    """
+
+    def __init__(self, install: Callable[[_Arounds], Callable[[], None]]) -> None:
+        self._install = install
+        self._undo: Callable[[], None] | None = None
+        self._arounds: tuple[Callable[..., Any], ...] = ()
+
+    def add(self, around: Callable[..., Any]) -> Callable[[], None]:
+        """Call ``around(call, *facts)`` from now on; returns how to stop."""
+        token = functools.partial(around)  # the same function may be added twice
+        self._arounds = (*self._arounds, token)
+        if self._undo is None:
+            self._undo = self._install(self)
+
+        def stop() -> None:
+            self._arounds = tuple(one for one in self._arounds if one is not token)
+            if not self._arounds and self._undo is not None:
+                undo, self._undo = self._undo, None
+                undo()
+
+        return stop
+
+    def __call__(self, call: Callable[[], Any], *facts: Any) -> Any:
+        arounds = self._arounds
+        if len(arounds) == 1:
+            return arounds[0](call, *facts)
+        for around in arounds:
+            call = functools.partial(around, call, *facts)
+        return call()
+
+
 def watch_loader_iterators(
     around: Callable[[Callable[[], Any], bool, Any], Any],
 ) -> Callable[[], None]:
@@ -600,6 +696,10 @@ def watch_loader_iterators(
     which starts its workers (its source is the loader). Returns how to stop.
     Hides ``torch.utils.data.dataloader._BaseDataLoaderIter`` (since torch 1.2).
     """
+    return _loader_arounds.add(around)
+
+
+def _install_loader_arounds(arounds: _Arounds) -> Callable[[], None]:
     from torch.utils.data import dataloader
 
     iterator: Any = dataloader._BaseDataLoaderIter
@@ -607,10 +707,10 @@ def watch_loader_iterators(
     original_next, original_iter = iterator.__next__, loader.__iter__
 
     def __next__(self: Any) -> Any:  # noqa: N807 - replaces the method
-        return around(lambda: original_next(self), True, self)
+        return arounds(functools.partial(original_next, self), True, self)
 
     def __iter__(self: Any) -> Any:  # noqa: N807
-        return around(lambda: original_iter(self), False, self)
+        return arounds(functools.partial(original_iter, self), False, self)
 
     def stop() -> None:
         iterator.__next__, loader.__iter__ = original_next, original_iter
@@ -643,6 +743,48 @@ def watch_backward_passes(ended: Callable[[], object]) -> Callable[[], None]:
 
     autograd.backward = backward
     return stop
+
+
+_loader_arounds = _Arounds(_install_loader_arounds)
+
+
+def watch_saves(around: Callable[[Callable[[], Any]], Any]) -> Callable[[], None]:
+    """Route ``torch.save`` through ``around(save)``; returns how to stop.
+
+    Also ``safetensors.torch.serialize_file``, through which its ``save_file`` goes, where that
+    module is imported. A name bound before (``from torch import save``) is not seen.
+    """
+    return _save_arounds.add(around)
+
+
+def _install_save_arounds(arounds: _Arounds) -> Callable[[], None]:
+    import torch
+
+    undo: list[Callable[[], None]] = []
+    for module, name in (
+        (torch, "save"),
+        (sys.modules.get("safetensors.torch"), "serialize_file"),
+    ):
+        original: Any = getattr(module, name, None)
+        if original is None:
+            continue
+
+        @functools.wraps(original)
+        def save(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+            return arounds(functools.partial(_original, *args, **kwargs))
+
+        setattr(module, name, save)
+        undo.append(functools.partial(setattr, module, name, original))
+
+    def stop() -> None:
+        while undo:
+            undo.pop()()
+
+    return stop
+
+
+_save_arounds = _Arounds(_install_save_arounds)
+_compiled_arounds = _Arounds(_install_compiled_arounds)
 
 
 def loader_position(iterator: Any) -> tuple[int, int] | None:
@@ -690,25 +832,41 @@ def sequence_number_reader() -> Callable[[], int]:
 
 
 def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
-    """Run every backward pass within ``context()``; returns how to stop.
+    """Run every backward pass within ``context()``; returns how to stop."""
+
+    def around(run: Callable[[], Any]) -> Any:
+        with context():
+            return run()
+
+    return watch_backward(around)
+
+
+def watch_backward(around: Callable[[Callable[[], Any]], Any]) -> Callable[[], None]:
+    """Route every backward pass through ``around(run)``; returns how to stop.
 
     Hides ``torch.autograd._engine_run_backward`` (since torch 2.3), through which
     ``Tensor.backward`` and ``torch.autograd.grad`` go.
     """
+    return _backward_arounds.add(around)
+
+
+def _install_backward_arounds(arounds: _Arounds) -> Callable[[], None]:
     from torch import autograd as _autograd
 
     autograd: Any = _autograd
     original: Any = autograd._engine_run_backward
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with context():
-            return original(*args, **kwargs)
+        return arounds(functools.partial(original, *args, **kwargs))
 
     def stop() -> None:
         autograd._engine_run_backward = original
 
     autograd._engine_run_backward = run
     return stop
+
+
+_backward_arounds = _Arounds(_install_backward_arounds)
 
 
 def leave_function_mode(mode: Any) -> None:

@@ -31,7 +31,7 @@ from perfkit.measure.lookout import Lookout
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
-__all__ = ["Observer", "RunSummary", "Update", "WatchedRun"]
+__all__ = ["Named", "Observer", "RunSummary", "Update", "WatchedRun"]
 
 DEFAULT_HZ = 2.0
 MOST_HZ = 10.0
@@ -90,10 +90,26 @@ class Update:
     wait_share: float | None
 
 
+class Named(Protocol):
+    """What an observer wants to know of a run."""
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+
+    @property
+    def total(self) -> int | None:
+        """Steps per epoch, if known."""
+
+    @property
+    def epochs(self) -> int:
+        """How many have begun."""
+
+
 class Observer(Protocol):
     """Shows a run. Its failures never reach the user's loop; they become a warning."""
 
-    def begin(self, run: WatchedRun) -> None:
+    def begin(self, run: Named) -> None:
         """An epoch begins."""
 
     def update(self, update: Update) -> None:

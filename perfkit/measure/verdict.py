@@ -18,10 +18,11 @@ from perfkit.base.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_shar
 from perfkit.measure._student import t_quantile
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.groups import group_ends, group_size
+from perfkit.measure.phases import PHASES
 from perfkit.measure.summary import Summary, drift_of, summarize
 from perfkit.measure.trend import Trend, trend
 
-__all__ = ["MemoryUse", "RunCurve", "RunFacts", "RunSummary", "summarize_run"]
+__all__ = ["MemoryUse", "PhaseTime", "RunCurve", "RunFacts", "RunSummary", "summarize_run"]
 
 # A loader without waits makes a step at most 1 / (1 - share) times as fast: 2× at one half, 1.25×
 # at a fifth. Below a fifth other things are better worth the work.
@@ -80,6 +81,8 @@ class RunFacts:
     busy: Busy | None = None
     during: Callable[[set[int]], str] = lambda _steps: ""
     may_be_grouped: bool = True  # False where a step is known to be one
+    waits_known: bool = True  # False where no DataLoader was seen, and data may come otherwise
+    phase_ns: tuple[int, ...] = ()  # of each of PHASES, of the whole run
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,21 @@ class MemoryUse:
             "n_readings": self.n_readings,
             "creep_bytes_per_step": None if self.creep is None else self.creep.to_dict(),
         }
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """A phase of the whole run.
+
+    Attributes:
+        name: one of :data:`~perfkit.measure.phases.PHASES`.
+        seconds: of the training thread, on the host.
+        share: of all phases.
+    """
+
+    name: str
+    seconds: float
+    share: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +185,7 @@ class RunSummary(Shown):
             accumulation.
         n_batches: batches of the completed steps and of the one that was left.
         busy: what else the machine was doing; None for very short runs.
+        phases: where the time of the whole run went, all of it; empty where that was not watched.
     """
 
     name: str
@@ -194,6 +213,7 @@ class RunSummary(Shown):
     group: int = 1
     n_batches: int = 0
     busy: Busy | None = None
+    phases: tuple[PhaseTime, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """This summary as plain JSON types, without the curve."""
@@ -220,6 +240,7 @@ class RunSummary(Shown):
             "drift": None if self.drift is None else self.drift.to_dict(),
             "memory": None if self.memory is None else self.memory.to_dict(),
             "update_share": self.update_share,
+            "phases_s": {one.name: one.seconds for one in self.phases},
             "warnings": list(self.warnings),
             "provenance": self.provenance.to_dict(),
         }
@@ -230,7 +251,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
     steps, notes = _steady(facts)
     step_ms, wait_ms, group = steps.step_ms, steps.wait_ms, steps.group
     step = summarize(step_ms, unit="ms") if len(step_ms) else None
-    share, low, high = _wait_share(step_ms, wait_ms)
+    share, low, high = _wait_share(step_ms, wait_ms) if facts.waits_known else (None, None, None)
     drift = drift_of(step_ms) if len(step_ms) else None
     readings = tuple((batch / group, reading) for batch, reading in facts.memory)
     memory = _memory_use(readings)
@@ -280,6 +301,16 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         group=group,
         n_batches=facts.n_batches,
         busy=facts.busy,
+        phases=_phases(facts.phase_ns),
+    )
+
+
+def _phases(phase_ns: Sequence[int]) -> tuple[PhaseTime, ...]:
+    total = sum(phase_ns)
+    if total <= 0:
+        return ()
+    return tuple(
+        PhaseTime(name, ns / 1e9, ns / total) for name, ns in zip(PHASES, phase_ns, strict=True)
     )
 
 
@@ -428,8 +459,10 @@ def _sentence(
     drift: Trend | None,
     memory: MemoryUse | None,
 ) -> str:
-    if step is None or share is None:
+    if step is None or (share is None and facts.waits_known):
         return _no_step(facts)
+    if share is None:
+        return _without_waits(facts, step, steps, drift, memory)
     verdict = (
         "Data-bound"
         if share >= DATA_BOUND_FROM
@@ -470,6 +503,24 @@ def _sentence(
             f"the first batch took {fmt_ms(typical)} {times} ({fmt_share(part)} of the run)"
         )
     return f"{first}{'; '.join(parts)}.{_growth(steps, drift, memory)}"
+
+
+def _without_waits(
+    facts: RunFacts, step: Summary, steps: _Steps, drift: Trend | None, memory: MemoryUse | None
+) -> str:
+    """The sentence where data does not come from a DataLoader."""
+    if facts.busy is not None and facts.busy.spoils:
+        return (
+            f"{facts.busy.sentence()} So these times say little about your loop: watch it again "
+            f"on a quiet machine.{_growth(steps, None, memory)}"
+        )
+    parts = [
+        f"Median step {fmt_ms(step.median)} [{fmt_ms(step.low)}, {fmt_ms(step.high)}], n={step.n}; "
+        "no torch DataLoader was read, so how long the steps wait for data is not known"
+    ]
+    if step.median > 0 and float(steps.step_ms.mean()) > _UNEVEN_FROM * step.median:
+        parts.append(_uneven(steps, step.median, facts.during))
+    return f"{'; '.join(parts)}.{_growth(steps, drift, memory)}"
 
 
 def _growth(steps: _Steps, drift: Trend | None, memory: MemoryUse | None) -> str:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.measure.footprint import Footprint, footprint
-from perfkit.measure.loader_wait import LoaderWait
 from perfkit.measure.meter import StepMeter
+from perfkit.measure.pushed import PushedRun
 from perfkit.measure.run import Update
 from perfkit.script.options import SYNCLINT_STEPS, Options
 from perfkit.trace.record.record import Recorder
@@ -24,12 +19,9 @@ if TYPE_CHECKING:
     from perfkit.synclint.find import Syncs
     from perfkit.synclint.watch import Watch
 
-_UPDATE_EVERY_S = 0.5
 #: So many backward passes without a step of an optimizer, and each counts as a step: more than
 #: nearly any training accumulates for one update.
 PASSES = 50
-# Memory readings kept; when full, every second one is dropped.
-_MOST_READINGS = 2048
 
 
 class TorchWatch:
@@ -37,11 +29,7 @@ class TorchWatch:
 
     Attributes:
         recorder: finds the steps and records a few.
-        meter: every step, and its data wait.
-        samples: of all batches of DataLoaders that the steps used; None where one had no size.
-        samples_at: the same after so many steps as are left out of rates.
-        uses_loader: whether a batch came from a DataLoader.
-        memory: readings, each with the number of steps before it.
+        run: every step, its data wait, phases and memory.
         account: of the first steps' memory.
         syncs: predicted waits.
         by_passes: whether a step is a backward pass, because no optimizer stepped.
@@ -49,10 +37,8 @@ class TorchWatch:
 
     def __init__(self, options: Options, on_update: Callable[[Update], None] | None) -> None:
         self._options = options
-        self._on_update = on_update
         self._instrument = Instrument("the watch of this run")
         self._extras = Instrument("the memory account or the sync lint of this run")
-        self._display = Instrument("the live line")
         self.recorder = Recorder(
             steps=options.steps,
             warmup=options.warmup + options.n_slowed,
@@ -61,13 +47,7 @@ class TorchWatch:
             on_step=self._instrument.hook(self._step_ended),
             n_slowed=options.n_slowed,
         )
-        self.meter = StepMeter()
-        self.loader = LoaderWait()
-        self.samples: int | None = 0
-        self.samples_at: int | None = None
-        self.uses_loader = False
-        self.first_wait_ns = 0
-        self.memory: list[tuple[int, Footprint]] = []
+        self.run = PushedRun(on_update, n_left_out=options.n_left_out)
         self.account: MemoryAccount | None = None
         self.syncs: Syncs | None = None
         self.by_passes = False
@@ -77,19 +57,17 @@ class TorchWatch:
         self._accountant: Accountant | None = None
         self._lint: Watch | None = None
         self._forward_hook: Any = None
-        self._due_s = 0.0
-        self._seen = (0, 0, 0, 0)  # steps, samples, total ns, wait ns at the last update
-        self._epoch: weakref.ref[Any] | None = None  # the iterator that the steps' batches are from
-        self._epochs = 0
-        self._epoch_from = 0
-        self._epoch_began_s = 0.0
-        self.update_s = 0.0
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What of it failed and was switched off."""
-        mine = (self._instrument, self._extras, self._display, self.loader)
-        return tuple(i.failure for i in mine if i.failure is not None)
+        mine = (i.failure for i in (self._instrument, self._extras))
+        return (*(f for f in mine if f is not None), *self.run.failures)
+
+    @property
+    def meter(self) -> StepMeter:
+        """Every step, and its data wait."""
+        return self.run.meter
 
     def start(self) -> None:
         """Begin; torch is imported."""
@@ -99,7 +77,7 @@ class TorchWatch:
             self._forward_hook = register_module_forward_pre_hook(
                 self._extras.hook(self._before_module)
             )
-        self.loader.__enter__()
+        self.run.start()
         self.recorder.start()
         self._thread_id = threading.get_ident()
         with self._instrument.guard("watching for backward passes"):
@@ -119,11 +97,9 @@ class TorchWatch:
             self._watch_no_passes()
             if len(self._passes) > 1 and not self.recorder.n_steps_seen:
                 self._step_by_passes()
-        self.recorder.stop()
         with self._instrument.guard("ending"):
-            self.loader.__exit__()
-        with self._instrument.guard("reading the memory"):
-            self._read_memory()
+            self.run.stop()
+        self.recorder.stop()
 
     def forget(self) -> None:
         """In a forked child: no hook, no mode, nothing is recorded here."""
@@ -131,7 +107,7 @@ class TorchWatch:
         with self._instrument.guard("forgetting"):
             self._watch_no_passes()
         with self._instrument.guard("forgetting"):
-            self.loader.__exit__()
+            self.run.forget()
         with self._extras.guard("forgetting"):
             self._look_no_more()
         with self._extras.guard("forgetting"):
@@ -145,31 +121,7 @@ class TorchWatch:
 
     def _step_ended(self, began_s: float, ended_s: float) -> None:
         """Between two steps: what this takes belongs to neither."""
-        meter = self.meter
-        wait_s, samples = self._since_the_last_step()
-        meter.begin(round(began_s * 1e9))
-        if wait_s:
-            meter.wait(round(wait_s * 1e9))
-            self.uses_loader = True
-        _, wait_ns = meter.end(round(ended_s * 1e9))
-        if meter.n == 1:
-            self.first_wait_ns = wait_ns
-        if self.samples is not None:
-            self.samples = None if samples is None else self.samples + samples
-        if meter.n == self._options.n_left_out:
-            self.samples_at = self.samples
-        source = self.loader.source
-        if source is not self._epoch:
-            self._epoch = source
-            self._epochs += 1
-            self._epoch_from = meter.n - 1
-            self._epoch_began_s = began_s
-        if meter.n == 1:
-            # the first step also holds the set-up, which says nothing of how long the rest takes
-            self._epoch_began_s = ended_s
-        if ended_s >= self._due_s:
-            self._update(ended_s)
-            self._due_s = time.perf_counter() + _UPDATE_EVERY_S
+        self.run.step_ended(round(began_s * 1e9), round(ended_s * 1e9), self._since_the_last_step())
 
     def _since_the_last_step(self) -> tuple[float, int | None]:
         """Data wait and samples of the step that ended."""
@@ -178,7 +130,7 @@ class TorchWatch:
             return wait_s, samples
         if not self.by_passes:
             self._watch_no_passes()  # an optimizer has stepped: what passes there were are its
-        taken = [*((wait_s, n) for _, wait_s, n in self._passes), self.loader.take()]
+        taken = [*((wait_s, n) for _, wait_s, n in self._passes), self.run.loader.take()]
         self._passes.clear()
         counts = [n for _, n in taken if n is not None]
         return sum(wait_s for wait_s, _ in taken), sum(counts) if counts else None
@@ -191,7 +143,7 @@ class TorchWatch:
         if self.by_passes:
             self.recorder.step()
             return
-        self._passes.append((time.perf_counter(), *self.loader.take()))
+        self._passes.append((time.perf_counter(), *self.run.loader.take()))
         if len(self._passes) >= PASSES:
             last = self._passes.pop()
             self._step_by_passes()
@@ -206,58 +158,6 @@ class TorchWatch:
         stop, self._no_passes = self._no_passes, None
         if stop is not None:
             stop()
-
-    def _update(self, now_s: float) -> None:
-        before, samples_before, total_ns, wait_ns = self._seen
-        meter = self.meter
-        memory = self._read_memory()
-        self._seen = (meter.n, self.samples or 0, meter.total_ns, meter.wait_total_ns)
-        if self._on_update is not None:
-            spent_ns = meter.total_ns - total_ns
-            per_s = 1e9 / spent_ns if spent_ns > 0 else None
-            samples = (self.samples or 0) - samples_before
-            numbers, step_ms, wait_ms = meter.since(before)
-            done, total = self._position()
-            self._display.hook(self._on_update)(
-                Update(
-                    numbers=numbers.astype(np.float64) + 1,
-                    step_ms=step_ms,
-                    wait_ms=wait_ms,
-                    memory=memory,
-                    epoch=max(self._epochs, 1),
-                    done=done,
-                    total=total,
-                    elapsed_s=now_s - self._epoch_began_s,
-                    steps_per_s=(meter.n - before) * per_s if per_s else None,
-                    samples_per_s=samples * per_s if per_s and samples > 0 else None,
-                    wait_share=(
-                        (meter.wait_total_ns - wait_ns) / spent_ns
-                        if spent_ns > 0 and self.uses_loader
-                        else None
-                    ),
-                )
-            )
-        self.update_s += time.perf_counter() - now_s
-
-    def _position(self) -> tuple[int, int | None]:
-        """Steps of this epoch that are over, and how many it has; all steps where unknown."""
-        iterator = self._epoch() if self._epoch is not None else None
-        position = None if iterator is None else torch_compat.loader_position(iterator)
-        n = self.meter.n - self._epoch_from
-        if position is None:
-            return self.meter.n, None
-        fetched, total = position
-        group = max(round(fetched / max(n, 1)), 1)
-        return fetched // group, -(-total // group)
-
-    def _read_memory(self) -> Footprint:
-        memory = footprint()
-        if self.memory and self.memory[-1][1].kind != memory.kind:
-            self.memory.clear()  # a device came into use meanwhile: this is another quantity
-        self.memory.append((self.meter.n, memory))
-        if len(self.memory) >= _MOST_READINGS:
-            del self.memory[1::2]
-        return memory
 
     # --- the memory account and the sync lint, one after the other ----------------------------
 

@@ -165,7 +165,7 @@ def whole_run(
         n_steps=n_steps,
         parts=_parts(times, options, seen, outside),
         steps=None if seen is None or not n_steps else _steps(program, ended, times, options, seen),
-        uses_loader=seen is not None and seen.uses_loader,
+        uses_loader=seen is not None and seen.run.uses_loader,
         profile=profile,
         memory=None if seen is None else seen.account,
         syncs=None if seen is None else seen.syncs,
@@ -263,11 +263,12 @@ def _steps(
             wait_ms=meter.wait_ms,
             total_ms=meter.total_ns / 1e6,
             starts=starts,
-            samples=seen.samples,
+            samples=seen.run.samples,
             batch_size=None,
-            memory=tuple(seen.memory),
+            memory=tuple(seen.run.memory),
             wall_s=times.ended_s - times.began_s,
-            update_s=seen.update_s,
+            update_s=seen.run.update_ns / 1e9,
+            phase_ns=tuple(seen.run.phase_ns),
             one_shot=False,
             problems=(),
             may_be_grouped=False,
@@ -277,8 +278,8 @@ def _steps(
     rest_s = meter.total_ns / 1e9 - left_out_s
     if meter.n <= n_left_out or rest_s <= 0:  # the time of its only step is that of the set-up
         return replace(summary, samples_per_s=None, steps_per_s=None)
-    counted = seen.samples is not None and seen.samples_at is not None
-    samples = (seen.samples or 0) - (seen.samples_at or 0) if counted else 0
+    counted = seen.run.samples is not None and seen.run.samples_at is not None
+    samples = (seen.run.samples or 0) - (seen.run.samples_at or 0) if counted else 0
     return replace(
         summary,
         samples_per_s=samples / rest_s if samples else None,

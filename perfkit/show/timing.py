@@ -31,9 +31,11 @@ from perfkit.show.document import Bar, Document, Segment, Table, document_for
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["counted", "left"]
+__all__ = ["counted", "left", "phase_lines"]
 
 _BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's palette
+# A phase below this share of the run is not worth a word.
+_LEAST_SHARE = 0.005
 _IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -134,7 +136,7 @@ def _run(run: RunSummary) -> Document:
     return Document(
         name="watched run",
         sentence=run.sentence,
-        lines=(_extent(run),),
+        lines=(_extent(run), *phase_lines(run)),
         bars=(Bar(f"Mean step, {fmt_ms(run.mean_step_ms)}", segments),) if segments else (),
         tables=(Table(("", "", "spread (95 % interval or range)"), tuple(rows)),),
         kind="run",
@@ -153,6 +155,15 @@ def _extent(run: RunSummary) -> str:
     epochs = f" in {run.n_epochs} epochs" if run.n_epochs > 1 else ""
     wall = fmt_ms(1e3 * run.wall_s)
     return f"{run.name}: {counted(run)}{epochs}, {wall}, {run.ended}{left(run)}"
+
+
+def phase_lines(run: RunSummary) -> tuple[str, ...]:
+    """Where the time of the whole run went, in one line; none where that was not watched."""
+    told = [one for one in run.phases if one.share >= _LEAST_SHARE]
+    if not told:
+        return ()
+    said = ", ".join(f"{one.name.replace('_', ' ')} {fmt_share(one.share)}" for one in told)
+    return (f"All of its time, on the host: {said}.",)
 
 
 def counted(run: RunSummary) -> str:

@@ -9,6 +9,7 @@ from perfkit.measure.verdict import RunSummary
 from perfkit.script.whole_run import WholeRun
 from perfkit.show import memory, profile, synclint  # noqa: F401 - their documents are parts of this
 from perfkit.show.document import Document, Table, document_for, registered
+from perfkit.show.timing import phase_lines
 
 _GROWING = {"allocated": "allocated memory", "resident": "memory in use (malloc)"}
 
@@ -20,7 +21,7 @@ def _run(run: WholeRun) -> Document:
         said,
         name="run",
         sentence=run.sentence,
-        lines=(_how_it_ran(run), *said.lines),
+        lines=(_how_it_ran(run), *_phases(run), *said.lines),
         warnings=tuple(dict.fromkeys((*run.warnings, *said.warnings))),
         tables=(_parts(run), *said.tables),
         sections=tuple(filter(None, map(registered, (run.memory, run.syncs)))),
@@ -36,6 +37,10 @@ def _how_it_ran(run: WholeRun) -> str:
         return f"{first}."
     n = f"{fmt_count(run.n_steps)} step{'s' * (run.n_steps != 1)}"
     return f"{first} and {n}: {'; '.join(_figures(run, run.steps))}."
+
+
+def _phases(run: WholeRun) -> tuple[str, ...]:
+    return () if run.steps is None else phase_lines(run.steps)
 
 
 def _figures(run: WholeRun, steps: RunSummary) -> list[str]:

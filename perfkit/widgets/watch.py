@@ -17,13 +17,13 @@ from perfkit.base.arguments import check_text
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import _host
 from perfkit.base.words import fmt_ms
-from perfkit.measure.run import DEFAULT_HZ, Observer, Update, WatchedRun, check_hz
+from perfkit.measure.run import DEFAULT_HZ, Named, Observer, Update, WatchedRun, check_hz
 from perfkit.measure.verdict import RunSummary
 from perfkit.show.progress_line import ProgressLine, progress, status, write
 from perfkit.show.timing import counted, left
 from perfkit.widgets._frontend import has_front_end
 
-__all__ = ["watch"]
+__all__ = ["verdict_observer", "watch"]
 
 
 def watch(
@@ -95,6 +95,19 @@ def watch(
     if in_kernel:
         _CELL.remember(run, total, name)
     return run
+
+
+def verdict_observer(live: bool | None) -> Observer | None:
+    """What shows a run of a trainer that prints its own progress: the plot, or only the verdict.
+
+    Raises:
+        UsageError: ``live=True`` outside a Jupyter kernel.
+    """
+    in_kernel = has_front_end()
+    if live and not in_kernel:
+        raise UsageError("live=True needs a Jupyter kernel, and there is none here: leave it out")
+    observer, _ = _observer(in_kernel=in_kernel, live=live)
+    return _Verdict() if isinstance(observer, _Line) else observer
 
 
 def _observer(*, in_kernel: bool, live: bool | None) -> tuple[Observer | None, str]:
@@ -204,7 +217,7 @@ class _Plot:
         self._shown_in: object = None
         self._summary: RunSummary | None = None
 
-    def begin(self, run: WatchedRun) -> None:
+    def begin(self, run: Named) -> None:
         if self._plot is None:
             self._plot = self._make(self._series, title=run.name, total=run.total)
         cell = _cell_number()
@@ -263,7 +276,7 @@ class _Line:
         self._name = ""
         self._ended_at = 0, 0  # epochs and steps in the last line
 
-    def begin(self, run: WatchedRun) -> None:
+    def begin(self, run: Named) -> None:
         self._name = run.name
         self._line = ProgressLine(run.name)
 
@@ -281,3 +294,10 @@ class _Line:
             f"{self._name}:{epoch} {counted(summary)}, "
             f"{fmt_ms(1e3 * summary.wall_s)}, {summary.ended}{left(summary)}. {summary.sentence}\n"
         )
+
+
+class _Verdict(_Line):
+    """The verdict alone."""
+
+    def update(self, update: Update) -> None:
+        """Leave the line to the trainer's own progress bar."""

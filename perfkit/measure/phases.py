@@ -1,0 +1,401 @@
+"""Where a training loop's time goes, for all of it: data wait, forward, backward, optimizer …
+
+No profiler: torch's own hooks say when the outermost module, a backward pass, an optimizer and a
+DataLoader begin and end, and what is between them is ``other`` (the loss, copies, metrics,
+logging). One step costs some 20 µs (``tests/bench/phases_cost.py``), however many modules the
+model has: the hook for modules is taken away while one runs.
+
+Times are the thread's own, of the host. On a GPU the work of a phase is only queued in it, and the
+phase that waits for the device gets the time of what it waits for.
+
+A forward pass without gradients, or in evaluation mode, is *evaluation* if a batch is fetched
+after it before any training. Otherwise it belongs to its step (a frozen teacher), and is forward.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from perfkit.base import torch_compat
+from perfkit.base.instrument import Failure, Instrument
+
+__all__ = ["PHASES", "Phases"]
+
+#: The names, in the order of :meth:`Phases.take`.
+PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpoint", "other")
+_DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _EVALUATION, _CHECKPOINT, _OTHER = range(len(PHASES))
+# A forward pass that may be evaluation, and what follows it; see _settle.
+_LOOK, _AFTER_LOOK = len(PHASES), len(PHASES) + 1
+_N = len(PHASES) + 2
+# In these a module's forward pass is a part of something else.
+_INSIDE = frozenset((_FORWARD, _BACKWARD, _LOOK, _EVALUATION))
+# A step that calls so many modules from outside of a module makes telling them apart too dear.
+_MOST_CALLS = 40
+# More looks than this before training goes on are an evaluation, also without a DataLoader.
+_MOST_LOOKS = 3
+
+
+class Phases:
+    """Adds up the time of the thread that started it, by phase, from the first of them on.
+
+    It cannot raise into the program: where it fails it takes its hooks away, and :attr:`failure`
+    says why.
+
+    Args:
+        now: the clock, in nanoseconds.
+    """
+
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._now = now
+        self._instrument = Instrument("the phases of the steps", switch_off=self._unhook)
+        self._thread_id = 0
+        self._undo: list[Callable[[], None]] = []
+        self._ns = [0] * _N
+        self._phase = _OTHER
+        self._stack: list[int] = []
+        self._since = 0
+        self._waited = 0  # for data, since the last forward pass
+        self._look_waited = 0  # of it, before looks that are not settled
+        self._n_looks = 0
+        self._n_calls = 0
+        self._fetched = False
+        self._modules_on: Callable[[], None] = _nothing
+        self._modules_off: Callable[[], None] = _nothing
+        self._end_hook: Any = None
+        self._sees_modules = True
+        self.stops_at_modules = False
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it measures no more; None where it does."""
+        return self._instrument.failure
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it measures."""
+        return bool(self._undo)
+
+    def start(self) -> None:
+        """Begin, in this thread. Does nothing where it has begun; imports torch."""
+        if self._undo or not self._instrument.is_on:
+            return
+        self._thread_id = threading.get_ident()
+        with self._instrument.guard("starting"):
+            self._hook_all()
+        self._phase, self._since = _OTHER, 0
+        self._stack.clear()
+
+    def _hook_all(self) -> None:
+        from torch.optim import optimizer
+
+        guarded = self._instrument.hook
+        self._modules_on, self._modules_off = torch_compat.module_hook_switch(
+            _before_module(weakref.ref(self))
+        )
+        self._module_ended = guarded(self._forward_ended)
+        self._enter_safely, self._leave_safely = guarded(self._enter), guarded(self._leave)
+        self._undo += [
+            torch_compat.watch_loader_iterators(self._around_fetch),
+            torch_compat.watch_backward(self._around_backward),
+            torch_compat.watch_saves(self._around_save),
+            torch_compat.watch_compiled_modules(self._around_compiled),
+            optimizer.register_optimizer_step_pre_hook(guarded(self._before_optimizer)).remove,
+            optimizer.register_optimizer_step_post_hook(guarded(self._after_optimizer)).remove,
+            self._see_no_modules,
+        ]
+        self._see_modules()
+
+    def stop(self) -> None:
+        """End: leave no hook. Does not raise."""
+        with self._instrument.guard("ending"):
+            if self._undo:
+                self._advance()
+                self._settle(evaluated=True)
+        self._unhook()
+
+    def _unhook(self) -> None:
+        undo, self._undo = self._undo, []
+        for call in undo:
+            with self._instrument.guard("ending"):
+                call()
+
+    def take(self, until_ns: int | None = None) -> tuple[int, ...]:
+        """Nanoseconds of each of :data:`PHASES` since the last call; a step is over.
+
+        What an optimizer that raised had left open is closed.
+
+        Args:
+            until_ns: when the step ended, where that is not now.
+        """
+        self._advance(until_ns)
+        if self._stack and self._phase != _EVALUATION:
+            self._stack.clear()
+            self._phase = _OTHER
+        if self._phase in (_OTHER, _AFTER_LOOK):
+            self._settle(evaluated=self._n_looks > _MOST_LOOKS)
+            self._phase = _OTHER
+        if self._n_calls > _MOST_CALLS and self._sees_modules:
+            self._sees_modules, self.stops_at_modules = False, True
+            self._see_no_modules()
+        self._n_calls = self._waited = 0
+        taken = tuple(self._ns[: len(PHASES)])
+        self._ns[: len(PHASES)] = [0] * len(PHASES)
+        return taken
+
+    def skip(self) -> None:
+        """The time since the step ended belongs to no phase."""
+        self._since = self._now()
+
+    def begin(self, phase: str) -> None:
+        """A phase begins here that no hook shows; :meth:`end` ends it."""
+        if not self._undo:
+            return
+        number = PHASES.index(phase)
+        self._advance()
+        if number == _EVALUATION:  # its loader has been started before
+            waited = min(self._waited, self._ns[_DATA])
+            self._ns[_DATA] -= waited
+            self._ns[_EVALUATION] += waited
+        self._waited = 0
+        self._enter(number)
+
+    def end(self) -> None:
+        """The phase that :meth:`begin` began ends here."""
+        if self._undo:
+            self._leave()
+
+    def was_evaluation(self) -> None:
+        """All since the last :meth:`take` was evaluation, or a checkpoint."""
+        if not self._undo:
+            return
+        self._advance()
+        ns = self._ns
+        for i in range(_N):
+            if i not in (_EVALUATION, _CHECKPOINT):
+                ns[_EVALUATION] += ns[i]
+                ns[i] = 0
+        self._n_looks = self._look_waited = self._waited = 0
+        self._phase = _OTHER
+        self._stack.clear()
+
+    # --- the account ------------------------------------------------------------------------
+
+    def _advance(self, until_ns: int | None = None) -> int:
+        now = self._now() if until_ns is None else until_ns
+        if not self._since:
+            self._since = now  # the first event: what was before it is set-up
+        passed = now - self._since
+        if passed <= 0:
+            return 0
+        self._ns[self._phase] += passed
+        self._since = now
+        return passed
+
+    def _enter(self, phase: int) -> None:
+        self._advance()
+        self._stack.append(self._phase)
+        self._phase = phase
+
+    def _leave(self) -> None:
+        self._advance()
+        self._phase = self._stack.pop() if self._stack else _OTHER
+
+    def _settle(self, *, evaluated: bool) -> None:
+        """Forward passes that might have been evaluation were, or belong to the step."""
+        ns = self._ns
+        if self._n_looks:
+            if evaluated:
+                waited = min(self._look_waited, ns[_DATA])
+                ns[_DATA] -= waited
+                ns[_EVALUATION] += ns[_LOOK] + ns[_AFTER_LOOK] + waited
+            else:
+                ns[_FORWARD] += ns[_LOOK]
+                ns[_OTHER] += ns[_AFTER_LOOK]
+            ns[_LOOK] = ns[_AFTER_LOOK] = 0
+            self._n_looks = 0
+        self._look_waited = 0
+
+    def _is_here(self) -> bool:
+        return threading.get_ident() == self._thread_id
+
+    # --- DataLoaders ------------------------------------------------------------------------
+
+    def _around_fetch(self, fetch: Callable[[], Any], is_batch: bool, source: Any) -> Any:
+        if not self._is_here() or self._phase in (_DATA, _EVALUATION, _LOOK):
+            return fetch()
+        self._begin_fetch()
+        try:
+            return fetch()
+        finally:
+            self._end_fetch()
+
+    def _begin_fetch(self) -> None:
+        with self._instrument.guard("a fetch"):
+            self._close_forward()
+            self._advance()
+            if self._phase == _AFTER_LOOK:
+                self._settle(evaluated=True)
+                self._phase = _OTHER
+            self._stack.append(self._phase)
+            self._phase = _DATA
+
+    def _end_fetch(self) -> None:
+        with self._instrument.guard("a fetch"):
+            if self._phase == _DATA:
+                passed = self._advance()
+                self._waited += max(passed, 0)
+                self._phase = self._stack.pop() if self._stack else _OTHER
+
+    # --- modules ----------------------------------------------------------------------------
+
+    def _see_modules(self) -> None:
+        if self._sees_modules and self._undo:
+            self._modules_on()
+
+    def _see_no_modules(self) -> None:
+        self._modules_off()
+        hook, self._end_hook = self._end_hook, None
+        if hook is not None:
+            hook.remove()
+
+    def _around_compiled(self, call: Callable[[], Any], module: Any) -> Any:
+        if not self._is_here():
+            return call()
+        phase = self._phase
+        self._compiled_begins(module)
+        try:
+            return call()
+        finally:
+            self._compiled_ends(phase)
+
+    def _compiled_begins(self, module: Any) -> None:
+        with self._instrument.guard("the begin of a compiled module"):
+            self._modules_off()  # it warns of hooks
+            if self._sees_modules and self._phase not in _INSIDE and self._undo:
+                self._opens(module)
+
+    def _compiled_ends(self, phase: int) -> None:
+        with self._instrument.guard("the end of a compiled module"):
+            if phase not in _INSIDE:
+                self._closes()
+                self._see_modules()
+
+    def _forward_begins(self, module: Any) -> None:
+        if not self._is_here() or self._phase in _INSIDE or not self._undo:
+            return
+        import torch
+
+        if isinstance(module, torch.jit.ScriptModule):
+            return  # takes no hook
+        if torch_compat.graph_task_id_reader()() >= 0:
+            return  # a checkpointed part is computed again, in backward
+        # a hook of this module alone, while it runs: those inside it run at full speed
+        self._see_no_modules()
+        self._end_hook = module.register_forward_hook(self._module_ended)
+        self._opens(module)
+
+    def _opens(self, module: Any) -> None:
+        """A forward pass begins."""
+        import torch
+
+        self._n_calls += 1
+        looks = not module.training or not torch.is_grad_enabled()
+        self._advance()
+        if self._phase == _AFTER_LOOK and not looks:
+            self._settle(evaluated=self._n_looks > _MOST_LOOKS)
+            self._phase = _OTHER
+        if looks:
+            self._look_waited += self._waited
+            self._n_looks += 1
+        self._waited = 0
+        self._stack.append(self._phase)
+        self._phase = _LOOK if looks else _FORWARD
+
+    def _forward_ended(self, *_: Any) -> None:
+        if self._is_here():
+            self._close_forward()
+
+    def _close_forward(self) -> None:
+        """The outermost module has ended, maybe by raising."""
+        if self._end_hook is None:
+            return
+        self._see_no_modules()
+        self._closes()
+        self._see_modules()
+
+    def _closes(self) -> None:
+        if self._phase in (_FORWARD, _LOOK):
+            looked = self._phase == _LOOK
+            self._leave()
+            if looked and self._phase == _OTHER:
+                self._phase = _AFTER_LOOK
+
+    # --- backward, optimizer, checkpoint ------------------------------------------------------
+
+    def _around_backward(self, run: Callable[[], Any]) -> Any:
+        if not self._is_here() or self._phase in (_BACKWARD, _EVALUATION):
+            return run()
+        self._trains(_BACKWARD)
+        try:
+            return run()
+        finally:
+            self._leave_safely()
+
+    def _trains(self, phase: int) -> None:
+        with self._instrument.guard("the begin of a backward pass or an optimizer"):
+            self._close_forward()
+            self._advance()
+            if self._phase == _AFTER_LOOK:
+                self._settle(evaluated=self._n_looks > _MOST_LOOKS)
+                self._phase = _OTHER
+            self._stack.append(self._phase)
+            self._phase = phase
+
+    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if _is_traced() or not self._is_here() or self._phase in (_BACKWARD, _EVALUATION):
+            return
+        self._trains(_OPTIMIZER)
+
+    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if _is_traced() or not self._is_here():
+            return
+        self._close_forward()
+        if self._phase == _OPTIMIZER:
+            self._leave()
+
+    def _around_save(self, save: Callable[[], Any]) -> Any:
+        if not self._is_here() or self._phase == _CHECKPOINT:
+            return save()
+        self._enter_safely(_CHECKPOINT)
+        try:
+            return save()
+        finally:
+            self._leave_safely()
+
+
+def _before_module(phases: weakref.ref[Phases]) -> Callable[[Any, Any], None]:
+    """The hook before every module; a function that torch.compile can look through."""
+
+    def before(module: Any, _: Any) -> None:
+        if _is_traced():
+            return
+        one = phases()
+        if one is not None:
+            with one._instrument.guard("the begin of a forward pass"):
+                one._forward_begins(module)
+
+    return before
+
+
+def _nothing() -> None:
+    pass
+
+
+def _is_traced() -> bool:
+    import torch
+
+    return torch.compiler.is_compiling()

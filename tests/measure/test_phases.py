@@ -1,0 +1,284 @@
+"""Phases of a run, by a made clock."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from perfkit.base.torch_compat import n_optimizer_step_hooks
+from perfkit.measure.phases import PHASES, Phases
+from perfkit.measure.pushed import PushedRun
+
+MS = 1_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ns = 1
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def ms(self, passed: float) -> None:
+        self.ns += round(passed * MS)
+
+
+class Slow(nn.Module):
+    def __init__(self, clock: Clock, ms: float = 1.0) -> None:
+        super().__init__()
+        self.clock, self.ms = clock, ms
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.clock.ms(self.ms)
+        out = self.inner(x)
+        if out.requires_grad:
+            out.register_hook(lambda _: self.clock.ms(2 * self.ms))
+        return out
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def phases(clock: Clock) -> Iterator[Phases]:
+    made = Phases(clock)
+    made.start()
+    yield made
+    made.stop()
+    assert made.failure is None
+    assert n_optimizer_step_hooks() == 0
+    assert not torch_module._global_forward_pre_hooks
+    assert torch.save.__module__ == "torch.serialization"
+    assert not hasattr(torch.save, "__wrapped__")
+
+
+def taken(phases: Phases) -> dict[str, float]:
+    return {name: ns / MS for name, ns in zip(PHASES, phases.take(), strict=True) if ns}
+
+
+X = torch.zeros(2, 4)
+
+
+def test_a_step_by_hand(phases: Phases, clock: Clock) -> None:
+    model = Slow(clock, 3)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    optimizer.register_step_pre_hook(lambda *_: clock.ms(4))
+    phases.take()
+    loss = model(X).sum()
+    clock.ms(5)
+    loss.backward()
+    optimizer.step()
+    assert taken(phases) == {"forward": 3, "backward": 6, "other": 5, "optimizer": 4}
+
+
+def test_a_closure_runs_in_its_own_phases(phases: Phases, clock: Clock) -> None:
+    model = Slow(clock, 3)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(X + 1).square().sum()
+        loss.backward()
+        return loss
+
+    phases.take()
+    optimizer.step(closure)
+    assert taken(phases) == {"forward": 3, "backward": 6}
+
+
+def test_a_teacher_without_gradients_belongs_to_the_step(phases: Phases, clock: Clock) -> None:
+    teacher, model = Slow(clock, 7).eval(), Slow(clock, 1)
+    loader = torch.utils.data.DataLoader([0, 1, 2, 3], batch_size=2)
+    phases.take()
+    for _ in loader:
+        with torch.no_grad():
+            teacher(X)
+        model(X).sum().backward()
+    assert taken(phases) == {"forward": 16, "backward": 4}
+
+
+def test_training_in_evaluation_mode_is_training(phases: Phases, clock: Clock) -> None:
+    model = Slow(clock, 1).eval()  # as with frozen batch norm
+    loader = torch.utils.data.DataLoader([0, 1, 2, 3], batch_size=2)
+    phases.take()
+    for _ in loader:
+        model(X).sum().backward()
+    assert taken(phases) == {"forward": 2, "backward": 4}
+
+
+def test_evaluation_without_a_loader(phases: Phases, clock: Clock) -> None:
+    model = Slow(clock, 1)
+    phases.take()
+    with torch.no_grad():
+        for _ in range(10):
+            model(X)
+            clock.ms(1)
+    model(X).sum().backward()
+    assert taken(phases) == {"evaluation": 20, "forward": 1, "backward": 2}
+
+
+def test_the_wait_for_a_batch_that_is_evaluated_is_evaluation(clock: Clock) -> None:
+    class Data(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> int:
+            clock.ms(5)
+            return index
+
+    phases, model = Phases(clock), Slow(clock, 1)
+    loader = torch.utils.data.DataLoader(Data(), batch_size=1)
+    phases.start()
+    for _ in loader:
+        with torch.no_grad():
+            model(X)
+    next(iter(loader))
+    model(X).sum().backward()
+    assert taken(phases) == {"evaluation": 12, "data_wait": 5, "forward": 1, "backward": 2}
+    phases.stop()
+
+
+def test_what_raises_in_a_forward_pass_passes_and_leaves_no_hook(
+    phases: Phases, clock: Clock
+) -> None:
+    class Bad(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            clock.ms(2)
+            raise LookupError("theirs")
+
+    bad = Bad()
+    phases.take()
+    with pytest.raises(LookupError, match="theirs"):
+        bad(X)
+    Slow(clock, 3)(X).sum().backward()
+    assert not bad._forward_hooks
+    assert taken(phases)["backward"] == 6
+
+
+def test_an_optimizer_that_raises_leaves_nothing_open(phases: Phases, clock: Clock) -> None:
+    class Bad(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            raise LookupError("theirs")
+
+    model = Slow(clock, 3)
+    phases.take()
+    with pytest.raises(LookupError):
+        Bad(model.parameters(), 0.1).step()
+    phases.take()
+    clock.ms(3)
+    assert taken(phases) == {"other": 3}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_the_hooks_are_in_no_copy_and_no_checkpoint(phases: Phases, clock: Clock) -> None:
+    model = nn.Linear(4, 4)
+    model(X)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert not other._forward_hooks
+        assert not other._forward_pre_hooks
+    torch.save(model, io.BytesIO())
+    torch.jit.script(model)(X)
+
+
+def test_another_thread_is_not_counted(phases: Phases, clock: Clock) -> None:
+    model = Slow(clock, 3)
+    phases.take()
+    thread = threading.Thread(target=lambda: model(X).sum().backward())
+    thread.start()
+    thread.join()
+    assert taken(phases) == {"other": 9}
+
+
+def test_a_step_of_many_loose_modules_gives_up_on_them(phases: Phases, clock: Clock) -> None:
+    layers = [nn.Linear(4, 4) for _ in range(50)]
+    phases.take()
+    for layer in layers:
+        layer(X)
+    phases.take()
+    assert phases.stops_at_modules
+    assert not torch_module._global_forward_pre_hooks
+
+
+def test_it_fails_quietly(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    phases = Phases(clock)
+    phases.start()
+    monkeypatch.setattr(Phases, "_opens", lambda *_: 1 / 0)
+    Slow(clock)(X).sum().backward()
+    assert phases.failure is not None
+    assert "ZeroDivisionError" in phases.failure.sentence()
+    assert n_optimizer_step_hooks() == 0
+    phases.stop()
+
+
+def test_two_at_once_end_in_any_order(clock: Clock) -> None:
+    original = torch.save
+    first, second = Phases(clock), Phases(clock)
+    first.start()
+    second.start()
+    model = Slow(clock, 3)
+    loader = torch.utils.data.DataLoader([0, 1], batch_size=1)
+    first.take()
+    second.take()
+    for _ in loader:
+        model(X).sum().backward()
+    assert taken(first)["backward"] == taken(second)["backward"] == 12
+    first.stop()
+    model(X).sum().backward()
+    assert taken(second)["backward"] == 6
+    second.stop()
+    assert torch.save is original
+    assert n_optimizer_step_hooks() == 0
+
+
+@pytest.mark.slow
+def test_compiled_code_is_neither_warned_of_nor_compiled_again(clock: Clock) -> None:
+    graphs = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    plain = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model = torch.compile(plain, backend=backend, fullgraph=True)
+
+    @torch.compile(backend=backend, fullgraph=True)  # type: ignore[untyped-decorator]
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return plain(x).sum()  # type: ignore[no-any-return]
+
+    phases = Phases(clock)
+    phases.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            model(X).sum().backward()
+            step(X).backward()
+            phases.take()
+    phases.stop()
+    assert phases.failure is None
+    assert len(graphs) == 2
+
+
+def test_a_run_without_a_loader_does_not_say_that_it_waits_little(clock: Clock) -> None:
+    run = PushedRun(now=clock)
+    run.start()
+    for _ in range(12):
+        began = clock()
+        clock.ms(10)
+        run.step_ended(began, clock())
+    run.stop()
+    sentence = run.summary("made", "finished", 0.12).sentence
+    assert "how long the steps wait for data is not known" in sentence
+    assert "bound" not in sentence
