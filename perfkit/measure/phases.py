@@ -98,6 +98,10 @@ class Phases:
         )
         self._module_ended = guarded(self._forward_ended)
         self._enter_safely, self._leave_safely = guarded(self._enter), guarded(self._leave)
+        self._trains_safely = guarded(self._trains)
+        self._fetch_begins, self._fetch_ends = guarded(self._begin_fetch), guarded(self._end_fetch)
+        self._compiled_begins = guarded(self._begin_compiled)
+        self._compiled_ends = guarded(self._end_compiled)
         self._undo += [
             torch_compat.watch_loader_iterators(self._around_fetch),
             torch_compat.watch_backward(self._around_backward),
@@ -219,36 +223,31 @@ class Phases:
             self._n_looks = 0
         self._look_waited = 0
 
-    def _is_here(self) -> bool:
-        return threading.get_ident() == self._thread_id
-
     # --- DataLoaders ------------------------------------------------------------------------
 
     def _around_fetch(self, fetch: Callable[[], Any], is_batch: bool, source: Any) -> Any:
-        if not self._is_here() or self._phase in (_DATA, _EVALUATION, _LOOK):
+        if threading.get_ident() != self._thread_id or self._phase in (_DATA, _EVALUATION, _LOOK):
             return fetch()
-        self._begin_fetch()
+        self._fetch_begins()
         try:
             return fetch()
         finally:
-            self._end_fetch()
+            self._fetch_ends()
 
     def _begin_fetch(self) -> None:
-        with self._instrument.guard("a fetch"):
-            self._close_forward()
-            self._advance()
-            if self._phase == _AFTER_LOOK:
-                self._settle(evaluated=True)
-                self._phase = _OTHER
-            self._stack.append(self._phase)
-            self._phase = _DATA
+        self._close_forward()
+        self._advance()
+        if self._phase == _AFTER_LOOK:
+            self._settle(evaluated=True)
+            self._phase = _OTHER
+        self._stack.append(self._phase)
+        self._phase = _DATA
 
     def _end_fetch(self) -> None:
-        with self._instrument.guard("a fetch"):
-            if self._phase == _DATA:
-                passed = self._advance()
-                self._waited += max(passed, 0)
-                self._phase = self._stack.pop() if self._stack else _OTHER
+        if self._phase == _DATA:
+            passed = self._advance()
+            self._waited += max(passed, 0)
+            self._phase = self._stack.pop() if self._stack else _OTHER
 
     # --- modules ----------------------------------------------------------------------------
 
@@ -263,7 +262,7 @@ class Phases:
             hook.remove()
 
     def _around_compiled(self, call: Callable[[], Any], module: Any) -> Any:
-        if not self._is_here():
+        if threading.get_ident() != self._thread_id:
             return call()
         phase = self._phase
         self._compiled_begins(module)
@@ -272,20 +271,18 @@ class Phases:
         finally:
             self._compiled_ends(phase)
 
-    def _compiled_begins(self, module: Any) -> None:
-        with self._instrument.guard("the begin of a compiled module"):
-            self._modules_off()  # it warns of hooks
-            if self._sees_modules and self._phase not in _INSIDE and self._undo:
-                self._opens(module)
+    def _begin_compiled(self, module: Any) -> None:
+        self._modules_off()  # it warns of hooks
+        if self._sees_modules and self._phase not in _INSIDE and self._undo:
+            self._opens(module)
 
-    def _compiled_ends(self, phase: int) -> None:
-        with self._instrument.guard("the end of a compiled module"):
-            if phase not in _INSIDE:
-                self._closes()
-                self._see_modules()
+    def _end_compiled(self, phase: int) -> None:
+        if phase not in _INSIDE:
+            self._closes()
+            self._see_modules()
 
     def _forward_begins(self, module: Any) -> None:
-        if not self._is_here() or self._phase in _INSIDE or not self._undo:
+        if threading.get_ident() != self._thread_id or self._phase in _INSIDE or not self._undo:
             return
         import torch
 
@@ -316,7 +313,7 @@ class Phases:
         self._phase = _LOOK if looks else _FORWARD
 
     def _forward_ended(self, *_: Any) -> None:
-        if self._is_here():
+        if threading.get_ident() == self._thread_id:
             self._close_forward()
 
     def _close_forward(self) -> None:
@@ -337,38 +334,41 @@ class Phases:
     # --- backward, optimizer, checkpoint ------------------------------------------------------
 
     def _around_backward(self, run: Callable[[], Any]) -> Any:
-        if not self._is_here() or self._phase in (_BACKWARD, _EVALUATION):
+        if threading.get_ident() != self._thread_id or self._phase in (_BACKWARD, _EVALUATION):
             return run()
-        self._trains(_BACKWARD)
+        self._trains_safely(_BACKWARD)
         try:
             return run()
         finally:
             self._leave_safely()
 
     def _trains(self, phase: int) -> None:
-        with self._instrument.guard("the begin of a backward pass or an optimizer"):
-            self._close_forward()
-            self._advance()
-            if self._phase == _AFTER_LOOK:
-                self._settle(evaluated=self._n_looks > _MOST_LOOKS)
-                self._phase = _OTHER
-            self._stack.append(self._phase)
-            self._phase = phase
+        self._close_forward()
+        self._advance()
+        if self._phase == _AFTER_LOOK:
+            self._settle(evaluated=self._n_looks > _MOST_LOOKS)
+            self._phase = _OTHER
+        self._stack.append(self._phase)
+        self._phase = phase
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if _is_traced() or not self._is_here() or self._phase in (_BACKWARD, _EVALUATION):
+        if (
+            _is_traced()
+            or threading.get_ident() != self._thread_id
+            or self._phase in (_BACKWARD, _EVALUATION)
+        ):
             return
         self._trains(_OPTIMIZER)
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if _is_traced() or not self._is_here():
+        if _is_traced() or threading.get_ident() != self._thread_id:
             return
         self._close_forward()
         if self._phase == _OPTIMIZER:
             self._leave()
 
     def _around_save(self, save: Callable[[], Any]) -> Any:
-        if not self._is_here() or self._phase == _CHECKPOINT:
+        if threading.get_ident() != self._thread_id or self._phase == _CHECKPOINT:
             return save()
         self._enter_safely(_CHECKPOINT)
         try:
@@ -379,9 +379,10 @@ class Phases:
 
 def _before_module(phases: weakref.ref[Phases]) -> Callable[[Any, Any], None]:
     """The hook before every module; a function that torch.compile can look through."""
+    import torch
 
     def before(module: Any, _: Any) -> None:
-        if _is_traced():
+        if torch.compiler.is_compiling():
             return
         one = phases()
         if one is not None:

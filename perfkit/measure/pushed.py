@@ -71,7 +71,8 @@ class PushedRun:
         self._read = read_memory
         self._display = Instrument("the live line")
         self.meter = StepMeter()
-        self.loader = LoaderWait(lambda: now() / 1e9)
+        is_real = now is time.perf_counter_ns
+        self.loader = LoaderWait(time.perf_counter if is_real else lambda: now() / 1e9)
         self.phases = Phases(now)
         self.samples: int | None = 0
         self.samples_at: int | None = None
