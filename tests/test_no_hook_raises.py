@@ -172,6 +172,8 @@ GUARDS |= {
     ("/memory/crossings.py", "_Seen.note"),
     ("/memory/crossings.py", "_modes.<locals>.Dispatch.__torch_dispatch__"),
     ("/base/torch_compat.py", "_Arounds.__call__"),
+    ("/base/torch_compat.py", "_install_loader_arounds.<locals>.__iter__"),
+    ("/base/torch_compat.py", "_install_loader_arounds.<locals>.__next__"),
     ("/base/torch_compat.py", "around_backward.<locals>.around"),
     ("/measure/phases.py", "Phases._around_backward"),
     ("/measure/phases.py", "Phases._around_compiled"),

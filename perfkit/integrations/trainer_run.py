@@ -66,7 +66,7 @@ class TrainerRun:
         self._forget()
 
     def _forget(self) -> None:
-        self._instrument = Instrument("perfkit's callback", switch_off=self._unhook)
+        self._instrument = Instrument("perfkit's callback")
         self._display = Instrument("the live display")
         self._log = Instrument("log=")
         self._run: PushedRun | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from perfkit.base.device import in_use
@@ -56,8 +55,13 @@ def footprint() -> Footprint:
 
 def _resident_bytes() -> int:
     try:
-        # second field: resident pages (proc(5), /proc/pid/statm)
-        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+        # without Python's file objects, which take several times as long as the reading
+        file = os.open("/proc/self/statm", os.O_RDONLY)
+        try:
+            # second field: resident pages (proc(5), /proc/pid/statm)
+            pages = int(os.read(file, 128).split()[1])
+        finally:
+            os.close(file)
     except (OSError, IndexError, ValueError):
         import psutil
 

@@ -13,18 +13,34 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 
+import numpy as np
+
 from perfkit.base.instrument import Instrument
 from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
+from perfkit.measure.meter import StepMeter
 
-__all__ = ["Lookout"]
+__all__ = ["Lookout", "overdue_ns"]
 
 _LOOK_EVERY_S = 0.05
 # Beyond this many, steps need no explanation of their own; the first ones are kept.
 _MOST_STEPS = 500
 _LONGEST_SOURCE = 60
+# A step is overdue when it takes 1.5 times the median of the last ones, and at least 20 ms more.
+_OVERDUE = 1.5
+_OVERDUE_NS = 20_000_000
+_RECENT = 200
 
 _Place = tuple[str, int, str]  # file, line, function
+
+
+def overdue_ns(meter: StepMeter) -> int:
+    """From when on a step is overdue, after the last ones; 0 where there were none."""
+    _, recent_ms, _ = meter.since(max(meter.n - _RECENT * meter.stride, 0))
+    if not len(recent_ms):
+        return 0
+    usual_ns = 1e6 * float(np.sort(recent_ms)[len(recent_ms) // 2])
+    return int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS))
 
 
 class Lookout:

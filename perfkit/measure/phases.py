@@ -51,7 +51,7 @@ class Phases:
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
         self._now = now
-        self._instrument = Instrument("the phases of the steps", switch_off=self._unhook)
+        self._instrument = Instrument("the phases of the steps", switch_off=self._silence)
         self._thread_id = 0
         self._undo: list[Callable[[], None]] = []
         self._ns = [0] * _N
@@ -87,6 +87,8 @@ class Phases:
         with self._instrument.guard("starting"):
             self._hook_all()
         self._phase, self._since = _OTHER, 0
+        self._ns = [0] * _N
+        self._waited = self._look_waited = self._n_looks = 0
         self._stack.clear()
 
     def _hook_all(self) -> None:
@@ -120,6 +122,11 @@ class Phases:
                 self._advance()
                 self._settle(evaluated=True)
         self._unhook()
+
+    def _silence(self) -> None:
+        """After a failure, maybe within one of torch's own loops over these hooks: they stay."""
+        for call in (self._see_no_modules, *self._undo[:4]):
+            call()
 
     def _unhook(self) -> None:
         undo, self._undo = self._undo, []
@@ -171,6 +178,16 @@ class Phases:
         """The phase that :meth:`begin` began ends here."""
         if self._undo:
             self._leave()
+
+    def fetch_begins(self) -> None:
+        """The loop asks for a batch, of whatever loader."""
+        if self._undo:
+            self._begin_fetch()
+
+    def fetch_ends(self) -> None:
+        """The batch has come."""
+        if self._undo:
+            self._end_fetch()
 
     def was_evaluation(self) -> None:
         """All since the last :meth:`take` was evaluation, or a checkpoint."""

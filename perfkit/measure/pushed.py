@@ -17,9 +17,11 @@ from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.measure.footprint import Footprint, footprint
 from perfkit.measure.loader_wait import LoaderWait
+from perfkit.measure.lookout import Lookout, overdue_ns
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.phases import PHASES, Phases
 from perfkit.measure.run import Update
+from perfkit.measure.step_facts import StepFacts
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
 __all__ = ["PushedRun"]
@@ -74,6 +76,9 @@ class PushedRun:
         is_real = now is time.perf_counter_ns
         self.loader = LoaderWait(time.perf_counter if is_real else lambda: now() / 1e9)
         self.phases = Phases(now)
+        self.facts = StepFacts(now)
+        self.lookout = Lookout(now)
+        self._watches_lines = steps_only  # else a recorder samples them
         self.samples: int | None = 0
         self.samples_at: int | None = None
         self._n_left_out = n_left_out
@@ -94,7 +99,7 @@ class PushedRun:
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What of it failed and was switched off."""
-        mine = (self._display, self.loader, self.phases)
+        mine = (self._display, self.loader, self.phases, self.facts, self.lookout.instrument)
         return tuple(i.failure for i in mine if i.failure is not None)
 
     def now(self) -> int:
@@ -105,9 +110,12 @@ class PushedRun:
         """Begin; torch is imported."""
         self.loader.__enter__()
         self.phases.start()
+        self.facts.start()
 
     def stop(self) -> None:
         """End: leave no hook."""
+        self.facts.stop()
+        self.lookout.stop()
         self.phases.stop()
         if self.phases.failure is None:
             self._add(self.phases.take(0))
@@ -119,6 +127,8 @@ class PushedRun:
 
     def forget(self) -> None:
         """In a forked child: leave no hook."""
+        self.facts.stop()
+        self.lookout.rests()
         self.phases.stop()
         self.loader.__exit__()
 
@@ -141,6 +151,7 @@ class PushedRun:
         if self.phases.is_on:
             taken = self.phases.take(ended_ns)
             self._add(taken)
+            self.facts.step(taken)
             if taken[_EVALUATION]:  # the counts have that of the evaluation, too
                 wait_ns = taken[_DATA]
                 samples = self._batch_samples
@@ -159,7 +170,16 @@ class PushedRun:
         if ended_ns >= self._due_ns:
             self._update(ended_ns)
             self._due_ns = self._now() + _UPDATE_EVERY_NS
+            if self._watches_lines:
+                self._look_out()
         self.phases.skip()
+        self.lookout.begins(meter.n, self._now())
+
+    def _look_out(self) -> None:
+        limit_ns = overdue_ns(self.meter)
+        if limit_ns:
+            self.lookout.limit_ns = limit_ns
+            self.lookout.start(None)
 
     def _add(self, taken: tuple[int, ...]) -> None:
         for i, ns in enumerate(taken):
@@ -259,5 +279,7 @@ class PushedRun:
                 may_be_grouped=False,
                 waits_known=self.uses_loader,
                 phase_ns=tuple(self.phase_ns),
+                columns=self.facts.columns(),
+                during=self.lookout.during,
             )
         )

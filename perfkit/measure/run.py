@@ -27,8 +27,10 @@ from perfkit.base.words import fmt_count
 from perfkit.measure.batch import SampleCounter
 from perfkit.measure.footprint import Footprint, footprint
 from perfkit.measure.groups import group_ends, group_size
-from perfkit.measure.lookout import Lookout
+from perfkit.measure.lookout import Lookout, overdue_ns
 from perfkit.measure.meter import StepMeter
+from perfkit.measure.phases import PHASES, Phases
+from perfkit.measure.step_facts import StepFacts
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
 __all__ = ["Named", "Observer", "RunSummary", "Update", "WatchedRun"]
@@ -46,10 +48,6 @@ _REST_AFTER_UPDATE = 200
 _MOST_POINTS = 200
 # Memory readings kept; when full, every second one is dropped.
 _MOST_READINGS = 2048
-# A step is overdue when it takes 1.5 times the median of the last ones, and at least 20 ms more.
-_OVERDUE = 1.5
-_OVERDUE_NS = 20_000_000
-_RECENT = 200
 _MARK_FROM_NS = 2_000_000_000
 # One update in eleven days: anything slower is no update at all, and tiny rates overflow.
 _LEAST_HZ = 1e-6
@@ -180,6 +178,9 @@ class WatchedRun:
         self._unfinished = 0
         self._instrument = Instrument("perfkit.watch")
         self._lookout = Lookout(now)
+        self._phases = Phases(now)
+        self._facts = StepFacts(now)
+        self._phase_ns = [0] * len(PHASES)
         self._make_mark = mark
         self._mark: BusyMark | None = None
         self._busy: Busy | None = None
@@ -197,6 +198,7 @@ class WatchedRun:
         self._updates = 0
         self._update_ns = 0
         self._updates_failed = False
+        self._grouped = (0, 1)  # at so many steps: batches a step
         self._seen = (0, 0, 0, 0)  # steps, samples, total ns, wait ns at the last update
         self._problems: list[str] = []
         self._ended = "not started"
@@ -311,6 +313,8 @@ class WatchedRun:
                 self._loop = None
                 with guard.guard("closing"):  # also where closing failed before it came to this
                     self._lookout.stop()
+                    self._facts.stop()
+                    self._phases.stop()
                 if not guard.is_on:
                     self._summary = None  # it is to say so
 
@@ -329,13 +333,18 @@ class WatchedRun:
         self._tell(lambda observer: observer.begin(self))
         self._began_ns = self._now()
         self._due_ns = self._began_ns + min(_EARLY_PERIOD_NS, self._period_ns)
+        if "torch" in sys.modules:
+            self._phases.start()
+        self._facts.start()
         self._asked_ns = self._now()
         self._meter.begin(self._asked_ns)
+        self._phases.fetch_begins()
 
     def _came(self, batch: Any) -> None:
         """A batch has arrived and is about to be handed out."""
         now = self._now
         self._came_ns = came = now()
+        self._phases.fetch_ends()
         self._meter.wait(came - self._asked_ns)
         self._size = None
         if self._counted:  # after one batch without a size the sum is unknown
@@ -352,6 +361,7 @@ class WatchedRun:
         meter = self._meter
         self._asked_ns = asked = self._now()
         step_ns, wait_ns = meter.end(asked)
+        self._add_phases(asked)
         size = self._size
         if size is None:
             self._counted = False
@@ -366,7 +376,16 @@ class WatchedRun:
             # the update's time belongs to no step
             self._asked_ns = asked = self._now()
             meter.begin(asked)
+            self._phases.skip()
+        self._phases.fetch_begins()
         self._lookout.begins(meter.n, asked)
+
+    def _add_phases(self, until_ns: int | None = None) -> None:
+        taken = self._phases.take(until_ns)
+        for i, ns in enumerate(taken):
+            self._phase_ns[i] += ns
+        if until_ns is not None:
+            self._facts.step(taken)
 
     @property
     def _all_handed_out(self) -> bool:
@@ -406,6 +425,10 @@ class WatchedRun:
     def _close(self, ended: str) -> None:
         self._loop = None
         self._lookout.stop()
+        self._facts.stop()
+        if self._phases.is_on:
+            self._phases.stop()
+            self._add_phases()
         if self._is_a_peek:
             self._forget_peek()
             return
@@ -486,19 +509,23 @@ class WatchedRun:
         """From the first update on, watch for overdue steps and for a busy machine."""
         if self._loop is None:
             return
-        _, recent_ms, _ = self._meter.since(max(self._meter.n - _RECENT * self._meter.stride, 0))
-        if len(recent_ms):
-            usual_ns = 1e6 * float(np.sort(recent_ms)[len(recent_ms) // 2])
-            self._lookout.limit_ns = int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS))
+        self._lookout.limit_ns = overdue_ns(self._meter) or self._lookout.limit_ns
         self._lookout.start(self._consumer)
         # a mark costs some 10 ms, so short runs skip it
         if self._mark is None and self._now() - self._began_ns >= _MARK_FROM_NS:
             self._mark = self._make_mark()
 
     def _group(self) -> int:
-        """How many batches make a step; see :mod:`perfkit.measure.groups`."""
+        """How many batches make a step; see :mod:`perfkit.measure.groups`.
+
+        Asked again when a fourth more steps are over: it looks at all of them.
+        """
         meter = self._meter
-        return group_size(meter.step_ms, meter.wait_ms) if meter.stride == 1 else 1
+        asked_at, group = self._grouped
+        if 4 * meter.n >= 5 * asked_at:
+            group = group_size(meter.step_ms, meter.wait_ms) if meter.stride == 1 else 1
+            self._grouped = meter.n, group
+        return group
 
     def _points(
         self, since: int, group: int
@@ -573,9 +600,16 @@ class WatchedRun:
                 update_s=self._update_ns / 1e9,
                 one_shot=_is_iterator(self._loader),
                 n_peeks=self._peeks,
-                problems=(*self._problems, *_failures(self._instrument, self._lookout.instrument)),
+                problems=(
+                    *self._problems,
+                    *_failures(
+                        self._instrument, self._lookout.instrument, self._phases, self._facts
+                    ),
+                ),
                 busy=self._busy,
                 during=self._lookout.during,
+                phase_ns=tuple(self._phase_ns),
+                columns=self._facts.columns(),
             )
         )
 
@@ -602,7 +636,7 @@ def _check_iterable(loader: Any) -> None:
     raise UsageError(f"watch() cannot loop over {_name_of(loader)} ({kind.__name__}): {hint}")
 
 
-def _failures(*instruments: Instrument) -> list[str]:
+def _failures(*instruments: Instrument | Phases | StepFacts) -> list[str]:
     return [one.failure.sentence() for one in instruments if one.failure is not None]
 
 

@@ -15,10 +15,12 @@ from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.busy import Busy
 from perfkit.base.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
+from perfkit.measure import slow_steps
 from perfkit.measure._student import t_quantile
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.groups import group_ends, group_size
 from perfkit.measure.phases import PHASES
+from perfkit.measure.step_facts import StepColumns
 from perfkit.measure.summary import Summary, drift_of, summarize
 from perfkit.measure.trend import Trend, trend
 
@@ -37,6 +39,8 @@ _WARM_UP_AWAY_FROM = 10
 # Steps of more than twice the median are the long ones.
 _UNEVEN_FROM = 1.5
 _LONG_FROM = 2.0
+# Of less uneven steps, those beyond this many medians.
+_SLOW_FROM = 1.5
 # They come "every 10th" step if this share of the distances between them is the same.
 _REGULAR = 0.8
 _LISTED = 3
@@ -83,6 +87,7 @@ class RunFacts:
     may_be_grouped: bool = True  # False where a step is known to be one
     waits_known: bool = True  # False where no DataLoader was seen, and data may come otherwise
     phase_ns: tuple[int, ...] = ()  # of each of PHASES, of the whole run
+    columns: StepColumns | None = None  # of the same steps as step_ms
 
 
 @dataclass(frozen=True)
@@ -327,6 +332,7 @@ class _Steps:
     wait_ms: _Array
     group: int
     n_all: int
+    columns: StepColumns | None = None
 
 
 def _group(facts: RunFacts) -> int:
@@ -359,7 +365,11 @@ def _steady(facts: RunFacts) -> tuple[_Steps, list[str]]:
     if facts.n_batches and not keep.any():
         keep = np.ones_like(keep)
         notes.append("every step is the first of its epoch: starting the loader is part of each")
-    kept = _Steps(numbers[keep], batches[keep], step_ms[keep], wait_ms[keep], group, n_all)
+    columns = facts.columns
+    if columns is not None:
+        same = group == 1 and len(columns.gc_ms) == len(keep)
+        columns = columns.at(np.flatnonzero(keep)) if same else None
+    kept = _Steps(numbers[keep], batches[keep], step_ms[keep], wait_ms[keep], group, n_all, columns)
     return kept, notes
 
 
@@ -490,9 +500,11 @@ def _sentence(
     ]
     if PARTLY_FROM <= share < 1:
         parts.append(f"a loader without waits would make it {_gain(1 / (1 - share))} as fast")
-    if step.median > 0 and float(steps.step_ms.mean()) > _UNEVEN_FROM * step.median:
-        parts.append(_uneven(steps, step.median, facts.during))
-    if drift is not None and drift.change < 0:
+    parts += _uneven_parts(facts, steps, step.median)
+    first_epoch = _first_epoch(facts, steps)
+    if first_epoch:
+        parts.append(first_epoch)
+    elif drift is not None and drift.change < 0:
         parts.append(f"steps got {fmt_share(-drift.relative)} faster over the run")
     starts_ms = [wait for _, _, wait in facts.starts]
     if facts.wall_s > 0 and sum(starts_ms) >= _STARTS_FROM * 1e3 * facts.wall_s:
@@ -518,8 +530,9 @@ def _without_waits(
         f"Median step {fmt_ms(step.median)} [{fmt_ms(step.low)}, {fmt_ms(step.high)}], n={step.n}; "
         "no torch DataLoader was read, so how long the steps wait for data is not known"
     ]
-    if step.median > 0 and float(steps.step_ms.mean()) > _UNEVEN_FROM * step.median:
-        parts.append(_uneven(steps, step.median, facts.during))
+    parts += _uneven_parts(facts, steps, step.median)
+    if first_epoch := _first_epoch(facts, steps):
+        parts.append(first_epoch)
     return f"{'; '.join(parts)}.{_growth(steps, drift, memory)}"
 
 
@@ -543,6 +556,10 @@ def _growth(steps: _Steps, drift: Trend | None, memory: MemoryUse | None) -> str
         )
     if not said:
         return ""
+    if slower is not None and steps.columns is not None:
+        phase = slow_steps.growing_phase(steps.columns, steps.step_ms)
+        if phase:
+            said[0] += f" ({phase})"
     words = " and ".join(said)
     words = words[:1].upper() + words[1:]
     if creep is None:
@@ -554,9 +571,32 @@ def _growth(steps: _Steps, drift: Trend | None, memory: MemoryUse | None) -> str
     return f" {words}; perfkit.find_leaks(step) shows what grows and what holds it."
 
 
-def _uneven(steps: _Steps, median: float, during: Callable[[set[int]], str]) -> str:
+def _first_epoch(facts: RunFacts, steps: _Steps) -> str:
+    if steps.group > 1:
+        return ""
+    starts = [number for number, _, _ in facts.starts]
+    return slow_steps.first_epoch(steps.batches, steps.step_ms, starts, steps.columns)
+
+
+def _uneven_parts(facts: RunFacts, steps: _Steps, median: float) -> list[str]:
+    """Of slow steps: by far, or, where it is known what they are made of, clearly."""
+    if median <= 0:
+        return []
+    if float(steps.step_ms.mean()) > _UNEVEN_FROM * median:
+        return [_uneven(steps, median, facts.during, steps.step_ms > _LONG_FROM * median)]
+    if steps.columns is None:
+        return []
+    slow = slow_steps.stands_out(steps.step_ms, median, _SLOW_FROM)
+    return [_uneven(steps, median, facts.during, slow)] if slow.any() else []
+
+
+def _uneven(
+    steps: _Steps,
+    median: float,
+    during: Callable[[set[int]], str],
+    long: npt.NDArray[np.bool_],
+) -> str:
     """Which steps are long, how long, and what ran in them."""
-    long = steps.step_ms > _LONG_FROM * median
     if not long.any():
         return f"steps are uneven, their mean is {fmt_ms(float(steps.step_ms.mean()))}"
     numbers, took, waited = steps.numbers[long] + 1, steps.step_ms[long], steps.wait_ms[long]
@@ -588,6 +628,10 @@ def _uneven(steps: _Steps, median: float, during: Callable[[set[int]], str]) -> 
         )
     if float(waited.sum()) > float(took.sum()) / 2:
         return f"{said}; in these the loop waits for the loader"
+    if steps.columns is not None:
+        cause = slow_steps.cause(steps.columns, steps.step_ms, long)
+        if cause is not None:
+            said = f"{said}; {cause.words}"
     line = during(_batches_of(steps.batches[long], steps.group))
     return f"{said}; in these it runs {line}" if line else said
 

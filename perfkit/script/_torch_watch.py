@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.pushed import PushedRun

@@ -269,6 +269,7 @@ def _steps(
             wall_s=times.ended_s - times.began_s,
             update_s=seen.run.update_ns / 1e9,
             phase_ns=tuple(seen.run.phase_ns),
+            columns=seen.run.facts.columns(),
             one_shot=False,
             problems=(),
             may_be_grouped=False,

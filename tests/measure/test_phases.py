@@ -219,8 +219,22 @@ def test_it_fails_quietly(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None
     Slow(clock)(X).sum().backward()
     assert phases.failure is not None
     assert "ZeroDivisionError" in phases.failure.sentence()
-    assert n_optimizer_step_hooks() == 0
+    assert not torch_module._global_forward_pre_hooks
     phases.stop()
+    assert n_optimizer_step_hooks() == 0
+
+
+def test_it_may_fail_in_the_middle_of_the_optimizer_hooks(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    phases = Phases(clock)
+    monkeypatch.setattr(Phases, "_close_forward", lambda *_: 1 / 0)
+    phases.start()
+    model = nn.Linear(4, 4)
+    torch.optim.SGD(model.parameters(), 0.1).step()  # torch loops over the hooks
+    assert phases.failure is not None
+    phases.stop()
+    assert n_optimizer_step_hooks() == 0
 
 
 def test_two_at_once_end_in_any_order(clock: Clock) -> None:

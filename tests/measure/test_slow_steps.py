@@ -1,0 +1,226 @@
+"""Four made trainers by a made clock, and what is said of their slow steps."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from perfkit.measure.meter import StepMeter
+from perfkit.measure.phases import PHASES
+from perfkit.measure.slow_steps import cause, first_epoch, growing_phase, stands_out
+from perfkit.measure.step_facts import StepColumns, StepFacts
+from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
+
+MS = 1_000_000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ns = 1
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def ms(self, passed: float) -> None:
+        self.ns += round(passed * MS)
+
+
+def jitter(n: int) -> float:
+    """Up to 4 %, and never in step with anything below."""
+    return 1 + 0.04 * ((n * 7919 % 101) / 101)
+
+
+class Trainer:
+    """10 ms a step, by phase; what goes wrong is added by the test."""
+
+    def __init__(self, steps: int, extra: Callable[[int, dict[str, float]], None]) -> None:
+        self.clock = Clock()
+        self.facts = StepFacts(self.clock)
+        self.steps_ms: list[float] = []
+        self.waits_ms: list[float] = []
+        self.total_ns = [0] * len(PHASES)
+        for n in range(1, steps + 1):
+            took = {"data_wait": 1.0, "forward": 3.0, "backward": 5.0, "optimizer": 1.0}
+            took = {name: ms * jitter(n) for name, ms in took.items()}
+            extra(n, took)
+            row = [round(took.get(name, 0.0) * MS) for name in PHASES]
+            self.facts.step(row)
+            self.steps_ms.append(sum(row) / MS)
+            self.waits_ms.append(took["data_wait"])
+            self.total_ns = [a + b for a, b in zip(self.total_ns, row, strict=True)]
+
+    def summary(self, starts: tuple[int, ...] = (0,), columns: bool = True) -> RunSummary:
+        return summarize_run(
+            RunFacts(
+                name="made", ended="finished", n_batches=len(self.steps_ms), n_epochs=len(starts),
+                n_unfinished=0, numbers=np.arange(len(self.steps_ms)),
+                step_ms=np.array(self.steps_ms), wait_ms=np.array(self.waits_ms),
+                total_ms=sum(self.steps_ms),
+                starts=tuple((n, self.steps_ms[n], self.waits_ms[n]) for n in starts),
+                samples=None, batch_size=None, memory=(), wall_s=sum(self.steps_ms) / 1e3,
+                update_s=0.0, one_shot=False, problems=(), may_be_grouped=False,
+                phase_ns=tuple(self.total_ns),
+                columns=self.facts.columns() if columns else None,
+            )
+        )  # fmt: skip
+
+
+def test_a_stall_every_tenth_step_is_named_with_its_phase() -> None:
+    def stall(n: int, took: dict[str, float]) -> None:
+        if n % 10 == 0:
+            took["checkpoint"] = 12.0
+
+    said = Trainer(200, stall).summary().sentence
+    assert "every 10th (10, 20, 30 …) takes 22." in said
+    assert "12.0 ms more each goes to saving a checkpoint" in said
+
+
+def test_a_garbage_collection_is_named() -> None:
+    trainer: list[Trainer] = []
+
+    class Collecting(Trainer):
+        def __init__(self) -> None:
+            self.steps = 0
+            super().__init__(200, self.collect)
+
+        def collect(self, n: int, took: dict[str, float]) -> None:
+            if n % 25 == 0:
+                # as the interpreter calls it, around a collection of 40 ms
+                self.facts.start()
+                self.facts._callback("start", {})
+                self.clock.ms(40)
+                self.facts._callback("stop", {})
+                self.facts.stop()
+                took["forward"] += 40
+
+    trainer.append(Collecting())
+    said = trainer[0].summary().sentence
+    assert "every 25th (25, 50, 75 …) takes" in said
+    assert "40.0 ms of it each is Python's garbage collector: gc.freeze()" in said
+
+
+def test_a_step_that_grows_says_in_what() -> None:
+    def grow(n: int, took: dict[str, float]) -> None:
+        took["backward"] += 0.02 * n
+
+    said = Trainer(300, grow).summary().sentence
+    assert "slower over the run" in said
+    assert "of it in the backward pass" in said
+
+
+def test_a_first_epoch_that_is_slower_says_in_what() -> None:
+    def cold(n: int, took: dict[str, float]) -> None:
+        if n <= 60:
+            took["data_wait"] += 15
+
+    said = Trainer(180, cold).summary(starts=(0, 60, 120)).sentence
+    assert "the first epoch's steps took 25." in said
+    assert "later ones 10." in said
+    assert "of the difference is waiting for data, as when files come from the disk once" in said
+    assert "faster over the run" not in said
+
+
+def test_a_steady_trainer_gets_no_sentence() -> None:
+    said = Trainer(200, lambda n, took: None).summary(starts=(0, 100)).sentence
+    for word in ("uneven", "first epoch", "garbage", "slower", "faster"):
+        assert word not in said
+
+
+def test_thin_evidence_says_less() -> None:
+    def once(n: int, took: dict[str, float]) -> None:
+        if n == 57:
+            took["forward"] += 200
+            took["backward"] += 200
+
+    said = Trainer(100, once).summary().sentence
+    assert "number 57 takes" in said
+    assert "goes to" not in said  # half of it each: no one cause
+    assert "every" not in said
+
+    def few(n: int, took: dict[str, float]) -> None:
+        if n % 5 == 0:
+            took["checkpoint"] = 12.0
+
+    assert "checkpoint" not in Trainer(15, few).summary().sentence
+    assert "the first epoch" not in Trainer(15, few).summary(starts=(0, 8)).sentence
+
+
+def test_without_columns_nothing_is_said_of_causes() -> None:
+    def stall(n: int, took: dict[str, float]) -> None:
+        if n % 10 == 0:
+            took["checkpoint"] = 12.0
+
+    assert "uneven" not in Trainer(200, stall).summary(columns=False).sentence
+
+
+def columns(**given: np.ndarray) -> StepColumns:
+    n = len(next(iter(given.values())))
+    zero = np.zeros(n)
+    return StepColumns(
+        {name: given.get(name, zero) for name in PHASES},
+        given.get("gc", zero), given.get("disk_faults", zero), given.get("preempted", zero),
+    )  # fmt: skip
+
+
+def test_what_the_machine_did() -> None:
+    slow = np.arange(60) % 10 == 9
+    step_ms = np.where(slow, 30.0, 10.0)
+    found = cause(columns(forward=step_ms, disk_faults=np.where(slow, 80.0, 0.0)), step_ms, slow)
+    assert found is not None
+    assert found.kind == "forward"
+    assert "pages of memory had to come from the disk (80 a step)" in found.words
+    spread = columns(
+        forward=step_ms / 3, backward=step_ms / 3, other=step_ms / 3,
+        preempted=np.where(slow, 9.0, 1.0),
+    )  # fmt: skip
+    found = cause(spread, step_ms, slow)
+    assert found is not None
+    assert found.words == "in these another program had the core meanwhile (9 times a step)"
+    quiet = columns(forward=step_ms / 3, backward=step_ms / 3, other=step_ms / 3)
+    assert cause(quiet, step_ms, slow) is None
+
+
+def test_noise_does_not_stand_out() -> None:
+    draw = np.random.default_rng(0)
+    for sigma in (0.05, 0.3, 1.0):
+        step_ms = 10 * draw.lognormal(0, sigma, 2000)
+        slow = stands_out(step_ms, float(np.median(step_ms)), 1.5)
+        assert not slow.any() or sigma == 1.0
+    assert not stands_out(np.full(10, 1.0), 1.0, 1.5).any()
+    assert growing_phase(columns(forward=np.full(50, 1.0)), np.full(50, 1.0)) == ""
+    numbers = np.arange(100)
+    wide = 10 * draw.lognormal(0, 0.5, 100)
+    assert first_epoch(numbers, wide, [0, 50], None) == ""
+
+
+def test_rows_thin_out_as_the_meter_does() -> None:
+    facts, meter = StepFacts(Clock(), capacity=8), StepMeter(capacity=8)
+    for n in range(100):
+        facts.step([n * MS, 0, 0, 0, 0, 0, 0])
+        meter.begin(0)
+        meter.end(1)
+        assert list(facts.columns().phase_ms["data_wait"]) == list(meter.numbers)
+
+
+def test_it_listens_to_the_collector_of_its_own_thread_only_while_it_runs() -> None:
+    facts = StepFacts()
+    before = list(gc.callbacks)
+    facts.start()
+    facts.start()
+    assert len(gc.callbacks) == len(before) + 1
+    gc.collect()
+    facts.stop()
+    assert gc.callbacks == before
+    facts.step([0] * len(PHASES))
+    assert facts.columns().gc_ms[0] > 0
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_few_rows(n: int) -> None:
+    facts = StepFacts(Clock())
+    for _ in range(n):
+        facts.step([0] * len(PHASES))
+    assert len(facts.columns().preempted) == n
