@@ -165,7 +165,7 @@ def test_several_backward_passes_for_a_step_of_an_optimizer_are_one_step() -> No
     assert said.n_steps == 6
     assert not any("backward pass" in warning for warning in said.warnings)
     assert watch._torch is not None
-    assert watch._torch.samples == 48 * 5
+    assert watch._torch.run.samples == 48 * 5
 
 
 def test_an_optimizer_that_steps_late_does_not_step_twice() -> None:
