@@ -169,6 +169,47 @@ def _crossing() -> Any:
     return _crossings().lines[0]
 
 
+@_makes("FormatCount")
+def _format_count() -> Any:
+    import torch
+    from torch import nn
+
+    from perfkit.measure.formats import count_formats
+
+    layer = nn.Linear(8, 2)
+
+    def step() -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = layer(torch.ones(4, 8)).square().sum()
+        loss.backward()
+
+    return count_formats(step)
+
+
+@_makes("CompileReport")
+def _compile_report() -> Any:
+    import torch
+
+    from perfkit.measure.compiled import watch_compile
+
+    def careless(x: Any) -> Any:
+        return x + 1 if x.sum().item() > 0 else x
+
+    run = torch.compile(careless, backend="eager")
+    run(torch.ones(4))
+    return watch_compile(lambda: run(torch.ones(5)))
+
+
+@_makes("GraphBreak")
+def _graph_break() -> Any:
+    return _compile_report().breaks[0]
+
+
+@_makes("Recompilation")
+def _recompilation() -> Any:
+    return _compile_report().recompilations[0]
+
+
 @_makes("Fit")
 def _fit() -> Any:
     import torch

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perfkit.base.arguments import check_function
+from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.torch_compat import Compilation, compile_log
 from perfkit.base.user_code import cell_names, where
@@ -20,7 +21,7 @@ __all__ = ["CompileReport", "GraphBreak", "Recompilation", "break_even_steps", "
 
 
 @dataclass(frozen=True)
-class GraphBreak:
+class GraphBreak(Shown):
     """A line at which a graph ended, so that Python takes over until the next graph.
 
     Attributes:
@@ -35,7 +36,7 @@ class GraphBreak:
 
 
 @dataclass(frozen=True)
-class Recompilation:
+class Recompilation(Shown):
     """Code that was compiled again, because a check of the program before it failed.
 
     Attributes:
@@ -49,7 +50,7 @@ class Recompilation:
 
 
 @dataclass(frozen=True)
-class CompileReport:
+class CompileReport(Shown):
     """What ``torch.compile`` did in one call.
 
     Attributes:

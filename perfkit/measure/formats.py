@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.arguments import check_function
+from perfkit.base.display import Shown
 from perfkit.base.torch_compat import dispatch_mode_class
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _MOVES = ("copy", "clone", "view", "empty", "stack", "cat")
 
 
 @dataclass(frozen=True)
-class FormatCount:
+class FormatCount(Shown):
     """The number formats of one call.
 
     Attributes:
@@ -35,7 +36,8 @@ class FormatCount:
             often. Views, copies, and results that are no floating-point numbers do not count.
         casts: copies from one floating-point format to another.
         saved_bytes: format → bytes kept for the backward pass, each storage once, without
-            parameters. Floating-point numbers only.
+            parameters. Floating-point numbers only. By module:
+            :func:`~perfkit.memory.kept.kept_for_backward`.
     """
 
     operators: Mapping[str, Mapping[str, int]]

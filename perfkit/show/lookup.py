@@ -26,6 +26,8 @@ _HOMES = {
     "perfkit.memory": "perfkit.show.memory",
     "perfkit.memory.crossings": "perfkit.show.crossings",
     "perfkit.measure": "perfkit.show.timing",
+    "perfkit.measure.compiled": "perfkit.show.counted",
+    "perfkit.measure.formats": "perfkit.show.counted",
     "perfkit.script": "perfkit.show.whole_run",
     "perfkit.trace": "perfkit.show.trace_answers",
     "perfkit.trace.ask.breakdown": "perfkit.show.profile",

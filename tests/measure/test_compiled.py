@@ -72,6 +72,22 @@ def test_a_line_that_ends_a_graph_is_named() -> None:
 def test_code_that_compiles_nothing_has_an_empty_report() -> None:
     found = watch_compile(lambda: torch.ones(3).sin())
     assert found == compiled.CompileReport(0, (), (), 0.0)
+    assert str(found) == "Nothing was compiled."
+
+
+def test_a_report_reads_as_a_sentence_and_what_it_found() -> None:
+    found = compiled.CompileReport(
+        3,
+        (compiled.GraphBreak("train.py:12", "Tensor.item()", 2),),
+        (compiled.Recompilation("train.py:9", "size mismatch: expected 4, actual 5"),),
+        1.5,
+        complete=False,
+    )
+    said = " ".join(str(found).split())
+    assert "3 graphs compiled in 1.50 s; 1 line ends a graph; compiled again 1 time." in said
+    assert "train.py:12 2 Tensor.item()" in said
+    assert "expected 4, actual 5" in said
+    assert "there were more" in said
 
 
 def test_without_dynamo_there_is_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
