@@ -7,6 +7,7 @@ import threading
 import types
 
 import pytest
+import torch
 
 from perfkit.base.errors import UsageError, WorkloadNotPortableError
 from perfkit.experiment.process import portable
@@ -140,3 +141,13 @@ def test_sources_of_cells_travel_but_not_of_files():
 
     assert portable.sources(in_this_file) == {}
     assert isinstance(cell["workload"], types.FunctionType)
+
+
+def test_operators_of_torch_travel_by_name():
+    aten = torch.ops.aten
+    operators = [aten.convolution.default, aten.add.Tensor, aten.relu, aten]
+    assert pickle.loads(portable.pack(functools.partial(list, operators)))() == operators
+    # read through a global, cloudpickle also sends torch.ops itself
+    source = "def workload(settings):\n    return torch.ops.aten.convolution.default\n"
+    packed = portable.pack(in_notebook(source, torch=torch)["workload"])
+    assert pickle.loads(packed)(None) is aten.convolution.default

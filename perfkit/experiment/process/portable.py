@@ -78,8 +78,7 @@ def pack(workload: Callable[..., Any]) -> bytes:
     if isinstance(workload, Packed):
         return workload.data
     try:
-        packed: bytes = cloudpickle.dumps(workload)
-        return packed
+        return _dumps(workload)
     except Exception as raised:  # __reduce__ and __getstate__ of user classes raise anything
         error = raised
     path, culprit = _culprit(workload)
@@ -108,10 +107,43 @@ def sources(workload: Any) -> dict[str, list[str]]:
     return found
 
 
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Also sends torch's operators, such as ``torch.ops.aten.convolution.default``, by name."""
+
+    def reducer_override(self, value: Any) -> Any:
+        path = _path_of_operator(value)
+        return super().reducer_override(value) if path is None else (_operator, (path,))
+
+
+def _path_of_operator(value: Any) -> str | None:
+    """``"torch.ops.aten.convolution"`` of what ``torch.ops`` is made of, else None."""
+    cls = type(value)
+    if cls.__module__ != "torch._ops":
+        return None
+    if cls.__name__ == "_Ops":
+        return "torch.ops"
+    if cls.__name__ == "_OpNamespace":
+        return str(value.__name__)
+    # their text is their name: aten.convolution, aten.convolution.default
+    return f"torch.ops.{value}" if cls.__name__ in ("OpOverloadPacket", "OpOverload") else None
+
+
+def _operator(path: str) -> Any:
+    import torch
+
+    return functools.reduce(getattr, path.split(".")[1:], torch)
+
+
+def _dumps(value: Any) -> bytes:
+    out = io.BytesIO()
+    _Pickler(out).dump(value)
+    return out.getvalue()
+
+
 def _failure(value: Any) -> Exception | None:
     """Why it cannot be pickled, or None."""
     try:
-        cloudpickle.dump(value, io.BytesIO())
+        _dumps(value)
     except Exception as error:
         return error
     return None
