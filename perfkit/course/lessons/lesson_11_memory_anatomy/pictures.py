@@ -29,11 +29,14 @@ def draw_steps(accounts: Mapping[str, MemoryAccount]) -> tuple[Figure, str]:
     said = []
     for (name, account), (colour, dashes) in zip(accounts.items(), _STYLES, strict=False):
         curve = account.curve
-        last = max(curve.index[-1], 1)
-        share = [100 * index / last for index in curve.index]
+        # the optimizer's step, which makes many small tensors, would be half of the picture
+        n = max((i for i, phase in enumerate(curve.phase) if phase == "backward"), default=-2) + 2
+        n = n if 1 < n < len(curve.index) and curve.peak < n else len(curve.index)
+        last = max(curve.index[n - 1], 1)
+        share = [100 * index / last for index in curve.index[:n]]
         axes.plot(
             share,
-            [nbytes / 1e6 for nbytes in curve.total_bytes],
+            [nbytes / 1e6 for nbytes in curve.total_bytes[:n]],
             color=colour,
             linestyle=dashes,
             linewidth=1.6,
@@ -41,11 +44,13 @@ def draw_steps(accounts: Mapping[str, MemoryAccount]) -> tuple[Figure, str]:
         )
         said.append(
             f"{name}, {account.peak_bytes / 1e6:.1f} MB at the peak, {share[curve.peak]:.0f} % "
-            "through the step"
+            "of the way"
         )
     axes.set_xlim(0, 100)
     axes.set_ylim(0)
-    axes.set_xlabel("% of the step's allocations and frees", fontsize=9, color=_DIM)
+    axes.set_xlabel(
+        "% of the allocations and frees of forward and backward pass", fontsize=9, color=_DIM
+    )
     axes.set_ylabel("MB of tensors", fontsize=9, color=_DIM)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -63,6 +68,6 @@ def draw_steps(accounts: Mapping[str, MemoryAccount]) -> tuple[Figure, str]:
     )
     figure.tight_layout()
     return figure, (
-        "Memory over one training step: it rises in the forward pass and falls in the backward "
-        f"pass. {'; '.join(said)}."
+        "Memory over one forward and backward pass: it rises in the first and falls in the second"
+        f". {'; '.join(said)}."
     )
