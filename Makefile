@@ -42,7 +42,7 @@ CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$
 
 .DEFAULT_GOAL := help
 .PHONY: help install lab lint check test test-parallel test-serial test-long test-cuda \
-	test-cuda-marked test-cuda-rooms cuda-coverage gpu-day tour bench clean distclean chromium
+	test-cuda-marked test-cuda-rooms test-cuda-lessons cuda-coverage gpu-day tour bench clean distclean chromium
 .NOTPARALLEL:  # `make -j test`: the serial tests need the machine to themselves
 
 help:  ## show this list
@@ -86,7 +86,7 @@ test-serial: install chromium
 test-long: install  ## the calibrations with all their draws
 	PERFKIT_TEST_LONG=1 $(BESIDE) $(PYTEST) $(WORKERS) -m long tests
 
-test-cuda: test-cuda-marked test-cuda-rooms  ## the tests that need CUDA, on a played GPU (tests/played_cuda)
+test-cuda: test-cuda-marked test-cuda-rooms test-cuda-lessons  ## the tests that need CUDA, on a played GPU (tests/played_cuda)
 
 test-cuda-marked: $(CUDA)/.built
 	$(CUDA)/bin/pytest $(if $(AGAIN),$(FAILED)) -o cache_dir=.pytest_cache/cuda-marked -m gpu tests
@@ -94,6 +94,10 @@ test-cuda-marked: $(CUDA)/.built
 test-cuda-rooms: $(CUDA)/.built  # what also runs without a GPU, and may do something else with one
 	$(BESIDE) $(CUDA)/bin/pytest $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/cuda-rooms \
 		-m 'not (gpu or long or $(ALONE))' $(CUDA_ROOMS)
+
+test-cuda-lessons: $(CUDA)/.built
+	$(BESIDE) $(CUDA)/bin/pytest $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/cuda-lessons \
+		--durations=0 --durations-min=2 tests/played_cuda/test_lessons_there.py
 
 # A table by room. What fails here fails for the time that counting takes: only lines are looked at.
 cuda-coverage: install $(CUDA)/.built  ## which lines that need CUDA run on the played GPU; an hour on 2 cores

@@ -18,6 +18,7 @@ def test_a_notebook_and_a_test_with_its_parameters_stay_together() -> None:
         "tests/test_x.py::test_one": "tests/test_x.py::test_one",
         "tests/test_x.py::test_two[a[b]::c]": "tests/test_x.py::test_two",
         "tests/test_x.py::TestIt::test_three[1]": "tests/test_x.py::TestIt::test_three",
+        "tests/test_x.py::test_run[00-a.ipynb]": "tests/test_x.py::test_run[00-a.ipynb]",
     }
     assert {name: deal._split_scope(name) for name in names} == names
 

@@ -23,11 +23,16 @@ def _is_cell(item: pytest.Item) -> bool:
 
 
 class ByFunction(LoadScopeScheduling):
-    """A worker gets a whole notebook, which has one kernel, or one test with all its parameters."""
+    """A worker gets a whole notebook, which has one kernel, or one test with all its parameters.
+
+    A parameter that is the name of a notebook stands for itself: that test runs the notebook.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         path, _, name = nodeid.partition("::")
-        return path if path.endswith(".ipynb") else f"{path}::{name.partition('[')[0]}"
+        if path.endswith(".ipynb"):
+            return path
+        return nodeid if name.endswith(".ipynb]") else f"{path}::{name.partition('[')[0]}"
 
 
 class Tiers:

@@ -16,7 +16,7 @@ from perfkit.experiment.process.portable import pack
 
 __all__ = ["first_steps"]
 
-_TIMEOUT_S = 120
+_TIMEOUT_S = 300
 
 
 def first_steps(

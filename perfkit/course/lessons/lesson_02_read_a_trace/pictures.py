@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfkit.base.words import fmt_ms, fmt_share
+from perfkit.course.kit.origin import origin
 from perfkit.show.strip import Strip, strip_of
 from perfkit.trace.ask.queue import launch_queue
 from perfkit.trace.read.columns import Trace
@@ -133,7 +134,7 @@ def draw_use(uses: Sequence[Use], *, source: str, busy: str = "utilisation") -> 
     axes.spines["left"].set_visible(False)
     axes.tick_params(left=False, labelsize=9)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=8.5)
-    figure.text(0.995, 0.015, source, ha="right", fontsize=8, color=_DIM)
+    figure.text(0.995, 0.015, origin(source), ha="right", fontsize=8, color=_DIM)
     figure.tight_layout(rect=(0, 0.04, 1, 1))
     return figure
 
@@ -144,7 +145,7 @@ def words_of_use(uses: Sequence[Use], *, source: str, busy: str = "utilisation")
         f"{u.name}: {busy} {fmt_share(u.busy)}, {fmt_share(u.used)} of the achievable FLOP/s"
         for u in uses
     )
-    return f"Bars ({source}). {parts}."
+    return f"Bars ({origin(source)}). {parts}."
 
 
 def _lanes(axes: Axes, strip: Strip) -> None:

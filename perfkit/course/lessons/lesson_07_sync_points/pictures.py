@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.words import fmt_ms
+from perfkit.course.kit.origin import origin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -156,7 +157,7 @@ def draw_crossover(
     axes.set_xlabel("pixels that are labelled", fontsize=9, color=_DIM)
     axes.set_ylabel("x[mask] ÷ ignore_index (time)", fontsize=9, color=_DIM)
     _plain(axes)
-    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=_DIM)
+    figure.text(0.995, 0.012, origin(source), ha="right", fontsize=8, color=_DIM)
     figure.tight_layout(rect=(0, 0.03, 1, 1))
     said = ", ".join(f"{p:g} %: {r:.2g}×" for p, r in zip(percent, middle, strict=True))
     where = (
@@ -165,8 +166,8 @@ def draw_crossover(
         else f"They are equal at about {_one_digit(100 * crossing)} % labelled pixels."
     )
     return figure, (
-        f"A curve ({source}): time of x[mask] over time of ignore_index, by the share of labelled "
-        f"pixels. {said}. {where}"
+        f"A curve ({origin(source)}): time of x[mask] over time of ignore_index, by the share of "
+        f"labelled pixels. {said}. {where}"
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.words import fmt_ms
+from perfkit.course.kit.origin import origin
 
 if TYPE_CHECKING:
     import torch
@@ -99,9 +100,9 @@ def draw_growth(
     for side in ("left", "bottom"):
         axes.spines[side].set_color(_DIM)
     axes.tick_params(colors=_INK, labelsize=9)
-    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=_DIM)
+    figure.text(0.995, 0.012, origin(source), ha="right", fontsize=8, color=_DIM)
     figure.tight_layout(rect=(0, 0.03, 1, 1))
-    return figure, f"Two curves on logarithmic axes ({source}). {'; '.join(said)}."
+    return figure, f"Two curves on logarithmic axes ({origin(source)}). {'; '.join(said)}."
 
 
 def _label(axes: Axes, x: float, y: float, text: str, *, below: bool = False) -> None:
