@@ -456,6 +456,8 @@ def _match(entry: str, line: _Line, site: Site) -> _Match | None:
             fit = _Fit(cure.rest)
             if not fit.fits(_pattern(cure.pattern), node):
                 continue
+            if entry == "distribution" and not _makes_an_object(node):
+                continue  # log_prob() checks its argument, too, and takes no validate_args
             if not all(_is_literal(fit.bound[name]) for name in cure.literal):
                 continue
             # both sides of a question are computed only where it is a single one, of tensors
@@ -478,6 +480,10 @@ def _match(entry: str, line: _Line, site: Site) -> _Match | None:
                 return None
             return _Match(cure, node, bound)
     return None
+
+
+def _makes_an_object(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _last_name(node.func)[:1].isupper()
 
 
 @functools.cache

@@ -126,6 +126,15 @@ def test_the_line_itself_is_rewritten(line: str, cure: str) -> None:
     assert cure in sync.instead
 
 
+def test_only_what_makes_a_distribution_takes_validate_args() -> None:
+    made, asked = _found(
+        "probs = torch.distributions.Normal(pred, 1.0)\nlikely = probs.log_prob(pred).sum()"
+    )
+    assert "Normal(pred, 1.0, validate_args=False)" in made.instead
+    assert "log_prob" not in asked.instead
+    assert "validate_args=False" in asked.instead
+
+
 def test_a_statement_over_several_lines_is_shown_whole() -> None:
     (sync,) = _found("kept = float(\n    err_g.detach()\n)")
     assert sync.code == "kept = float(err_g.detach())"
