@@ -16,8 +16,12 @@ import perfkit
 from perfkit.base.display import Shown
 from perfkit.trace.ask.question import Answer
 
-# Not modules of the package: a server's configuration, a program, files of another installation.
-_NOT_IMPORTED = ("__main__", "lab_config", "kit.front")
+# Not modules of the package: a server's configuration, a program, files of another installation;
+# and callbacks, whose trainers are not installed everywhere.
+_NOT_IMPORTED = (
+    *("__main__", "lab_config", "kit.front"),
+    *("integrations.hugging_face", "integrations.lightning"),
+)
 
 
 def modules() -> list[Any]:

@@ -174,7 +174,6 @@ GUARDS |= {
     ("/base/torch_compat.py", "_Arounds.__call__"),
     ("/base/torch_compat.py", "_install_loader_arounds.<locals>.__iter__"),
     ("/base/torch_compat.py", "_install_loader_arounds.<locals>.__next__"),
-    ("/base/torch_compat.py", "around_backward.<locals>.around"),
     ("/measure/phases.py", "Phases._around_backward"),
     ("/measure/phases.py", "Phases._around_compiled"),
     ("/measure/phases.py", "Phases._around_fetch"),

@@ -832,13 +832,30 @@ def sequence_number_reader() -> Callable[[], int]:
 
 
 def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
-    """Run every backward pass within ``context()``; returns how to stop."""
+    """Run every backward pass within ``context()``; returns how to stop.
 
-    def around(run: Callable[[], Any]) -> Any:
+    As :func:`watch_backward` does, with one frame of Python: passes may nest deeply.
+    """
+    from torch import autograd as _autograd
+
+    autograd: Any = _autograd
+    original: Any = autograd._engine_run_backward
+    is_on = True
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not is_on:
+            return original(*args, **kwargs)
         with context():
-            return run()
+            return original(*args, **kwargs)
 
-    return watch_backward(around)
+    def stop() -> None:
+        nonlocal is_on
+        is_on = False
+        if autograd._engine_run_backward is run:  # else somebody calls ours, which does nothing
+            autograd._engine_run_backward = original
+
+    autograd._engine_run_backward = run
+    return stop
 
 
 def watch_backward(around: Callable[[Callable[[], Any]], Any]) -> Callable[[], None]:
@@ -860,7 +877,8 @@ def _install_backward_arounds(arounds: _Arounds) -> Callable[[], None]:
         return arounds(functools.partial(original, *args, **kwargs))
 
     def stop() -> None:
-        autograd._engine_run_backward = original
+        if autograd._engine_run_backward is run:
+            autograd._engine_run_backward = original
 
     autograd._engine_run_backward = run
     return stop
