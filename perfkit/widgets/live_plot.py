@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import anywidget
 import numpy as np
@@ -68,6 +68,7 @@ class LivePlot(anywidget.AnyWidget):
                 f"LivePlot takes 1 to {_MAX_SERIES} series with different names, got {names}"
             )
         self._kept = History(1 + len(names))
+        self._is_told = False
         self._total = total
         super().__init__(
             series=[asdict(one) for one in series],
@@ -80,8 +81,13 @@ class LivePlot(anywidget.AnyWidget):
     def __repr__(self) -> str:
         return f"LivePlot({self.title!r}, {[one['name'] for one in self.series]})"
 
-    def push(self, x: ArrayLike, values: ArrayLike) -> None:
+    def push(
+        self, x: ArrayLike, values: ArrayLike, status: tuple[str, float | None] | None = None
+    ) -> None:
         """Add points: ``x`` (k,) and ``values`` (k, number of series); NaN means "not measured".
+
+        Args:
+            status: the line and the progress of :meth:`set_status`, in the same message.
 
         Raises:
             UsageError: the shapes do not match the series.
@@ -98,10 +104,15 @@ class LivePlot(anywidget.AnyWidget):
             return
         rows = np.column_stack([xs, ys])
         first = self._kept.append(rows)
-        self.send(
-            {"type": "points", "first": first, "rows": len(rows)},
-            buffers=[planar(rows)],
-        )
+        message: dict[str, Any] = {"type": "points", "first": first, "rows": len(rows)}
+        if status is not None:
+            message["status"] = self._words(*status, "running")
+            self._is_told = True
+            try:
+                self.status = message["status"]
+            finally:
+                self._is_told = False
+        self.send(message, buffers=[planar(rows)])
         if self.status["state"] == "waiting":
             self.set_status("", self._share(float(xs[-1])))
 
@@ -118,10 +129,21 @@ class LivePlot(anywidget.AnyWidget):
         """Show a Python error under the plot, where the reader looks."""
         self.problem = text
 
+    def notify_change(self, change: Any) -> None:
+        """As every widget does, but a status that goes with the points is not sent twice."""
+        if self._is_told and change["name"] == "status":
+            traitlets.HasTraits.notify_change(self, change)
+        else:
+            super().notify_change(change)
+
     def _show(self, text: str, progress: float | None, state: str) -> None:
+        self.status = self._words(text, progress, state)
+
+    @staticmethod
+    def _words(text: str, progress: float | None, state: str) -> dict[str, Any]:
         if progress is not None:
             progress = min(1.0, max(0.0, progress)) if math.isfinite(progress) else None
-        self.status = {"text": text, "progress": progress, "state": state}
+        return {"text": text, "progress": progress, "state": state}
 
     def _share(self, x: float) -> float | None:
         return x / self._total if self._total else None

@@ -236,8 +236,10 @@ class _Plot:
         if len(update.numbers):
             memory = np.full(len(update.numbers), update.memory.n_bytes / 2**20)
             columns = (update.step_ms, update.wait_ms, memory)
-            self._plot.push(update.numbers, np.stack(columns, axis=1).astype(np.float32))
-        self._plot.set_status(status(update), progress(update))
+            values = np.stack(columns, axis=1).astype(np.float32)
+            self._plot.push(update.numbers, values, (status(update), progress(update)))
+        else:
+            self._plot.set_status(status(update), progress(update))
 
     def end(self, summary: RunSummary) -> None:
         self._summary = summary

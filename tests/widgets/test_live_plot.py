@@ -33,6 +33,17 @@ def test_push_sends_one_binary_message(plot: LivePlot, monkeypatch: pytest.Monke
     assert np.frombuffer(buffer, np.float32).tolist() == [0, 1, 40, 41, 300, 301]
 
 
+def test_a_status_goes_with_the_points(plot: LivePlot, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[dict[str, Any]] = []
+    states: list[object] = []
+    monkeypatch.setattr(plot, "send", lambda content, buffers: sent.append(content))
+    monkeypatch.setattr(plot, "send_state", lambda key=None: states.append(key))
+    plot.push([0], [[40, 300]], ("41 ms a step", 0.5))
+    assert sent[0]["status"] == {"text": "41 ms a step", "progress": 0.5, "state": "running"}
+    assert plot.status == sent[0]["status"]  # what a page that is opened later gets
+    assert states == []  # not sent twice
+
+
 def test_history_is_made_when_asked_for(plot: LivePlot) -> None:
     plot.push([0, 1], [[40, 300], [41, 301]])
     kept = plot.get_state("history")["history"]

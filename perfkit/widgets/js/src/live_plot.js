@@ -28,6 +28,7 @@ export default () => {
       restore();
       const message = (content, buffers) => {
         if (content.type !== "points") return;
+        if (content.status) model.set("status", content.status);
         if (points.append(content.first, content.rows, buffers[0]))
           for (const view of views) view.changed();
       };
