@@ -64,6 +64,8 @@ def peak_bytes(step: Callable[[], object], *, device: str = "cpu") -> int:
     if device != "cuda":
         found = account(step)
         return found.peak_bytes - found.start_bytes
+    step()  # workspaces of the first products and convolutions stay
+    torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     step()

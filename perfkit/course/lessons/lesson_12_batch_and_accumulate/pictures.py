@@ -66,20 +66,17 @@ def draw_batches(
 
 def draw_losses(
     panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
-    *,
-    most: float | None = None,
 ) -> tuple[Figure, str]:
     """Losses over an epoch: the mean of some seeds, and the range from the least to the most.
 
     Args:
         panels: title → run → seed → losses at equally spaced points of the epoch. At most three
             runs in a panel.
-        most: where the vertical axis ends; what is above it leaves the picture.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.8, 3.4), facecolor=_GROUND)
-    found = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    found = figure.subplots(1, len(panels), squeeze=False)[0]
     said = []
     for axes, (title, runs) in zip(found, panels.items(), strict=True):
         for (name, seeds), colour, style in zip(runs.items(), _COLOURS, _STYLES, strict=False):
@@ -94,11 +91,10 @@ def draw_losses(
                 f"{title}, {name}: ends at {fmean(ends):.2f} ({min(ends):.2f} to {max(ends):.2f})"
             )
         axes.set_title(title, fontsize=9.5, color=_INK)
+        axes.set_ylabel("loss", fontsize=9, color=_DIM)  # each panel has its own scale
         axes.set_xlabel("share of the epoch", fontsize=9, color=_DIM)
         axes.legend(frameon=False, fontsize=8, loc="lower left")
         _plain(axes)
-    found[0].set_ylabel("loss", fontsize=9, color=_DIM)
-    found[0].set_ylim(bottom=0, top=most)
     n_seeds = len(next(iter(next(iter(panels.values())).values())))
     seeds_said = f"line: mean of {n_seeds} seeds, band: their range"
     figure.text(0.995, 0.012, seeds_said, ha="right", fontsize=8, color=_DIM)
