@@ -787,6 +787,10 @@ _save_arounds = _Arounds(_install_save_arounds)
 _compiled_arounds = _Arounds(_install_compiled_arounds)
 
 
+#: The name of a DataLoader's worker process: ``_worker_loop`` sets it (since torch 2.7).
+LOADER_WORKER_NAME = "pt_data_worker"
+
+
 def loader_position(iterator: Any) -> tuple[int, int] | None:
     """Batches handed out by a DataLoader's iterator, and how many it has; None if unknown.
 

@@ -23,10 +23,16 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "03-storage-and-formats": (
         "image-decode",
         "image-work",
+        "dataloader-slow-disk",
     ),
     "04-dataloader": (
         "dataloader-slow-workers",
         "dataloader-no-workers",
+        "dataloader-slow-code",
+        "dataloader-few-workers",
+        "dataloader-large-batches",
+        "dataloader-new-memory",
+        "dataloader-blocked",
         "shuffled-gather",
     ),
     "06-host-to-device": (

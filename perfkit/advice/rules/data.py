@@ -9,6 +9,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, times
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share
+from perfkit.measure.loader_cause import LoaderCause, loader_cause
 from perfkit.trace.read.columns import Category
 from perfkit.trace.record.lines import Line, LineSamples
 
@@ -23,6 +24,16 @@ _LEAST_WAIT_MS = 0.3
 _USUAL_WORKERS, _MOST_WORKERS = 4, 8
 # The training process needs one core, and so does each busy worker.
 _FEW_CORES = 2
+
+#: Why a loader is slow → the rule: what helps, and what is learned about it, differs.
+RULE_OF_CAUSE = {
+    "disk": "dataloader-slow-disk",
+    "code": "dataloader-slow-code",
+    "workers": "dataloader-few-workers",
+    "batches": "dataloader-large-batches",
+    "memory": "dataloader-new-memory",
+    "elsewhere": "dataloader-blocked",
+}
 
 # What a sample in a library was doing, from its Python function. PIL decodes in ImageFile.load and
 # in its plugins, and reads headers in Image.open; its other functions work on decoded pixels.
@@ -64,6 +75,13 @@ def dataloader(case: Case) -> Iterator[Finding]:
     top = _top_line(case)
     if top is not None:
         evidence.append(f"{fmt_share(top.share)} of the line samples fall on {top.where}")
+    cause = loader_cause(case.facts.loading, lost=lost)
+    if cause is not None and (not alone or cause.kind == "disk"):
+        found = _because(cause, evidence, None if not alone else _shown(top))
+        if found.gain_at_most >= _LEAST_GAIN:
+            yield found
+        if not alone:
+            return
     cores = case.facts.n_cores
     workers = max(min(cores or _USUAL_WORKERS, _MOST_WORKERS), 1)
     if alone:
@@ -105,6 +123,19 @@ def dataloader(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
+    )
+
+
+def _because(cause: LoaderCause, evidence: list[str], line: str | None) -> Finding:
+    return Finding(
+        rule=RULE_OF_CAUSE[cause.kind],
+        cures=("data",),
+        title=cause.title,
+        evidence=(*evidence[:1], *cause.evidence, *cause.doubts),
+        what_to_do=cause.what_to_do,
+        gain_at_most=cause.gain_at_most,
+        formula=cause.formula,
+        line=line,
     )
 
 

@@ -240,7 +240,7 @@ class _Counters:
     @staticmethod
     def read(thread_id: int | None) -> _Counters:
         process_s, switches = _process()
-        machine_s, stolen_s = _machine()
+        machine_s, stolen_s = cores_busy_s()
         return _Counters(
             process_s,
             machine_s,
@@ -288,7 +288,7 @@ def _process() -> tuple[float, float | None]:
     return total_s, switches
 
 
-def _machine() -> tuple[float | None, float | None]:
+def cores_busy_s() -> tuple[float | None, float | None]:
     """Seconds that the cores this process may use were busy, and those stolen from them."""
     import psutil
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.base.machine.loading import LoaderUse
+
 
 @dataclass(frozen=True)
 class OptimizerFacts:
@@ -33,12 +35,14 @@ class Facts:
         n_threads: torch's threads in one op.
         n_cores: cores that this process may use.
         gc_pauses_ms: how long each of Python's garbage collections in the profiled steps took.
+        loading: what DataLoader workers and the training thread did with their time.
     """
 
     optimizers: tuple[OptimizerFacts, ...] = ()
     n_threads: int | None = None
     n_cores: int | None = None
     gc_pauses_ms: tuple[float, ...] = ()
+    loading: LoaderUse | None = None
 
 
 def optimizer_facts(optimizer: Any) -> OptimizerFacts:

@@ -44,6 +44,7 @@ from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.busy import Busy, BusyMark
+from perfkit.base.machine.loading import LoaderLooks
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Trace
 from perfkit.trace.read.events import is_data_wait
@@ -250,6 +251,7 @@ class Recorder:
         self._unwatch_ends: Any = None
         self._busy_mark: BusyMark | None = None
         self._busy: Busy | None = None
+        self._looks: LoaderLooks | None = None
         # (time.perf_counter, name) of each mark opened: ties the samples' clock to the trace's
         self._marks: list[tuple[float, str]] = []
         self._step_times: list[tuple[float, float]] = []
@@ -308,7 +310,8 @@ class Recorder:
     @property
     def failure(self) -> Failure | None:
         """What of the recorder failed and was switched off; None where all went well."""
-        parts = (self._instrument, self._sampler, self._gc)
+        looks = None if self._looks is None else self._looks.instrument
+        parts = (self._instrument, self._sampler, self._gc, looks)
         return next((p.failure for p in parts if p is not None and p.failure is not None), None)
 
     def start(self) -> None:
@@ -351,6 +354,7 @@ class Recorder:
             self._unwatch_threads = watch_thread_starts(guarded(self._thread_starts))
             self._hook = register_optimizer_step_post_hook(guarded(self._optimizer_stepped))
             self._busy_mark = BusyMark()
+            self._looks = LoaderLooks()
             if self.warmup == 0:
                 self._activate()
             elif not self._late:  # else the profiler starts with the first step after the warm-up
@@ -566,6 +570,8 @@ class Recorder:
                 self._unprofiled_ms.append(interval_ms)
         elif self._n_steps >= self.warmup and not self._is_full:
             self._activate()
+        if self._looks is not None:
+            self._looks.look()
         if self._on_step is not None:
             self._on_step(began_s, now_s)
         # From here, not from the entry: what we do between two steps belongs to neither.
@@ -750,6 +756,8 @@ class Recorder:
                 self._close_mark()
             if self._busy_mark is not None and self._n_profiled:
                 self._busy = self._busy_mark.until_now()
+            if self._looks is not None:
+                self._looks.look(now=True)
         finally:
             try:
                 self._end_profiler()
@@ -922,6 +930,7 @@ class Recorder:
             n_threads=torch.get_num_threads(),
             n_cores=usable_cpus(),
             gc_pauses_ms=() if self._gc is None else self._gc.pauses_ms,
+            loading=None if self._looks is None else self._looks.result(),
         )
 
 

@@ -1,0 +1,158 @@
+"""Why a loader is slow: four made loaders, and what is not claimed. All figures are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfkit.base.machine.loading import LoaderUse, ProcessUse
+from perfkit.measure.loader_cause import loader_cause
+
+MB = 10**6
+# one worker over ten seconds
+BUSY = ProcessUse(
+    seen_s=10.0,
+    cpu_s=9.6,
+    system_s=0.4,
+    waited_s=0.1,
+    fresh_bytes=50 * MB,
+    asked_bytes=400 * MB,
+    disk_bytes=0,
+)
+MAIN = replace(BUSY, cpu_s=4.0, waited_s=0.0)
+
+
+def use(worker: ProcessUse = BUSY, n: int = 2, **facts: object) -> LoaderUse:
+    made = LoaderUse(
+        wall_s=10.0,
+        n_cores=8,
+        main=MAIN,
+        workers=(worker,) * n,
+        spare_cores=0.4,
+        io_stalled_s=0.0,
+    )
+    return replace(made, **facts)  # type: ignore[arg-type]
+
+
+def test_slow_code():
+    cause = loader_cause(use(), lost=0.75)
+    assert cause is not None
+    assert cause.kind == "code"
+    assert cause.sentence() == (
+        "The workers' own code is slow, and no core is free for more workers: each of 2 workers "
+        "computes for 96 % of the time, and 0.4 of 8 cores have nothing to do."
+    )
+    assert cause.gain_at_most == pytest.approx(4.0)
+    assert cause.formula == "at most 1 / 0.25 = 4.0×, if loading took no time"
+
+
+def test_too_few_workers():
+    cause = loader_cause(use(spare_cores=4.3), lost=0.75)
+    assert cause is not None
+    assert cause.kind == "workers"
+    assert "4.3 of 8 cores have nothing to do" in cause.evidence[0]
+    assert cause.gain_at_most == pytest.approx(3.0)  # 2 of 6 workers; the rest of the step is 0.25
+    assert cause.formula == "at most 1 / max(2 / 6, 0.25) = 3.0×, with 6 workers"
+    assert "num_workers=6" in cause.what_to_do
+
+
+def test_slow_disk():
+    reads = replace(BUSY, cpu_s=2.0, disk_bytes=900 * MB, asked_bytes=1000 * MB)
+    cause = loader_cause(use(reads, io_stalled_s=8.0), lost=0.9)
+    assert cause is not None
+    assert cause.kind == "disk"
+    assert cause.evidence[0] == (
+        "each of 2 workers is blocked for 79 % of the time, and together they read 172 MiB/s from "
+        "the disk (90 % of what was asked for; the rest was in memory)"
+    )
+    assert "something waited for a disk for 80 % of it" in cause.evidence[1]
+    # the workers' other time stays: 0.21, which is more than the rest of the step
+    assert cause.gain_at_most == pytest.approx(1 / 0.21)
+
+
+def test_large_batches_through_shared_memory():
+    hands = replace(BUSY, cpu_s=9.0, system_s=6.3, fresh_bytes=12_000 * MB, asked_bytes=0)
+    cause = loader_cause(use(hands), lost=0.8, batch_bytes=120 * MB, batches_per_s=18.0)
+    assert cause is not None
+    assert cause.kind == "batches"
+    assert cause.evidence[0].startswith("114 MiB a batch, 2.01 GiB/s; the kernel takes 70 % of")
+    # 70 % of the 91 % in which a worker computes or waits for a core
+    assert cause.gain_at_most == pytest.approx(1 / (1 - 0.7 * 0.91))
+
+
+@pytest.mark.parametrize("batches_per_s", [None, 1.0])
+def test_new_memory_that_is_not_known_to_be_the_batches(batches_per_s: float | None):
+    hands = replace(BUSY, cpu_s=9.0, system_s=6.3, fresh_bytes=12_000 * MB, asked_bytes=0)
+    cause = loader_cause(use(hands), lost=0.8, batch_bytes=120 * MB, batches_per_s=batches_per_s)
+    assert cause is not None
+    assert cause.kind == "memory"
+    assert "intermediate results" in cause.evidence[1]
+
+
+def test_a_kernel_that_copies_from_the_page_cache_is_no_new_memory():
+    reads = replace(BUSY, system_s=4.5, fresh_bytes=12_000 * MB, asked_bytes=9_000 * MB)
+    cause = loader_cause(use(reads), lost=0.8)
+    assert cause is not None
+    assert cause.kind == "code"
+
+
+def test_a_wait_for_something_else():
+    sleeps = replace(BUSY, cpu_s=0.5, disk_bytes=1 * MB)
+    cause = loader_cause(use(sleeps, io_stalled_s=9.0), lost=0.8)
+    assert cause is not None
+    assert cause.kind == "elsewhere"
+    assert "a network, a lock or a sleep" in cause.evidence[0]
+    assert cause.gain_at_most == pytest.approx(4.0)
+
+
+def test_a_disk_for_which_nobody_waited_is_not_blamed():
+    reads = replace(BUSY, cpu_s=2.0, disk_bytes=900 * MB)
+    cause = loader_cause(use(reads, io_stalled_s=0.2), lost=0.9)
+    assert cause is not None
+    assert cause.kind == "elsewhere"
+    # where the kernel keeps no account, the bytes decide
+    assert loader_cause(use(reads, io_stalled_s=None), lost=0.9).kind == "disk"  # type: ignore[union-attr]
+
+
+def test_workers_without_a_core_are_said():
+    starved = replace(BUSY, cpu_s=5.0, waited_s=4.8)
+    cause = loader_cause(use(starved, spare_cores=0.1), lost=0.5)
+    assert cause is not None
+    assert cause.kind == "code"
+    assert "each of 2 workers is ready without a core for 48 % of the time" in cause.evidence
+
+
+def test_a_disk_without_workers():
+    main = replace(MAIN, cpu_s=3.0, disk_bytes=600 * MB, asked_bytes=600 * MB)
+    cause = loader_cause(use(main=main, workers=(), io_stalled_s=6.0), lost=0.65)
+    assert cause is not None
+    assert cause.kind == "disk"
+    assert "the training thread is blocked for 70 % of the time" in cause.evidence[0]
+    assert cause.formula.startswith("at most 1 / (1 - 0.65) = ")
+
+
+@pytest.mark.parametrize(
+    ("facts", "lost"),
+    [
+        ({}, 0.1),  # the loader is no bound
+        ({"worker": replace(BUSY, seen_s=0.2, cpu_s=0.1)}, 0.9),  # too short
+        ({"worker": replace(BUSY, waited_s=None)}, 0.9),
+        # neither at work nor blocked for long: workers that keep up most of the time
+        ({"worker": replace(BUSY, cpu_s=6.0)}, 0.3),
+        # no permission to read /proc/PID/io: a disk cannot be told from a sleep
+        ({"worker": replace(BUSY, cpu_s=2.0, disk_bytes=None, asked_bytes=None)}, 0.9),
+        ({"spare_cores": None}, 0.9),
+        ({"n": 0}, 0.9),  # no workers, and the thread computes
+    ],
+)
+def test_where_evidence_is_thin_no_cause_is_named(facts: dict[str, object], lost: float):
+    assert loader_cause(use(**facts), lost=lost) is None  # type: ignore[arg-type]
+
+
+def test_nothing_seen_nothing_said():
+    assert loader_cause(None, lost=0.9) is None
+    said = loader_cause(use(doubts=("1 of 3 workers lived too short to be seen",)), lost=0.9)
+    assert said is not None
+    assert said.doubts == ("1 of 3 workers lived too short to be seen",)
+    assert said.to_dict()["kind"] == "code"
