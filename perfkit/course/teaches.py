@@ -30,6 +30,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "dataloader-no-workers",
         "dataloader-slow-code",
         "dataloader-few-workers",
+        "dataloader-no-core",
         "dataloader-large-batches",
         "dataloader-new-memory",
         "dataloader-blocked",

@@ -49,7 +49,7 @@ _FRESH_FROM = 0.25e9
 _MOSTLY_BATCHES = 2.5
 _MOST_GAIN = 10.0
 
-Kind = Literal["disk", "code", "workers", "batches", "memory", "elsewhere"]
+Kind = Literal["disk", "code", "workers", "batches", "memory", "elsewhere", "cores"]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,9 @@ class LoaderCause:
     Attributes:
         kind: ``"disk"``, ``"code"`` (its own CPU time, and no core is free), ``"workers"`` (too few
             for the cores), ``"batches"`` (large ones through shared memory), ``"memory"`` (new
-            memory for each batch: handed over, or for intermediate results) or ``"elsewhere"``
-            (neither a core nor the disk: a network, a lock, a sleep).
+            memory for each batch: handed over, or for intermediate results), ``"cores"`` (they are
+            ready, but others hold the cores) or ``"elsewhere"`` (neither a core nor the disk: a
+            network, a lock, a sleep).
         title: the cause in a sentence, without the full stop.
         evidence: what was seen, with figures, one sentence each.
         what_to_do: code to change, as a snippet.
@@ -252,6 +253,17 @@ def _of_workers(
             1 - part,
             f"1 / max({1 - part:.2f}, {rest})",
             "if new memory took no time",
+        )
+    if waited > cpu:
+        return cause(
+            "cores",
+            "The workers have no core to run on",
+            (no_core, on_cpu),
+            "# end other programs, or let fewer threads and workers share the cores:\n"
+            "torch.set_num_threads(...)  # cores minus workers",
+            1 - waited,
+            f"1 / max({1 - waited:.2f}, {rest})",
+            "if they always had one",
         )
     spare = use.spare_cores
     if spare is not None and spare >= _SPARE_FROM and waited < _NO_CORE_FROM:

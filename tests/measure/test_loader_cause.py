@@ -121,6 +121,11 @@ def test_workers_without_a_core_are_said():
     assert cause is not None
     assert cause.kind == "code"
     assert "each of 2 workers is ready without a core for 48 % of the time" in cause.evidence
+    starved = replace(BUSY, cpu_s=2.0, waited_s=7.8)
+    cause = loader_cause(use(starved, spare_cores=0.1), lost=0.9)
+    assert cause is not None
+    assert cause.kind == "cores"
+    assert cause.gain_at_most == pytest.approx(1 / 0.22)
 
 
 def test_a_disk_without_workers():

@@ -30,6 +30,7 @@ RULE_OF_CAUSE = {
     "disk": "dataloader-slow-disk",
     "code": "dataloader-slow-code",
     "workers": "dataloader-few-workers",
+    "cores": "dataloader-no-core",
     "batches": "dataloader-large-batches",
     "memory": "dataloader-new-memory",
     "elsewhere": "dataloader-blocked",
