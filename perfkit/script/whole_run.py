@@ -24,6 +24,9 @@ __all__ = ["Part", "Times", "WholeRun", "whole_run"]
 
 # A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
 _SLOW, _SLACK_S = 2.0, 0.002
+# Recorded steps take longer. Where there are not so many times more others, that is what looks like
+# a drift.
+_DRIFT_FROM = 20
 # A part of the run below this share is not worth a row.
 _LEAST_SHARE = 0.001
 
@@ -275,6 +278,8 @@ def _steps(
             may_be_grouped=False,
         )
     )
+    if meter.n < _DRIFT_FROM * seen.recorder.steps:
+        summary = replace(summary, drift=None)
     left_out_s = sum(end - begin for begin, end in seen.recorder.step_times_s[:n_left_out])
     rest_s = meter.total_ns / 1e9 - left_out_s
     if meter.n <= n_left_out or rest_s <= 0:  # the time of its only step is that of the set-up
