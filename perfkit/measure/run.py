@@ -22,9 +22,10 @@ import numpy.typing as npt
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine.busy import Busy, BusyMark, this_thread
+from perfkit.base.machine.loading import LoaderLooks
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_count
-from perfkit.measure.batch import SampleCounter
+from perfkit.measure.batch import SampleCounter, n_bytes
 from perfkit.measure.footprint import Footprint, footprint
 from perfkit.measure.groups import group_ends, group_size
 from perfkit.measure.lookout import Lookout, overdue_ns
@@ -184,6 +185,9 @@ class WatchedRun:
         self._make_mark = mark
         self._mark: BusyMark | None = None
         self._busy: Busy | None = None
+        self._looks: LoaderLooks | None = None
+        self._batch_bytes: int | None = None
+        self._has_workers = False
         self._loop: object | None = None  # token of the loop being measured
         self._consumer: CodeType | None = None
         self._expected: int | None = None  # batches that this loop will get
@@ -325,6 +329,7 @@ class WatchedRun:
         self._epochs += 1
         self._epoch_from = self._meter.n
         self._expected = self.total
+        self._has_workers = _has_workers(self._loader)
         self._handed = 0
         self._working = False
         self._size = None
@@ -349,6 +354,8 @@ class WatchedRun:
         self._size = None
         if self._counted:  # after one batch without a size the sum is unknown
             self._size = self._count(batch)
+            if self._size is not None and self._has_workers and self._batch_bytes is None:
+                self._batch_bytes = n_bytes(batch) or 0
             looked = now() - came
             self._meter.leave_out(looked)
             self._update_ns += looked
@@ -514,6 +521,10 @@ class WatchedRun:
         # a mark costs some 10 ms, so short runs skip it
         if self._mark is None and self._now() - self._began_ns >= _MARK_FROM_NS:
             self._mark = self._make_mark()
+        if self._mark is not None:  # a run long enough to say why it waits
+            if self._looks is None:
+                self._looks = LoaderLooks()
+            self._looks.look()
 
     def _group(self) -> int:
         """How many batches make a step; see :mod:`perfkit.measure.groups`.
@@ -573,6 +584,11 @@ class WatchedRun:
             )
             self._summary = None  # it is to say so
 
+    @property
+    def _instruments(self) -> tuple[Instrument, ...]:
+        looks = () if self._looks is None else (self._looks.instrument,)
+        return (self._instrument, self._lookout.instrument, *looks)
+
     def _summarise(self) -> RunSummary:
         meter = self._meter
         looped_ns = self._looped_ns
@@ -602,11 +618,11 @@ class WatchedRun:
                 n_peeks=self._peeks,
                 problems=(
                     *self._problems,
-                    *_failures(
-                        self._instrument, self._lookout.instrument, self._phases, self._facts
-                    ),
+                    *_failures(*self._instruments, self._phases, self._facts),
                 ),
                 busy=self._busy,
+                loading=None if self._looks is None else self._looks.result(),
+                batch_bytes=self._batch_bytes or None,
                 during=self._lookout.during,
                 phase_ns=tuple(self._phase_ns),
                 columns=self._facts.columns(),
@@ -642,6 +658,13 @@ def _failures(*instruments: Instrument | Phases | StepFacts) -> list[str]:
 
 def _name_of(loader: Any) -> str:
     return str(getattr(loader, "__name__", None) or repr(loader)[:60])
+
+
+def _has_workers(loader: Any) -> bool:
+    try:
+        return bool(loader.num_workers)
+    except Exception:  # most things that can be looped over have none
+        return False
 
 
 def _is_iterator(loader: Any) -> bool:

@@ -14,11 +14,13 @@ from perfkit.base.device import in_use
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.busy import Busy
+from perfkit.base.machine.loading import LoaderUse
 from perfkit.base.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.measure import slow_steps
 from perfkit.measure._student import t_quantile
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.groups import group_ends, group_size
+from perfkit.measure.loader_cause import LoaderCause, loader_cause
 from perfkit.measure.phases import PHASES
 from perfkit.measure.step_facts import StepColumns
 from perfkit.measure.summary import Summary, drift_of, summarize
@@ -84,6 +86,8 @@ class RunFacts:
     n_peeks: int = 0
     busy: Busy | None = None
     during: Callable[[set[int]], str] = lambda _steps: ""
+    loading: LoaderUse | None = None
+    batch_bytes: int | None = None
     may_be_grouped: bool = True  # False where a step is known to be one
     waits_known: bool = True  # False where no DataLoader was seen, and data may come otherwise
     phase_ns: tuple[int, ...] = ()  # of each of PHASES, of the whole run
@@ -191,6 +195,7 @@ class RunSummary(Shown):
         n_batches: batches of the completed steps and of the one that was left.
         busy: what else the machine was doing; None for very short runs.
         phases: where the time of the whole run went, all of it; empty where that was not watched.
+        why_waiting: why the loader is slow; None if it is not, or if that is not known.
     """
 
     name: str
@@ -219,6 +224,7 @@ class RunSummary(Shown):
     n_batches: int = 0
     busy: Busy | None = None
     phases: tuple[PhaseTime, ...] = ()
+    why_waiting: LoaderCause | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """This summary as plain JSON types, without the curve."""
@@ -232,6 +238,7 @@ class RunSummary(Shown):
             "n_unfinished": self.n_unfinished,
             "group": self.group,
             "busy": None if self.busy is None else self.busy.to_dict(),
+            "why_waiting": None if self.why_waiting is None else self.why_waiting.to_dict(),
             "wall_s": self.wall_s,
             "step": None if self.step is None else self.step.to_dict(),
             "mean_step_ms": self.mean_step_ms,
@@ -276,9 +283,16 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         # the sentence mentions drift, with its own threshold
         warnings += [w for w in step.warnings if not w.startswith("drift")]
     warnings += facts.problems
+    batches_per_s = facts.n_batches * per_s if per_s else None
+    why = loader_cause(
+        facts.loading,
+        lost=share or 0.0,
+        batch_bytes=facts.batch_bytes,
+        batches_per_s=batches_per_s,
+    )
     return RunSummary(
         name=facts.name,
-        sentence=_sentence(facts, step, steps, share, low, high, drift, memory),
+        sentence=_sentence(facts, step, steps, share, low, high, drift, memory, why),
         ended=facts.ended,
         n_steps=steps.n_all,
         n_epochs=facts.n_epochs,
@@ -307,6 +321,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         n_batches=facts.n_batches,
         busy=facts.busy,
         phases=_phases(facts.phase_ns),
+        why_waiting=why,
     )
 
 
@@ -468,6 +483,7 @@ def _sentence(
     high: float | None,
     drift: Trend | None,
     memory: MemoryUse | None,
+    why: LoaderCause | None,
 ) -> str:
     if step is None or (share is None and facts.waits_known):
         return _no_step(facts)
@@ -514,7 +530,8 @@ def _sentence(
         parts.append(
             f"the first batch took {fmt_ms(typical)} {times} ({fmt_share(part)} of the run)"
         )
-    return f"{first}{'; '.join(parts)}.{_growth(steps, drift, memory)}"
+    because = "" if why is None else f" {why.sentence()}"
+    return f"{first}{'; '.join(parts)}.{because}{_growth(steps, drift, memory)}"
 
 
 def _without_waits(

@@ -108,3 +108,20 @@ def test_a_huge_batch_is_looked_into_as_far_as_a_small_one() -> None:
     leaves = [[[Counting(enumerate(range(16)))] * 16] * 16] * 16
     assert SampleCounter()(leaves) is None
     assert leaves[0][0][0].looks <= 64
+
+
+def test_bytes_of_a_batch() -> None:
+    import numpy as np
+
+    from perfkit.measure.batch import n_bytes
+
+    image = np.zeros((4, 3, 8), dtype=np.float32)
+    assert n_bytes([image, {"y": np.zeros(4, dtype=np.int64)}]) == 4 * 3 * 8 * 4 + 4 * 8
+    assert n_bytes(["a", 3]) is None
+
+    class Odd:
+        @property
+        def shape(self) -> None:
+            raise RuntimeError("moved")
+
+    assert n_bytes([Odd()]) is None

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from perfkit.base.instrument import Instrument
 from perfkit.base.machine.loading import LoaderUse, ProcessUse
 from perfkit.measure.loader_cause import loader_cause
 
@@ -161,3 +162,26 @@ def test_nothing_seen_nothing_said():
     assert said is not None
     assert said.doubts == ("1 of 3 workers lived too short to be seen",)
     assert said.to_dict()["kind"] == "code"
+
+
+def test_the_verdict_of_a_watched_run_names_the_cause():
+    from perfkit.measure.run import WatchedRun
+
+    clock = iter(range(0, 10**12, 50_000_000))  # each look at the clock is 50 ms later
+
+    class Looks:
+        instrument = Instrument("looks")
+
+        def result(self) -> LoaderUse:
+            return use(spare_cores=4.3)
+
+    watched = WatchedRun([1] * 40, now=lambda: next(clock))
+    watched._looks = Looks()  # type: ignore[assignment]
+    watched._looks.look = lambda: None
+    for _ in watched:
+        pass
+    summary = watched.summary
+    assert summary.why_waiting is not None
+    assert summary.why_waiting.kind == "workers"
+    assert summary.to_dict()["why_waiting"]["kind"] == "workers"
+    assert "There are too few workers: each of 2 workers computes for 96 %" in summary.sentence
