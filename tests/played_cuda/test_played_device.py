@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,33 @@ def test_the_host_goes_on_while_the_device_works() -> None:
     assert not torch.cuda.current_stream().query()
     torch.cuda.synchronize()
     assert torch.cuda.current_stream().query()
+
+
+def test_a_copy_overlaps_kernels_unless_it_waits_for_their_event() -> None:
+    gate = threading.Event()
+    hold = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: gate.wait(60) and None)
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    pinned = torch.arange(4.0).pin_memory()
+    torch.zeros(1, device="cuda")
+    torch.cuda.synchronize()
+    # stands for a kernel: the main stream is busy until the gate opens
+    ctypes.CDLL(None).cudaLaunchHostFunc(ctypes.c_void_p(main.cuda_stream), hold, None)
+    try:
+        with torch.cuda.stream(side):
+            there = pinned.to("cuda", non_blocking=True)
+        side.synchronize()
+        assert not main.query()
+        side.wait_stream(main)
+        assert not side.query()
+        with torch.cuda.stream(side):
+            later = pinned.to("cuda", non_blocking=True)
+        assert not side.query()
+    finally:
+        gate.set()
+    torch.cuda.synchronize()
+    assert main.query()
+    assert side.query()
+    assert there.tolist() == later.tolist() == pinned.tolist()
 
 
 def test_waits_are_reported_by_torch_s_debug_mode() -> None:

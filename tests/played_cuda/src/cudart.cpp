@@ -1,5 +1,6 @@
-// A CUDA runtime whose device is this process: device memory is host memory, device work runs on
-// one thread in the order of submission. Written from the public headers; no NVIDIA code.
+// A CUDA runtime whose device is this process: device memory is host memory. Device work runs on two
+// threads, one for copies between host and device and one for everything else. Written from the
+// public headers; no NVIDIA code.
 #include <cuda_runtime_api.h>
 #include <cupti.h>
 #include <dlfcn.h>
@@ -85,7 +86,9 @@ struct Graph {
   std::vector<cudaGraphNode_t> last;
 };
 struct Stream {
-  uint64_t id, last = 0;  // seq of its last item
+  uint64_t id, last = 0;        // seq of its last item
+  std::vector<uint64_t> waits;  // seqs of events for which its next item waits
+  int lane = 0;                 // of its last item
   unsigned flags = 0;
   int priority = 0, device = 0;
   Graph* capturing = nullptr;
@@ -132,6 +135,7 @@ static Stream* stream_of(void* s) {
 }
 
 // --- the engine ---------------------------------------------------------------------------
+constexpr int kernels_lane = 0, copies_lane = 1, n_lanes = 2;
 struct Queued {
   Item item;
   uint64_t seq, stream_id;
@@ -139,47 +143,55 @@ struct Queued {
   uint32_t correlation;
   std::shared_ptr<Mark> mark;
   uint64_t graph = 0;
+  std::vector<uint64_t> after;  // seqs that must be done before it begins
 };
+// Each lane takes its work in the order of submission. What an item waits for was submitted before
+// it, so the oldest open item never waits for another: there is no deadlock.
 struct Engine {
   std::mutex lock;
   std::condition_variable some, done;
-  std::deque<Queued> queue;
+  std::deque<Queued> queues[n_lanes];
+  std::set<uint64_t> open;  // seqs that are not done
   uint64_t next = 1;
-  std::atomic<uint64_t> completed{0};
   bool started = false;
   pid_t owner = 0;
 
-  uint64_t put(Queued&& q) {
+  uint64_t put(int lane, Queued&& q) {
     std::unique_lock<std::mutex> g(lock);
     if (!started) {
       started = true;
       owner = getpid();
-      std::thread([this] { loop(); }).detach();
+      for (int i = 0; i < n_lanes; i++) std::thread([this, i] { loop(i); }).detach();
     }
-    q.seq = next++;
-    uint64_t seq = q.seq;
     // as a GPU does, accept about a thousand pieces of work, then let the host wait
-    done.wait(g, [&] { return queue.size() < 1024; });
-    queue.push_back(std::move(q));
-    some.notify_one();
+    done.wait(g, [&] { return open.size() < 1024; });
+    uint64_t seq = q.seq = next++;
+    open.insert(seq);
+    queues[lane].push_back(std::move(q));
+    some.notify_all();
     return seq;
   }
-  bool is_done(uint64_t seq) { return completed.load(std::memory_order_acquire) >= seq; }
-  void wait(uint64_t seq) {
-    if (is_done(seq) || owner != getpid()) return;
+  bool are_done(const std::vector<uint64_t>& seqs) {  // under lock
+    return std::none_of(seqs.begin(), seqs.end(), [&](uint64_t seq) { return open.count(seq); });
+  }
+  bool is_done(const std::vector<uint64_t>& seqs) {
+    Guard g(lock);
+    return are_done(seqs);
+  }
+  void wait(const std::vector<uint64_t>& seqs) {
+    if (owner != getpid()) return;
     std::unique_lock<std::mutex> g(lock);
-    done.wait(g, [&] { return is_done(seq); });
+    done.wait(g, [&] { return are_done(seqs); });
   }
   void wait_all() {
-    uint64_t s;
-    {
-      Guard g(lock);
-      s = next - 1;
-    }
-    wait(s);
+    if (owner != getpid()) return;
+    std::unique_lock<std::mutex> g(lock);
+    uint64_t end = next;
+    done.wait(g, [&] { return open.empty() || *open.begin() >= end; });
   }
-  void loop() {
-    pthread_setname_np(pthread_self(), "played_cuda");
+  void loop(int lane) {
+    pthread_setname_np(pthread_self(), lane == copies_lane ? "played_copies" : "played_cuda");
+    auto& queue = queues[lane];
     for (;;) {
       Queued q;
       {
@@ -187,6 +199,7 @@ struct Engine {
         some.wait(g, [&] { return !queue.empty(); });
         q = std::move(queue.front());
         queue.pop_front();
+        done.wait(g, [&] { return are_done(q.after); });
       }
       uint64_t t0 = played_now(), m0 = mono();
       if (q.item.run) {
@@ -210,7 +223,7 @@ struct Engine {
         prof_device(q.item, t0, t1, q.device, q.stream_id, q.correlation, q.graph);
       {
         Guard g(lock);
-        completed.store(q.seq, std::memory_order_release);
+        open.erase(q.seq);
       }
       done.notify_all();
     }
@@ -220,13 +233,21 @@ static Engine& engine() {
   static Engine* e = new Engine;
   return *e;
 }
+static std::vector<uint64_t> ends_of(const Stream* s) {  // what is done when the stream is idle
+  auto ends = s->waits;
+  ends.push_back(s->last);
+  return ends;
+}
 
 static uint64_t submit(Stream* s, Item&& item, uint32_t correlation,
                        std::shared_ptr<Mark> mark = nullptr, uint64_t graph = 0) {
-  Queued q{std::move(item), 0, s->id, s->device, correlation, mark, graph};
-  uint64_t seq = engine().put(std::move(q));
-  s->last = std::max(s->last, seq);
-  return seq;
+  // an event belongs to what was before it
+  bool crosses = item.work == Work::memcpy && item.copy_kind != CUPTI_ACTIVITY_MEMCPY_KIND_DTOD;
+  bool computes = item.work != Work::marker && item.work != Work::host;
+  if (computes) s->lane = crosses ? copies_lane : kernels_lane;
+  Queued q{std::move(item), 0, s->id, s->device, correlation, mark, graph, ends_of(s)};
+  s->waits.clear();
+  return s->last = engine().put(s->lane, std::move(q));
 }
 static cudaError_t give(Stream* s, Item&& item, uint32_t correlation) {
   if (s->capturing) {
@@ -345,7 +366,7 @@ EXPORT int played_launch(void* s, Item* item) {
   if (!item->min_ns && item->work == Work::kernel && !item->run) item->min_ns = kernel_ns;
   return fail(give(stream_of(s), std::move(*item), call.id));
 }
-EXPORT void played_drain(void* s) { engine().wait(stream_of(s)->last); }
+EXPORT void played_drain(void* s) { engine().wait(ends_of(stream_of(s))); }
 EXPORT int played_is_capturing(void* s) { return stream_of(s)->capturing != nullptr; }
 EXPORT const char* played_intern(const char* name) {
   static auto* all = new std::unordered_set<std::string>;
@@ -635,7 +656,7 @@ static cudaError_t copy(ApiCall& call, void* dst, const void* src, size_t n, cud
     return fail(cudaErrorStreamCaptureUnsupported);
   }
   cudaError_t e = give(s, std::move(item), call.id);
-  if ((wait || pageable) && !s->capturing) engine().wait(s->last);
+  if ((wait || pageable) && !s->capturing) engine().wait(ends_of(s));
   return fail(e);
 }
 EXPORT cudaError_t cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind,
@@ -722,7 +743,7 @@ EXPORT cudaError_t cudaStreamQuery(cudaStream_t st) {
     s->capturing->broken = true;
     return fail(cudaErrorStreamCaptureUnsupported);
   }
-  return engine().is_done(s->last) ? fail((cudaError_t)sticky.load()) : fail(cudaErrorNotReady);
+  return engine().is_done(ends_of(s)) ? fail((cudaError_t)sticky.load()) : fail(cudaErrorNotReady);
 }
 EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t st) {
   ApiCall call(CUPTI_RUNTIME_TRACE_CBID_cudaStreamSynchronize_v3020);
@@ -733,7 +754,7 @@ EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t st) {
     return fail(cudaErrorStreamCaptureUnsupported);
   }
   uint64_t t0 = played_now();
-  engine().wait(s->last);
+  engine().wait(ends_of(s));
   prof_sync(CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_SYNCHRONIZE, t0, played_now(), call.id,
             (uint32_t)s->id, CUPTI_SYNCHRONIZATION_INVALID_VALUE);
   return fail((cudaError_t)sticky.load());
@@ -750,7 +771,7 @@ EXPORT cudaError_t cudaStreamWaitEvent(cudaStream_t st, cudaEvent_t ev, unsigned
     uint64_t t = played_now();
     prof_sync(CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_STREAM_WAIT_EVENT, t, t, call.id, (uint32_t)s->id,
               e->id);
-    s->last = std::max(s->last, e->mark->seq);  // one engine, in order: nothing more to wait for
+    s->waits.push_back(e->mark->seq);
   }
   return cudaSuccess;
 }
@@ -815,7 +836,7 @@ EXPORT cudaError_t cudaEventQuery(cudaEvent_t ev) {
                     ? cudaErrorStreamCaptureUnsupported
                     : cudaSuccess))
     return fail(e);
-  return engine().is_done(m->seq) ? cudaSuccess : fail(cudaErrorNotReady);
+  return engine().is_done({m->seq}) ? cudaSuccess : fail(cudaErrorNotReady);
 }
 EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t ev) {
   ApiCall call(CUPTI_RUNTIME_TRACE_CBID_cudaEventSynchronize_v3020);
@@ -824,7 +845,7 @@ EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t ev) {
   if (!m) return cudaSuccess;
   if (m->capturing) return fail(cudaErrorStreamCaptureUnsupported);
   uint64_t t0 = played_now();
-  engine().wait(m->seq);
+  engine().wait({m->seq});
   prof_sync(CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_EVENT_SYNCHRONIZE, t0, played_now(), call.id,
             CUPTI_SYNCHRONIZATION_INVALID_VALUE, e->id);
   return fail((cudaError_t)sticky.load());
