@@ -96,7 +96,7 @@ def main() -> None:
     """Measure, and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path, nargs="?", default=Path("build/bench/run.json"))
-    parser.add_argument("--seconds", type=float, default=30.0, help="for the blocks with work")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for the blocks with work")
     parser.add_argument("--steps", type=int, default=20, help="of each arm's turn")
     parser.add_argument("--ms", type=float, default=10.0, help="of a step")
     parser.add_argument("--seed", type=int, default=0)
