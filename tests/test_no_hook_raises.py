@@ -13,6 +13,7 @@ from __future__ import annotations
 import gc
 import inspect
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from typing import Any
 
 import pytest
 import torch
+from IPython.display import DisplayHandle
 from torch import nn
 
 import perfkit
@@ -146,8 +148,14 @@ def with_plotted_watch(training: Training) -> str:
     """As in a notebook, with the live plot; its messages go nowhere, for there is no kernel."""
     loader = torch.utils.data.DataLoader(torch.ones(12, 3), batch_size=4)
     watched = WatchedRun(loader, observer=_Plot(), hz=10)
-    training.run(watched)
-    return " ".join(watched.summary.warnings)
+    shown: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            DisplayHandle, "update", lambda _, data, **__: shown.append(data["text/plain"])
+        )
+        training.run(watched)
+    failed = re.findall(r"Note: the picture .+", "\n".join(shown))
+    return " ".join((*watched.summary.warnings, *failed))
 
 
 TOOLS: dict[str, Tool] = {

@@ -259,9 +259,13 @@ class _Plot:
             self._draw_plainly(self._summary, error)
 
     def _draw_plainly(self, summary: RunSummary, error: Exception) -> None:
-        failed = f"the picture of this run failed: {type(error).__name__}: {error}"
+        failed = f"Note: the picture of this run failed: {type(error).__name__}: {error}"
+        try:
+            text = f"{summary}\n\n{failed}"
+        except Exception:  # what spoiled the picture spoils the report in words, too
+            text = failed
         with contextlib.suppress(Exception):
-            self._output.update({"text/plain": f"{summary}\n\nNote: {failed}"}, raw=True)
+            self._output.update({"text/plain": text}, raw=True)
 
 
 def _cell_number() -> object:
