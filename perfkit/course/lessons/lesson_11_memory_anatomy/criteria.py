@@ -36,19 +36,19 @@ def kept_losses(
     whole, value = validation.bytes_per_step, detached.bytes_per_step
     after = training.bytes_per_step
     figures = {
-        "graph_bytes": Figure(round(whole), "B", kind="exact"),
-        "detached_bytes": Figure(round(value), "B", kind="exact"),
-        "after_backward_bytes": Figure(round(after), "B", kind="exact"),
-        "after_backward_nodes": Figure(round(training.nodes_per_step), "1", kind="exact"),
-        "after_backward_resident": Figure(round(resident.resident_bytes), "B"),
+        "validation_graph_bytes": Figure(round(whole), "B", kind="exact"),
+        "validation_detached_bytes": Figure(round(value), "B", kind="exact"),
+        "training_bytes": Figure(round(after), "B", kind="exact"),
+        "training_nodes": Figure(round(training.nodes_per_step), "1", kind="exact"),
+        "training_resident": Figure(round(resident.resident_bytes), "B"),
     }
     if training.heap_bytes_per_step:
-        figures["after_backward_heap"] = Figure(round(training.heap_bytes_per_step), "B")
+        figures["training_heap"] = Figure(round(training.heap_bytes_per_step), "B")
     grows = resident.resident_bytes > 0 or None  # a resident set that stood still says nothing
     return Outcome(
         holds=all_of(whole > 1000 * max(value, 1), after <= _A_LOSS_BYTES, grows),
         figures=figures,
-        headline="graph_bytes",
+        headline="validation_graph_bytes",
         sentence=f"A kept validation adds {whole / 1e6:.1f} MB of tensors, a detached one "
         f"{round(value)} B. A loss kept after backward() adds {round(after)} B of tensors and "
         f"{round(training.nodes_per_step)} nodes; with {resident.blocks} blocks that is about "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ import torch
 from perfkit.base.errors import MeasurementError
 from perfkit.memory.account import account
 
-__all__ = ["Tried", "peak_bytes", "tried"]
+__all__ = ["Tried", "page_faults", "peak_bytes", "tried"]
 
 _FEW, _MORE = 8, 16
 #: How far around the prediction a GPU is searched.
@@ -140,3 +141,19 @@ def _fits(step_of: StepOf, n: int) -> bool:
         fits = True
     torch.cuda.empty_cache()  # what is left over of another size is in the way
     return fits
+
+
+def page_faults(step: Callable[[], object]) -> int:
+    """How many pages the system gives this process in one call, after one that does not count.
+
+    A page that was returned with the memory before it has to be given again. 0 on Windows, which
+    does not count them so.
+    """
+    step()
+    if sys.platform == "win32":
+        return 0
+    from resource import RUSAGE_SELF, getrusage
+
+    before = getrusage(RUSAGE_SELF).ru_minflt
+    step()
+    return getrusage(RUSAGE_SELF).ru_minflt - before
