@@ -272,13 +272,16 @@ class Faults:
 
 
 @pytest.fixture
-def unraised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def unraised(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What Python printed instead of raising: in finalisers, and in threads of perfkit."""
     found: list[str] = []
+    others = list(gc.callbacks)  # of a test before, which are not of these tools
+    gc.callbacks.clear()
     monkeypatch.setattr(sys, "unraisablehook", lambda x: found.append(repr(x.exc_value)))
     monkeypatch.setattr(threading, "excepthook", lambda x: found.append(repr(x.exc_value)))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    return found
+    yield found
+    gc.callbacks[:] = others
 
 
 def plain_values() -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfkit.base.errors import UsageError
 from perfkit.base.user_code import cell_names, is_user_code, where
-from perfkit.course.kit._message import Message
+from perfkit.course.kit.message import Message
 
 __all__ = ["Exercise", "NotYet"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfkit.base.errors import UsageError
-from perfkit.course.kit._message import Message
 from perfkit.course.kit._recorded import lesson_hashes, recorded_folders, taught_claims
+from perfkit.course.kit.message import Message
 from perfkit.course.ledger._figures import shown
 from perfkit.course.ledger.claims import claims as known_claims
 from perfkit.course.ledger.ledger import Row, ledger

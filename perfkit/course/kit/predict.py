@@ -8,8 +8,8 @@ from typing import Any
 from perfkit.base.errors import UsageError
 from perfkit.course.kit import progress
 from perfkit.course.kit._choices import Choices, checked_answers, checked_letter
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.keys import key_of
+from perfkit.course.kit.message import Message
 
 __all__ = ["Predict"]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from perfkit.base.errors import UsageError
 from perfkit.base.files import write_atomically
-from perfkit.course.kit._message import Message
+from perfkit.course.kit.message import Message
 
 __all__ = ["Calibration", "Guess", "calibration", "folder", "forget", "guesses", "keep"]
 

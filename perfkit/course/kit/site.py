@@ -173,7 +173,7 @@ def _index(
 
 
 def _unreadable(error: Exception) -> str:
-    from perfkit.course.kit._message import Message
+    from perfkit.course.kit.message import Message
 
     said = str(error).splitlines() or [type(error).__name__]
     return NAVIGATION + Message("This solution cannot be read", (said[0],))._repr_html_()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from perfkit.base.errors import UsageError
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
 
 
 def _check(answer: Any) -> list[str]:

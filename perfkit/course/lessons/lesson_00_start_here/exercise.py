@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from perfkit.base.words import fmt_bytes, fmt_count
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.images import ImageSet, make_images
+from perfkit.course.kit.message import Message
 
 __all__ = ["SIDE", "cache_pictures"]
 

@@ -13,8 +13,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
 
 __all__ = ["time_one_step"]
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.display import Shown
 from perfkit.base.words import fmt_ratio, fmt_share
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
 from perfkit.course.kit.simulated_gpu import (
     BOUNDS,
     SimulatedTraining,

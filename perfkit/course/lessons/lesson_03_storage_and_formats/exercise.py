@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.words import fmt_bytes, fmt_count
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
 from perfkit.course.lessons.lesson_03_storage_and_formats.tables import (
     NUMBERS,
     SHOPS,

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
 from perfkit.course.kit.picture import Picture, picture
 
 __all__ = [

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
 
 if TYPE_CHECKING:
     import torch

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.device import here
 from perfkit.base.words import fmt_bytes, fmt_count
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
 
 if TYPE_CHECKING:
     import torch

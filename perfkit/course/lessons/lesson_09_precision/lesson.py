@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
 from perfkit.measure.formats import FormatCount, count_formats
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfkit.course.kit._message import Message
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
 
 if TYPE_CHECKING:
     import torch
