@@ -65,7 +65,8 @@ def test_it_is_told_by_category_and_the_memory_is_free_again() -> None:
     result = accountant.result
     assert result.out_of_memory
     assert result.requested_bytes == 256 * 256 * 4
-    assert result.at_peak_bytes["activations"] > result.peak_bytes / 2
+    (cpu,) = result.devices  # at its start there may be tensors of a test before
+    assert result.at_peak_bytes["activations"] > (result.peak_bytes - cpu.start_bytes) / 2
     assert "half the batch" in result.would_help[1]
     assert any("hidden = model(hidden).tanh()" in x.text for x in result.by_line)
     words, page = str(result), result._repr_html_()
