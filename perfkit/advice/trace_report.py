@@ -103,6 +103,8 @@ def _comparison(compared: Ranks) -> dict[str, Any]:
         "stragglers": list(compared.stragglers),
         "imbalance": compared.imbalance,
         "n_collectives": compared.n_collectives,
+        "skew_ms": compared.skew_ms,
+        "transfer_ms": compared.transfer_ms,
         "waits": [
             {"rank": who, "for_rank": whom, "ms_per_step": ms}
             for (who, whom), ms in compared.waits_ms.items()

@@ -50,7 +50,9 @@ key ends in _ms):
                             the rank that the others wait for most, else for the one that waits
                             least, or without communication for the slowest
   rank_comparison           several FILEs only: stragglers[], imbalance (longest over mean compute
-                            time, or null), n_collectives, waits[] (rank, for_rank, ms_per_step)
+                            time, or null), n_collectives, waits[] (rank, for_rank, ms_per_step),
+                            skew_ms, transfer_ms (a step; of the collectives' time, the wait for
+                            later ranks, and the rest; or null)
   diff                      --diff only, from OTHER (before) to FILE (after): before_step_ms,
                             after_step_ms, ratio, host_ms and device_ms {class: [before, after]},
                             changes[] (kind, name, status: new, gone, grew, shrank or same ...)

@@ -459,6 +459,11 @@ def _(a: Ranks) -> Document:
         sentence = f"{len(a.ranks)} ranks; who waits for whom is not recorded."
     if a.imbalance is not None:
         sentence += f" The longest computes {fmt_ratio(a.imbalance)} the mean."
+    if a.skew_ms is not None and a.transfer_ms is not None:
+        sentence += (
+            f" Of the {fmt_ms(a.skew_ms + a.transfer_ms)} a step in collectives, "
+            f"{fmt_ms(a.skew_ms)} is waiting for a later rank."
+        )
     rows = [
         (
             str(r.rank),

@@ -167,5 +167,36 @@ def write(path: Path, n_events: int, rank: int = 0) -> int:
     return count
 
 
+def write_ranks(folder: Path, n_ranks: int, late: int, n_steps: int = 4) -> None:
+    """A small trace for each rank of a job; rank ``late`` computes 2 ms longer than the others.
+
+    A step has 16 layers with a gradient bucket each; collectives end everywhere at the same time,
+    by clocks that differ by hours.
+    """
+    for rank in range(n_ranks):
+        writer = _Writer()
+        at = _BASE_US + 3.6e9 * (rank % 24)
+        for number in range(n_steps):
+            begin, gpu = at, at + 200.0
+            longer = 2_000.0 if rank == late else 7.0 * ((rank * 31 + number) % 16)
+            for i in range(16):
+                writer.block(at + 100 * i, gpu + 112 * i, _MAIN, i, backward=i >= 8)
+            gpu += 112 * 16
+            for i in range(16):
+                came, end = gpu + longer + 20 * i, gpu + 2_100 + 40 * i
+                start = max(came, gpu + 2_100 + 40 * (i - 1) if i else came)
+                writer.op("c10d::allreduce_", at + 1_700 + 20 * i, 18, _MAIN, shapes=False)
+                writer.launch(
+                    "cudaLaunchKernel", at + 1_704 + 20 * i, 8, _MAIN,
+                    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long)",
+                    start, end - start,
+                )  # fmt: skip
+            at = gpu + 3_000
+            writer.op(f"ProfilerStep#{number}", begin, at - begin, _MAIN, "user_annotation", False)
+        path = folder / f"rank{rank:04d}.json"
+        head = _HEAD.replace("RANK", str(rank))
+        path.write_text(head + ",\n".join(writer.parts) + _TAIL, encoding="utf-8")
+
+
 if __name__ == "__main__":
     print(write(Path(sys.argv[2]), int(sys.argv[1])), "events")

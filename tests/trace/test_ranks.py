@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -135,3 +136,108 @@ def test_collectives_on_the_host_are_communication_of_their_rank() -> None:
     answer = {"communication_us": 0.0, "host_us": [{"communication": 5000.0, "other": 1.0}]}
     assert _communication_ms(answer, 1) == 5.0
     assert _communication_ms(answer | {"communication_us": 2000.0}, 1) == 2.0
+
+
+# ---- collectives of the host, and of groups --------------------------------------------------
+
+_OTHER_THREAD = 103
+
+
+def _host_job(folder: Path, late_us: float) -> list[Path]:
+    """Two ranks that ask gloo for two all-reduces at once; rank 1 asks ``late_us`` later.
+
+    Once both are there, the first takes 100 µs, and the second, which waits for it, 60 more.
+    """
+    paths = []
+    for rank in range(2):
+        sim = Simulated()
+        for i in range(3):
+            at = rank * 3.6e9 + i * 5_000
+            sim.step(i, at, 5_000)
+            asked = at + 500 + rank * late_us
+            end = at + 500 + late_us + 100
+            sim.host("aten::mm", at + 10, asked - at - 10)
+            sim.label("gloo:all_reduce", asked, end - asked, tid=_OTHER_THREAD)
+            sim.label("gloo:all_reduce", asked + 1, end + 60 - asked - 1, tid=_OTHER_THREAD)
+        path = folder / f"rank{rank}.json"
+        path.write_bytes(_of_rank(sim, rank))
+        paths.append(path)
+    return paths
+
+
+def _of_rank(sim: Simulated, rank: int) -> bytes:
+    return sim.json().replace(
+        b'{"schemaVersion"', b'{"distributedInfo": {"rank": %d}, "schemaVersion"' % rank, 1
+    )
+
+
+def test_who_waits_for_whom_is_told_of_collectives_on_the_host(tmp_path: Path) -> None:
+    found = ranks(_host_job(tmp_path, late_us=900), at_once=1)
+    assert found.on_host
+    assert found.stragglers == (1,)
+    assert found.n_collectives == 6
+    # the second all-reduce waits for the first one, on both ranks: that is no skew
+    assert found.waits_ms == {(0, 1): pytest.approx(0.9)}
+    assert found.skew_ms == pytest.approx(0.45)  # mean of both
+    assert found.transfer_ms == pytest.approx(0.16)
+    assert "450 µs is waiting for a later rank" in str(found).replace("\n", " ")
+
+
+def test_no_skew_is_all_transfer(tmp_path: Path) -> None:
+    found = ranks(_host_job(tmp_path, late_us=0), at_once=1)
+    assert found.stragglers == ()
+    assert found.skew_ms == pytest.approx(0)
+    assert found.transfer_ms == pytest.approx(0.16)
+
+
+def test_collectives_of_a_group_are_compared_within_it(tmp_path: Path) -> None:
+    """Two groups of two ranks, as for tensor parallelism: in each the second rank is late."""
+    paths = []
+    for rank in range(4):
+        group = rank // 2
+        late = rank % 2
+        sim = Simulated()
+        for i in range(3):
+            at = i * 5_000
+            sim.step(i, at, 5_000)
+            asked = at + 500 + late * (500 + 400 * group)
+            end = at + 2_000
+            external = sim.host("c10d::allreduce_", asked - 20, 10)
+            sim.device(
+                "ncclDevKernel_AllReduce", asked, end - asked,
+                sim.call("cudaLaunchKernel", asked - 18, 5, external),
+                **{"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8,
+                   "Out msg nelems": 8, "Group size": 2,
+                   "Process Group Ranks": str([2 * group, 2 * group + 1])},
+            )  # fmt: skip
+        path = tmp_path / f"rank{rank}.json"
+        path.write_bytes(_of_rank(sim, rank))
+        paths.append(path)
+    found = ranks(paths, at_once=1)
+    assert found.n_collectives == 6
+    assert found.waits_ms == {(2, 3): pytest.approx(0.9), (0, 1): pytest.approx(0.5)}
+    assert found.stragglers == (3, 1)
+
+
+def test_of_very_many_ranks_the_late_one_is_found_and_pairs_are_few() -> None:
+    """Summaries alone: what each rank's trace says is read elsewhere."""
+    from perfkit.trace.ask.ranks import ranks_of
+
+    found = ranks_of([_summary(rank, late=rank == 700) for rank in range(1_024)])
+    assert found.stragglers == (700,)
+    assert len(found.waits_ms) == 1_023
+    assert {whom for _, whom in found.waits_ms} == {700}
+    assert found.ranks[700].waited_ms == 0
+
+
+def _summary(rank: int, *, late: bool) -> dict[str, Any]:
+    dur_us = 50.0 if late else 450.0 + rank % 7
+    return {
+        "path": f"rank{rank}", "rank": rank, "n_events": 1, "step_names": ["a", "b"],
+        "wall_us": [1_000.0] * 2, "host_us": [{}] * 2, "device_us": [{"compute": 500.0}] * 2,
+        "idle_us": {}, "communication_us": 2 * dur_us, "overlapped_us": 0.0, "warnings": [],
+        "collectives": {
+            "on_host": False, "names": ["allreduce"], "step": [0, 1], "name": [0, 0],
+            "dur_us": [dur_us, dur_us],
+        },
+    }  # fmt: skip

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
+
 from perfkit.trace.ask.breakdown import breakdown
 from perfkit.trace.ask.communication import communication
 from perfkit.trace.ask.idle import idle
-from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import is_communication
+from perfkit.trace.read.columns import Category, Int64, Trace
+from perfkit.trace.read.events import host_collective_rows, is_communication
 from perfkit.trace.read.load import load
 from perfkit.trace.read.lookups import device_rows
-from perfkit.trace.read.steps import find_steps
+from perfkit.trace.read.steps import Steps, find_steps
+
+#: What stands between the name of a collective and the ranks of its group, where they are known.
+IN_GROUP = " among "
 
 
 def summarize(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -30,9 +35,8 @@ def summary_of(trace: Trace, path: str | os.PathLike[str]) -> dict[str, Any]:
     split = breakdown(trace, steps)
     talk = communication(trace, steps)
     why = idle(trace, steps)
-    rows, step = device_rows(trace, steps, Category.KERNEL)
-    mine = trace.name_table(is_communication)[trace.name_id[rows]]
-    rows, step = rows[mine], step[mine]
+    rows, step, dur_us, on_host = _collectives(trace, steps)
+    names, name_id = _collective_names(trace, rows)
     return {
         "path": str(path),
         "rank": _rank(trace),
@@ -45,21 +49,56 @@ def summary_of(trace: Trace, path: str | os.PathLike[str]) -> dict[str, Any]:
         "communication_us": talk.busy_us,
         "overlapped_us": talk.overlapped_us,
         "collectives": {
+            "on_host": on_host,
+            "names": names,
             "step": step.tolist(),
-            "name": [_collective(trace, int(r)) for r in rows],
-            "start_us": (trace.start_us[rows] + trace.origin_us).tolist(),
-            "dur_us": trace.dur_us[rows].tolist(),
+            "name": name_id,
+            "dur_us": dur_us.tolist(),
         },
         "warnings": [*trace.warnings, *split.warnings],
     }
 
 
-def _collective(trace: Trace, row: int) -> str:
-    at = int(trace.collective_id[row])
-    if at < 0:  # without its types, which are long and the same on every rank
-        return str(trace.names[trace.name_id[row]]).split("(")[0]
-    c = trace.collectives[at]
-    return f"{c.name} {c.dtype} {max(c.n_in, c.n_out)}"
+def _collectives(
+    trace: Trace, steps: Steps
+) -> tuple[Int64, Int64, np.ndarray[Any, np.dtype[np.float64]], bool]:
+    """Their rows in the order of time, the step and length of each, and whether on the host."""
+    rows, step = device_rows(trace, steps, Category.KERNEL)
+    mine = trace.name_table(is_communication)[trace.name_id[rows]]
+    rows, step = rows[mine], step[mine]
+    on_host = not len(rows)
+    if on_host:
+        rows = host_collective_rows(trace, steps)
+        step = steps.containing(trace.start_ns[rows])
+        rows, step = rows[step >= 0], step[step >= 0]
+    order = np.argsort(trace.start_ns[rows], kind="stable")
+    rows, step = rows[order], step[order]
+    start, end = trace.start_ns[rows], trace.end_ns[rows]
+    if on_host and len(rows):
+        # the host asks for the next one while one runs, and what asks is recorded from then on
+        before = np.maximum.accumulate(end)[:-1]
+        start = np.minimum(np.r_[start[:1], np.maximum(start[1:], before)], end)
+    return rows, step, (end - start) / 1e3, on_host
+
+
+def _collective_names(trace: Trace, rows: Int64) -> tuple[list[str], list[int]]:
+    """What each is, by which collectives of two ranks are the same, and the group's ranks."""
+    known: dict[tuple[int, int], int] = {}
+    names: dict[str, int] = {}
+    found = []
+    pairs = zip(trace.collective_id[rows].tolist(), trace.name_id[rows].tolist(), strict=True)
+    for at, name_id in pairs:
+        if (at, name_id) not in known:
+            if at < 0:  # without its types, which are long and the same on every rank
+                name = str(trace.names[name_id]).split("(")[0]
+            else:
+                c = trace.collectives[at]
+                name = f"{c.name} {c.dtype} {max(c.n_in, c.n_out)}"
+                if c.ranks:
+                    name += f"{IN_GROUP}{c.ranks}"
+            known[at, name_id] = names.setdefault(name, len(names))
+        found.append(known[at, name_id])
+    return list(names), found
 
 
 def _rank(trace: Trace) -> int | None:

@@ -5,32 +5,44 @@ time, so that memory is bounded however many ranks there are; only summaries com
 
 *Who waits for whom* needs no common clock. The k-th collective of a step is the same on all ranks
 and ends everywhere at about the same time: who arrives last spends the least time in it, and what
-the others spend more than that is their wait for that rank.
+the others spend more than that is their wait for that rank. That is its *skew*; what remains, the
+time of the last one, is its *transfer*. Collectives of a group are compared within the group, where
+the trace says which ranks it has.
 """
 
 from __future__ import annotations
 
 import os
 import statistics
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import TraceError, UsageError
 from perfkit.trace.ask.rank_pool import read_ranks
-from perfkit.trace.ask.rank_summary import summarize
+from perfkit.trace.ask.rank_summary import IN_GROUP, summarize
 from perfkit.trace.read.lookups import together
 
 # A rank's trace takes some times its own size while it is read: more of them at once than this
 # would make memory, not the processor, the limit.
 _MOST_AT_ONCE = 4
 
-# A rank is a straggler if it comes last in more than twice its fair share of the collectives (in
-# two of them at least), and the others together lose more than this share of their steps by
-# waiting for it.
+# A rank is a straggler if it comes last in more than twice its fair share of the collectives in
+# which somebody waits (in two of them at least), and the others together lose more than this share
+# of their steps by waiting for it.
 _STRAGGLER_WAIT_SHARE = 0.02
+# Of more ranks than this, pairs are kept only for those that most time is lost by waiting for.
+_ALL_PAIRS = 64
+_PAIRS_FOR = 8
+# Of the mean wait in a collective. Of buckets that are sent one after the other only the first one
+# waits for the late rank; who is last in the others is chance.
+_HARDLY = 0.1
+
+_Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -48,7 +60,7 @@ class Rank:
         communication_ms: time in collectives, ms a step.
         overlapped_ms: of this, while computing, ms a step.
         waited_ms: of the time in collectives, the wait for later ranks, ms a step.
-        last_in: number of collectives in which it came last.
+        last_in: number of collectives in which it came last and others waited for it.
     """
 
     rank: int
@@ -70,11 +82,16 @@ class Ranks(Shown):
 
     Attributes:
         ranks: by number.
-        waits_ms: (who waits, for whom) → ms a step, the longest first.
+        waits_ms: (who waits, for whom) → ms a step, the longest first; of more than 64 ranks, for
+            the eight that most time is lost by waiting for.
         n_collectives: collectives that could be matched over all ranks.
         stragglers: ranks that the others wait for, the worst first.
         imbalance: longest over mean compute time of the ranks; 1.0 is balance. None without a
             device.
+        skew_ms: of the time in these collectives, the wait for later ranks, ms a step, mean of the
+            ranks; None where none could be matched.
+        transfer_ms: the rest of it: what they take once all ranks have come; likewise.
+        on_host: whether they run on the host (gloo, MPI).
         warnings: what is doubtful, and which traces could not be read.
     """
 
@@ -84,6 +101,9 @@ class Ranks(Shown):
     stragglers: tuple[int, ...]
     imbalance: float | None
     warnings: tuple[str, ...] = ()
+    skew_ms: float | None = None
+    transfer_ms: float | None = None
+    on_host: bool = False
 
 
 def ranks(paths: Sequence[str | os.PathLike[str]], *, at_once: int | None = None) -> Ranks:
@@ -137,9 +157,9 @@ def _compare(answers: list[dict[str, Any]], doubts: list[str]) -> Ranks:
         if len(answers) > 1:
             doubts.append("the traces do not say which rank they are: numbered in the order given")
         numbers = list(range(len(answers)))
-    waits, waited, last_in, n_matched = _who_waits(answers, numbers, doubts)
+    met = _who_waits(answers, doubts)
     found = []
-    for number, a in zip(numbers, answers, strict=True):
+    for at, (number, a) in enumerate(zip(numbers, answers, strict=True)):
         n = max(len(a["wall_us"]), 1)
         found.append(
             Rank(
@@ -152,29 +172,31 @@ def _compare(answers: list[dict[str, Any]], doubts: list[str]) -> Ranks:
                 idle_ms={k: v / 1e3 / n for k, v in a["idle_us"].items()},
                 communication_ms=_communication_ms(a, n),
                 overlapped_ms=a["overlapped_us"] / 1e3 / n,
-                waited_ms=waited[number] / 1e3 / n,
-                last_in=last_in[number],
+                waited_ms=float(met.waited_us[at]) / 1e3 / n,
+                last_in=int(met.last_in[at]),
             )
         )
         doubts += [f"rank {number}: {w}" for w in a["warnings"]]
     found.sort(key=lambda r: r.rank)
-    if not n_matched and len(found) > 1 and any(r.communication_ms for r in found):
-        doubts.append(
-            "the collectives run on the host (gloo, MPI): who waits for whom is not known"
-            if not any(r.device_ms.get("communication") for r in found)
-            else "no collective of one rank was matched with another rank's"
-        )
+    if not met.n and len(found) > 1 and any(r.communication_ms for r in found):
+        doubts.append("no collective of one rank was matched with another rank's")
     n_steps = max(max(r.n_steps for r in found), 1)
-    per_step = {pair: us / 1e3 / n_steps for pair, us in waits.items()}
+    per_step = {
+        (numbers[who], numbers[whom]): us / 1e3 / n_steps for (who, whom), us in met.pairs_us()
+    }
+    lost_ms = {numbers[i]: us / 1e3 / n_steps for i, us in enumerate(met.lost_us.tolist())}
     compute = [r.device_ms["compute"] for r in found if r.device_ms]
     mean = sum(compute) / len(compute) if compute else 0.0
     return Ranks(
         ranks=tuple(found),
         waits_ms=dict(sorted(per_step.items(), key=lambda item: -item[1])),
-        n_collectives=n_matched,
-        stragglers=_stragglers(found, per_step, n_matched),
+        n_collectives=met.n,
+        stragglers=_stragglers(found, lost_ms, met.n_decided),
         imbalance=max(compute) / mean if mean else None,
         warnings=together(doubts),
+        skew_ms=float(met.waited_us.mean()) / 1e3 / n_steps if met.n else None,
+        transfer_ms=float(met.transfer_us.mean()) / 1e3 / n_steps if met.n else None,
+        on_host=any(a["collectives"]["on_host"] and a["collectives"]["step"] for a in answers),
     )
 
 
@@ -189,57 +211,106 @@ def _mean(steps: list[dict[str, float]], n: int) -> dict[str, float]:
     return {c: sum(s[c] for s in steps) / 1e3 / n for c in classes}
 
 
-def _who_waits(
-    answers: list[dict[str, Any]], numbers: list[int], doubts: list[str]
-) -> tuple[dict[tuple[int, int], float], dict[int, float], dict[int, int], int]:
-    """µs by (who, for whom) and by who; how often each came last; matched collectives."""
-    waits: dict[tuple[int, int], float] = defaultdict(float)
-    waited: dict[int, float] = defaultdict(float)
-    last_in: dict[int, int] = dict.fromkeys(numbers, 0)
-    lanes = [_lanes(a) for a in answers]
-    if len(answers) < 2 or not any(lanes):
-        return waits, waited, last_in, 0
-    shared = set(lanes[0]).intersection(*lanes[1:])
-    n_matched, n_left = 0, 0
-    for key in sorted(shared):
-        sizes = {len(lane[key]) for lane in lanes}
-        if len(sizes) > 1:
+@dataclass
+class _Met:
+    """Collectives that several ranks took part in; arrays have an entry per rank."""
+
+    waited_us: _Array
+    transfer_us: _Array
+    lost_us: _Array  # by others, waiting for it
+    last_in: npt.NDArray[np.int64]
+    n: int = 0
+    n_decided: int = 0
+    of: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], _Array]] = field(
+        default_factory=list
+    )
+
+    def add(self, members: list[int], dur_us: _Array) -> None:
+        """Collectives of the same ranks: a row per member, a column per collective."""
+        at = np.array(members, np.intp)
+        last = dur_us.argmin(axis=0)
+        least = dur_us.min(axis=0)
+        waits = dur_us - least
+        self.n += dur_us.shape[1]
+        self.waited_us[at] += waits.sum(axis=1)
+        self.transfer_us[at] += least.sum()
+        np.add.at(self.lost_us, at[last], waits.sum(axis=0))
+        self.of.append((at, at[last], waits))
+
+    def count(self) -> None:
+        """Who came last how often; in a collective for which hardly anybody waits, nobody did."""
+        if not self.n:
+            return
+        limit_us = _HARDLY * float(self.lost_us.sum()) / self.n
+        for _, last, waits in self.of:
+            waited_for = waits.sum(axis=0)
+            decided = last[(waited_for > 0) & (waited_for >= limit_us)]
+            self.n_decided += len(decided)
+            np.add.at(self.last_in, decided, 1)
+
+    def pairs_us(self) -> list[tuple[tuple[int, int], float]]:
+        """(who waits, for whom), by positions, and how long."""
+        n = len(self.waited_us)
+        worst = np.argsort(-self.lost_us, kind="stable")
+        worst = worst[: n if n <= _ALL_PAIRS else _PAIRS_FOR]
+        column = np.full(n, -1)
+        column[worst] = np.arange(len(worst))
+        table = np.zeros((n, len(worst)))
+        for members, last, waits in self.of:
+            for k in np.flatnonzero(column[last] >= 0).tolist():
+                table[members, column[last[k]]] += waits[:, k]
+        return [
+            ((who, whom), float(table[who, i]))
+            for i, whom in enumerate(worst.tolist())
+            for who in range(n)
+            if who != whom and table[who, i] > 0
+        ]
+
+
+def _who_waits(answers: list[dict[str, Any]], doubts: list[str]) -> _Met:
+    """Match the collectives of the ranks; time and memory grow with their number alone."""
+    n = len(answers)
+    met = _Met(np.zeros(n), np.zeros(n), np.zeros(n), np.zeros(n, np.int64))
+    lanes: dict[tuple[str, str], list[tuple[int, _Array]]] = {}
+    for i, answer in enumerate(answers):
+        for key, dur_us in _lanes(answer).items():
+            lanes.setdefault(key, []).append((i, dur_us))
+    if n < 2:
+        return met
+    n_left = 0
+    for key in sorted(lanes):
+        members = [i for i, _ in lanes[key]]
+        whole = len(members) == n or (IN_GROUP in key[1] and len(members) > 1)
+        if not whole or len({len(dur_us) for _, dur_us in lanes[key]}) > 1:
             n_left += 1
             continue
-        for durations in zip(*(lane[key] for lane in lanes), strict=True):
-            n_matched += 1
-            least = min(range(len(durations)), key=durations.__getitem__)
-            last = numbers[least]
-            last_in[last] += 1
-            for number, dur in zip(numbers, durations, strict=True):
-                if number != last:
-                    waits[number, last] += dur - durations[least]
-                    waited[number] += dur - durations[least]
-    n_left += len(set().union(*lanes)) - len(shared)
+        met.add(members, np.stack([dur_us for _, dur_us in lanes[key]]))
+    met.count()
     if n_left:
         doubts.append(f"{n_left} kinds of collectives differ between the ranks: not compared")
-    return waits, waited, last_in, n_matched
+    return met
 
 
-def _lanes(answer: dict[str, Any]) -> dict[tuple[str, str], list[float]]:
+def _lanes(answer: dict[str, Any]) -> dict[tuple[str, str], _Array]:
     """(step, collective) → durations in the order of time."""
     c = answer["collectives"]
-    order = sorted(range(len(c["start_us"])), key=c["start_us"].__getitem__)
-    lanes: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for i in order:
-        lanes[answer["step_names"][c["step"][i]], c["name"][i]].append(c["dur_us"][i])
-    return lanes
+    step, name = np.array(c["step"], np.int64), np.array(c["name"], np.int64)
+    dur_us = np.array(c["dur_us"], np.float64)
+    if not len(step):
+        return {}
+    kind = step * len(c["names"]) + name
+    order = np.argsort(kind, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(kind[order])) + 1)
+    return {
+        (answer["step_names"][step[rows[0]]], c["names"][name[rows[0]]]): dur_us[rows]
+        for rows in parts
+    }
 
 
-def _stragglers(
-    found: list[Rank], waits_ms: Mapping[tuple[int, int], float], n_matched: int
-) -> tuple[int, ...]:
+def _stragglers(found: list[Rank], lost: Mapping[int, float], n_matched: int) -> tuple[int, ...]:
     if len(found) < 2 or not n_matched:
         return ()
     others_ms = sum(r.step_ms for r in found) * (len(found) - 1) / len(found)
-    lost: dict[int, float] = defaultdict(float)
-    for (_, last), ms in waits_ms.items():
-        lost[last] += ms
     # Of two ranks a fair share is a half already: there a straggler comes last in 3 of 4.
     fair = n_matched / len(found)
     # Of many ranks it is less than one collective: to be last once is chance, twice is not.

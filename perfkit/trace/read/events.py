@@ -42,14 +42,19 @@ def is_data_wait(name: str) -> bool:
 
 def host_collectives(trace: Trace, steps: Steps) -> Intervals:
     """When the process of the steps took part in a collective of the host, in any thread."""
+    rows = host_collective_rows(trace, steps)
+    return union(trace.start_ns[rows], trace.end_ns[rows])
+
+
+def host_collective_rows(trace: Trace, steps: Steps) -> Int64:
+    """Rows of these collectives."""
     pid = trace.threads[steps.thread].pid
     same = np.array([t.pid == pid for t in trace.threads], dtype=np.bool_)
-    rows = (
+    return np.flatnonzero(
         trace.is_a(Category.OP, Category.ANNOTATION)
         & same[trace.thread]
         & trace.named(lambda n: n.startswith(_HOST_COLLECTIVE))
     )
-    return union(trace.start_ns[rows], trace.end_ns[rows])
 
 
 def launch_calls(trace: Trace, steps: Steps) -> Int64:
