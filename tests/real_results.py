@@ -260,6 +260,21 @@ def _allocator_history() -> Any:
     )
 
 
+@_makes("Replayed")
+def _replayed() -> Any:
+    from perfkit.memory.replay import replay
+    from perfkit.memory.requests import Request, Requests
+
+    mib = 2**20
+    sizes = (30, 40, 90)
+    entries = [
+        entry
+        for n, size in enumerate(sizes)
+        for entry in (Request("alloc", n, size * mib), Request("free", n), Request("mark", n))
+    ]
+    return replay(Requests(tuple(entries), "cuda:0", "operators"), limit_bytes=60 * mib)
+
+
 # ---- waits for a GPU ---------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.structs import misfit
+from perfkit.memory.requests import Requests, requests_of
 
 __all__ = ["AllocatorHistory", "Recorded", "Segment", "history_of", "load", "record"]
 
@@ -143,10 +144,16 @@ def load(path: str | Path) -> AllocatorHistory:
 
 
 class Recorded:
-    """What :func:`record` fills when its block ends."""
+    """What :func:`record` fills when its block ends.
+
+    Attributes:
+        history: what the allocator did.
+        requests: what tensors asked it for, to be replayed (:mod:`perfkit.memory.replay`).
+    """
 
     def __init__(self) -> None:
         self.history: AllocatorHistory | None = None
+        self.requests: Requests | None = None
 
 
 @contextmanager
@@ -195,6 +202,7 @@ def record(device: int | None = None) -> Iterator[Recorded]:
             n_retries=gpu.stats(index).get(key, 0) - before.get(index, {}).get(key, 0),
             provenance=stamp(device=gpu.name(index)),
         )
+        recorded.requests = requests_of(snapshot, index)
 
 
 def _busiest(snapshot: Mapping[str, Any], current: int) -> int:

@@ -25,6 +25,7 @@ _HOMES = {
     "perfkit.base.machine": "perfkit.show.machine",
     "perfkit.memory": "perfkit.show.memory",
     "perfkit.memory.crossings": "perfkit.show.crossings",
+    "perfkit.memory.replay": "perfkit.show.replay",
     "perfkit.measure": "perfkit.show.timing",
     "perfkit.measure.compiled": "perfkit.show.counted",
     "perfkit.measure.formats": "perfkit.show.counted",
