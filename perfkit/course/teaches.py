@@ -72,7 +72,10 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "optimizer-share",
     ),
     "13-allocator": ("device-allocations",),
-    "14-cpu-tuning": ("one-thread",),
+    "14-cpu-tuning": (
+        "one-thread",
+        "too-many-threads",
+    ),
     "15-data-parallel": (
         "data-parallel",
         "not-nccl",

@@ -6,7 +6,15 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base.words import fmt_bytes, fmt_interval, fmt_ms, fmt_number, fmt_ratio, fmt_share
+from perfkit.base.words import (
+    fmt_bytes,
+    fmt_count,
+    fmt_interval,
+    fmt_ms,
+    fmt_number,
+    fmt_ratio,
+    fmt_share,
+)
 from perfkit.experiment.process.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
 from perfkit.show._text import clip
 from perfkit.show.document import Document, Fold, Table, document_for
@@ -126,8 +134,13 @@ def _tables(runs: Sequence[RunResult], base: RunResult | None) -> tuple[Table, .
     """The figures, and the settings below them: beside them they would be cut off."""
     if len(runs) < 2:
         return ()
-    header = ("run", "median step", "95 % interval", "data wait", "samples/s", "peak", "speed")
-    rows = tuple(_row(base, run) for run in runs)
+    faults = any("malloc" in run.values for run in runs)
+    extra = ("page faults",) if faults else ()
+    header = (
+        *("run", "median step", "95 % interval", "data wait", "samples/s", "peak"),
+        *(*extra, "speed"),
+    )
+    rows = tuple(_row(base, run, faults=faults) for run in runs)
     settings = tuple((str(run.run_id), _said(runs[0], run)) for run in runs)
     return (
         Table(header, rows, open=True),
@@ -161,6 +174,7 @@ def _sentence(runs: Sequence[RunResult]) -> str:
         f"{fmt_share(run.wait_share)} of it data wait",
         f"{_rate(run)} samples/s",
         f"peak {fmt_bytes(run.peak_bytes)}",
+        *([f"{_faults(run)} page faults a step"] if "malloc" in run.values else []),
         f"n={run.n_counted} of {run.n_steps} steps",
     ]
     return f"{lead}: {', '.join(parts)}."
@@ -190,7 +204,7 @@ def _said(first: RunResult, run: RunResult) -> str:
     return said or f"as run {first.run_id}"
 
 
-def _row(base: RunResult | None, run: RunResult) -> tuple[str, ...]:
+def _row(base: RunResult | None, run: RunResult, *, faults: bool) -> tuple[str, ...]:
     step = run.step
     return (
         str(run.run_id),
@@ -199,8 +213,14 @@ def _row(base: RunResult | None, run: RunResult) -> tuple[str, ...]:
         fmt_share(run.wait_share),
         _rate(run),
         fmt_bytes(run.peak_bytes),
+        *((_faults(run),) if faults else ()),
         _speed(base, run),
     )
+
+
+def _faults(run: RunResult) -> str:
+    found = run.faults_per_step
+    return "–" if found is None else fmt_count(round(found))
 
 
 def _speed(base: RunResult | None, run: RunResult) -> str:

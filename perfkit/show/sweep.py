@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.words import (
     fmt_bytes,
+    fmt_count,
     fmt_interval,
     fmt_ms,
     fmt_number,
@@ -32,6 +33,7 @@ def _ab(found: ABResult) -> Document:
     import numpy as np
 
     rows = []
+    counts = "malloc" in found.a
     for which, name in enumerate(found.names):
         times = [(block.a_ms, block.b_ms)[which] for block in found.blocks]
         runs = found.runs[which::2]
@@ -44,10 +46,13 @@ def _ab(found: ABResult) -> Document:
                 f"{fmt_ms(min(times))} … {fmt_ms(max(times))}",
                 _rate(float(np.median(rates))) if rates else "–",
                 fmt_bytes(max(peaks, default=None)),
+                *((_faults([run.faults_per_step for run in runs]),) if counts else ()),
             )
         )
     interval = f"{_end(found.low)} … {_end(found.high)}"
-    rows.append((f"ratio, per {found.per}", fmt_ratio(found.ratio), interval, "", ""))
+    rows.append(
+        (f"ratio, per {found.per}", fmt_ratio(found.ratio), interval, *[""] * (3 if counts else 2))
+    )
     n = len(found.blocks)
     return Document(
         name="comparison",
@@ -55,7 +60,13 @@ def _ab(found: ABResult) -> Document:
         lines=() if found.same is None else (found.same.sentence,),
         warnings=found.warnings,
         tables=(
-            Table(("", "time per step", "range; 95 % interval", "samples/s", "peak"), tuple(rows)),
+            Table(
+                (
+                    *("", "time per step", "range; 95 % interval", "samples/s", "peak"),
+                    *(("page faults",) if counts else ()),
+                ),
+                tuple(rows),
+            ),
         ),
         kind="ab",
         draw=functools.partial(_figure, found, _draw_ab),
@@ -71,6 +82,7 @@ def _ab(found: ABResult) -> Document:
 @document_for(Sweep)
 def _sweep(found: Sweep) -> Document:
     names = list(found.grid)
+    counts = "malloc" in names
     rows = []
     for row in found.table():
         if row["state"] == "skipped":
@@ -91,6 +103,7 @@ def _sweep(found: Sweep) -> Document:
                 "–" if row["samples_per_s"] is None else _rate(row["samples_per_s"]),
                 fmt_share(row["wait_share"]),
                 fmt_bytes(row["peak_bytes"]),
+                *((_faults([row["faults_per_step"]]),) if counts else ()),
                 str(row["rounds"]),
             )
         )
@@ -113,6 +126,7 @@ def _sweep(found: Sweep) -> Document:
                     "samples/s",
                     "data wait",
                     "peak",
+                    *(("page faults",) if counts else ()),
                     "rounds",
                 ),
                 tuple(rows),
@@ -129,6 +143,12 @@ def _sweep(found: Sweep) -> Document:
         draw=functools.partial(_figure, found, _draw_sweep),
         drawn=_sweep_words(found),
     )
+
+
+def _faults(found: Sequence[float | None]) -> str:
+    """The median of what runs had in a step."""
+    known = sorted(one for one in found if one is not None)
+    return fmt_count(round(known[len(known) // 2])) if known else "–"
 
 
 @document_for(LargestBatch)

@@ -646,6 +646,27 @@ def test_one_thread_is_enough_for_short_operations() -> None:
     assert "one-thread" not in _rules(_many_ops(100, 5, 0.2), facts=facts)
 
 
+@pytest.mark.parametrize(
+    ("threads", "cores", "fires"),
+    [(8, 2, True), (2, 1, True), (2, 2, False), (1, 4, False), (None, 2, False), (2, None, False)],
+)
+def test_more_threads_than_cores(threads: int | None, cores: int | None, fires: bool) -> None:
+    facts = dataclasses.replace(_adamw(), n_threads=threads, n_cores=cores)
+    found = _diagnosis(cpu_training(6, forward=300), facts=facts)
+    assert ("too-many-threads" in {f.rule for f in found.findings}) is fires
+    if fires:
+        finding = _finding(found, "too-many-threads")
+        assert f"with {threads} threads on {cores} core" in finding.title
+        assert f"torch.set_num_threads({cores})" in finding.what_to_do
+
+
+def test_threads_matter_neither_to_short_operations_nor_to_a_device() -> None:
+    facts = dataclasses.replace(_adamw(), n_threads=8, n_cores=2)
+    assert "too-many-threads" not in _rules(_many_ops(100, 5, 0.2), facts=facts)
+    gpu = gpu_training(4, n_kernels=30, every=96)
+    assert "too-many-threads" not in _rules(gpu, facts=facts)
+
+
 # --- all of them --------------------------------------------------------------------------
 
 

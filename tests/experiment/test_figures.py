@@ -30,6 +30,7 @@ def message(step_ms, *, first=0, quiet=True, wait=0.25, samples=10, end_s=None):
         "memory_bytes": np.full(n, 7, np.int64).tobytes(),
         "quiet": np.broadcast_to(np.asarray(quiet, np.bool_), n).tobytes(),
         "samples": np.full(n, samples, np.int64).tobytes(),
+        "page_faults": np.arange(n, dtype=np.int64).tobytes(),
         "loss": np.full(n, np.nan).tobytes(),
         "peak_bytes": 9,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from perfkit import show
 from perfkit.base.errors import SettingError
 from perfkit.base.machine import facts
 from perfkit.experiment import CATALOGUE
@@ -124,3 +126,47 @@ def test_it_is_in_the_process_of_the_run_and_only_there(library, session, name):
     assert str(path) not in one.run(malloc="system").output
     assert str(path) not in Path("/proc/self/maps").read_text()
     assert CATALOGUE["malloc"].takes_effect == "process"
+
+
+@linux
+def test_keep_is_glibc_with_its_variables_and_refused_elsewhere(monkeypatch):
+    monkeypatch.setattr(_malloc.platform, "libc_ver", lambda: ("glibc", "2.36"))
+    assert _malloc.why_not("keep") is None
+    found = _malloc.environment("keep")
+    assert found["MALLOC_MMAP_MAX_"] == "0"
+    assert "LD_PRELOAD" not in found
+    monkeypatch.setenv("LD_PRELOAD", "/x/libjemalloc.so.2")
+    assert _malloc.environment("keep")["LD_PRELOAD"] == ""  # glibc's is wanted, not jemalloc
+    monkeypatch.setattr(_malloc.platform, "libc_ver", lambda: ("", ""))
+    assert "glibc's" in _malloc.why_not("keep")
+    with pytest.raises(SettingError, match="not available on this machine"):
+        check_values(resolve(["malloc"]), {"malloc": "keep"}, facts())
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "glibc's" in _malloc.why_not("keep")
+
+
+def new_memory_in_each_step(s):
+    import torch
+
+    while True:
+        made = torch.ones(12_000_000)  # 48 MB, above what glibc's own threshold may rise to
+        del made
+        yield 1
+
+
+new_memory_in_each_step.__module__ = "__main__"
+
+
+@linux
+def test_page_faults_of_a_step_are_counted_and_keep_has_none(session):
+    if _malloc.why_not("keep"):
+        pytest.skip("needs glibc")
+    one = session(new_memory_in_each_step, ["malloc"], seconds=2)
+    system, keep = one.run(malloc="system"), one.run(malloc="keep")
+    huge_pages = 48_000_000 / 2**21  # the fewest, where the system gives huge ones
+    assert system.faults_per_step >= huge_pages - 1
+    assert keep.faults_per_step < system.faults_per_step / 10
+    assert len(keep.page_faults) == keep.n_steps
+    assert "page faults a step" in str(keep)
+    assert "page faults" in show.text([system, keep])
+    assert os.environ.get("MALLOC_MMAP_MAX_") is None  # only that process had it

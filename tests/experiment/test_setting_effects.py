@@ -128,6 +128,7 @@ def observed(s):
         "conf": os.environ.get("PYTORCH_ALLOC_CONF"),
         "maps": [one for one in ("jemalloc", "tcmalloc")
                  if f"lib{one}" in Path("/proc/self/maps").read_text()],
+        "keeps": os.environ.get("MALLOC_MMAP_MAX_") == "0",
         "ddp": s.ddp_kwargs(),
         "device": weight.device.type,
         "pinned": sorted(pinned),
@@ -178,7 +179,9 @@ EFFECT = {
         == {"any": [[CORES[0], 1 if len(CORES) == 1 else len(CORES)]], "one": [[CORES[0], 1]],
             "apart": [[CORES[-1], 1]]}[v]
     ),
-    "malloc": lambda v, o: o["maps"] == ([] if v == "system" else [v]),
+    "malloc": lambda v, o: (
+        o["maps"] == ([v] if v.endswith("malloc") else []) and o["keeps"] is (v == "keep")
+    ),
     "deterministic": lambda v, o: o["deterministic"] is v and o["cudnn"][1] is v,
     "world_size": lambda v, o: o["values"] == {"world_size": v},
     # on a CPU only their default, which leaves torch as it is

@@ -48,6 +48,7 @@ def run(run_id=1, n=10, **changes):
         "quiet": flags,
         "counted": flags,
         "loss": np.where(np.arange(n) == 1, np.inf, np.nan),
+        "page_faults": np.full(n, 7),
         "output": "said",
         "warnings": ("doubtful",),
     }
@@ -72,9 +73,18 @@ def test_a_run_comes_back_as_it_was(tmp_path):
     assert after.mean_ms == pytest.approx(before.mean_ms)
     assert np.array_equal(after.counted, before.counted)
     assert np.isnan(after.loss).all(), "JSON has no infinity"
+    assert after.faults_per_step == before.faults_per_step == 7
     text = (tmp_path / "s.jsonl").read_text()
     assert text.count("\n") == 1
     assert json.loads(text)["schema"] == SCHEMA
+
+
+def test_a_run_of_before_page_faults_were_counted_is_read():
+    line = saved(run())
+    del line["curve"]["page_faults"]
+    after = msgspec.json.decode(json.dumps(line), type=SavedRun).run()
+    assert after.faults_per_step is None
+    assert after.mean_ms == pytest.approx(run().mean_ms)
 
 
 def test_a_failed_run_without_a_step_comes_back(tmp_path):

@@ -107,3 +107,35 @@ def one_thread(case: Case) -> Iterator[Finding]:
         gain_at_most=gain,
         formula=formula,
     )
+
+
+@rule
+def too_many_threads(case: Case) -> Iterator[Finding]:
+    """Torch uses more threads than there are cores for this process.
+
+    Every operation ends when the last of its threads does, and that one has to wait for a core. A
+    container's CPU quota is the usual reason: torch counts the machine's cores.
+    """
+    threads, cores = case.facts.n_threads, case.facts.n_cores
+    if case.on_device or not threads or not cores or threads <= cores:
+        return
+    long = [o for o in case.operators if o.self_us / o.count >= _LONG_OP_US]
+    share = min(sum(o.self_us for o in long) / case.wall_us, 1.0)
+    if share < _LEAST_SHARE:
+        return
+    gain, formula = amdahl(share)
+    may_use = "1 core" if cores == 1 else f"{cores} cores"
+    yield Finding(
+        rule="too-many-threads",
+        cures=("compute",),
+        title=f"torch computes with {threads} threads on {may_use}",
+        evidence=(
+            f"torch.get_num_threads() is {threads}; this process may use {may_use} (affinity and "
+            "container quota)",
+            f"operators of at least {_LONG_OP_US:g} µs, which are split among them, take "
+            f"{fmt_share(share)} of each step",
+        ),
+        what_to_do=f"torch.set_num_threads({cores})  # or start with OMP_NUM_THREADS={cores}",
+        gain_at_most=gain,
+        formula=formula,
+    )

@@ -39,9 +39,11 @@ class _Curve(Struct):
     quiet: list[bool]
     counted: list[bool]
     loss: list[float | None]  # None for what JSON cannot hold
+    page_faults: list[_Bytes] = []  # an older perfkit did not count them
 
     def __post_init__(self) -> None:
-        for name in (*_FLOATS, *_FLAGS, *_NUMBERS):
+        faults = ("page_faults",) if self.page_faults else ()
+        for name in (*_FLOATS, *_FLAGS, *_NUMBERS, *faults):
             n = len(getattr(self, name))
             if n != len(self.index):
                 raise ValueError(f"{name} has {n} values, index has {len(self.index)}")
@@ -85,6 +87,7 @@ class SavedRun(Struct):
             **{name: np.asarray(getattr(curve, name), np.float64) for name in _FLOATS},
             **{name: np.asarray(getattr(curve, name), np.int64) for name in _NUMBERS},
             **{name: np.asarray(getattr(curve, name), np.bool_) for name in _FLAGS},
+            "page_faults": np.asarray(curve.page_faults, np.int64),
         }
         return RunResult(
             **{name: getattr(self, name) for name in same.split()},
@@ -122,6 +125,7 @@ def _thinned(run: RunResult) -> dict[str, Any]:
         "index": run.index[::each].tolist(),
         "memory_kind": run.memory_kind,
         "memory_bytes": run.memory_bytes[::each].tolist(),
+        "page_faults": run.page_faults[::each].tolist(),
         "quiet": alls(run.quiet),
         "counted": alls(run.counted),
         **{name: means(getattr(run, name)) for name in _FLOATS},

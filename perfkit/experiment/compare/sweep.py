@@ -212,7 +212,8 @@ class Sweep(Shown):
 
         Keys: each setting's name, ``state``, ``time_ms`` (median over rounds, per step or
         sample), ``ratio``, ``ratio_low``, ``ratio_high`` (its time ÷ the best's),
-        ``samples_per_s``, ``wait_share``, ``peak_bytes``, ``rounds``, ``message``.
+        ``samples_per_s``, ``wait_share``, ``peak_bytes``, ``faults_per_step``,
+        ``rounds``, ``message``.
         """
         rows = []
         for point in self.points:
@@ -230,6 +231,7 @@ class Sweep(Shown):
                     "samples_per_s": _median([run.samples_per_s for run in good]),
                     "wait_share": _median([run.wait_share for run in good]),
                     "peak_bytes": max((run.peak_bytes or 0 for run in good), default=0) or None,
+                    "faults_per_step": _median([run.faults_per_step for run in good]),
                     "rounds": len(times),
                     "message": point.message or point.dropped,
                 }
@@ -240,7 +242,7 @@ class Sweep(Shown):
             | dict.fromkeys(
                 ("time_ms", "ratio", "ratio_low", "ratio_high", "samples_per_s", "wait_share")
             )
-            | {"peak_bytes": None}
+            | {"peak_bytes": None, "faults_per_step": None}
             for one in self.skipped
         ]
         return rows

@@ -27,6 +27,7 @@ _COLUMNS: dict[str, type[np.generic]] = {
     "memory_bytes": np.int64,
     "quiet": np.bool_,
     "samples": np.int64,
+    "page_faults": np.int64,
     "loss": np.float64,
 }
 

@@ -482,6 +482,7 @@ class Run:
             quiet=curve.column("quiet"),
             counted=found.counted,
             loss=curve.column("loss"),
+            page_faults=curve.column("page_faults"),
             gradients=self._gradients,
             setup_s=last.get("setup_s"),
             first_point_s=self._first_point_s,

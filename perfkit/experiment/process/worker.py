@@ -35,6 +35,7 @@ from perfkit.experiment.process._memory_now import (
     ResidentMemory,
     SampledMemory,
     busiest_gpu,
+    page_faults,
     workers_bytes,
 )
 from perfkit.experiment.process._orders import WHERE_SIGNAL
@@ -331,6 +332,7 @@ class _Recorder:
         self._memory = SampledMemory(ResidentMemory())
         self._n_sent = 0
         self._setup_s: float | None = None
+        self._faults_before: int | None = None
         self._workers_bytes: int | None = None
         self._clear()
 
@@ -340,6 +342,7 @@ class _Recorder:
         self._bytes: list[int] = []
         self._quiet: list[bool] = []
         self._samples: list[int] = []  # -1 if unknown
+        self._faults: list[int] = []
         self._loss: list[Any] = []
 
     def follow(self, steps: Iterator[Any], commands: Commands) -> str:
@@ -349,6 +352,7 @@ class _Recorder:
         first = True
         while True:
             self._stopwatch.begin()
+            self._faults_before = page_faults()
             begin_s = clock()
             try:
                 value = next(steps)
@@ -402,6 +406,8 @@ class _Recorder:
     def _note(self, value: Any, begin_s: float, end_s: float) -> None:
         wait_s, fetched = self._loader.take()
         samples, loss = told(value)
+        faults, before = page_faults(), self._faults_before
+        self._faults.append(-1 if faults is None or before is None else faults - before)
         self._end_s.append(end_s)
         self._wait_ms.append(wait_s * 1e3)
         self._bytes.append(self._memory.at(end_s))
@@ -437,6 +443,7 @@ class _Recorder:
             memory_bytes=np.asarray(self._bytes, np.int64).tobytes(),
             quiet=np.asarray(self._quiet, np.bool_).tobytes(),
             samples=np.asarray(self._samples, np.int64).tobytes(),
+            page_faults=np.asarray(self._faults, np.int64).tobytes(),
             loss=np.asarray([as_float(x) for x in self._loss], np.float64).tobytes(),
             peak_bytes=memory.peak(),
             peak_kind=memory.peak_kind,

@@ -1,13 +1,18 @@
-"""jemalloc and tcmalloc: find them on this machine, try them, preload them.
+"""The C library's malloc told to keep its memory; jemalloc and tcmalloc found, tried, preloaded.
 
 The Linux loader loads libraries in ``LD_PRELOAD`` before all others, so their ``malloc`` serves
 torch's CPU tensors, numpy and Python alike.
+
+glibc's malloc returns a freed tensor of some 100 kB or more to the system, and gets new pages for
+the next one: each is zeroed by the kernel when it is first touched, a *page fault*. Its variables
+(mallopt(3)) tell it to keep them.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -37,6 +42,13 @@ _FILES = {
 _PACKAGES = {"jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4"}
 # A function that only this library has: the file name proves nothing.
 _OWN_SYMBOL = {"jemalloc": "mallctl", "tcmalloc": "tc_malloc"}
+# glibc reads these when a program starts: no memory by mmap, and none given back from the top of
+# the heap, which grows by 64 MiB at a time. So the heap only grows, to the most that was in use.
+_KEEP = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
 # Starting a bare Python takes 20 ms; on a busy machine much longer.
 _TRY_WITHIN_S = 20.0
 
@@ -57,13 +69,26 @@ def find(name: str) -> Library:
 def environment(name: str) -> Mapping[str, str]:
     """Environment for a new program with this malloc; empty if this program already uses it.
 
-    Other libraries in ``LD_PRELOAD`` stay; another malloc is removed.
+    Other libraries in ``LD_PRELOAD`` stay; another malloc is removed. ``"keep"`` is the system's,
+    with glibc's variables.
     """
     before = os.environ.get("LD_PRELOAD", "").replace(":", " ").split()
     others = [one for one in before if not _is_malloc(one)]
-    library = None if name == "system" else find(name).path
+    library = None if name in ("system", "keep") else find(name).path
     wanted = others if library is None else [library, *others]
-    return {} if wanted == before else {"LD_PRELOAD": ":".join(wanted)}
+    preload = {} if wanted == before else {"LD_PRELOAD": ":".join(wanted)}
+    return {**preload, **_KEEP} if name == "keep" else preload
+
+
+def why_not(name: str) -> str | None:
+    """Why this malloc cannot be had here; None if it can."""
+    if name == "system":
+        return None
+    if name != "keep":
+        return find(name).reason
+    if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
+        return None
+    return "the variables that tell malloc to keep memory are glibc's, the C library of most Linux"
 
 
 def _is_malloc(path: str) -> bool:

@@ -13,6 +13,7 @@ from perfkit.experiment.settings._setting import Setting
 _MOST_THREADS = 1024
 _MOST_PROCESSES = 256
 _MOST_BUCKET_MB = 65_536
+_MALLOCS = ("system", "keep", "jemalloc", "tcmalloc")
 
 _GPU = "a CUDA GPU"
 _OTHER_KERNELS = "Different kernels add in a different order."
@@ -85,17 +86,18 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "malloc",
         "CPU allocator",
-        ("system", "jemalloc", "tcmalloc"),
+        _MALLOCS,
         "system",
         "menu",
         "process",
-        "Which malloc serves CPU tensors, numpy and Python, put in front by LD_PRELOAD.",
+        "Which malloc serves CPU tensors, numpy and Python: the system's, the same told to keep "
+        "what is freed, or another one, put in front by LD_PRELOAD.",
         environment=_malloc.environment,
         numerics="none",
         numerics_note="The same numbers at other addresses.",
-        needs="Linux, and the library",
+        needs="Linux; keep: glibc; others: their library",
         applied_by="perfkit",
-        _accept=_rules.one_of(("system", "jemalloc", "tcmalloc")),
+        _accept=_rules.one_of(_MALLOCS),
         _need=_rules.malloc_here,
     ),
     Setting(

@@ -161,8 +161,8 @@ def several_cores_for(unwanted: str, what: str) -> Need:
 
 
 def malloc_here(value: Any, machine: Machine) -> str | None:
-    """The library must exist here and work."""
-    return None if value == "system" else _malloc.find(value).reason
+    """The library must exist here and work, or for ``"keep"`` be glibc."""
+    return _malloc.why_not(value)
 
 
 def alloc_conf(value: Any) -> str:
