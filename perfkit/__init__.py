@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from perfkit.experiment.compare.sweep import sweep
     from perfkit.experiment.compare.tune import tune
     from perfkit.experiment.settings import setting
+    from perfkit.limit.kept import peaks
     from perfkit.measure.compare import compare
     from perfkit.memory.account import account
     from perfkit.memory.crossings import crossings
@@ -50,6 +51,7 @@ __all__ = [
     "load_ipython_extension",
     "no_syncs",
     "open_trace",
+    "peaks",
     "profile",
     "same_result",
     "setting",
@@ -73,6 +75,7 @@ _HOMES = {
     "find_syncs": "perfkit.synclint.find",
     "no_syncs": "perfkit.synclint.guard",
     "open_trace": "perfkit.advice.open_trace",
+    "peaks": "perfkit.limit.kept",
     "profile": "perfkit.advice.profiling",
     "same_result": "perfkit.experiment.compare.same",
     "setting": "perfkit.experiment.settings",

@@ -22,8 +22,8 @@ PACKAGE = ROOT / "perfkit"
 # From this many on, a file is part of how its room is used.
 _MANY = 18
 
-# the C1 control characters, and an example of a lesson's name in the help of the hook
-_OTHER_THINGS = {("printable.py", "C1"), ("lessons.py", "04-dataloader")}
+# the C1 control characters, a GPU, and an example of a lesson's name in the help of the hook
+_OTHER_THINGS = {("printable.py", "C1"), ("datasheet.py", "A10"), ("lessons.py", "04-dataloader")}
 
 Arrows = dict[str, set[str]]
 

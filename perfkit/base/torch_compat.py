@@ -7,9 +7,10 @@ the functions: importing this module costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -814,6 +815,36 @@ def tf32_allowed() -> tuple[bool, bool]:
     backends: Any = torch.backends
     products, convolutions = backends.cuda.matmul, backends.cudnn.conv
     return products.fp32_precision == "tf32", convolutions.fp32_precision == "tf32"
+
+
+@contextlib.contextmanager
+def float32_products(precision: str) -> Iterator[None]:
+    """Compute float32 products of a CUDA device in ``"ieee"`` or ``"tf32"``; put back at the end.
+
+    Sets ``fp32_precision`` (since torch 2.9), as :func:`tf32_allowed` reads it.
+    """
+    import torch
+
+    backends: Any = torch.backends
+    before = backends.cuda.matmul.fp32_precision
+    backends.cuda.matmul.fp32_precision = precision
+    try:
+        yield
+    finally:
+        backends.cuda.matmul.fp32_precision = before
+
+
+def float8_product(size: int, place: str) -> Callable[[], Any]:
+    """A product of two square float8 matrices with bfloat16 result, to be called.
+
+    Hides ``torch._scaled_mm``, which wants the second matrix stored by columns.
+    """
+    import torch
+
+    a, b = (torch.randn(size, size, device=place).to(torch.float8_e4m3fn) for _ in range(2))
+    b, one = b.t(), torch.ones((), device=place)
+    scaled: Any = torch._scaled_mm
+    return lambda: scaled(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
 
 # --- sync lint ----------------------------------------------------------------------------

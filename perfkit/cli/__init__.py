@@ -16,26 +16,13 @@ from typing import Any
 from perfkit._version import __version__
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.printable import printable
-from perfkit.cli import claims, compare_runs, record, run_command, trace, tutorial
+from perfkit.cli import claims, compare_runs, doctor, record, run_command, trace, tutorial
 
 __all__ = ["main"]
 
 # in the order of the help
 _COMMANDS = (run_command, trace, claims, compare_runs, record, tutorial)
-_OWN_FILES = (__file__, *(command.__file__ for command in _COMMANDS))
-
-_DOCTOR_JSON = """\
---json prints one object:
-  cpu, system, python       text
-  cores, logical_cpus       usable by this process / of the machine
-  ram_bytes, shm_bytes, shm_free_bytes
-  torch                     version, cuda, hip, cpu_capability, threads; null without torch
-  gpus                      index, name, memory_bytes, compute_capability, driver, source
-  packages                  version by name
-  capabilities              name, available, reason, remedy
-  provenance, warnings
-The exit code is always 0; 'available' says what works.
-"""
+_OWN_FILES = (__file__, doctor.__file__, *(command.__file__ for command in _COMMANDS))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -119,14 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"perfkit {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    doctor = commands.add_parser(
-        "doctor",
-        help="show what this machine has, and which parts of perfkit work on it",
-        epilog=_DOCTOR_JSON,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
-    doctor.set_defaults(run=_doctor)
+    doctor.add(commands)
 
     lab = commands.add_parser("lab", help="open JupyterLab on a lesson, the first by default")
     lab.add_argument("--port", type=int, help="default: the first free port from 8888 up")
@@ -173,14 +153,6 @@ def _parser() -> argparse.ArgumentParser:
     synclint.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, after --")
     synclint.set_defaults(run=_synclint)
     return parser
-
-
-def _doctor(arguments: argparse.Namespace) -> int:
-    from perfkit.base.machine import doctor
-
-    machine = doctor()
-    print(json.dumps(machine.to_dict(), indent=1) if arguments.json else machine)
-    return 0
 
 
 def _folder(text: str) -> Path:

@@ -23,6 +23,7 @@ _HOMES = {
     "perfkit.experiment.compare.sweep": "perfkit.show.sweep",
     "perfkit.experiment.compare.tune": "perfkit.show.sweep",
     "perfkit.base.machine": "perfkit.show.machine",
+    "perfkit.limit": "perfkit.show.peaks",
     "perfkit.memory": "perfkit.show.memory",
     "perfkit.memory.crossings": "perfkit.show.crossings",
     "perfkit.memory.replay": "perfkit.show.replay",

@@ -19,6 +19,7 @@ import pytest
 
 from perfkit import __version__, cli
 from perfkit.base.errors import UsageError
+from perfkit.cli import doctor
 from perfkit.course.kit import server
 
 PERFKIT = [sys.executable, "-m", "perfkit.cli"]
@@ -37,7 +38,7 @@ def test_doctor_json_is_json_and_every_key_is_documented(
     assert cli.main(["doctor", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     for key in found:
-        assert key in cli._DOCTOR_JSON, f"{key} is not in `perfkit doctor --help`"
+        assert key in doctor._EPILOG, f"{key} is not in `perfkit doctor --help`"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +121,7 @@ def test_an_error_of_the_command_itself_is_not_taken_for_its_output(
     def broken(arguments: object) -> int:
         raise OSError("of another file")
 
-    monkeypatch.setattr(cli, "_doctor", broken)
+    monkeypatch.setattr(doctor, "run", broken)
     with pytest.raises(OSError, match="of another file"):
         cli.main(["doctor"])
 

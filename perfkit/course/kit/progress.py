@@ -11,15 +11,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from perfkit.base.errors import UsageError
 from perfkit.base.files import write_atomically
+from perfkit.base.home import folder
 from perfkit.course.kit.message import Message
 
 __all__ = ["Calibration", "Guess", "calibration", "folder", "forget", "guesses", "keep"]
@@ -102,34 +101,6 @@ class Calibration:
 
     def _repr_html_(self) -> str:
         return self.message()._repr_html_()
-
-
-def folder() -> Path:
-    """The only folder in which the teaching kit stores anything.
-
-    Raises:
-        UsageError: this user has no home folder and ``PERFKIT_HOME`` is not set, or it begins with
-            an unknown ``~user``.
-    """
-    told = os.environ.get("PERFKIT_HOME")
-    if told:
-        try:
-            return Path(told).expanduser().absolute()
-        except RuntimeError:
-            raise UsageError(
-                f"PERFKIT_HOME={told!r:.80} begins with an unknown user: name a folder"
-            ) from None
-    try:
-        home = Path.home()
-    except RuntimeError:
-        raise UsageError("this user has no home folder: set PERFKIT_HOME") from None
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "perfkit"
-    variable = "LOCALAPPDATA" if sys.platform == "win32" else "XDG_DATA_HOME"
-    default = home / "AppData" / "Local" if sys.platform == "win32" else home / ".local" / "share"
-    data = Path(os.environ.get(variable) or default)
-    # the XDG specification says to ignore a relative path
-    return (data if data.is_absolute() else default) / "perfkit"
 
 
 def keep(guess: Guess) -> str:

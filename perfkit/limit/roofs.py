@@ -1,0 +1,55 @@
+"""The rates of a device that bound a kernel: arithmetic by format, memory by working set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["FORMATS", "Roofs"]
+
+#: Number formats in the order in which tables show them. ``tf32`` is a mode of float32 products.
+FORMATS = ("float64", "float32", "tf32", "bfloat16", "float16", "float8")
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """What a device reaches at best.
+
+    Attributes:
+        device: its name.
+        flop_per_s: format → FLOP/s of dense matrix products; a multiplication and an addition are
+            two operations.
+        memory: (bytes of the working set, B/s), smallest first. What fits into a cache is moved
+            faster than what does not; a data sheet only has the memory's own rate, as one entry.
+        kind: ``"measured here"``, ``"recorded"``, ``"played"`` or ``"predicted"`` (data sheet).
+        launch_us: least time between two operators that the host asks for, in µs; None if unknown.
+        source: where the rates come from.
+    """
+
+    device: str
+    flop_per_s: Mapping[str, float]
+    memory: tuple[tuple[int, float], ...]
+    kind: str
+    launch_us: float | None = None
+    source: str = ""
+    doubts: tuple[str, ...] = field(default=())
+
+    def bytes_per_s(self, working_set_bytes: float) -> float:
+        """The fastest rate seen for this working set or a larger one, in B/s.
+
+        Larger ones count too because a smaller set is never slower to move: where it was measured
+        slower, starting the operator took the time. A set larger than all measured ones has the
+        rate of the largest.
+        """
+        rates = [rate for size, rate in self.memory if size >= working_set_bytes]
+        return max(rates) if rates else self.memory[-1][1]
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """The rate of the memory itself, behind all caches, in B/s."""
+        return self.memory[-1][1]
+
+    def format_for(self, dtype: str, *, tf32: bool = False) -> str | None:
+        """The format in which products of this dtype are computed; None where no rate is known."""
+        wanted = "tf32" if dtype == "float32" and tf32 else dtype
+        return wanted if wanted in self.flop_per_s else None

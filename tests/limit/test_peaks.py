@@ -1,0 +1,311 @@
+"""The peaks of a machine: kept, read back, told with data sheet; the clock is not asserted."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import perfkit
+from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.machine import stamp
+from perfkit.base.machine.played import is_played
+from perfkit.cli import main
+from perfkit.limit import kept, measured
+from perfkit.limit.datasheet import data_sheet, data_sheets, sheet_of
+from perfkit.limit.peaks import MemoryRate, Peaks, ProductRate, Rate
+from perfkit.limit.roofs import FORMATS
+
+
+def rate(best: float) -> Rate:
+    return Rate(best, 0.9 * best, 0.5 * best, 7)
+
+
+H100 = Peaks(
+    device="NVIDIA H100 80GB HBM3",
+    place="cuda:0",
+    device_memory_bytes=80 * 2**30,
+    threads=16,
+    products=(
+        ProductRate("bfloat16", 4096, rate(700e12)),
+        ProductRate("bfloat16", 1024, rate(300e12)),
+        ProductRate("float32", 4096, rate(50e12)),
+    ),
+    memory=(
+        MemoryRate("copy", 2**20, rate(1e12)),
+        MemoryRate("add", 2**25, rate(5e12)),
+        MemoryRate("copy", 2**25, rate(4e12)),
+        MemoryRate("copy", 2**31, rate(3e12)),
+    ),
+    copies={"host to device, pinned": rate(50e9)},
+    disk=None,
+    disk_where="/data",
+    launch_us=Rate(3.0, 3.2, 9.0, 15),
+    round_trip_us=Rate(9.0, 10.0, 20.0, 15),
+    seconds=6.0,
+    busy="",
+    is_spoiled=False,
+    provenance=stamp("measured here", device="NVIDIA H100 80GB HBM3"),
+    notes=("the disk was not measured: a reason",),
+)
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PERFKIT_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def test_best_product_and_best_pattern_count() -> None:
+    assert H100.flop_per_s["bfloat16"].size == 4096
+    assert [(m.what, m.working_set_bytes) for m in H100.memory_by_size] == [
+        ("copy", 2**20),
+        ("add", 2**25),
+        ("copy", 2**31),
+    ]
+
+
+def test_smaller_working_sets_are_never_taken_as_slower() -> None:
+    roofs = H100.roofs()
+    # the smallest was measured slower than the next larger one
+    assert roofs.bytes_per_s(1) == roofs.bytes_per_s(2**25) == 5e12
+    assert roofs.bytes_per_s(2**25 + 1) == roofs.bytes_per_s(2**40) == 3e12
+    assert roofs.memory_bytes_per_s == 3e12
+
+
+def test_text_has_the_data_sheet_and_what_is_missing() -> None:
+    text = " ".join(str(H100).split())
+    assert "700 TFLOP/s in bfloat16" in text
+    assert "990 TFLOP/s" in text and "71 %" in text  # noqa: PT018
+    assert "90 %" in text  # 3.0 of 3.35 TB/s
+    assert "the disk was not measured: a reason" in text
+    assert "without sparsity" in text
+    assert "not measured" not in str(replace(H100, notes=()))
+
+
+def test_peaks_come_back_as_they_were_kept(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def measure(device: object, folder: object) -> Peaks:
+        calls.append(device)
+        return mine
+
+    threads = torch.get_num_threads()
+    mine = replace(
+        H100,
+        device="cpu",
+        threads=threads,
+        provenance=replace(H100.provenance, kind="measured here"),
+    )
+    monkeypatch.setattr(kept, "measured_peaks", measure)
+    assert kept.kept_peaks("cpu") is None
+    assert perfkit.peaks("cpu") == mine
+    assert perfkit.peaks("cpu") == kept.kept_peaks("cpu") == mine
+    assert calls == ["cpu"]
+    assert perfkit.peaks("cpu", again=True) == mine
+    assert calls == ["cpu", "cpu"]
+
+
+def test_peaks_of_a_busy_machine_are_measured_anew(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoiled = replace(
+        H100,
+        device="cpu",
+        threads=torch.get_num_threads(),
+        is_spoiled=True,
+        busy="The machine was busy: other programs.",
+        provenance=replace(H100.provenance, kind="measured here"),
+    )
+    good = replace(spoiled, is_spoiled=False, busy="")
+    results = [spoiled, good]
+    monkeypatch.setattr(kept, "measured_peaks", lambda device, folder: results.pop(0))
+    assert perfkit.peaks("cpu") == spoiled
+    assert spoiled.roofs().doubts == (
+        "the peaks are too low: The machine was busy: other programs.",
+    )
+    assert perfkit.peaks("cpu") == good
+    assert perfkit.peaks("cpu") == good
+    assert results == []
+
+
+def test_peaks_of_other_threads_are_not_this_machines(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = replace(
+        H100,
+        device="cpu",
+        threads=torch.get_num_threads() + 1,
+        provenance=replace(H100.provenance, kind="measured here"),
+    )
+    monkeypatch.setattr(kept, "measured_peaks", lambda device, folder: other)
+    perfkit.peaks("cpu")
+    assert kept.kept_peaks("cpu") is None
+
+
+def test_played_peaks_are_not_kept(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played = replace(
+        H100,
+        device="cpu",
+        threads=torch.get_num_threads(),
+        provenance=replace(H100.provenance, kind="played"),
+    )
+    monkeypatch.setattr(kept, "measured_peaks", lambda device, folder: played)
+    perfkit.peaks("cpu")
+    assert kept.kept_peaks("cpu") is None
+    assert not (own_folder / "home").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "null", '{"schema": "perfkit.peaks/2"}', '{"schema": "perfkit.peaks/1"}'],
+)
+def test_damaged_file_is_no_peaks(own_folder: Path, content: str) -> None:
+    path = kept._path("cpu", torch.get_num_threads())
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert kept.kept_peaks("cpu") is None
+
+
+def test_measuring_this_cpu(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measured, "_CPU_SIZES", (64, 128))
+    monkeypatch.setattr(measured, "_CPU_SETS", (2**16,))
+    monkeypatch.setattr(measured, "_CPU_LARGEST", 2**20)
+    monkeypatch.setattr(measured, "_last_cache_bytes", lambda: 0)
+    monkeypatch.setattr(measured, "_DISK_BYTES", 2**22)
+    monkeypatch.setattr(measured, "_LONGEST_PRODUCT_S", 1e9)
+    monkeypatch.setattr(measured, "_MOST", 5)
+    before = sorted(own_folder.iterdir())
+    assert (
+        main(["doctor", "--peaks", "--device", "cpu", "--folder", str(own_folder), "--json"]) == 0
+    )
+    told = json.loads(capsys.readouterr().out)
+    assert [p["size"] for p in told["products"] if p["form"] == "float32"] == [64, 128]
+    assert {m["working_set_bytes"] for m in told["memory"]} == {2**16, 2**20}
+    for one in (*told["products"], *told["memory"]):
+        figures = one.get("flop_per_s") or one["bytes_per_s"]
+        assert figures["best"] >= figures["median"] >= figures["worst"] > 0
+    assert told["launch_us"]["best"] <= told["launch_us"]["worst"]
+    assert told["copies"] == {}
+    assert (told["disk"] is None) == any("disk" in note for note in told["notes"])
+    # what was written for the disk is gone; the peaks are kept
+    assert sorted(own_folder.iterdir()) == [*before, own_folder / "home"]
+    assert main(["doctor", "--peaks", "--device", "cpu"]) == 0
+    assert "This CPU with" in capsys.readouterr().out
+    assert kept.kept_peaks("cpu") is not None
+
+
+def test_wrong_requests_say_what_to_do(
+    own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--again"]) == 2
+    assert "--again is for --peaks" in capsys.readouterr().err
+    assert main(["doctor", "--peaks", "--device", "nonsense"]) == 1
+    assert "nonsense" in capsys.readouterr().err
+    if not torch.cuda.is_available():
+        with pytest.raises(MissingError, match="no CUDA device"):
+            perfkit.peaks("cuda")
+
+
+def test_disk_in_a_folder_that_is_not_there_is_a_note() -> None:
+    notes: list[str] = []
+    assert measured._disk(Path("/no/such/folder"), notes) is None
+    assert len(notes) == 1
+    assert "disk was not measured" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("driver", "memory_gib", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", 79.1, "H100 SXM"),
+        ("NVIDIA H100 PCIe", 79.1, "H100 PCIe"),
+        ("NVIDIA H100 NVL", 93.1, "H100 NVL"),
+        ("NVIDIA H200", 139.8, "H200"),
+        ("NVIDIA H200 NVL", 139.8, "H200 NVL"),
+        ("NVIDIA A100-SXM4-40GB", 39.4, "A100 40GB"),
+        ("NVIDIA A100-PCIE-40GB", 39.4, "A100 40GB"),
+        ("NVIDIA A100-SXM4-80GB", 79.3, "A100 80GB SXM"),
+        ("NVIDIA A100 80GB PCIe", 79.2, "A100 80GB PCIe"),
+        ("Tesla V100-SXM2-16GB", 15.8, "V100 SXM2"),
+        ("Tesla V100-PCIE-32GB", 31.7, "V100 PCIe"),
+        ("Tesla T4", 14.6, "T4"),
+        ("NVIDIA L4", 22.0, "L4"),
+        ("NVIDIA L40S", 44.4, "L40S"),
+        ("NVIDIA GeForce RTX 4090", 23.5, "RTX 4090"),
+        ("AMD Instinct MI250", 64.0, "MI250 (one die)"),
+        ("AMD Instinct MI300X", 192.0, "MI300X"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", 16.0, None),
+        ("NVIDIA A10G", 22.0, None),
+        ("cpu", 0, None),
+    ],
+)
+def test_driver_names_find_their_data_sheet(
+    driver: str, memory_gib: float, name: str | None
+) -> None:
+    found = sheet_of(driver, round(memory_gib * 2**30) or None)
+    assert (found and found.name) == name
+
+
+def test_data_sheets_are_dense_and_consistent() -> None:
+    for sheet in data_sheets().values():
+        rates = sheet.tflop_per_s
+        assert set(rates) <= set(FORMATS)
+        assert sheet.source
+        # tensor cores double from one format to the next narrower one; with sparsity it would be 4
+        if "tf32" in rates and "bfloat16" in rates:
+            assert rates["bfloat16"] == pytest.approx(2 * rates["tf32"], rel=0.02)
+        if "float8" in rates:
+            assert rates["float8"] == pytest.approx(2 * rates["bfloat16"], rel=0.03)
+        assert sheet.roofs().kind == "predicted"
+
+
+def test_short_names_and_unknown_ones() -> None:
+    assert data_sheet("h200").name == "H200"
+    assert data_sheet("H100").name == "H100 SXM"
+    assert data_sheet("NVIDIA H100 PCIe").name == "H100 PCIe"
+    with pytest.raises(UsageError, match=r"'Z9000' is known; there are: V100 SXM2, .*MI300X"):
+        data_sheet("Z9000")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_measuring_a_gpu(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_played():  # a CPU computes there
+        for name, value in (
+            ("_DEVICE_SIZES", (64, 128)),
+            ("_DEVICE_SETS", (2**16,)),
+            ("_DEVICE_LARGEST", 2**22),
+            ("_COPY_BYTES", 2**20),
+            ("_LAUNCHES", 20),
+        ):
+            monkeypatch.setattr(measured, name, value)
+    before = torch.backends.cuda.matmul.fp32_precision
+    found = perfkit.peaks("cuda", folder=own_folder)
+    print(found)
+    assert torch.backends.cuda.matmul.fp32_precision == before
+    assert found.place == "cuda:0"
+    assert {"float32", "float16"} <= set(found.flop_per_s)
+    capability = torch.cuda.get_device_capability(0)
+    assert (found.provenance.kind == "played") == is_played()
+    if capability >= (8, 0) and not is_played():
+        assert (
+            found.flop_per_s["tf32"].flop_per_s.best > found.flop_per_s["float32"].flop_per_s.best
+        )
+        assert {"host to device, pinned", "device to host, pageable"} <= set(found.copies)
+    if capability >= (8, 9):
+        assert "float8" in found.flop_per_s or any("float8" in note for note in found.notes)
+    sheet = found.sheet
+    if sheet is not None:
+        # no product is faster than its data sheet, which also tells sparse figures from dense ones
+        for form, one in found.flop_per_s.items():
+            if form in sheet.tflop_per_s:
+                assert one.flop_per_s.best < 1.05e12 * sheet.tflop_per_s[form], form
+        assert found.memory_by_size[-1].bytes_per_s.best < 1.05e9 * sheet.gb_per_s
+    assert perfkit.peaks("cuda") == found or found.is_spoiled or is_played()
