@@ -382,6 +382,7 @@ for _name, (_question, _of) in {
     "Idle": ("idle", _trace),
     "Kernels": ("kernels", _trace),
     "LaunchQueue": ("launch_queue", _trace),
+    "Compiled": ("compiled", _trace),
     "MemoryCurve": ("memory_curve", _recorded),
     "Modules": ("modules", _recorded),
     "Sequences": ("sequences", _small_kernels),

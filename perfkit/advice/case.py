@@ -22,6 +22,7 @@ from perfkit.trace.read.events import (
     driver_calls,
     host_threads,
     is_communication,
+    is_compiling,
     join_device,
     runtime_calls,
 )
@@ -32,8 +33,6 @@ from perfkit.trace.record.lines import NO_LINES, LineSamples
 
 # Calls of Level Zero and of the Unified Runtime below torch's XPU.
 _XPU_CALL = re.compile(r"^(ze[A-Z]|ur[A-Z]|pi[A-Z])")
-# Dynamo's labels around everything that is compilation, forward and (lazily) backward.
-_COMPILES = re.compile(r"^(entire_(frame|backward)_compile|_compile\.compile_inner)\b")
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +228,7 @@ class Case:
     @cached_property
     def compiling(self) -> Intervals:
         """The time inside the steps in which ``torch.compile`` compiles."""
-        return self.span(self.rows(Category.ANNOTATION, Category.OP, named=_COMPILES.match))
+        return self.span(self.rows(Category.ANNOTATION, Category.OP, named=is_compiling))
 
     @cached_property
     def start_up(self) -> tuple[Intervals, tuple[tuple[str, float], ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import Diagnosis, diagnose
+from perfkit.base.compiling import CompileReport
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.extras import needs
@@ -61,6 +63,9 @@ class Profile(Shown):
         busy: what else the machine was doing; None for a trace from a file.
         nothing: why there is nothing to explain; empty if operators were recorded.
         is_piece: whether no step was found, so that all figures are of the whole as one piece.
+        compiled: what ``torch.compile`` did in the whole code, not only in the profiled steps; None
+            if nothing was compiled, and for a trace from a file.
+        compiles_in_steps: whether something was compiled in the profiled steps.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
     """
@@ -82,6 +87,20 @@ class Profile(Shown):
     busy: Busy | None = None
     nothing: str = ""
     is_piece: bool = False
+    compiled: CompileReport | None = None
+    compiles_in_steps: bool = False
+
+    @property
+    def steps_of_compiling(self) -> int | None:
+        """As many profiled steps as compiling took, in time; None where these compile themselves.
+
+        ``perfkit.measure.compiled.break_even_steps`` needs a step without compilation, too.
+        """
+        if self.compiled is None or not self.compiled.n_graphs or self.is_piece:
+            return None
+        if self.compiles_in_steps or not self.step.median:
+            return None
+        return math.ceil(1e3 * self.compiled.compile_s / self.step.median)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the events, as plain JSON types."""
@@ -114,6 +133,7 @@ class Profile(Shown):
             ),
             "elsewhere": None if self.elsewhere is None else self.elsewhere.to_dict(),
             "busy": None if self.busy is None else self.busy.to_dict(),
+            "compiled": None if self.compiled is None else asdict(self.compiled),
             "provenance": self.provenance.to_dict(),
             "warnings": list(self.warnings),
         }
@@ -262,6 +282,8 @@ def explain(
         elsewhere=outside,
         busy=busy,
         is_piece=is_piece,
+        compiled=facts.compiled,
+        compiles_in_steps=len(case.compiling) > 0,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
@@ -267,6 +268,7 @@ class Compilation:
         filename, line: where the code begins; ``""`` and 0 of a backward pass.
         why_again: which check failed so that it was compiled again; empty the first time.
         start_us, end_us: on the wall clock.
+        gave_up: it was one attempt too many: this code is never compiled again.
     """
 
     key: str
@@ -275,6 +277,12 @@ class Compilation:
     why_again: str
     start_us: int
     end_us: int
+    gave_up: bool = False
+
+    @property
+    def frame(self) -> str:
+        """Which code, as in ``Torch-Compiled Region: 0/1`` before the stroke."""
+        return self.key.rpartition("/")[0]
 
 
 @dataclass(frozen=True)
@@ -306,6 +314,7 @@ def compile_log() -> tuple[list[Compilation], list[Break], int]:
             getattr(one, "recompile_reason", "") or "",
             getattr(one, "start_time_us", 0) or 0,
             getattr(one, "end_time_us", 0) or 0,
+            _hit_the_limit(one),
         )
         for one in log.get_compilation_metrics()
     ]
@@ -315,6 +324,15 @@ def compile_log() -> tuple[list[Compilation], list[Break], int]:
         if one.graph_break and one.user_stack
     ]
     return compilations, breaks, int(log.counters["stats"]["unique_graphs"])
+
+
+def _hit_the_limit(one: Any) -> bool:
+    """Whether this attempt failed only because there had been too many before.
+
+    torch says so in ``fail_reason``; of ``accumulated_recompile_limit`` too.
+    """
+    told = f"{getattr(one, 'fail_type', '')} {getattr(one, 'fail_reason', '')}".lower()
+    return bool(re.search(r"recompile.?limit|cache.?size.?limit", told))
 
 
 def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:

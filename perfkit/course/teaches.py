@@ -55,6 +55,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     ),
     "10-compile": (
         "recompiles",
+        "compile-gave-up",
         "graph-breaks",
         "kernel-gaps",
         "launch-bound",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from perfkit.base.compiling import CompileReport, GraphBreak, Recompilation
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, plural
-from perfkit.measure.compiled import CompileReport, GraphBreak, Recompilation
 from perfkit.measure.formats import FormatCount
 from perfkit.show.document import Document, Table, document_for
 
@@ -66,33 +66,17 @@ def _recompilation(obj: Recompilation) -> Document:
 def _compiled(obj: CompileReport) -> Document:
     return Document(
         name="compile report",
-        sentence=_sentence(obj),
+        sentence=compile_sentence(obj),
         warnings=()
         if obj.complete
         else ("torch logs the last 64 compilations; there were more, so time is missing here",),
-        tables=(
-            Table(
-                ("Line", "Times", "Why the graph ends"),
-                tuple((one.place, fmt_count(one.count), one.reason) for one in obj.breaks),
-                title="Graph breaks",
-                align="<><",
-                open=True,
-                wrap=True,
-            ),
-            Table(
-                ("Code", "Check that failed"),
-                tuple((one.place, one.why) for one in obj.recompilations),
-                title="Compiled again",
-                align="<<",
-                open=True,
-                wrap=True,
-            ),
-        ),
+        tables=compile_tables(obj),
     )
 
 
-def _sentence(obj: CompileReport) -> str:
-    if not obj.n_graphs and not obj.compile_s:
+def compile_sentence(obj: CompileReport) -> str:
+    """What was compiled, how often again, in how many pieces."""
+    if obj.is_empty:
         return "Nothing was compiled."
     parts = [f"{plural(obj.n_graphs, 'graph')} compiled in {fmt_ms(1e3 * obj.compile_s)}"]
     if obj.breaks:
@@ -100,4 +84,31 @@ def _sentence(obj: CompileReport) -> str:
         parts.append(f"{plural(n, 'line')} {'ends' if n == 1 else 'end'} a graph")
     if obj.recompilations:
         parts.append(f"compiled again {plural(len(obj.recompilations), 'time')}")
+    if obj.given_up:
+        places = " and ".join(dict.fromkeys(one.place for one in obj.given_up))
+        parts.append(f"then given up: {places} now runs uncompiled")
     return f"{'; '.join(parts)}."
+
+
+def compile_tables(obj: CompileReport) -> tuple[Table, Table]:
+    """The lines that end graphs, and the checks that failed; tables without rows are not shown."""
+    again = [(one.place, one.why) for one in obj.recompilations]
+    again += [(one.place, f"{one.why} (given up)") for one in obj.given_up]
+    return (
+        Table(
+            ("Line", "Times", "Why the graph ends"),
+            tuple((one.place, fmt_count(one.count), one.reason) for one in obj.breaks),
+            title="Graph breaks",
+            align="<><",
+            open=True,
+            wrap=True,
+        ),
+        Table(
+            ("Code", "Check that failed"),
+            tuple(again),
+            title="Compiled again",
+            align="<<",
+            open=True,
+            wrap=True,
+        ),
+    )

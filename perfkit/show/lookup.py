@@ -28,7 +28,7 @@ _HOMES = {
     "perfkit.memory.crossings": "perfkit.show.crossings",
     "perfkit.memory.replay": "perfkit.show.replay",
     "perfkit.measure": "perfkit.show.timing",
-    "perfkit.measure.compiled": "perfkit.show.counted",
+    "perfkit.base.compiling": "perfkit.show.counted",
     "perfkit.measure.formats": "perfkit.show.counted",
     "perfkit.script": "perfkit.show.whole_run",
     "perfkit.trace": "perfkit.show.trace_answers",

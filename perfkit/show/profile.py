@@ -11,9 +11,17 @@ from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import Profiling
 from perfkit.advice.typical import typical
 from perfkit.base.lessons import lesson_of
-from perfkit.base.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share
+from perfkit.base.words import (
+    fmt_chosen_share,
+    fmt_count,
+    fmt_ms,
+    fmt_number,
+    fmt_share,
+    plural,
+)
 from perfkit.show import strip as step_strip
 from perfkit.show._per_step import a_step, each_step, per_step
+from perfkit.show.counted import compile_sentence, compile_tables
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
 from perfkit.trace.ask.breakdown import Breakdown
@@ -62,6 +70,7 @@ def _profile(p: Profile) -> Document:
             if p.is_piece and p.cost is not None
             else _step_line(p.breakdown, how=p.cost is None or _by_fetches(p.breakdown)),
             "" if p.coverage is None else p.coverage.sentence(),
+            _compiled_line(p),
         ),
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
         bars=_bars(p.breakdown, is_piece=p.is_piece),
@@ -70,6 +79,7 @@ def _profile(p: Profile) -> Document:
         more_findings=findings[n_main:],
         more_title="Also found" if n_main else "Found, but measure again first",
         tables=(
+            *(() if p.compiled is None else compile_tables(p.compiled)),
             _operators_table(p.operators, len(p.breakdown.steps)),
             _lines_table(p.lines),
             _syncs_table(p.syncs),
@@ -77,6 +87,20 @@ def _profile(p: Profile) -> Document:
         ),
         foot=(*(() if p.cost is None else (p.cost.sentence(),)), p.provenance.sentence()),
         kind="profile",
+    )
+
+
+def _compiled_line(p: Profile) -> str:
+    """What torch.compile did, and what that costs in steps; empty if nothing was compiled."""
+    if p.compiled is None:
+        return ""
+    said = f"torch.compile: {compile_sentence(p.compiled)}"
+    n = p.steps_of_compiling
+    if n is None:
+        return said
+    return (
+        f"{said} That took as long as {plural(n, 'profiled step')}: if a step took twice as long "
+        "without it, it has paid after as many."
     )
 
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio, fmt_share
+from perfkit.base.words import (
+    fmt_bytes,
+    fmt_count,
+    fmt_ms,
+    fmt_number,
+    fmt_ratio,
+    fmt_share,
+    plural,
+)
 from perfkit.show._per_step import a_step, each_step, per_step
 from perfkit.show._text import clip
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.trace.ask.communication import Communication
+from perfkit.trace.ask.compiled import Compiled
 from perfkit.trace.ask.copies import Copies
 from perfkit.trace.ask.critical_path import CriticalPath
 from perfkit.trace.ask.diff import Diff
@@ -176,6 +185,40 @@ def _(a: Copies) -> Document:
         f"Most copy time: {first.direction}{where}, {fmt_ms(first.busy_us / 1e3 / n)} {a_step(n)}.",
         warnings=a.warnings,
         tables=(_table("Copies", per_step(n), header, rows),),
+    )
+
+
+@document_for(Compiled)
+def _(a: Compiled) -> Document:
+    n = max(a.n_steps, 1)
+    compiling = (
+        f"; {plural(a.n_compilations, 'compilation')} in these steps "
+        f"{'takes' if a.n_compilations == 1 else 'take'} {fmt_ms(a.compile_us / 1e3)}"
+        if a.n_compilations
+        else ""
+    )
+    if not a.regions:
+        sentence = f"No compiled code ran in the steps{compiling}."
+        return Document("compiled code", sentence, warnings=a.warnings)
+    pieces = {one.name.partition("/")[0] for one in a.regions}
+    calls = sum(one.count for one in a.regions)
+    rows = [
+        (one.name, fmt_count(round(one.count / n, 1)), fmt_ms(one.total_us / 1e3 / n))
+        for one in a.regions[:_TOP]
+    ]
+    return Document(
+        "compiled code",
+        f"{plural(len(pieces), 'piece')} of compiled code, called {fmt_count(round(calls / n, 1))} "
+        f"times{each_step(n)}{compiling}.",
+        warnings=a.warnings,
+        tables=(
+            _table(
+                "Compiled pieces of code",
+                f"host time {per_step(n)}; 0/1: piece 0, compiled a second time",
+                ("piece/attempt", "calls", "host time"),
+                rows,
+            ),
+        ),
     )
 
 

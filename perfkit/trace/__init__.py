@@ -8,6 +8,7 @@ from __future__ import annotations
 from perfkit.base.scrub import scrub
 from perfkit.trace.ask.breakdown import Breakdown, StepBreakdown, breakdown
 from perfkit.trace.ask.communication import Communication, communication
+from perfkit.trace.ask.compiled import Compiled, compiled
 from perfkit.trace.ask.copies import Copies, copies
 from perfkit.trace.ask.critical_path import CriticalPath, critical_path
 from perfkit.trace.ask.diff import Diff, diff
@@ -33,6 +34,7 @@ __all__ = [
     "Breakdown",
     "Category",
     "Communication",
+    "Compiled",
     "Copies",
     "Cost",
     "CriticalPath",
@@ -57,6 +59,7 @@ __all__ = [
     "Trace",
     "breakdown",
     "communication",
+    "compiled",
     "copies",
     "critical_path",
     "diff",

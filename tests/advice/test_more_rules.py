@@ -12,6 +12,7 @@ from simulated_traces import Simulated, cpu_training, gpu_training
 from perfkit.advice import Diagnosis, Finding
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import diagnose
+from perfkit.base.compiling import CompileReport, GraphBreak, Recompilation
 from perfkit.measure.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
 from perfkit.trace.record.facts import Facts
@@ -353,7 +354,48 @@ def test_recompiling_in_the_steps() -> None:
     assert "recompiles" not in _rules(_compiled())
 
 
+def _log(**known: Any) -> Facts:
+    return Facts(
+        compiled=CompileReport(
+            **{"n_graphs": 3, "breaks": (), "recompilations": (), "compile_s": 1.0} | known
+        )
+    )
+
+
+def test_recompiling_is_told_with_the_check_and_a_cure_for_it() -> None:
+    sim = _compiled(compile_us=3_000)
+    size = Recompilation("train.py:9", "tensor 'x' size mismatch at index 0. expected 4, actual 5")
+    value = Recompilation("train.py:20", "self.n == 3")
+    finding = _finding(sim, "recompiles", facts=_log(recompilations=(size,)))
+    assert any("train.py:9: the check tensor 'x' size" in said for said in finding.evidence)
+    assert "dynamic=True" in finding.what_to_do
+    assert "register_buffer" not in finding.what_to_do
+    finding = _finding(sim, "recompiles", facts=_log(recompilations=(value,)))
+    assert "dynamic=True" not in finding.what_to_do  # it does not help against a value
+    assert "register_buffer" in finding.what_to_do
+    finding = _finding(sim, "recompiles", facts=_log(recompilations=(value, size)))
+    assert "dynamic=True" in finding.what_to_do
+    assert "register_buffer" in finding.what_to_do
+    assert "TORCH_LOGS" in _finding(sim, "recompiles").what_to_do
+
+
+def test_code_that_torch_no_longer_compiles() -> None:
+    again = [Recompilation("train.py:20", f"self.n == {n}") for n in range(7)]
+    facts = _log(
+        recompilations=tuple(again), given_up=(Recompilation("train.py:20", "self.n == 7"),)
+    )
+    finding = _finding(_compiled(), "compile-gave-up", facts=facts)
+    assert "train.py:20 was compiled again 7 times" in finding.evidence[0]
+    assert "self.n == 7" in finding.evidence[0]
+    assert not finding.has_bound
+    assert "compile-gave-up" not in _rules(_compiled(), facts=_log(recompilations=tuple(again)))
+    assert "compile-gave-up" not in _rules(_compiled())
+
+
 def test_breaks_in_the_graph() -> None:
+    broken = GraphBreak("train.py:12", "Unsupported Tensor.item() call", 2)
+    told = _finding(_compiled(between=1_500), "graph-breaks", facts=_log(breaks=(broken,)))
+    assert "train.py:12 ended a graph 2 times: Unsupported Tensor.item() call" in told.evidence
     finding = _finding(_compiled(between=1_500), "graph-breaks")
     assert "2 compiled regions per step, of 2 different" in finding.evidence[0]
     assert "graph-breaks" not in _rules(_compiled(between=100))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from perfkit.base import compiling
 from perfkit.base.errors import UsageError
 from perfkit.base.torch_compat import Break, Compilation, compile_log
 from perfkit.measure import compiled
@@ -69,6 +70,28 @@ def test_a_line_that_ends_a_graph_is_named() -> None:
     assert "\n" not in only.reason
 
 
+def test_what_torch_gives_up_is_told_apart_with_its_place() -> None:
+    class Counts(torch.nn.Module):
+        n = 0
+
+        def forward(self, x: Any) -> Any:
+            self.n += 1
+            return x * self.n
+
+    run = _compile(Counts())
+    found = watch_compile(lambda: [run(torch.ones(3)) for _ in range(12)])
+    assert found.n_graphs == 8
+    assert len(found.recompilations) == 7
+    (only,) = found.given_up
+    # an attempt that is given up has no place in torch's log: that of the code is told
+    assert only.place == found.recompilations[0].place
+    assert only.place.startswith("test_compiled.py:")
+    assert "n == 7" in only.why
+    assert f"then given up: {only.place} now runs uncompiled" in " ".join(str(found).split())
+    # and from now on nothing happens at all
+    assert watch_compile(lambda: run(torch.ones(3))).is_empty
+
+
 def test_code_that_compiles_nothing_has_an_empty_report() -> None:
     found = watch_compile(lambda: torch.ones(3).sin())
     assert found == compiled.CompileReport(0, (), (), 0.0)
@@ -111,8 +134,8 @@ def test_time_that_overlaps_counts_once() -> None:
 
     # the second inside the first, the third after a pause
     spans = [at(0, 4_000_000), at(1_000_000, 2_000_000), at(6_000_000, 6_500_000)]
-    assert compiled._wall_s(spans) == 4.5
-    assert compiled._wall_s([]) == 0
+    assert compiling._wall_s(spans) == 4.5
+    assert compiling._wall_s([]) == 0
 
 
 def test_a_log_that_was_too_short_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +143,7 @@ def test_a_log_that_was_too_short_is_told(monkeypatch: pytest.MonkeyPatch) -> No
     new = [Compilation("0/0", "train.py", 1, "0/0: x == 3", n, n + 1) for n in range(100, 164)]
     no_breaks: list[Break] = []
     logs = iter([(old, no_breaks, 64), (new, no_breaks, 140)])
-    monkeypatch.setattr(compiled, "compile_log", lambda: next(logs))
+    monkeypatch.setattr(compiling, "compile_log", lambda: next(logs))
     found = watch_compile(lambda: None)
     assert not found.complete
     assert found.n_graphs == 76

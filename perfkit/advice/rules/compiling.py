@@ -1,9 +1,10 @@
-"""``torch.compile``: compiling inside the profiled steps, and breaks in the graph."""
+"""``torch.compile``: compiling inside the profiled steps, giving up, and breaks in the graph."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,11 +12,14 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
+from perfkit.trace.ask.compiled import REGION
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.intervals import Intervals, union
 
 _LEAST_SHARE = 0.05
-_REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d+)/(?P<attempt>\d+)")
+# What failed where a size changed; other checks are of values, which no dynamic=True helps.
+_OF_SIZES = re.compile(r"\bsize\b|\bstride\b|size\(\)|\bshape\b")
+_MOST_TOLD = 3
 
 
 @rule
@@ -34,6 +38,9 @@ def recompiles(case: Case) -> Iterator[Finding]:
     ]
     if again:
         evidence.append(f"one region was compiled {again + 1} times: its inputs keep changing")
+    found = case.facts.compiled
+    checks = () if found is None else (*found.recompilations, *found.given_up)
+    evidence.extend(f"{one.place}: the check {one.why} failed" for one in checks[-_MOST_TOLD:])
     gain, formula = amdahl(share)
     yield Finding(
         rule="recompiles",
@@ -44,13 +51,56 @@ def recompiles(case: Case) -> Iterator[Finding]:
             else "torch.compile compiles inside the profiled steps"
         ),
         evidence=tuple(evidence),
-        what_to_do=(
-            "model = torch.compile(model, dynamic=True)  # one graph for all sizes\n"
-            "torch._dynamo.mark_dynamic(x, 0)  # or say which dimension varies\n"
-            "# TORCH_LOGS=recompiles python train.py  tells why; drop_last=True keeps batches equal"
-        ),
+        what_to_do=_against([one.why for one in checks]),
         gain_at_most=gain,
         formula=formula,
+    )
+
+
+_SIZES = (
+    "model = torch.compile(model, dynamic=True)  # one graph for all sizes\n"
+    "torch._dynamo.mark_dynamic(x, 0)  # or say which dimension varies; drop_last=True helps, too"
+)
+_VALUES = (
+    "# a number that changes, in a graph: keep it in a tensor, which the graph reads anew\n"
+    "self.register_buffer('n', torch.zeros(()))  # then self.n.add_(1), not self.n += 1\n"
+    "# or change it outside of what is compiled"
+)
+
+
+def _against(checks: Sequence[str]) -> str:
+    """What to do where these checks failed."""
+    sizes = [why for why in checks if _OF_SIZES.search(why)]
+    if not checks:
+        return f"{_SIZES}\n# TORCH_LOGS=recompiles python train.py  tells why"
+    parts = ([_SIZES] if sizes else []) + ([_VALUES] if len(sizes) < len(checks) else [])
+    return "\n".join(parts)
+
+
+@rule
+def gave_up(case: Case) -> Iterator[Finding]:
+    """Code that was compiled again so often that torch has stopped: it runs uncompiled."""
+    found = case.facts.compiled
+    if found is None or not found.given_up:
+        return
+    compiled_again = Counter(one.place for one in found.recompilations)
+    places = list(dict.fromkeys(one.place for one in found.given_up))
+    yield Finding(
+        rule="compile-gave-up",
+        cures=("host", "launch"),
+        title="torch.compile has given up: code that you compile runs uncompiled",
+        evidence=tuple(
+            f"{one.place} was compiled again {compiled_again[one.place]} times, and then the check "
+            f"{one.why} failed once more"
+            for one in found.given_up[:_MOST_TOLD]
+        ),
+        what_to_do=f"{_against([one.why for one in found.given_up])}\n"
+        "torch._dynamo.config.fail_on_recompile_limit_hit = True  # an error instead of silence",
+        gain_at_most=1.0,
+        formula="no bound: how fast the compiled code would be is not known",
+        line=places[0],
+        always=True,
+        has_bound=False,
     )
 
 
@@ -58,7 +108,7 @@ def _attempts(case: Case) -> dict[int, int]:
     """Compiled region → how often it was recompiled, from the names."""
     found: dict[int, int] = {}
     for name in case.trace.names:
-        match = _REGION.match(name)
+        match = REGION.match(name)
         if match:
             frame = int(match["frame"])
             found[frame] = max(found.get(frame, 0), int(match["attempt"]))
@@ -69,12 +119,10 @@ def _attempts(case: Case) -> dict[int, int]:
 def graph_breaks(case: Case) -> Iterator[Finding]:
     """Several compiled regions in a step with Python between them."""
     trace = case.trace
-    rows = np.flatnonzero(case.rows(Category.OP, Category.ANNOTATION, named=_REGION.match))
+    rows = np.flatnonzero(case.rows(Category.OP, Category.ANNOTATION, named=REGION.match))
     if len(rows) < 2:
         return
-    frames = {
-        i: int(m["frame"]) for i, name in enumerate(trace.names) if (m := _REGION.match(name))
-    }
+    frames = {i: int(m["frame"]) for i, name in enumerate(trace.names) if (m := REGION.match(name))}
     frame = np.array([frames[i] for i in trace.name_id[rows].tolist()])
     step = case.steps.containing(trace.start_ns[rows])
     # From the end of one region to the start of the next in the same step. The backward pass has no
@@ -85,6 +133,11 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
     if lost < _LEAST_SHARE:
         return
     gain, formula = amdahl(lost)
+    found = case.facts.compiled
+    breaks = [
+        f"{one.place} ended a graph {plural(one.count, 'time')}: {one.reason}"
+        for one in ([] if found is None else found.breaks[:_MOST_TOLD])
+    ]
     yield Finding(
         rule="graph-breaks",
         cures=("host", "launch"),
@@ -94,6 +147,7 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
             f"{len(set(frame))} "
             "different pieces of code",
             f"what runs between them costs {fmt_share(lost)} of each step",
+            *breaks,
         ),
         what_to_do=(
             "model = torch.compile(model, fullgraph=True)  # an error at the first break\n"

@@ -22,6 +22,8 @@ _LAUNCH = re.compile(r"Launch|Memset|Memcpy")
 _LONGEST_LAUNCH_NS = 100_000
 # NCCL and its kin; and the all-reduces that vLLM and SGLang bring along.
 _COMMUNICATION = re.compile(r"^(nccl|rccl|msccl|nvshmem)|cross_device_reduce", re.IGNORECASE)
+# Dynamo's labels around everything that is compilation, forward and (lazily) backward.
+_COMPILES = re.compile(r"^(entire_(frame|backward)_compile|_compile\.compile_inner)\b")
 # Collectives that the host carries out, mostly in a thread of their own.
 _HOST_COLLECTIVE = ("gloo:", "mpi:", "ucc:")
 # A copy that takes this much longer than its bytes need has waited for the device first: from
@@ -33,6 +35,11 @@ _LONGEST_START_NS = 1_000_000
 def is_communication(name: str) -> bool:
     """Whether a kernel of this name moves data between ranks."""
     return _COMMUNICATION.match(name) is not None
+
+
+def is_compiling(name: str) -> bool:
+    """Whether a label of this name is ``torch.compile`` at work."""
+    return _COMPILES.match(name) is not None
 
 
 def is_data_wait(name: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.base.compiling import CompileReport
 from perfkit.base.machine.loading import LoaderUse
 
 
@@ -36,6 +37,7 @@ class Facts:
         n_cores: cores that this process may use.
         gc_pauses_ms: how long each of Python's garbage collections in the profiled steps took.
         loading: what DataLoader workers and the training thread did with their time.
+        compiled: what ``torch.compile`` did in all of the region; None if nothing.
     """
 
     optimizers: tuple[OptimizerFacts, ...] = ()
@@ -43,6 +45,7 @@ class Facts:
     n_cores: int | None = None
     gc_pauses_ms: tuple[float, ...] = ()
     loading: LoaderUse | None = None
+    compiled: CompileReport | None = None
 
 
 def optimizer_facts(optimizer: Any) -> OptimizerFacts:

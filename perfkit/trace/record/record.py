@@ -39,6 +39,7 @@ from typing import Any, Literal, Self
 
 from perfkit.base import torch_compat
 from perfkit.base.arguments import check_seconds, check_whole
+from perfkit.base.compiling import CompileReport, CompileWatch
 from perfkit.base.device import here, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.instrument import Failure, Instrument
@@ -252,6 +253,8 @@ class Recorder:
         self._busy_mark: BusyMark | None = None
         self._busy: Busy | None = None
         self._looks: LoaderLooks | None = None
+        self._compile_watch: CompileWatch | None = None
+        self._compiled: CompileReport | None = None
         # (time.perf_counter, name) of each mark opened: ties the samples' clock to the trace's
         self._marks: list[tuple[float, str]] = []
         self._step_times: list[tuple[float, float]] = []
@@ -355,6 +358,7 @@ class Recorder:
             self._hook = register_optimizer_step_post_hook(guarded(self._optimizer_stepped))
             self._busy_mark = BusyMark()
             self._looks = LoaderLooks()
+            self._compile_watch = CompileWatch()
             if self.warmup == 0:
                 self._activate()
             elif not self._late:  # else the profiler starts with the first step after the warm-up
@@ -383,6 +387,10 @@ class Recorder:
         self._working = True
         if not self._ended_s:
             self._ended_s = time.perf_counter()
+            if self._compile_watch is not None:
+                with self._instrument.guard("reading what was compiled"):
+                    found = self._compile_watch.report()
+                    self._compiled = None if found.is_empty else found
             if self._state == "provisional":  # what follows is no time of the region's
                 with self._instrument.guard("ending the recording"):
                     self._close_mark()
@@ -931,6 +939,7 @@ class Recorder:
             n_cores=usable_cpus(),
             gc_pauses_ms=() if self._gc is None else self._gc.pauses_ms,
             loading=None if self._looks is None else self._looks.result(),
+            compiled=self._compiled,
         )
 
 
