@@ -10,7 +10,6 @@ import torch
 
 from perfkit.advice.profiling import profile
 
-
 # torch.compile itself looks at .grad of what is in the middle of a graph
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute")
 

@@ -61,7 +61,7 @@ class Compiled(Shown):
 @question("compiled", "Which compiled code ran, and was something compiled meanwhile?")
 def compiled(trace: Trace, steps: Steps | None = None) -> Compiled:
     """Compiled regions by host time, and the time that compiling took inside the steps."""
-    steps = steps or find_steps(trace)
+    steps = find_steps(trace) if steps is None else steps
     inside = (
         trace.is_a(Category.OP, Category.ANNOTATION)
         & host_threads(trace, steps)[trace.thread]
