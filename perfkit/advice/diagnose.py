@@ -20,6 +20,8 @@ from perfkit.trace.record.elsewhere import Elsewhere
 _LEAST_GAIN = 1.05
 # A device that idles less than this counts as always busy.
 _LEAST_IDLE = 0.1
+# A smaller part of a step that is the profiler's own is in the cost, and not in the sentence.
+_LEAST_TOLD = 0.03
 
 BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute", "communication")
 
@@ -118,7 +120,7 @@ def diagnose(
         found = [_without_bound(f) for f in found]
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
     said = f"{_sentence(bound, case)} ({_step_words(step)}, {provenance})"
-    what = f"{said}{_path(bound, case)}{uneven}."
+    what = f"{said}{_path(bound, case)}{_profilers(case)}{uneven}."
     if is_piece:
         what = f"{_sentence(bound, case)} ({fmt_ms(step.median)} in all, {provenance})"
         what = of_one_piece(f"{what}{_path(bound, case)}.")
@@ -178,7 +180,8 @@ def _path(bound: _Bound, case: Case) -> str:
     its_own = path.bounds_us.get(_LIKE.get(bound.bound_by, bound.bound_by), 0.0)
     if its_own / max(path.wall_us, 1e-9) > share - _AS_LONG or share < PARTLY_FROM:
         return ""
-    if bound.bound_by == "compute" and case.device_shares["idle"] < _LEAST_IDLE:
+    idle = case.device_shares["idle"] - case.profilers_idle
+    if bound.bound_by == "compute" and idle < _LEAST_IDLE:
         return ""  # the device is always busy, so the host's timing does not matter
     if path.bound_by == "compute" and bound.work > bound.share:
         return ""  # the sentence already gives the share of computing
@@ -186,6 +189,16 @@ def _path(bound: _Bound, case: Case) -> str:
     if bound.bound_by == "host" and starting > bound.share / 2:
         return ""  # start-up happens in operators too: the same time by another name
     return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({fmt_share(share)})"
+
+
+def _profilers(case: Case) -> str:
+    """What of the idle time is only there because the steps are profiled."""
+    if not case.on_device or case.profilers_idle < _LEAST_TOLD:
+        return ""
+    return (
+        f"; it idles for another {fmt_share(case.profilers_idle)} only because profiling slows the "
+        f"host: without it a step takes {fmt_ms(case.surplus_ms)} less"
+    )
 
 
 def _uncapital(sentence: str) -> str:

@@ -83,7 +83,7 @@ MIXUP = LineKind(
 OTHER = LineKind(
     "python",
     "Python",
-    "# look at what this line does in every step; what need not be there, take out.\n"
+    "# look at what this line does each time; what need not be there, take out.\n"
     "# line by line:  %lprun -f the_function the_function(...)",
 )
 

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +42,35 @@ def dispatch_mode_class() -> Any:
             return True
 
     return DispatchMode
+
+
+@functools.cache
+def operators_in_a_mode() -> Mapping[Any, Callable[..., Any]]:
+    """What to call instead of an operator that fails only because a dispatch mode is on.
+
+    ``F.ctc_loss`` reads lengths that are tensors into lists and calls the overload for lists. Under
+    any dispatch mode it calls the overload for tensors, which on a GPU refuses lengths on the CPU,
+    where most people have them (torch 2.11 to 2.13, ``areAnyTensorSubclassLike`` in LossCTC.cpp).
+    """
+    import torch
+
+    aten = torch.ops.aten
+    pairs = (
+        (aten._ctc_loss.Tensor, aten._ctc_loss.default, slice(2, 4)),
+        (aten._ctc_loss_backward.Tensor, aten._ctc_loss_backward.default, slice(3, 5)),
+    )
+
+    def with_lists(theirs: Any, ours: Any, where: slice) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            lengths = args[where]
+            if args[0].is_cpu or not all(one.is_cpu for one in lengths):
+                return theirs(*args, **kwargs)
+            listed = (one.tolist() for one in lengths)  # on the CPU: nobody waits
+            return ours(*args[: where.start], *listed, *args[where.stop :], **kwargs)
+
+        return call
+
+    return {theirs: with_lists(theirs, ours, where) for theirs, ours, where in pairs}
 
 
 def modes_spare_compiled_code() -> bool:

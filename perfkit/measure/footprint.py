@@ -48,8 +48,9 @@ def footprint() -> Footprint:
     Never imports torch, never initialises a device, never synchronises.
     """
     device = in_use()
-    if not device.is_cpu:
-        return Footprint(sum(map(device.allocated, device.devices())), "allocated")
+    # a process may have used the GPU and train on the CPU now: then 0 B there say nothing
+    if not device.is_cpu and (held := sum(map(device.allocated, device.devices()))):
+        return Footprint(held, "allocated")
     return Footprint(_resident_bytes(), "resident", heap_bytes())
 
 

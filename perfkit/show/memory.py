@@ -146,6 +146,8 @@ def _most_of(device: DeviceAccount, category: str) -> str:
 
 def _left(device: DeviceAccount) -> str:
     """What the region made and left, apart from what died of what was there before."""
+    if device.kept_bytes and not any(device.left_behind_by_category_bytes.values()):
+        return f"{fmt_bytes(device.kept_bytes)} was replaced, nothing more stayed behind"
     kept = f"{fmt_bytes(device.kept_bytes)} stayed behind" if device.kept_bytes else ""
     freed = f"{fmt_bytes(device.freed_bytes)} from before was freed" if device.freed_bytes else ""
     return " and ".join(filter(None, (kept or "nothing stayed behind", freed)))

@@ -39,10 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SyncCheck", "check_syncs", "lint"]
 
-# these wait, and neither the debug mode nor (empty_cache, which is a cudaFree) a trace says so
+# these wait, and neither the debug mode nor (empty_cache, which is a cudaFree) a trace says so; the
+# gradient of a product waits unless an operator is watched, which makes torch take another formula
 _UNSEEN = frozenset(
     [
         CATALOGUE["wait_for_stream"].op,
+        CATALOGUE["prod"].op,
         *(f"torch.{kind.type}.{name}" for kind in accelerators() for name in EXPLICIT),
     ]
 )

@@ -175,6 +175,7 @@ class Watch:
         self.checks_again = False
         self._api = ""
         self.also_forget: list[Callable[[], None]] = []
+        self.instead = torch_compat.operators_in_a_mode()
         self._stack = ExitStack()
 
     # --- life ---------------------------------------------------------------------------
@@ -883,10 +884,11 @@ class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         watch = self._watch
+        call = watch.instead.get(func, func)
         if watch.tracer is None:
-            result = func(*args, **kwargs)
+            result = call(*args, **kwargs)
         else:
-            once = _Once(func)
+            once = _Once(call)
             try:
                 result = watch.traced(once, sys._getframe(), *args, **kwargs)
             except Exception as error:

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from perfkit.base.errors import MissingError
 from perfkit.base.machine import stamp
 from perfkit.synclint.catalogue import CATALOGUE
 from perfkit.synclint.reality import check_syncs
@@ -51,24 +52,33 @@ def _step(code: str, device: str) -> Callable[[], object]:
     return lambda: exec(program, names.pop())
 
 
-def programs() -> list[dict[str, Any]]:
+def programs(device: str = "cuda") -> list[dict[str, Any]]:
     """A row for each of the small programs."""
     rows = []
     for path in sorted((_HERE / "programs").glob("*.py")):
         with contextlib.redirect_stdout(io.StringIO()):
-            rows.append({"program": path.stem, **outcome(partial(_step_of, path))})
+            rows.append({"program": path.stem, **outcome(partial(_step_of, path, device))})
     return rows
 
 
-def _step_of(path: Path) -> Callable[[], object]:
-    step: Callable[[], object] = runpy.run_path(str(path))["step"]
-    return step
+def _step_of(path: Path, device: str) -> Callable[[], object]:
+    # they name no device: everything they make is made on this one
+    with torch.device(device):
+        step: Callable[[], object] = runpy.run_path(str(path))["step"]
+
+    def run() -> None:
+        with torch.device(device):
+            step()
+
+    return run
 
 
 def outcome(make: Callable[[], Callable[[], object]]) -> dict[str, Any]:
     """Which lines of the step were predicted and which waited; or the error that ended it."""
     try:
         check = check_syncs(make())
+    except MissingError:  # the cure is to stay on the host: nothing there waits
+        return {"on_the_gpu": False}
     except Exception as error:  # one that a device refuses must not lose the others
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
     return {

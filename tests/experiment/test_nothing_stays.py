@@ -156,8 +156,8 @@ def test_a_jupyter_kernel_that_is_restarted(tmp_path):
 
     mark = uuid.uuid4().hex
     manager = KernelManager(kernel_name="python3")
-    place = str(Path(perfkit.__file__).parent.parent)
-    env = {**os.environ, MARK: mark, "PYTHONPATH": place}
+    places = str(Path(perfkit.__file__).parent.parent), os.environ.get("PYTHONPATH", "")
+    env = {**os.environ, MARK: mark, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     manager.start_kernel(cwd=str(tmp_path), env=env)
     client = manager.client()
     client.start_channels()

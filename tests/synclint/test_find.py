@@ -85,13 +85,13 @@ def test_what_is_not_connected_to_a_model_does_not_count(net: nn.Module) -> None
 
 def test_the_batch_is_host_data_until_it_is_moved(net: nn.Module) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    data = torch.randn(16, 3)
+    data, on_device = torch.randn(16, 3), net.to(device)
 
     def step() -> None:
         batch = data[2:6]
         assert batch.isfinite().all()
         moved = batch.to(device)
-        net(moved)
+        on_device(moved)
         assert batch.isfinite().all()
         assert moved.isfinite().all()
 

@@ -47,3 +47,18 @@ def test_words() -> None:
     assert "the cost is unknown" in faster
     assert "%" not in faster
     assert "too few to tell" in _sentence([1.0], [2.0])
+
+
+def test_only_a_clear_surplus_is_the_profilers() -> None:
+    def surplus_ms(profiled: list[float], unprofiled: list[float]) -> float:
+        return Cost(
+            float(np.median(profiled)), float(np.median(unprofiled)), len(profiled),
+            len(unprofiled), 0.1, 0.2, 1000, ratio_interval(profiled, unprofiled),
+            float(np.mean(unprofiled)),
+        ).surplus_ms  # fmt: skip
+
+    assert surplus_ms([50.0] * 6, [40.0] * 30) == pytest.approx(10.0)
+    assert surplus_ms([50.0] * 6, [40.0] * 3) == 10.0
+    assert surplus_ms([50.0], [40.0] * 3) == 0.0  # too few
+    assert surplus_ms([30.0, 60.0] * 3, [35.0, 55.0] * 10) == 0.0  # not clear
+    assert surplus_ms([50.0] * 6, [40.0] * 30 + [340.0]) == pytest.approx(50 - 1540 / 31)

@@ -30,6 +30,7 @@ class Cost:
         n_events: events recorded.
         slowdown_interval: 95 % interval of the ratio of profiled to unprofiled steps (see
             :func:`ratio_interval`); None where there are too few for one.
+        unprofiled_mean_ms: mean of the later steps, which also has the rare long ones.
     """
 
     profiled_step_ms: float | None
@@ -40,6 +41,7 @@ class Cost:
     read_s: float
     n_events: int
     slowdown_interval: tuple[float, float] | None = None
+    unprofiled_mean_ms: float | None = None
 
     @property
     def slowdown(self) -> float | None:
@@ -47,6 +49,18 @@ class Cost:
         if not self.profiled_step_ms or not self.unprofiled_step_ms:
             return None
         return self.profiled_step_ms / self.unprofiled_step_ms
+
+    @property
+    def surplus_ms(self) -> float:
+        """By how much profiled steps are longer, in ms; 0 where the difference is not clear.
+
+        Against the median or the mean of the others, whichever is longer: in a loop that waits at
+        every tenth step, the median step has no wait.
+        """
+        interval, plain = self.slowdown_interval, self.unprofiled_step_ms
+        if interval is None or interval[0] <= 1 or not self.profiled_step_ms or not plain:
+            return 0.0
+        return max(self.profiled_step_ms - max(plain, self.unprofiled_mean_ms or 0.0), 0.0)
 
     def sentence(self) -> str:
         """The same in words."""

@@ -812,6 +812,7 @@ class Recorder:
                 read_s=read_s,
                 n_events=len(trace),
                 slowdown_interval=ratio_interval(*told),
+                unprofiled_mean_ms=statistics.fmean(told[1]) if told[1] else None,
             ),
             lines=_in_trace_time(
                 self._sampler.result(with_forgotten=self._n_profiled == 0), trace, self._marks
