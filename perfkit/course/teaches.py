@@ -48,6 +48,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     ),
     "09-precision": (
         "tf32-off",
+        "32-bits",
         "tensor-cores-unused",
         "float64",
         "emulated-precision",

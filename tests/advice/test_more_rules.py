@@ -15,7 +15,7 @@ from perfkit.advice.diagnose import diagnose
 from perfkit.base.compiling import CompileReport, GraphBreak, Recompilation
 from perfkit.measure.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
-from perfkit.trace.record.facts import Facts
+from perfkit.trace.record.facts import Facts, OptimizerFacts
 from perfkit.trace.record.lines import NO_LINES
 
 V100 = {"name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}
@@ -74,6 +74,19 @@ def test_float32_products_beside_tensor_cores() -> None:
     assert finding.gain_at_most < 8
     finding = _finding(_busy_gpu("ampere_sgemm_128x64_nn"), "tf32-off", device=A100)
     assert 'set_float32_matmul_precision("high")' in finding.what_to_do
+
+
+def test_arithmetic_on_32_bits_beside_cores_for_16() -> None:
+    floats = Facts((OptimizerFacts("SGD", 4, ("float32",), ("cuda",)),))
+    tf32 = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckcrs_nchw"
+    finding = _finding(_busy_gpu(tf32), "32-bits", device=A100, facts=floats)
+    assert "bfloat16" in finding.what_to_do
+    assert finding.gain_at_most <= 2
+    assert finding.cures == ("compute",)
+    half = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_32x4_nn>"
+    assert "32-bits" not in _rules(_busy_gpu(half), device=A100, facts=floats)
+    assert "32-bits" not in _rules(_busy_gpu("softmax"), device=A100, facts=floats)
+    assert "32-bits" not in _rules(_busy_gpu(tf32), device=V100, facts=floats)  # knows no bfloat16
 
 
 @pytest.mark.parametrize(

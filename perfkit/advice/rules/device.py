@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -24,6 +24,10 @@ _TENSOR_SPEEDUP = 8
 _LONG_WAIT_MS = 1.0
 # Kernels that only prepare a convolution (offsets, layouts) and do no arithmetic.
 _PREPARES = re.compile(r"computeOffsets|nchwToNhwc|nhwcToNchw|scalePackedTensor", re.IGNORECASE)
+_16_BITS = re.compile(r"bf16|BFloat16|bfloat16|[Hh]alf|__half|[hs]?16816|f16f16|fp16|_f16|\bh884")
+# Kinds of kernels whose time autocast can halve: half the bytes, or twice the rate. The ratio of
+# dense rates is 2 on every such data sheet (A100 156 and 312 TFLOP/s, H100 SXM 495 and 989).
+_NARROWS = (*TENSOR_FAMILIES, "elementwise", "normalization", "pooling", "reduction")
 _FLOAT64 = re.compile(r"<double|dgemm|_f64|double,")
 
 
@@ -76,6 +80,47 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
             gain_at_most=gain,
             formula=formula,
         )
+
+
+@rule
+def sixteen_bits(case: Case) -> Iterator[Finding]:
+    """All arithmetic is on 32 bits, on a GPU whose tensor cores are twice as fast on 16."""
+    if case.nvidia_major < 8 or case.busy_share < _BUSY:
+        return
+    if not case.is_file and not any("float32" in o.dtypes for o in case.facts.optimizers):
+        return
+    rows, trace = case.kernels, case.trace
+
+    def share(of: Callable[[str], bool]) -> float:
+        return case.device_share(rows[trace.name_table(of)[trace.name_id[rows]]])
+
+    dense = share(lambda name: family(name) in TENSOR_FAMILIES and uses_tensor_cores(name))
+    if dense < _LEAST_SHARE or share(_could_use_tensor_cores) >= _LEAST_SHARE:
+        return  # the first has little to gain, the second is another rule's
+    if share(lambda name: _16_BITS.search(name) is not None) >= _LEAST_SHARE:
+        return
+    wide = share(lambda name: family(name) in _NARROWS and not _FLOAT64.search(name))
+    gain, formula = amdahl(wide, speedup=2)
+    yield Finding(
+        rule="32-bits",
+        cures=("compute",),
+        title="All arithmetic is on 32 bits, and this GPU is made for 16",
+        evidence=(
+            f"matrix products and convolutions run on the tensor cores for {fmt_share(dense)} of "
+            "each step, in TF32, which has half the rate of bfloat16",
+            f"these and what lies between them, {fmt_share(wide)} of each step, would move half "
+            "the bytes",
+        ),
+        what_to_do=(
+            'with torch.autocast("cuda", dtype=torch.bfloat16):  # the weights stay in float32\n'
+            "    loss = loss_fn(model(x), y)\n"
+            "loss.backward()\n"
+            "# of convolutions, too: model = model.to(memory_format=torch.channels_last)\n"
+            "# then perfkit.same_result: is it still the same training?"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+    )
 
 
 def _could_use_tensor_cores(name: str) -> bool:
