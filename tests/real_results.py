@@ -111,6 +111,29 @@ def _run_summary() -> Any:
     return watched.summary
 
 
+@_makes("RankedRun")
+def _ranked_run() -> Any:
+    """Two ranks that this process is, one after the other."""
+    from perfkit.script.options import Options
+    from perfkit.script.ranks.joint import joint
+    from perfkit.script.ranks.pulse import Pulse
+    from perfkit.script.ranks.record import keep
+    from perfkit.script.run_watch import RunWatch
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for rank in range(2):
+            step = _step()
+            watch = RunWatch("train.py", Options(steps=2, warmup=1))
+            watch.start()
+            for _ in range(12):
+                step()
+            watch.stop()
+            keep(folder, rank, watch.result("finished", rank=rank), watch.seen, trace=False)
+            Pulse(folder, rank, watch.glimpse).ends("finished", is_told=True)
+        return joint(folder, range(2), 2)
+
+
 @_makes("WholeRun")
 def _whole_run() -> Any:
     from perfkit.script.options import Options

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["new_folder", "scratch_folder", "sweep"]
+__all__ = ["folder_of", "new_folder", "scratch_folder", "sweep"]
 
 _STEM = "perfkit"
 
@@ -33,6 +33,14 @@ def new_folder(where: str | None = None) -> Path:
     parent = where or tempfile.gettempdir()
     sweep(parent)
     return Path(tempfile.mkdtemp(prefix=f"{_STEM}-{_namespace()}-{os.getpid()}-", dir=parent))
+
+
+def folder_of(pid: int, name: str, where: str | None = None) -> Path:
+    """The path of the folder that processes started by ``pid`` share; it is not made.
+
+    :func:`sweep` removes it when that process has ended.
+    """
+    return Path(where or tempfile.gettempdir()) / f"{_STEM}-{_namespace()}-{pid}-{name}"
 
 
 def sweep(where: str | None = None) -> None:

@@ -16,10 +16,12 @@ from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.files import why_not_writable, write_atomically
 from perfkit.base.program import Program, show_error_as_its_own
 from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
+from perfkit.script.ranks.meeting import Meeting
 from perfkit.script.run_watch import RunWatch
 
 if TYPE_CHECKING:
     from perfkit.measure.run import Update
+    from perfkit.script.ranks.joint import RankedRun
     from perfkit.script.whole_run import WholeRun
 
 # A main thread that has not come to handle SIGTERM by then hangs in a call of C. Launchers wait
@@ -36,9 +38,12 @@ A step ends when an optimizer has stepped in the main thread; in a program witho
 50th backward pass on, a step is a backward pass, and the report says so. A few steps are recorded
 after the warm-up; the rest runs without the profiler. Steps in child processes are not seen.
 
-Of several processes (torchrun sets RANK) only rank 0 prints; the names of files get the rank:
+Of several processes (torchrun sets RANK and WORLD_SIZE) each is watched, only rank 0 shows the
+line, and the last one to end prints rank 0's report and one on all ranks: who waits for whom, whose
+data wait makes all late, who died or hung. Files get that report under their own name and each
+rank's with its rank:
   torchrun --nproc-per-node 2 -m perfkit run --html run.html train.py
-writes run.rank0.html and run.rank1.html.
+writes run.html, run.rank0.html and run.rank1.html.
 
 --json writes one object (keys are only ever added; times in s, unless a key ends in _ms or _us):
   program, ended, sentence  what ran, how it ended, what bounds its steps
@@ -103,6 +108,12 @@ def add(commands: Any) -> None:
         help="write the recorded steps (.json or .json.gz), for Perfetto or `perfkit trace`",
     )
     parser.add_argument(
+        "--ranks",
+        type=Path,
+        metavar="FOLDER",
+        help="of several processes: keep the phases and a small trace of each in FOLDER",
+    )
+    parser.add_argument(
         "--scrub",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -154,6 +165,12 @@ class _Report:
             for flag in ("html", "json", "trace")
             if getattr(arguments, flag) is not None
         }
+        self._joint_files = {
+            flag: _file(flag, getattr(arguments, flag), None)
+            for flag in ("html", "json")
+            if getattr(arguments, flag) is not None
+        }
+        self._quiet = arguments.quiet
         self._shown = not arguments.quiet and not self._rank
         self._verbose = arguments.verbose
         self._scrub = arguments.scrub
@@ -172,12 +189,17 @@ class _Report:
             ),
             self._update if self._shown else None,
         )
-        self._told = self._got_sigterm = False
+        self._meeting = Meeting.of(
+            os.environ, self._watch.glimpse, arguments.ranks, self._warn if self._shown else None
+        )
+        self._told = self._got_sigterm = self._is_telling = False
 
     def around(self, program: Program) -> int:
         __tracebackhide__ = True
         self._catch_sigterm()
         self._watch.start()
+        if self._meeting is not None:
+            self._meeting.begins()
         try:
             program.run()
         except BaseException as error:
@@ -192,7 +214,12 @@ class _Report:
             from perfkit.show.progress_line import ProgressLine
 
             self._line = ProgressLine("perfkit", shares_row=True)
-        self._line.update(update)
+        self._line.update(update, "" if self._meeting is None else self._meeting.live_words)
+
+    def _warn(self, text: str) -> None:
+        if self._line is not None:
+            self._line.clear()
+        _write(f"perfkit: {text}\n")
 
     def _catch_sigterm(self) -> None:
         """Unless the program handles it, SIGTERM ends it as before, only with a report."""
@@ -218,9 +245,14 @@ class _Report:
             "perfkit: no report: SIGTERM came while the program was in a call that did not return "
             f"to Python within {_GRACE_S:g} s\n"
         )
+        if self._meeting is not None:
+            self._meeting.ends("was ended by SIGTERM in a call that did not return to Python")
+            self._tell_of_all()
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
         self._got_sigterm = True
+        if self._is_telling:  # what is being told ends this process by itself
+            return
         self._tell(None, "was ended by SIGTERM")
         self._sigterm_as_before()
         os.kill(os.getpid(), number)
@@ -235,16 +267,23 @@ class _Report:
         """Report once, in the process that was started; a second Ctrl-C leaves it out."""
         if self._told or not self._watch.is_here:
             return
-        self._told = True
+        self._told = self._is_telling = True
+        ended = ended or _ended(error)
         try:
+            if self._meeting is not None:
+                self._meeting.ends(ended)
             self._watch.stop(error)
             if self._line is not None:
                 self._line.end()
-            result = self._watch.result(ended or _ended(error), rank=self._rank)
-            if self._shown:
-                _write(_text(result, verbose=self._verbose))
+            result = self._watch.result(ended, rank=self._rank)
+            text = _text(result, verbose=self._verbose) if self._shown else ""
             for flag, path in self._files.items():
                 self._save(flag, path, result)
+            if self._meeting is None:
+                _write(text)
+            else:
+                self._meeting.leaves(result, self._watch.seen, text)
+                self._tell_of_all()
         except KeyboardInterrupt:
             _write("perfkit: no report: interrupted again\n")
         except Exception as failed:  # ours: the program's own end is what counts
@@ -252,8 +291,27 @@ class _Report:
                 f"perfkit: no report: {type(failed).__name__}: {failed}; please report this as a "
                 "bug in perfkit\n"
             )
+        finally:
+            self._is_telling = False
+        if self._got_sigterm and not ended.endswith("SIGTERM"):
+            self._sigterm_as_before()
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    def _save(self, flag: str, path: Path, result: WholeRun) -> None:
+    def _tell_of_all(self) -> None:
+        """The report on all ranks, in the one that ends last."""
+        assert self._meeting is not None
+        with self._meeting.report() as found:
+            if found is None:
+                return
+            result, texts = found
+            if not self._quiet:
+                _write("".join((*texts, _text(result, verbose=self._verbose))))
+            for flag, path in self._joint_files.items():
+                self._save(flag, path, result)
+
+    def _save(self, flag: str, path: Path, result: WholeRun | RankedRun) -> None:
+        from perfkit.script.whole_run import WholeRun
+
         try:
             if flag == "html":
                 from perfkit.show.files import write_page
@@ -261,7 +319,7 @@ class _Report:
                 write_page(result, path, scrub=self._scrub)
             elif flag == "json":
                 write_atomically(path, lambda part: part.write_text(self._json(result), "utf-8"))
-            elif result.profile is None:
+            elif not isinstance(result, WholeRun) or result.profile is None:
                 raise UsageError(f"no trace in {path}: no step was recorded")
             else:
                 profile = result.profile
@@ -269,7 +327,7 @@ class _Report:
         except PerfkitError as error:
             _write(f"perfkit: {error}\n")
 
-    def _json(self, result: WholeRun) -> str:
+    def _json(self, result: WholeRun | RankedRun) -> str:
         from perfkit.base.scrub import scrub
         from perfkit.show.plain import plain
 
@@ -277,7 +335,7 @@ class _Report:
         return json.dumps(scrub(data) if self._scrub else data, indent=1, allow_nan=False) + "\n"
 
 
-def _text(result: WholeRun, *, verbose: bool) -> str:
+def _text(result: WholeRun | RankedRun, *, verbose: bool) -> str:
     from perfkit import show
 
     return f"\n{show.text(result) if verbose else show.brief(result)}\n"

@@ -79,6 +79,11 @@ class Phases:
         """Whether it measures."""
         return bool(self._undo)
 
+    @property
+    def current(self) -> str:
+        """The phase that runs; may be asked for in any thread."""
+        return PHASES[self._phase] if self._phase < len(PHASES) else "evaluation"
+
     def start(self) -> None:
         """Begin, in this thread. Does nothing where it has begun; imports torch."""
         if self._undo or not self._instrument.is_on:

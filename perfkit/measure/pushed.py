@@ -49,6 +49,7 @@ class PushedRun:
     Attributes:
         meter: every step, and its data wait.
         samples: of all batches of DataLoaders that the steps used; None where one had no size.
+        n_left_out: first steps that no figure is of.
         samples_at: the same after so many steps as are left out of rates.
         uses_loader: whether a batch came from a DataLoader.
         first_wait_ns: data wait of the first step.
@@ -81,7 +82,7 @@ class PushedRun:
         self._watches_lines = steps_only  # else a recorder samples them
         self.samples: int | None = 0
         self.samples_at: int | None = None
-        self._n_left_out = n_left_out
+        self.n_left_out = n_left_out
         self._batch_samples: int | None = None
         self.uses_loader = False
         self.first_wait_ns = 0
@@ -164,7 +165,7 @@ class PushedRun:
             self.first_wait_ns = wait_ns
         if self.samples is not None:
             self.samples = None if samples is None else self.samples + samples
-        if meter.n == self._n_left_out:
+        if meter.n == self.n_left_out:
             self.samples_at = self.samples
         self._note_epoch(began_ns, ended_ns, step_ns, wait_ns)
         if ended_ns >= self._due_ns:

@@ -21,6 +21,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.when_imported import when_imported
 from perfkit.script.options import Options
+from perfkit.script.ranks.pulse import Glimpse
 
 if TYPE_CHECKING:
     from perfkit.measure.run import Update
@@ -62,6 +63,26 @@ class RunWatch:
     def is_here(self) -> bool:
         """Whether this is the process that is watched, and not one that it forked."""
         return os.getpid() == self._pid
+
+    @property
+    def seen(self) -> TorchWatch | None:
+        """What has been seen since torch was imported; None if it was not."""
+        return self._torch
+
+    def glimpse(self) -> Glimpse:
+        """What the program is doing right now; may be called in any thread."""
+        seen = self._torch
+        if seen is None:
+            return Glimpse(0, time.perf_counter() - self._began_s, 0.0, None, "")
+        meter, run = seen.meter, seen.run
+        since_s = seen.recorder.last_step_s or self._began_s
+        return Glimpse(
+            n_steps=meter.n,
+            in_step_s=time.perf_counter() - since_s,
+            total_s=meter.total_ns / 1e9,
+            wait_s=meter.wait_total_ns / 1e9 if run.uses_loader else None,
+            phase=run.phases.current if run.phases.is_on else "",
+        )
 
     def start(self) -> None:
         """Begin to watch, in the thread that will run the program.

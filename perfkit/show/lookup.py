@@ -31,6 +31,7 @@ _HOMES = {
     "perfkit.base.compiling": "perfkit.show.counted",
     "perfkit.measure.formats": "perfkit.show.counted",
     "perfkit.script": "perfkit.show.whole_run",
+    "perfkit.script.ranks": "perfkit.show.ranked_run",
     "perfkit.trace": "perfkit.show.trace_answers",
     "perfkit.trace.ask.breakdown": "perfkit.show.profile",
     "perfkit.trace.ask.operators": "perfkit.show.profile",

@@ -39,14 +39,14 @@ class ProgressLine:
             self._row = SharedRow(self.clear)
             self._row.begin()
 
-    def update(self, update: Update) -> None:
-        """Show it, if it is time."""
+    def update(self, update: Update, more: str = "") -> None:
+        """Show it, if it is time; ``more`` is said after it."""
         terminal = _is_terminal()
         now_s = time.monotonic()
         if now_s - self._told_s < (_TERMINAL_EVERY_S if terminal else _LOG_EVERY_S):
             return
         self._told_s = now_s
-        line = f"{self._name}: {status(update)}"
+        line = " · ".join(filter(None, (f"{self._name}: {status(update)}", more)))
         if not terminal:
             self._write(line + "\n")
             return

@@ -1,0 +1,110 @@
+"""Which job this process is a rank of, and the folder in which the job's ranks meet.
+
+All processes of a job on one machine are started by one launcher (torchrun, mpirun), whose process
+names the folder. Nothing but the standard library is imported: the program has not begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfkit.base.errors import UsageError
+from perfkit.base.scratch import folder_of, sweep
+
+__all__ = ["FOLDER_VARIABLE", "Job", "job_of"]
+
+#: Names the folder where the launcher was started by perfkit, which removes it.
+FOLDER_VARIABLE = "PERFKIT_RANKS_FOLDER"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of several processes, and this one's place in it.
+
+    Attributes:
+        rank: of this process, from 0.
+        world_size: how many there are.
+        here: the ranks on this machine.
+        folder: in which they meet.
+        is_kept: whether the folder outlives the report.
+    """
+
+    rank: int
+    world_size: int
+    here: tuple[int, ...]
+    folder: Path
+    is_kept: bool
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """One rank at a time; without effect where the system has no such locks."""
+        with (self.folder / "lock").open("a") as file:
+            try:
+                import fcntl
+            except ImportError:
+                yield
+                return
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def job_of(environment: Mapping[str, str], keep: Path | None = None) -> Job | None:
+    """The job that a launcher says this process belongs to; None for a single process.
+
+    Args:
+        environment: of this process.
+        keep: the folder, where somebody wants what it holds; it is made.
+
+    Raises:
+        UsageError: ``keep`` is a file, or no folder can be made.
+    """
+    rank, size = (_number(environment, name) for name in ("RANK", "WORLD_SIZE"))
+    if rank is None or size is None or size < 2 or rank >= size:
+        return None
+    local = _number(environment, "LOCAL_RANK")
+    n_here = _number(environment, "LOCAL_WORLD_SIZE")
+    if local is None or n_here is None or local >= n_here or local > rank:
+        local, n_here = rank, size
+    here = tuple(range(rank - local, min(rank - local + n_here, size)))
+    given = environment.get(FOLDER_VARIABLE)
+    folder = keep or Path(given or _meeting_place(environment))
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_uid != os.getuid() if hasattr(os, "getuid") else False:
+            raise UsageError(f"{folder} belongs to somebody else; name another folder")
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}; name another folder") from None
+    attempt = folder / f"attempt{_number(environment, 'TORCHELASTIC_RESTART_COUNT') or 0}"
+    attempt.mkdir(exist_ok=True)
+    return Job(rank, size, here, attempt.absolute(), keep is not None or given is not None)
+
+
+def _meeting_place(environment: Mapping[str, str]) -> Path:
+    sweep()
+    port = _number(environment, "MASTER_PORT") or 0
+    return folder_of(_launcher(), f"job{port}", tempfile.gettempdir())
+
+
+def _launcher() -> int:
+    """The nearest process above this one that is no rank: of a shell in between, its parent."""
+    pid = os.getppid()
+    for _ in range(8):
+        try:
+            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            above = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+        if not any(entry.startswith(b"RANK=") for entry in told) or above <= 1:
+            break
+        pid = above
+    return pid
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,396 @@
+"""One report on all ranks of a run: who waits for whom, who holds up the others, who ended it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from perfkit.base.display import Shown
+from perfkit.base.machine import Provenance, stamp
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
+from perfkit.script.ranks.lateness import Lateness, LateRank, lateness
+from perfkit.script.ranks.pulse import Status, lives, read_statuses, stuck
+from perfkit.script.ranks.record import RankRecord, read_record, read_rows
+from perfkit.trace.ask.ranks import Ranks, ranks_of
+
+__all__ = [
+    "ENDED_BY_SIGTERM",
+    "FINISHED",
+    "RankRun",
+    "RankedRun",
+    "imbalance_words",
+    "joint",
+    "words_of_hung",
+]
+
+#: How a run is said to have ended where nothing ended it.
+FINISHED = "finished"
+#: How launchers end the other ranks when one has failed.
+ENDED_BY_SIGTERM = "was ended by SIGTERM"
+# A job that was ended after so long without a step hung.
+_HUNG_AFTER_S = 20.0
+# Ranks that differ by more than this have unlike shares.
+_UNEVEN = 1.1
+_PHASE_WORDS = {
+    "data_wait": "its wait for data",
+    "forward": "its forward pass",
+    "optimizer": "its optimizer",
+    "evaluation": "its evaluation",
+    "checkpoint": "writing its checkpoints",
+    "other": "what it does outside of the model (loss, copies, logging)",
+}
+
+
+@dataclass(frozen=True)
+class RankRun:
+    """One rank of a run.
+
+    Attributes:
+        rank: its number.
+        ended: how it ended, in words that follow its name; ``"died"`` without a word,
+            ``"was not seen"``, ``"is still running"``.
+        n_steps: its steps.
+        step_ms: median step; None where unknown.
+        phase_ms: phase → ms a step, mean of the run; empty where unknown.
+        wait_ms: its wait for later ranks, ms a step, by phases or collectives; None where unknown.
+        memory_bytes: highest reading between steps; None where unknown.
+        samples: of its batches; None where unknown.
+        line: where it was when the job hung; empty otherwise.
+        sentence: what bounds its steps; empty where it left no report.
+    """
+
+    rank: int
+    ended: str
+    n_steps: int
+    step_ms: float | None
+    phase_ms: Mapping[str, float]
+    wait_ms: float | None
+    memory_bytes: int | None
+    samples: int | None
+    line: str = ""
+    sentence: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class RankedRun(Shown):
+    """A run of several ranks, from its start to its end.
+
+    Attributes:
+        program: what was run.
+        sentence: who ended it, or holds up the others, or that nobody does.
+        world_size: how many ranks the job has.
+        ranks: those on this machine, by number.
+        culprits: ranks that ended or hold up the job, the first one first; empty where it finished.
+        late: who comes late, by the phases of all steps; None where that is not known.
+        compared: who waits for whom, by the collectives of the recorded steps; None where none
+            were recorded.
+        memory_imbalance: highest over mean memory of the ranks; None where unknown.
+        batch_imbalance: most over mean samples of the ranks; None where unknown.
+        warnings: what is doubtful.
+        provenance: where and when it was measured.
+    """
+
+    program: str
+    sentence: str
+    world_size: int
+    ranks: tuple[RankRun, ...]
+    culprits: tuple[int, ...]
+    late: Lateness | None
+    compared: Ranks | None
+    memory_imbalance: float | None
+    batch_imbalance: float | None
+    warnings: tuple[str, ...]
+    provenance: Provenance
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain JSON types; times in ms a step."""
+        compared = self.compared
+        return {
+            "type": "ranks",
+            "program": self.program,
+            "sentence": self.sentence,
+            "world_size": self.world_size,
+            "ranks": [asdict(one) for one in self.ranks],
+            "culprits": list(self.culprits),
+            "late": None if self.late is None else asdict(self.late),
+            "collectives": None
+            if compared is None
+            else {
+                "n": compared.n_collectives,
+                "skew_ms": compared.skew_ms,
+                "transfer_ms": compared.transfer_ms,
+                "stragglers": list(compared.stragglers),
+                "waits": [
+                    {"rank": who, "for_rank": whom, "ms_per_step": ms}
+                    for (who, whom), ms in compared.waits_ms.items()
+                ],
+            },
+            "memory_imbalance": self.memory_imbalance,
+            "batch_imbalance": self.batch_imbalance,
+            "warnings": list(self.warnings),
+            "provenance": self.provenance.to_dict(),
+        }
+
+
+def joint(folder: Path, here: Sequence[int], world_size: int) -> RankedRun:
+    """The report on what the ranks left in the folder.
+
+    Args:
+        folder: of the job.
+        here: the ranks on this machine.
+        world_size: how many the job has.
+    """
+    statuses = read_statuses(folder, here)
+    alive = {rank for rank, s in statuses.items() if not s.ended and lives(s)}
+    records = {rank: record for rank in here if (record := read_record(folder, rank)) is not None}
+    program = next((r.program for r in records.values()), "the run")
+    late = lateness(
+        sorted(records),
+        lambda rank: read_rows(folder, rank),
+        on_device=any(r.memory_kind == "allocated" for r in records.values()),
+        n_left_out=max((r.n_left_out for r in records.values()), default=1),
+    )
+    said = [r.collectives for r in records.values() if r.collectives is not None]
+    compared = ranks_of(said) if len(said) > 1 else None
+    if compared is not None and not compared.n_collectives:
+        compared = None
+    ended = {rank: _ended(statuses.get(rank), rank in alive) for rank in here}
+    culprits, failed = _culprits(here, statuses, alive)
+    missing = [rank for rank in here if rank not in records]
+    return RankedRun(
+        program=program,
+        sentence=failed or _sentence(len(here), late, compared),
+        world_size=world_size,
+        ranks=tuple(
+            _rank(rank, ended[rank], statuses.get(rank), records.get(rank), late, compared,
+                  hung=bool(failed))
+            for rank in here
+        ),
+        culprits=culprits,
+        late=late,
+        compared=compared,
+        memory_imbalance=_imbalance([r.memory_bytes for r in records.values()]),
+        batch_imbalance=_imbalance([r.samples for r in records.values()]),
+        warnings=_warnings(here, world_size, missing, late, compared),
+        provenance=stamp("measured here"),
+    )  # fmt: skip
+
+
+# --- how it ended ---------------------------------------------------------------------------------
+
+
+def _ended(status: Status | None, is_alive: bool) -> str:
+    if status is None:
+        return "was not seen"
+    if status.ended:
+        return status.ended
+    return "is still running" if is_alive else "died"
+
+
+def _culprits(
+    here: Sequence[int], statuses: Mapping[int, Status], alive: set[int]
+) -> tuple[tuple[int, ...], str]:
+    """The ranks that ended the job, and the sentence; nothing where it finished."""
+    unseen = [rank for rank in here if rank not in statuses]
+    dead = [s for s in statuses.values() if not s.ended and s.rank not in alive]
+    raised = [
+        s
+        for s in statuses.values()
+        if s.ended and not s.ended.startswith((FINISHED, ENDED_BY_SIGTERM))
+    ]
+    failed = sorted((*dead, *raised), key=lambda s: (s.at_s, bool(s.ended)))
+    others = _others(len(here) - 1)
+    if unseen and not failed:
+        who, was = _named(unseen), "was" if len(unseen) == 1 else "were"
+        return tuple(unseen), (
+            f"{who} never joined: of {len(here)} processes that the launcher was to start here, "
+            f"{len(statuses)} {'was' if len(statuses) == 1 else 'were'} seen, and {who.lower()} "
+            f"{was} not."
+        )
+    if not failed:
+        return _hung(statuses)
+    first = failed[0]
+    step = f"in step {fmt_count(first.n_steps + 1)}" if first.n_steps else "before its first step"
+    if first.ended:
+        sentence = f"Rank {first.rank} {first.ended} {step}"
+    else:
+        sentence = (
+            f"Rank {first.rank} died, last seen {step}: its process was killed (SIGKILL, as the "
+            "system does when memory runs out, or a crash), or left without Python's end (os._exit)"
+        )
+    victims = sum(1 for s in statuses.values() if s is not first and s.ended != FINISHED)
+    return (first.rank,), f"{sentence}{f'; {others} ended after it' if victims else ''}."
+
+
+def _hung(statuses: Mapping[int, Status]) -> tuple[tuple[int, ...], str]:
+    running = [s for s in statuses.values() if s.ended != FINISHED]
+    waited_s = min((s.in_step_s for s in running), default=0.0)
+    usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
+    if not running or waited_s < max(_HUNG_AFTER_S, 10 * usual_s):
+        return (), ""
+    blamed = stuck(list(statuses.values()))
+    if not blamed:
+        return (), (
+            f"No rank made a step in the last {fmt_s(waited_s)}, and which one the others waited "
+            "for is not clear: the table has the line of each."
+        )
+    ranks = tuple(s.rank for s in blamed)
+    said = words_of_hung(list(statuses.values()))
+    return ranks, f"The job hung for {fmt_s(waited_s)}: {said}."
+
+
+def words_of_hung(statuses: Sequence[Status]) -> str:
+    """Of ranks that make no step: who is where, and who waits for it; empty where unclear."""
+    blamed = stuck(statuses)
+    if not blamed:
+        return ""
+    waiting = [s.rank for s in statuses if s not in blamed and s.ended != FINISHED]
+    said = "; ".join(f"rank {s.rank} {_place(s)}" for s in blamed[:4])
+    return f"{said}; {_named(waiting).lower()} wait{'s' * (len(waiting) == 1)} for it"
+
+
+def _place(s: Status) -> str:
+    if s.ended == FINISHED:
+        return f"finished after {plural(s.n_steps, 'step')}"
+    step = f"is in step {fmt_count(s.n_steps + 1)}" if s.n_steps else "is in its set-up"
+    return f"{step}, at {s.line}" if s.line else step
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"Rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+
+
+def _others(n: int) -> str:
+    return "the other rank" if n == 1 else f"the {n} other ranks"
+
+
+# --- who is late ----------------------------------------------------------------------------------
+
+
+def _sentence(n: int, late: Lateness | None, compared: Ranks | None) -> str:
+    worst = late.late[0] if late is not None and late.late else None
+    slow = compared.stragglers[0] if compared is not None and compared.stragglers else None
+    if worst is not None and late is not None:
+        return _late_sentence(worst, late)
+    if slow is not None and compared is not None:
+        lost_ms = sum(ms for (_, whom), ms in compared.waits_ms.items() if whom == slow) / (n - 1)
+        return (
+            f"{_waiting([r.rank for r in compared.ranks], slow)} for rank {slow}: "
+            f"{fmt_ms(lost_ms)} a step in collectives of the recorded steps. No phase before these "
+            "explains it, so its computing is slower, or it has more to compute."
+        )
+    if late is None and compared is None:
+        return f"{n} ranks; who waits for whom is not known: they have too few steps in common."
+    if late is not None:
+        share = late.wait_ms / late.step_ms if late.step_ms else 0.0
+        return (
+            f"No rank holds up the others: they wait {fmt_ms(late.wait_ms)} a step "
+            f"({fmt_share(share)}) for whichever is last."
+        )
+    return f"{n} ranks; no rank holds up the others in the recorded steps."
+
+
+def _waiting(ranks: Sequence[int], late: int) -> str:
+    others = [rank for rank in ranks if rank != late]
+    return f"Rank {others[0]} waits" if len(others) == 1 else f"{len(others)} ranks wait"
+
+
+def _late_sentence(worst: LateRank, late: Lateness) -> str:
+    share = worst.lost_ms / late.step_ms if late.step_ms else 0.0
+    said = (
+        f"{_waiting(list(late.wait_by_rank_ms), worst.rank)} for rank {worst.rank}: "
+        f"{fmt_ms(worst.lost_ms)} of a step of {fmt_ms(late.step_ms)} ({fmt_share(share)})"
+    )
+    if not worst.phase:
+        return f"{said}."
+    return (
+        f"{said}, because of {_PHASE_WORDS[worst.phase]}: {fmt_ms(worst.phase_ms)} where it comes "
+        f"last, {fmt_ms(worst.others_ms)} on {_others(len(late.wait_by_rank_ms) - 1)}."
+    )
+
+
+def _rank(
+    rank: int,
+    ended: str,
+    status: Status | None,
+    record: RankRecord | None,
+    late: Lateness | None,
+    compared: Ranks | None,
+    *,
+    hung: bool,
+) -> RankRun:
+    waited: float | None = None
+    if compared is not None:
+        waited = next((r.waited_ms for r in compared.ranks if r.rank == rank), None)
+    if waited is None and late is not None:
+        waited = late.wait_by_rank_ms.get(rank)
+    n = 0 if status is None else status.n_steps
+    if record is not None:
+        n = record.n_steps
+    per_step = {} if record is None or not n else record.phase_s
+    return RankRun(
+        rank=rank,
+        ended=ended,
+        n_steps=n,
+        step_ms=None if record is None else record.step_ms,
+        phase_ms={name: 1e3 * s / n for name, s in per_step.items()},
+        wait_ms=waited,
+        memory_bytes=None if record is None else record.memory_bytes,
+        samples=None if record is None else record.samples,
+        line=status.line if hung and status is not None else "",
+        sentence="" if record is None else record.sentence,
+    )
+
+
+def _imbalance(values: Sequence[int | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    mean = sum(known) / len(known) if known else 0.0
+    return max(known) / mean if len(known) == len(values) > 1 and mean else None
+
+
+def imbalance_words(run: RankedRun) -> tuple[str, ...]:
+    """What is unlike between the ranks, in sentences; nothing where they are alike."""
+    said = []
+    if run.memory_imbalance is not None and run.memory_imbalance >= _UNEVEN:
+        most = max(run.ranks, key=lambda r: r.memory_bytes or 0)
+        said.append(
+            f"Rank {most.rank} holds {fmt_bytes(most.memory_bytes)}, "
+            f"{run.memory_imbalance:.1f} times the mean of the ranks: it limits the batch of all."
+        )
+    if run.batch_imbalance is not None and run.batch_imbalance >= _UNEVEN:
+        most = max(run.ranks, key=lambda r: r.samples or 0)
+        said.append(
+            f"Rank {most.rank} got {fmt_count(most.samples)} samples, "
+            f"{run.batch_imbalance:.1f} times the mean of the ranks."
+        )
+    return tuple(said)
+
+
+def _warnings(
+    here: Sequence[int],
+    world_size: int,
+    missing: Sequence[int],
+    late: Lateness | None,
+    compared: Ranks | None,
+) -> tuple[str, ...]:
+    said = []
+    if len(here) < world_size:
+        said.append(
+            f"the job has {world_size} ranks; this is of the {len(here)} on this machine: what one "
+            "of another machine is late for shows as transfer"
+        )
+    if missing:
+        are = "rank" if len(missing) == 1 else "ranks"
+        said.append(f"{are} {', '.join(map(str, missing))} left no figures")
+    if late is not None and late.late and compared is not None and compared.stragglers:
+        by_phase, by_collective = late.late[0].rank, compared.stragglers[0]
+        if by_phase != by_collective:
+            said.append(
+                f"by the phases of all steps rank {by_phase} is late, by the collectives of the "
+                f"recorded ones rank {by_collective}: record more steps (--steps 30)"
+            )
+    if compared is not None:
+        said += [w for w in compared.warnings if "collectives" in w]
+    return tuple(said)

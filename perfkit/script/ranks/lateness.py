@@ -1,0 +1,172 @@
+"""Which rank comes late to the others, by the phases of the steps.
+
+Ranks that train together make each step in the same time, because each waits for the last one where
+gradients meet. What a rank does before is its own: who needs longest for that in a step is late,
+and what the others need less is their wait for it. On CPUs all phases but the backward pass, in
+which gradients meet, count as a rank's own; with a device only those that its queue cannot change.
+
+That needs no profiler, so it is known of all steps; but a rank whose backward pass itself is slow
+shows only in collectives (:mod:`perfkit.trace.ask.ranks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.measure.phases import PHASES
+from perfkit.script.ranks.record import PhaseRows
+
+__all__ = ["LateRank", "Lateness", "lateness"]
+
+_ON_CPU = tuple(name for name in PHASES if name != "backward")
+_ON_DEVICE = ("data_wait", "evaluation", "checkpoint")
+# Fewer steps in common say little.
+_FEWEST_STEPS = 5
+# It is late if more than twice its fair share of the waiting is for it, in three steps at least,
+# and this share of the time of the others' steps is lost by it.
+_LEAST_SHARE = 0.02
+_LEAST_STEPS = 3
+# Of the mean wait: in steps with less nobody is late.
+_HARDLY = 0.1
+
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """A rank that the others wait for.
+
+    Attributes:
+        rank: its number.
+        lost_ms: what each of the others waits for it, ms a step, mean of all steps.
+        last_in: share of the steps in which it comes last and the others wait for it.
+        phase: in which it needs more than the others; empty where none stands out.
+        phase_ms: its time in that phase, ms a step, in the steps in which it is last.
+        others_ms: that of the others, likewise.
+        gain_ms: what a step would be shorter if it were never later than the next one.
+    """
+
+    rank: int
+    lost_ms: float
+    last_in: float
+    phase: str
+    phase_ms: float
+    others_ms: float
+    gain_ms: float
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Who comes late, in all steps.
+
+    Attributes:
+        n_steps: that were compared.
+        step_ms: their mean length.
+        wait_ms: what a rank waits for the last one, ms a step, mean of all ranks but the last.
+        late: the late ranks, the worst first.
+        wait_by_rank_ms: rank → its own wait, ms a step.
+    """
+
+    n_steps: int
+    step_ms: float
+    wait_ms: float
+    late: tuple[LateRank, ...]
+    wait_by_rank_ms: dict[int, float]
+
+
+def lateness(
+    ranks: Sequence[int],
+    read: Callable[[int], PhaseRows | None],
+    *,
+    on_device: bool,
+    n_left_out: int = 1,
+) -> Lateness | None:
+    """Compare the steps of the ranks; None where they have too few in common.
+
+    The steps of one rank are read at a time, twice.
+
+    Args:
+        ranks: their numbers.
+        read: the phases of a rank's steps.
+        on_device: whether steps compute on a device that the host runs ahead of.
+        n_left_out: so many first steps are set-up.
+    """
+    known = [rank for rank in ranks if read(rank) is not None]
+    if len(known) < 2:
+        return None
+    numbers: npt.NDArray[np.int64] | None = None
+    for rank in known:
+        mine = _rows(read, rank).numbers
+        numbers = mine if numbers is None else np.intersect1d(numbers, mine)
+    assert numbers is not None
+    numbers = numbers[numbers >= max(n_left_out, 1)]
+    if len(numbers) < _FEWEST_STEPS:
+        return None
+    own = np.isin(PHASES, _ON_DEVICE if on_device else _ON_CPU)
+
+    def of(rank: int) -> _Array:
+        rows = _rows(read, rank)
+        at = np.searchsorted(rows.numbers, numbers)
+        return np.asarray(rows.phase_ms[at], np.float64)
+
+    n, shape = len(known), (len(numbers), len(PHASES))
+    total = np.zeros(shape)
+    first, second = np.full(len(numbers), -np.inf), np.full(len(numbers), -np.inf)
+    last = np.zeros(len(numbers), np.int64)
+    for i, rank in enumerate(known):
+        phase_ms = of(rank)
+        total += phase_ms
+        mine = phase_ms[:, own].sum(axis=1)
+        second = np.maximum(second, np.minimum(first, mine))
+        last[mine > first] = i
+        first = np.maximum(first, mine)
+    others_own = (total[:, own].sum(axis=1) - first) / (n - 1)
+    wait_ms = first - others_own
+    step_ms = float(total.sum(axis=1).mean()) / n
+    found, waits = [], {}
+    for i, rank in enumerate(known):
+        phase_ms = of(rank)
+        waits[rank] = float((first - phase_ms[:, own].sum(axis=1)).mean())
+        mine_last = (last == i) & (wait_ms > _HARDLY * wait_ms.mean())
+        lost_ms = float(wait_ms[mine_last].sum()) / len(numbers)
+        share = lost_ms / max(float(wait_ms.mean()), 1e-12)
+        if (
+            mine_last.sum() < _LEAST_STEPS
+            or share < min(2 / n, (1 + 1 / n) / 2)
+            or lost_ms < _LEAST_SHARE * step_ms
+        ):
+            continue
+        mean = phase_ms[mine_last].mean(axis=0)
+        others = ((total - phase_ms)[mine_last] / (n - 1)).mean(axis=0)
+        more = np.where(own, mean - others, 0.0)
+        worst = int(more.argmax())
+        # of what it needs more than the others, most is in this phase
+        tells = more[worst] >= 0.5 * np.maximum(more, 0.0).sum() > 0
+        found.append(
+            LateRank(
+                rank=rank,
+                lost_ms=lost_ms,
+                last_in=float(mine_last.mean()),
+                phase=PHASES[worst] if tells else "",
+                phase_ms=float(mean[worst]),
+                others_ms=float(others[worst]),
+                gain_ms=float((first - second)[mine_last].sum()) / len(numbers),
+            )
+        )
+    return Lateness(
+        n_steps=len(numbers),
+        step_ms=step_ms,
+        wait_ms=float(wait_ms.mean()),
+        late=tuple(sorted(found, key=lambda one: -one.lost_ms)),
+        wait_by_rank_ms=waits,
+    )
+
+
+def _rows(read: Callable[[int], PhaseRows | None], rank: int) -> PhaseRows:
+    rows = read(rank)
+    assert rows is not None
+    return rows

@@ -1,0 +1,168 @@
+"""A rank among the others: it says where it is, leaves its record, and the last one reports.
+
+No rank waits for another one at its end: who ends last, reports on all of them. So a rank that died
+or hangs keeps nobody from ending, and whoever launched the job sees no difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfkit.base.errors import UsageError
+from perfkit.base.instrument import Instrument
+from perfkit.script.ranks.job import Job, job_of
+from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, lives, read_statuses
+
+if TYPE_CHECKING:
+    from perfkit.script._torch_watch import TorchWatch
+    from perfkit.script.ranks.joint import RankedRun
+    from perfkit.script.whole_run import WholeRun
+
+__all__ = ["Meeting"]
+
+# When no rank has made a step for so long, and for so many usual steps, somebody hangs.
+_QUIET_S = 30.0
+_QUIET_STEPS = 20
+# Data waits of the ranks that differ by less than this share of the step are alike.
+_ALIKE = 0.1
+
+
+class Meeting:
+    """This rank's part in a job; nothing of it raises into the program.
+
+    Args:
+        job: where it is.
+        look: says what the program is doing; called in another thread.
+        warn: takes a sentence about ranks that hang, as the job runs; None for silence.
+
+    Attributes:
+        live_words: how the ranks differ right now, for a live line; empty where they are alike.
+    """
+
+    def __init__(
+        self, job: Job, look: Callable[[], Glimpse], warn: Callable[[str], None] | None
+    ) -> None:
+        self.job = job
+        self.live_words = ""
+        self._warn = warn
+        self._warned_s = 0.0
+        self._instrument = Instrument("the report on all ranks")
+        watches = None if warn is None else self._instrument.hook(self._look_around)
+        self._pulse = Pulse(job.folder, job.rank, look, watches)
+        self._ended = ""
+
+    @classmethod
+    def of(
+        cls,
+        environment: Mapping[str, str],
+        look: Callable[[], Glimpse],
+        keep: Path | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> Meeting | None:
+        """The meeting that a launcher has set up; None for a single process.
+
+        Raises:
+            UsageError: ``keep`` cannot be the folder.
+        """
+        try:
+            job = job_of(environment, keep)
+        except UsageError:
+            if keep is not None:
+                raise
+            return None  # no temporary folder: each rank for itself
+        return None if job is None else cls(job, look, warn)
+
+    def begins(self) -> None:
+        """The program is about to run, in this thread."""
+        self._pulse.start()
+
+    def ends(self, ended: str) -> None:
+        """The program has ended, as these words say that follow its name."""
+        self._ended = ended
+        self._pulse.ends(ended)
+
+    def leaves(self, result: WholeRun, seen: TorchWatch | None, text: str) -> None:
+        """Leave what this rank saw; ``text`` is printed with the report on all."""
+        from perfkit.script.ranks.record import keep
+
+        with self._instrument.guard("leaving what this rank saw"):
+            keep(self.job.folder, self.job.rank, result, seen, trace=self.job.is_kept)
+            if text:
+                path = self.job.folder / f"text{self.job.rank}"
+                path.write_text(text, encoding="utf-8")
+
+    @contextlib.contextmanager
+    def report(self) -> Iterator[tuple[RankedRun, list[str]] | None]:
+        """The report, and what the ranks have to say, where all others have ended; else None."""
+        if not self._is_last():
+            yield None
+            return
+        from perfkit.script.ranks.joint import joint
+
+        try:
+            found = joint(self.job.folder, self.job.here, self.job.world_size)
+            yield found, self._texts()
+        finally:
+            if not self.job.is_kept:
+                shutil.rmtree(self.job.folder.parent, ignore_errors=True)
+
+    def _is_last(self) -> bool:
+        folder = self.job.folder
+        try:
+            with self.job.lock():
+                self._pulse.ends(self._ended, is_told=True)
+                others = read_statuses(folder, self.job.here).values()
+                if any(not s.is_told and lives(s) for s in others if s.pid != os.getpid()):
+                    return False
+                os.close(os.open(folder / "reported", os.O_CREAT | os.O_EXCL))
+        except OSError:  # it has been reported; or the folder is gone
+            return False
+        return True
+
+    def _texts(self) -> list[str]:
+        paths = [self.job.folder / f"text{rank}" for rank in self.job.here]
+        return [path.read_text(encoding="utf-8") for path in paths if path.exists()]
+
+    # --- while it runs ------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        statuses = list(read_statuses(self.job.folder, self.job.here).values())
+        self.live_words = live_words(statuses)
+        running = [s for s in statuses if not s.ended]
+        quiet_s = min((s.in_step_s for s in running), default=0.0)
+        usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
+        if quiet_s < max(_QUIET_S, _QUIET_STEPS * usual_s):
+            self._warned_s = 0.0
+            return
+        if quiet_s < 2 * self._warned_s:
+            return
+        from perfkit.script.ranks.joint import words_of_hung
+
+        said = words_of_hung(statuses)
+        if said and self._warn is not None:
+            self._warned_s = quiet_s
+            self._warn(f"no rank has made a step for {quiet_s:.0f} s: {said}")
+
+
+def live_words(statuses: list[Status]) -> str:
+    """How the ranks differ right now."""
+    now_s = time.time()
+    running = [s for s in statuses if not s.ended and now_s - s.at_s < _QUIET_S]
+    waits = {s.rank: s.wait_share for s in running if s.wait_share is not None}
+    if len(waits) > 1:
+        most = max(waits, key=lambda rank: waits[rank])
+        others = [share for rank, share in waits.items() if rank != most]
+        if waits[most] - max(others) >= _ALIKE:
+            mean = sum(others) / len(others)
+            return f"rank {most} waits {waits[most]:.0%} for data, the others {mean:.0%}"
+    steps = {s.rank: s.n_steps for s in running}
+    if len(steps) > 1 and max(steps.values()) - min(steps.values()) > 1:
+        least = min(steps, key=lambda rank: steps[rank])
+        return f"rank {least} is {max(steps.values()) - steps[least]} steps behind"
+    return ""

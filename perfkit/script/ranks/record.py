@@ -1,0 +1,155 @@
+"""What a rank leaves in the folder of the run when it ends, for the report on all ranks.
+
+``rank3.json`` has its figures and what its recorded steps say about collectives, ``rank3.npz`` the
+phases of each step, ``rank3.trace.json.gz`` the recorded steps themselves.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.base.errors import PerfkitError
+from perfkit.base.files import write_atomically
+from perfkit.measure.phases import PHASES
+from perfkit.script._torch_watch import TorchWatch
+from perfkit.script.whole_run import WholeRun
+from perfkit.trace.ask.rank_summary import summary_of
+
+__all__ = ["PhaseRows", "RankRecord", "keep", "read_record", "read_rows"]
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """A rank's figures.
+
+    Attributes:
+        rank: its number.
+        program: what it ran.
+        ended: how it ended, in words that follow its name.
+        sentence: what bounds its steps.
+        wall_s: from start to end.
+        n_steps: its steps.
+        step_ms: median step; None without one.
+        phase_s: seconds of each phase in the whole run.
+        samples: of the batches that came from DataLoaders; None where that is not known.
+        memory_bytes: the highest reading between steps; None where none was taken.
+        memory_kind: ``"allocated"`` on a device, or ``"resident"``.
+        collectives: what :func:`perfkit.trace.ask.rank_summary.summary_of` says of its recorded
+            steps; None where none was recorded.
+        n_left_out: first steps that no figure is of.
+    """
+
+    rank: int
+    program: str
+    ended: str
+    sentence: str
+    wall_s: float
+    n_steps: int
+    step_ms: float | None
+    phase_s: dict[str, float]
+    samples: int | None
+    memory_bytes: int | None
+    memory_kind: str
+    collectives: dict[str, Any] | None
+    n_left_out: int
+
+
+@dataclass(frozen=True, eq=False)
+class PhaseRows:
+    """The phases of a rank's steps.
+
+    Attributes:
+        numbers: of the steps, from 0; of a long run every second, fourth … one.
+        phase_ms: milliseconds, a row per step, a column per phase of
+            :data:`~perfkit.measure.phases.PHASES`.
+    """
+
+    numbers: npt.NDArray[np.int64]
+    phase_ms: npt.NDArray[np.float32]
+
+
+def keep(
+    folder: Path, rank: int, result: WholeRun, seen: TorchWatch | None, *, trace: bool
+) -> None:
+    """Leave this rank's record in the folder.
+
+    Args:
+        folder: of the job.
+        rank: of this process.
+        result: its run, explained.
+        seen: what was seen of it.
+        trace: whether the recorded steps themselves are wanted, too.
+
+    Raises:
+        UsageError: the folder cannot be written to.
+    """
+    steps = result.steps
+    memory = None if steps is None else steps.memory
+    record = RankRecord(
+        rank=rank,
+        program=result.program,
+        ended=result.ended,
+        sentence=result.sentence,
+        wall_s=result.wall_s,
+        n_steps=result.n_steps,
+        step_ms=None if steps is None or steps.step is None else steps.step.median,
+        phase_s={} if steps is None else {one.name: one.seconds for one in steps.phases},
+        samples=seen.run.samples if seen is not None and seen.run.uses_loader else None,
+        memory_bytes=None if memory is None else memory.highest_bytes,
+        memory_kind="" if memory is None else memory.kind,
+        collectives=_collectives(result, rank),
+        n_left_out=0 if seen is None else seen.run.n_left_out,
+    )
+    if seen is not None and seen.meter.n:
+        columns = seen.run.facts.columns()
+        numbers = seen.meter.numbers
+        phase_ms = np.stack([columns.phase_ms[name] for name in PHASES], axis=1)
+        n = min(len(numbers), len(phase_ms))
+        _write(
+            folder / f"rank{rank}.npz",
+            lambda part: np.savez(
+                part, numbers=numbers[:n], phase_ms=phase_ms[:n].astype(np.float32)
+            ),
+        )
+    if trace and result.profile is not None:
+        profile = result.profile
+        path = folder / f"rank{rank}.trace.json.gz"
+        write_atomically(path, lambda part: profile.save(part))
+    text = json.dumps(record.__dict__)
+    _write(folder / f"rank{rank}.json", lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def read_record(folder: Path, rank: int) -> RankRecord | None:
+    """What that rank left; None where it left nothing that can be read."""
+    try:
+        return RankRecord(**json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def read_rows(folder: Path, rank: int) -> PhaseRows | None:
+    """The phases of its steps; None where it left none that can be read."""
+    try:
+        with np.load(folder / f"rank{rank}.npz", allow_pickle=False) as file:
+            return PhaseRows(file["numbers"], file["phase_ms"])
+    except (OSError, ValueError, KeyError, EOFError):
+        return None
+
+
+def _collectives(result: WholeRun, rank: int) -> dict[str, Any] | None:
+    if result.profile is None:
+        return None
+    try:
+        return {**summary_of(result.profile.trace, f"rank {rank}"), "rank": rank}
+    except PerfkitError:
+        return None
+
+
+def _write(path: Path, fill: Any) -> None:
+    write_atomically(path, fill)

@@ -1,0 +1,196 @@
+"""`perfkit run` on two ranks: one report, who is late, who died or hung; nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+SECONDS = 300
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(sys.platform != "linux", reason="gloo under torchrun, process ids by /proc"),
+]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+PERFKIT = ["-m", "perfkit", "run"]
+
+# The second rank reads its samples slowly; what a rank does in step 15 is the first argument.
+TRAIN = """\
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+end = sys.argv[1] if len(sys.argv) > 1 else ""
+rank = int(os.environ["RANK"])
+if end == "never" and rank == 1:
+    time.sleep(600)
+dist.init_process_group("gloo")
+
+class Slow(Dataset):
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, i):
+        if rank == 1 and not end:
+            time.sleep(0.01)
+        return torch.full((8,), float(i))
+
+torch.manual_seed(0)
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+for step, x in enumerate(DataLoader(Slow(), batch_size=4), 1):
+    loss = net(x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step == 15 and rank == 1:
+        open("there", "w").write(str(os.getpid()))
+        if end == "raise":
+            raise ValueError("made up")
+        if end in ("hang", "killed"):
+            time.sleep(600)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "train.py").write_text(TRAIN)
+    before = _leftovers()
+    yield tmp_path
+    assert not [p for p in psutil.Process().children(recursive=True) if "train.py" in _line(p)]
+    assert _leftovers() <= before
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _leftovers() -> set[str]:
+    """Folders in which ranks of this test met."""
+    return {
+        p.name
+        for p in Path(tempfile.gettempdir()).glob("perfkit-*-job*")
+        if int(p.name.split("-")[2]) == os.getpid()
+    }
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def _run(
+    folder: Path, *typed: str, launch: list[str] = TORCHRUN
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*launch, *PERFKIT, *typed], cwd=folder, capture_output=True, text=True, timeout=SECONDS,
+        env=_environment(),
+    )  # fmt: skip
+
+
+def _said(path: Path) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return said
+
+
+def test_the_rank_whose_data_wait_makes_all_late_is_named(folder: Path) -> None:
+    done = _run(folder, "--ranks", "kept", "--json", "r.json", "--html", "r.html", "train.py")
+    assert done.returncode == 0, done.stderr
+    plain = " ".join(done.stderr.split())
+    assert "Rank 0 waits for rank 1: " in plain
+    assert "because of its wait for data" in plain
+    assert done.stderr.count("Where the run's time went") == 1  # of rank 0
+    assert plain.count("is skew, the wait") == 1
+    said = _said(folder / "r.json")
+    assert (said["type"], said["world_size"], said["culprits"]) == ("ranks", 2, [])
+    assert [r["ended"] for r in said["ranks"]] == ["finished", "finished"]
+    assert [r["n_steps"] for r in said["ranks"]] == [20, 20]
+    assert [r["samples"] for r in said["ranks"]] == [80, 80]
+    assert said["batch_imbalance"] == 1
+    (late,) = said["late"]["late"]
+    assert (late["rank"], late["phase"]) == (1, "data_wait")
+    assert late["lost_ms"] > 30  # of 4 sleeps of 10 ms
+    collectives = said["collectives"]
+    assert collectives["stragglers"] == [1]
+    assert collectives["skew_ms"] > collectives["transfer_ms"] > 0
+    assert "Rank 0 waits for rank 1" in (folder / "r.html").read_text(encoding="utf-8")
+    assert [_said(folder / f"r.rank{i}.json")["rank"] for i in range(2)] == [0, 1]
+    kept = {p.name for p in (folder / "kept" / "attempt0").iterdir()}
+    for rank in range(2):
+        assert {f"rank{rank}.json", f"rank{rank}.npz", f"rank{rank}.trace.json.gz"} <= kept
+
+
+def test_a_rank_that_raises_is_named(folder: Path) -> None:
+    done = _run(folder, "--json", "r.json", "train.py", "raise")
+    assert done.returncode != 0
+    said = _said(folder / "r.json")
+    assert said["culprits"] == [1]
+    assert said["sentence"].startswith("Rank 1 raised ValueError in step 16; the other rank ended")
+    assert "ValueError: made up" in done.stderr
+
+
+def _started(folder: Path, *typed: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*TORCHRUN, *PERFKIT, *typed], cwd=folder, env=_environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def _waits_for(done: Any, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not done():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_rank_that_is_killed_is_named(folder: Path) -> None:
+    process = _started(folder, "--ranks", "kept", "--json", "r.json", "train.py", "killed")
+    try:
+        status = folder / "kept" / "attempt0" / "status1.json"
+        _waits_for(lambda: status.exists() and _said(status)["n_steps"] == 15, process)
+        os.kill(int((folder / "there").read_text()), signal.SIGKILL)
+        _, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    said = _said(folder / "r.json")
+    assert said["culprits"] == [1]
+    assert said["sentence"].startswith("Rank 1 died, last seen in step 16: ")
+    assert "Rank 1 died" in err
+
+
+@pytest.mark.parametrize("end", ["hang", "never"])
+def test_a_rank_that_hangs_is_named_with_its_line(folder: Path, end: str) -> None:
+    process = _started(folder, "--ranks", "kept", "--json", "r.json", "train.py", end)
+    try:
+
+        def both_are_long() -> bool:
+            paths = [folder / "kept" / "attempt0" / f"status{rank}.json" for rank in range(2)]
+            return all(p.exists() and _said(p)["in_step_s"] > 21 for p in paths)
+
+        _waits_for(both_are_long, process)
+        process.terminate()
+        process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    said = _said(folder / "r.json")
+    assert said["culprits"] == [1], said
+    assert "time.sleep(600); rank 0 waits for it" in said["sentence"]
+    assert ("is in step 16" if end == "hang" else "is in its set-up") in said["sentence"]

@@ -1,0 +1,84 @@
+"""Who comes late, from the phases of made ranks: the answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from perfkit.measure.phases import PHASES
+from perfkit.script.ranks.lateness import Lateness, lateness
+from perfkit.script.ranks.record import PhaseRows
+
+_N = 40
+_DATA, _FORWARD, _BACKWARD = (PHASES.index(n) for n in ("data_wait", "forward", "backward"))
+_CHECKPOINT, _OTHER = PHASES.index("checkpoint"), PHASES.index("other")
+
+
+def _ranks(n: int, extra_ms: dict[tuple[int, int], np.ndarray | float]) -> dict[int, PhaseRows]:
+    """Ranks of 2 ms data wait, 10 forward, 20 backward; ``extra_ms`` by (rank, phase).
+
+    Each waits in its backward pass for the one that comes last.
+    """
+    own = np.zeros((n, _N, len(PHASES)))
+    own[:, :, _DATA], own[:, :, _FORWARD] = 2.0, 10.0
+    for (rank, phase), ms in extra_ms.items():
+        own[rank, :, phase] += ms
+    before = own.sum(axis=2)
+    own[:, :, _BACKWARD] = 20.0 + before.max(axis=0) - before
+    return {i: PhaseRows(np.arange(_N), own[i].astype(np.float32)) for i in range(n)}
+
+
+def _of(rows: dict[int, PhaseRows], *, on_device: bool = False) -> Lateness:
+    found = lateness(list(rows), rows.get, on_device=on_device)
+    assert found is not None
+    return found
+
+
+def test_the_rank_whose_data_wait_makes_all_late_is_named_with_it() -> None:
+    found = _of(_ranks(4, {(2, _DATA): 8.0}))
+    (late,) = found.late
+    assert (late.rank, late.phase, late.last_in) == (2, "data_wait", 1.0)
+    assert late.lost_ms == pytest.approx(8.0)
+    assert (late.phase_ms, late.others_ms) == (pytest.approx(10.0), pytest.approx(2.0))
+    assert late.gain_ms == pytest.approx(8.0)
+    assert found.step_ms == pytest.approx(40.0)
+    assert found.wait_by_rank_ms == {0: 8.0, 1: 8.0, 2: 0.0, 3: 8.0}
+    assert _of(_ranks(4, {(2, _DATA): 8.0}), on_device=True).late[0].rank == 2
+
+
+def test_on_a_device_forward_may_be_a_wait_for_its_queue() -> None:
+    rows = _ranks(2, {(1, _FORWARD): 8.0})
+    assert _of(rows).late[0].phase == "forward"
+    assert _of(rows, on_device=True).late == ()
+
+
+def test_a_checkpoint_every_tenth_step_makes_the_others_wait() -> None:
+    every_tenth = np.where(np.arange(_N) % 10 == 9, 60.0, 0.0)
+    (late,) = _of(_ranks(2, {(0, _CHECKPOINT): every_tenth})).late
+    assert (late.rank, late.phase) == (0, "checkpoint")
+    assert late.last_in < 0.2
+    assert late.lost_ms == pytest.approx(60.0 * 4 / 39)  # of the steps from the second one on
+
+
+def test_two_late_ranks_are_both_named_and_neither_alone_would_gain() -> None:
+    turns = np.where(np.arange(_N) % 2 == 0, 0.1, 0.0)
+    found = _of(_ranks(8, {(3, _DATA): 9.0 + turns, (5, _OTHER): 9.05}))
+    assert {one.rank: one.phase for one in found.late} == {3: "data_wait", 5: "other"}
+    assert max(one.gain_ms for one in found.late) < 0.1
+
+
+def test_ranks_that_take_turns_are_not_late() -> None:
+    rng = np.random.default_rng(0)
+    extra = {(i, _FORWARD): rng.uniform(0, 4, _N) for i in range(4)}
+    found = _of(_ranks(4, extra))
+    assert found.late == ()
+    assert found.wait_ms > 1
+
+
+def test_too_little_in_common_says_nothing() -> None:
+    rows = _ranks(2, {})
+    few = {i: PhaseRows(r.numbers[:4], r.phase_ms[:4]) for i, r in rows.items()}
+    assert lateness([0, 1], few.get, on_device=False) is None
+    assert lateness([0, 1], {0: rows[0]}.get, on_device=False) is None
+    thinned = {0: rows[0], 1: PhaseRows(rows[1].numbers[::2], rows[1].phase_ms[::2])}
+    assert _of(thinned).n_steps == 19  # 2, 4 … 38

@@ -1,0 +1,188 @@
+"""What ranks say of themselves: who died, who hangs, who never came; no process but this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from perfkit.base.errors import UsageError
+from perfkit.script.ranks.job import FOLDER_VARIABLE, job_of
+from perfkit.script.ranks.joint import joint
+from perfkit.script.ranks.meeting import live_words
+from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, lives, read_statuses, stuck
+
+_TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+
+
+def _status(rank: int, **more: object) -> Status:
+    return replace(Status(rank, os.getpid(), _born(), time.time()), **more)  # type: ignore[arg-type]
+
+
+def _born() -> int:
+    from perfkit.script.ranks import pulse
+
+    return pulse._born(os.getpid()) or 0
+
+
+def _dead(rank: int, **more: object) -> Status:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    return replace(_status(rank, **more), pid=ended.pid, born=1)
+
+
+def _said(folder: Path, *statuses: Status, n: int | None = None) -> tuple[tuple[int, ...], str]:
+    for one in statuses:
+        (folder / f"status{one.rank}.json").write_text(json.dumps(asdict(one)))
+    n = len(statuses) if n is None else n
+    found = joint(folder, range(n), n)
+    assert str(found)
+    return found.culprits, found.sentence
+
+
+def test_only_a_launcher_that_says_so_makes_a_job(tmp_path: Path) -> None:
+    assert job_of({}) is None
+    assert job_of({"RANK": "1"}) is None
+    assert job_of({"RANK": "0", "WORLD_SIZE": "1"}) is None
+    assert job_of({"RANK": "5", "WORLD_SIZE": "2"}) is None
+    job = job_of({**_TORCHRUN, FOLDER_VARIABLE: str(tmp_path / "new")})
+    assert job is not None
+    assert (job.rank, job.world_size, job.here, job.is_kept) == (1, 2, (0, 1), True)
+    assert job.folder == tmp_path / "new" / "attempt0"
+    second = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    again = {**second, "TORCHELASTIC_RESTART_COUNT": "1"}
+    job = job_of(again, tmp_path)
+    assert job is not None
+    assert (job.here, job.folder.name) == ((2, 3), "attempt1")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="file"):
+        job_of(_TORCHRUN, tmp_path / "file")
+
+
+def test_ranks_of_one_launcher_meet_and_the_folder_goes_with_it() -> None:
+    told = []
+    for rank in range(2):
+        code = (
+            "from perfkit.script.ranks.job import job_of; import os; "
+            "print(job_of(os.environ).folder)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], text=True, capture_output=True, check=True,
+            env={**os.environ, **_TORCHRUN, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )  # fmt: skip
+        told.append(done.stdout.strip())
+    folder = Path(told[0]).parent
+    try:
+        assert told[0] == told[1]
+        assert f"-{os.getpid()}-" in folder.name  # what perfkit.base.scratch sweeps by
+    finally:
+        Path(told[0]).rmdir()
+        folder.rmdir()
+
+
+def test_a_pulse_tells_step_and_line_until_the_end(tmp_path: Path) -> None:
+    seen = Glimpse(15, 5.0, 3.0, 1.5, "backward")
+    pulse = Pulse(tmp_path, 3, lambda: seen)
+    pulse.start()
+    deadline = time.monotonic() + 60
+    while not (status := read_statuses(tmp_path, [3])[3]).n_steps and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (status.n_steps, status.phase, status.ended) == (15, "backward", "")
+    assert status.step_ms == pytest.approx(200)
+    assert status.wait_share == pytest.approx(0.5)
+    assert "test_rank_status.py" in status.line  # a step of 5 s is looked into
+    assert lives(status)
+    pulse.ends("finished", is_told=True)
+    status = read_statuses(tmp_path, [3])[3]
+    assert (status.ended, status.is_told, status.n_steps) == ("finished", True, 15)
+    assert [p.name for p in tmp_path.iterdir()] == ["status3.json"]
+
+
+def test_a_pulse_that_cannot_look_or_write_is_silent(tmp_path: Path) -> None:
+    def broken() -> Glimpse:
+        raise RuntimeError("broken")
+
+    pulse = Pulse(tmp_path, 0, broken)
+    pulse.start()
+    pulse.ends("finished")
+    assert read_statuses(tmp_path, [0])[0].ended == "finished"
+    gone = Pulse(tmp_path / "absent", 0, broken)
+    gone.start()
+    gone.ends("finished")
+
+
+def test_who_holds_up_the_others_is_behind_or_elsewhere() -> None:
+    a, b, c = (_status(i, n_steps=15) for i in range(3))
+    meets = [replace(s, meets=True) for s in (a, b, c)]
+    assert stuck([meets[0], b, meets[2]]) == (b,)
+    behind = replace(b, n_steps=14)
+    assert stuck([meets[0], behind, meets[2]]) == (behind,)
+    assert stuck(meets) == ()
+    assert stuck([a, b, c]) == ()
+    assert stuck([a]) == ()
+    # a rank that left the loop: the one that waits in a collective is behind, and waits for it
+    done = replace(a, n_steps=16, ended="finished")
+    assert stuck([done, meets[1]]) == (done,)
+
+
+def test_the_first_one_that_failed_is_named(tmp_path: Path) -> None:
+    now_s = time.time()
+    culprits, sentence = _said(
+        tmp_path,
+        _status(0, n_steps=15, at_s=now_s, ended="raised RuntimeError"),
+        _status(1, n_steps=15, at_s=now_s - 1, ended="raised ValueError"),
+        _status(2, n_steps=15, at_s=now_s - 2, ended="was ended by SIGTERM"),
+    )
+    assert culprits == (1,)
+    assert sentence == "Rank 1 raised ValueError in step 16; the 2 other ranks ended after it."
+
+
+def test_a_rank_that_was_killed_is_named(tmp_path: Path) -> None:
+    culprits, sentence = _said(
+        tmp_path,
+        _status(0, n_steps=15, ended="raised RuntimeError"),
+        _dead(1, n_steps=15, at_s=time.time() - 3),
+    )
+    assert culprits == (1,)
+    assert sentence.startswith("Rank 1 died, last seen in step 16: its process was killed")
+
+
+def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path) -> None:
+    ended = "was ended by SIGTERM"
+    in_c = f"{ended} in a call that did not return to Python"
+    culprits, sentence = _said(
+        tmp_path,
+        _status(0, n_steps=15, in_step_s=50, ended=in_c, line="train.py:9", meets=True),
+        _status(1, n_steps=15, in_step_s=50, ended=ended, line="train.py:7: time.sleep(600)"),
+    )
+    assert culprits == (1,)
+    assert "rank 1 is in step 16, at train.py:7: time.sleep(600); rank 0 waits for it" in sentence
+
+
+def test_a_rank_that_never_joined_is_named(tmp_path: Path) -> None:
+    culprits, sentence = _said(tmp_path, _status(0, ended="was ended by SIGTERM"), n=2)
+    assert culprits == (1,)
+    assert sentence.startswith("Rank 1 never joined")
+
+
+def test_a_job_that_finished_has_no_culprit(tmp_path: Path) -> None:
+    culprits, sentence = _said(
+        tmp_path, *(_status(i, n_steps=3, ended="finished", in_step_s=99) for i in range(2))
+    )
+    assert culprits == ()
+    assert "not known" in sentence
+
+
+def test_the_live_line_says_how_ranks_differ() -> None:
+    alike = [_status(i, n_steps=9, wait_share=0.1 + 0.02 * i) for i in range(3)]
+    assert live_words(alike) == ""
+    waits = [*alike[:2], replace(alike[2], wait_share=0.8)]
+    assert live_words(waits) == "rank 2 waits 80% for data, the others 11%"
+    assert live_words([alike[0], replace(alike[1], n_steps=4)]) == "rank 1 is 5 steps behind"
+    assert live_words([]) == ""
