@@ -43,7 +43,9 @@ line, and the last one to end prints rank 0's report and one on all ranks: who w
 data wait makes all late, who died or hung. Files get that report under their own name and each
 rank's with its rank:
   torchrun --nproc-per-node 2 -m perfkit run --html run.html train.py
-writes run.html, run.rank0.html and run.rank1.html.
+writes run.html, run.rank0.html and run.rank1.html. On one machine,
+  perfkit run --nproc-per-node 2 --html run.html train.py
+does the same: it calls torchrun, and reports also where every rank was killed.
 
 --json writes one object (keys are only ever added; times in s, unless a key ends in _ms or _us):
   program, ended, sentence  what ran, how it ended, what bounds its steps
@@ -108,6 +110,11 @@ def add(commands: Any) -> None:
         help="write the recorded steps (.json or .json.gz), for Perfetto or `perfkit trace`",
     )
     parser.add_argument(
+        "--nproc-per-node",
+        metavar="N",
+        help="start N processes with torchrun, or as many as there are GPUs: gpu, cpu, auto",
+    )
+    parser.add_argument(
         "--ranks",
         type=Path,
         metavar="FOLDER",
@@ -138,6 +145,10 @@ def run(arguments: argparse.Namespace) -> int:
     __tracebackhide__ = True
     try:
         program = _program(arguments)
+        if arguments.nproc_per_node is not None:
+            from perfkit.cli.run_ranks import run_ranks
+
+            return run_ranks(arguments)
         report = _Report(arguments, program)
     except UsageError as error:
         print(f"perfkit run: {error}", file=sys.stderr)
@@ -161,12 +172,12 @@ class _Report:
     def __init__(self, arguments: argparse.Namespace, program: Program) -> None:
         self._rank = _rank()
         self._files = {
-            flag: _file(flag, getattr(arguments, flag), self._rank)
+            flag: file_of(flag, getattr(arguments, flag), self._rank)
             for flag in ("html", "json", "trace")
             if getattr(arguments, flag) is not None
         }
         self._joint_files = {
-            flag: _file(flag, getattr(arguments, flag), None)
+            flag: file_of(flag, getattr(arguments, flag), None)
             for flag in ("html", "json")
             if getattr(arguments, flag) is not None
         }
@@ -219,7 +230,7 @@ class _Report:
     def _warn(self, text: str) -> None:
         if self._line is not None:
             self._line.clear()
-        _write(f"perfkit: {text}\n")
+        write(f"perfkit: {text}\n")
 
     def _catch_sigterm(self) -> None:
         """Unless the program handles it, SIGTERM ends it as before, only with a report."""
@@ -241,7 +252,7 @@ class _Report:
         return not self._got_sigterm and signal.getsignal(signal.SIGTERM) == self._terminated
 
     def _hung(self) -> None:
-        _write(
+        write(
             "perfkit: no report: SIGTERM came while the program was in a call that did not return "
             f"to Python within {_GRACE_S:g} s\n"
         )
@@ -276,18 +287,18 @@ class _Report:
             if self._line is not None:
                 self._line.end()
             result = self._watch.result(ended, rank=self._rank)
-            text = _text(result, verbose=self._verbose) if self._shown else ""
+            text = text_of(result, verbose=self._verbose) if self._shown else ""
             for flag, path in self._files.items():
-                self._save(flag, path, result)
+                save(flag, path, result, scrub=self._scrub)
             if self._meeting is None:
-                _write(text)
+                write(text)
             else:
                 self._meeting.leaves(result, self._watch.seen, text)
                 self._tell_of_all()
         except KeyboardInterrupt:
-            _write("perfkit: no report: interrupted again\n")
+            write("perfkit: no report: interrupted again\n")
         except Exception as failed:  # ours: the program's own end is what counts
-            _write(
+            write(
                 f"perfkit: no report: {type(failed).__name__}: {failed}; please report this as a "
                 "bug in perfkit\n"
             )
@@ -305,43 +316,47 @@ class _Report:
                 return
             result, texts = found
             if not self._quiet:
-                _write("".join((*texts, _text(result, verbose=self._verbose))))
+                write("".join((*texts, text_of(result, verbose=self._verbose))))
             for flag, path in self._joint_files.items():
-                self._save(flag, path, result)
-
-    def _save(self, flag: str, path: Path, result: WholeRun | RankedRun) -> None:
-        from perfkit.script.whole_run import WholeRun
-
-        try:
-            if flag == "html":
-                from perfkit.show.files import write_page
-
-                write_page(result, path, scrub=self._scrub)
-            elif flag == "json":
-                write_atomically(path, lambda part: part.write_text(self._json(result), "utf-8"))
-            elif not isinstance(result, WholeRun) or result.profile is None:
-                raise UsageError(f"no trace in {path}: no step was recorded")
-            else:
-                profile = result.profile
-                write_atomically(path, lambda part: profile.save(part, scrub=self._scrub))
-        except PerfkitError as error:
-            _write(f"perfkit: {error}\n")
-
-    def _json(self, result: WholeRun | RankedRun) -> str:
-        from perfkit.base.scrub import scrub
-        from perfkit.show.plain import plain
-
-        data = plain(result)
-        return json.dumps(scrub(data) if self._scrub else data, indent=1, allow_nan=False) + "\n"
+                save(flag, path, result, scrub=self._scrub)
 
 
-def _text(result: WholeRun | RankedRun, *, verbose: bool) -> str:
+def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) -> None:
+    """Write the file that ``--flag`` asks for; what prevents it is told on standard error."""
+    from perfkit.script.whole_run import WholeRun
+
+    try:
+        if flag == "html":
+            from perfkit.show.files import write_page
+
+            write_page(result, path, scrub=scrub)
+        elif flag == "json":
+            text = _json(result, scrub=scrub)
+            write_atomically(path, lambda part: part.write_text(text, "utf-8"))
+        elif not isinstance(result, WholeRun) or result.profile is None:
+            raise UsageError(f"no trace in {path}: no step was recorded")
+        else:
+            profile = result.profile
+            write_atomically(path, lambda part: profile.save(part, scrub=scrub))
+    except PerfkitError as error:
+        write(f"perfkit: {error}\n")
+
+
+def _json(result: WholeRun | RankedRun, *, scrub: bool) -> str:
+    from perfkit.base.scrub import scrub as scrubbed
+    from perfkit.show.plain import plain
+
+    data = plain(result)
+    return json.dumps(scrubbed(data) if scrub else data, indent=1, allow_nan=False) + "\n"
+
+
+def text_of(result: WholeRun | RankedRun, *, verbose: bool) -> str:
     from perfkit import show
 
     return f"\n{show.text(result) if verbose else show.brief(result)}\n"
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
     """To standard error, whatever its state: also within a handler of a signal."""
     with contextlib.suppress(OSError):
         data = text.encode(getattr(sys.stderr, "encoding", None) or "utf-8", "backslashreplace")
@@ -376,7 +391,7 @@ def _rank() -> int | None:
     return int(rank) if rank.isdecimal() else None
 
 
-def _file(flag: str, path: Path, rank: int | None) -> Path:
+def file_of(flag: str, path: Path, rank: int | None) -> Path:
     """The absolute path (a program may change the directory), with the rank before its ending.
 
     Raises:

@@ -194,3 +194,113 @@ def test_a_rank_that_hangs_is_named_with_its_line(folder: Path, end: str) -> Non
     assert said["culprits"] == [1], said
     assert "time.sleep(600); rank 0 waits for it" in said["sentence"]
     assert ("is in step 16" if end == "hang" else "is in its set-up") in said["sentence"]
+
+
+# ---- perfkit calls torchrun ------------------------------------------------------------------
+
+LAUNCH = [sys.executable, "-m", "perfkit", "run", "--nproc-per-node", "2"]
+
+
+def _launched(folder: Path, *typed: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*LAUNCH, "--ranks", "kept", "--json", "r.json", *typed], cwd=folder, env=_environment(),
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+def _status(folder: Path, rank: int) -> dict[str, Any]:
+    path = folder / "kept" / "attempt0" / f"status{rank}.json"
+    return _said(path) if path.exists() else {}
+
+
+def _in_step_16(folder: Path) -> bool:
+    return all(_status(folder, rank).get("n_steps") == 15 for rank in range(2))
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_perfkit_calls_torchrun_and_its_exit_code_is_that_of_the_job(folder: Path) -> None:
+    done = subprocess.run(
+        [*LAUNCH, "--json", "r.json", "train.py", "raise"], cwd=folder, env=_environment(),
+        capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 1
+    said = _said(folder / "r.json")
+    assert (said["world_size"], said["culprits"]) == (2, [1])
+    assert "ValueError: made up" in done.stderr
+    assert done.stderr.count("Rank 1 raised ValueError in step 16") == 1
+
+
+def test_where_every_rank_is_killed_perfkit_still_reports(folder: Path) -> None:
+    process = _launched(folder, "train.py", "hang")
+    try:
+        _waits_for(lambda: _in_step_16(folder), process)
+        for rank in range(2):
+            os.kill(_status(folder, rank)["pid"], signal.SIGKILL)
+        out, _ = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1, out
+    said = _said(folder / "r.json")
+    assert [r["ended"] for r in said["ranks"]] == ["died", "died"]
+    assert "died, last seen in step 16" in said["sentence"]
+
+
+def test_when_perfkit_itself_is_killed_no_rank_outlives_it(folder: Path) -> None:
+    process = _launched(folder, "train.py", "hang")
+    try:
+        _waits_for(lambda: _in_step_16(folder), process)
+        left = [p.pid for p in psutil.Process(process.pid).children(recursive=True)]
+        assert len(left) >= 3  # torchrun and two ranks
+        process.kill()
+        deadline = time.monotonic() + SECONDS
+        while not all(map(_is_gone, left)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert all(map(_is_gone, left))
+    finally:
+        process.kill()
+        process.communicate()
+    said = _said(folder / "r.json")  # the ranks reported when torchrun ended them
+    assert {r["ended"] for r in said["ranks"]} == {"was ended by SIGTERM"}
+
+
+def test_when_torchrun_is_killed_its_ranks_end(folder: Path) -> None:
+    process = _launched(folder, "train.py", "hang")
+    try:
+        _waits_for(lambda: _in_step_16(folder), process)
+        (torchrun,) = psutil.Process(process.pid).children()
+        left = [p.pid for p in torchrun.children(recursive=True)]
+        torchrun.kill()
+        out, _ = process.communicate(timeout=SECONDS)
+        assert all(map(_is_gone, left))
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 128 + signal.SIGKILL, out
+    assert len(_said(folder / "r.json")["ranks"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["--nproc-per-node", "0"], "--nproc-per-node '0'"),
+        (["--nproc-per-node", "many"], "a whole number from 1"),
+        (["--nproc-per-node", "2", "--json", "absent/r.json"], "no directory 'absent'"),
+        (["--nproc-per-node", "2", "--ranks", "absent/x"], "--ranks"),
+    ],
+)
+def test_wrong_usage_starts_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    typed: list[str], told: str,
+) -> None:  # fmt: skip
+    from perfkit.cli import main
+
+    monkeypatch.chdir(folder)
+    assert main(["run", *typed, "train.py"]) == 2
+    assert told in capsys.readouterr().err

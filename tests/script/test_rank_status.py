@@ -53,7 +53,7 @@ def test_only_a_launcher_that_says_so_makes_a_job(tmp_path: Path) -> None:
     assert job_of({"RANK": "5", "WORLD_SIZE": "2"}) is None
     job = job_of({**_TORCHRUN, FOLDER_VARIABLE: str(tmp_path / "new")})
     assert job is not None
-    assert (job.rank, job.world_size, job.here, job.is_kept) == (1, 2, (0, 1), True)
+    assert (job.rank, job.world_size, job.here, job.is_lent) == (1, 2, (0, 1), True)
     assert job.folder == tmp_path / "new" / "attempt0"
     second = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     again = {**second, "TORCHELASTIC_RESTART_COUNT": "1"}

@@ -31,7 +31,8 @@ class Job:
         world_size: how many there are.
         here: the ranks on this machine.
         folder: in which they meet.
-        is_kept: whether the folder outlives the report.
+        is_kept: whether somebody wants what the folder holds.
+        is_lent: whether the folder is that of the process that launched the job, which removes it.
     """
 
     rank: int
@@ -39,6 +40,7 @@ class Job:
     here: tuple[int, ...]
     folder: Path
     is_kept: bool
+    is_lent: bool = False
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -81,7 +83,7 @@ def job_of(environment: Mapping[str, str], keep: Path | None = None) -> Job | No
         raise UsageError(f"{folder}: {error.strerror or error}; name another folder") from None
     attempt = folder / f"attempt{_number(environment, 'TORCHELASTIC_RESTART_COUNT') or 0}"
     attempt.mkdir(exist_ok=True)
-    return Job(rank, size, here, attempt.absolute(), keep is not None or given is not None)
+    return Job(rank, size, here, attempt.absolute(), keep is not None, given is not None)
 
 
 def _meeting_place(environment: Mapping[str, str]) -> Path:

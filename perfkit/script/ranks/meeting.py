@@ -18,6 +18,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.script.ranks.job import Job, job_of
 from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, lives, read_statuses
+from perfkit.script.ranks.torchrun import ends_with
 
 if TYPE_CHECKING:
     from perfkit.script._torch_watch import TorchWatch
@@ -81,6 +82,8 @@ class Meeting:
     def begins(self) -> None:
         """The program is about to run, in this thread."""
         self._pulse.start()
+        if self.job.is_lent:  # perfkit launched it: nothing of it is to outlive torchrun
+            ends_with(os.getppid())
 
     def ends(self, ended: str) -> None:
         """The program has ended, as these words say that follow its name."""
@@ -109,7 +112,7 @@ class Meeting:
             found = joint(self.job.folder, self.job.here, self.job.world_size)
             yield found, self._texts()
         finally:
-            if not self.job.is_kept:
+            if not (self.job.is_kept or self.job.is_lent):
                 shutil.rmtree(self.job.folder.parent, ignore_errors=True)
 
     def _is_last(self) -> bool:

@@ -1,0 +1,111 @@
+"""torchrun as a child process, all of whose ranks are gone when it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from perfkit.script.ranks.job import FOLDER_VARIABLE
+from perfkit.script.ranks.pulse import Status, lives, read_statuses
+
+if TYPE_CHECKING:
+    from perfkit.script.ranks.joint import RankedRun
+
+__all__ = ["TorchRun"]
+
+# torchrun gives its ranks 30 s to end before it kills them.
+_ENDS_WITHIN_S = 40.0
+_KILLED_WITHIN_S = 10.0
+# More ranks than this are not one machine's.
+_MOST_HERE = 1_024
+
+
+class TorchRun:
+    """A job on this machine, started by torchrun.
+
+    Args:
+        n_processes: ranks, as torchrun takes it: a number, ``"gpu"``, ``"cpu"`` or ``"auto"``.
+        typed: what each rank runs: a script or ``-m module``, with its arguments.
+        folder: where the ranks meet; it exists.
+        output: where what they print goes; by default where this process prints.
+        environment: further variables.
+    """
+
+    def __init__(
+        self,
+        n_processes: int | str,
+        typed: Sequence[str],
+        folder: Path,
+        *,
+        output: IO[str] | int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        # of its own session: what a terminal sends arrives once, from us
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "perfkit.script.ranks.torchrun", str(os.getpid())),
+                *("--standalone", "--nproc-per-node", str(n_processes), *typed),
+            ],
+            env={**os.environ, **(environment or {}), FOLDER_VARIABLE: str(folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is None else subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+
+    @property
+    def attempt(self) -> Path:
+        """The folder of the last attempt: torchrun may restart the ranks."""
+        found = sorted(self.folder.glob("attempt*"), key=lambda p: int(p.name[len("attempt") :]))
+        return found[-1] if found else self.folder / "attempt0"
+
+    def statuses(self) -> dict[int, Status]:
+        """What the ranks last said of themselves."""
+        here = [
+            int(rank)
+            for path in self.attempt.glob("status*.json")
+            if (rank := path.stem.removeprefix("status")).isdecimal()
+        ]
+        return read_statuses(self.attempt, sorted(here)[:_MOST_HERE])
+
+    def signal(self, number: int) -> None:
+        """Pass a signal on; torchrun passes it to the ranks."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def end(self) -> None:
+        """End it and all of its ranks; returns when none is left. A second call does nothing."""
+        if self.process.poll() is None:
+            self.signal(signal.SIGTERM)
+            try:
+                self.process.wait(_ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        left = [s for s in self.statuses().values() if lives(s)]
+        for status in left:  # torchrun itself was killed: they end by themselves, or here
+            with contextlib.suppress(OSError):
+                os.kill(status.pid, signal.SIGKILL)
+        deadline_s = time.monotonic() + _KILLED_WITHIN_S
+        while any(map(lives, left)) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+
+    def report(self, n_here: int) -> RankedRun:
+        """The report on all ranks, after the end.
+
+        Args:
+            n_here: how many there were to be.
+        """
+        from perfkit.script.ranks.joint import joint
+
+        return joint(self.attempt, range(n_here), n_here)
