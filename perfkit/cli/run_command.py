@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
 import signal
 import sys
@@ -12,17 +10,15 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base.errors import PerfkitError, UsageError
-from perfkit.base.files import why_not_writable, write_atomically
+from perfkit.base.errors import UsageError
 from perfkit.base.program import Program, show_error_as_its_own
+from perfkit.cli.run_files import file_of, save, text_of, write
 from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
 from perfkit.script.ranks.meeting import Meeting
 from perfkit.script.run_watch import RunWatch
 
 if TYPE_CHECKING:
     from perfkit.measure.run import Update
-    from perfkit.script.ranks.joint import RankedRun
-    from perfkit.script.whole_run import WholeRun
 
 # A main thread that has not come to handle SIGTERM by then hangs in a call of C. Launchers wait
 # 10 s (Docker) to 30 s (torchrun, Slurm, Kubernetes) before they kill.
@@ -321,51 +317,6 @@ class _Report:
                 save(flag, path, result, scrub=self._scrub)
 
 
-def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) -> None:
-    """Write the file that ``--flag`` asks for; what prevents it is told on standard error."""
-    from perfkit.script.whole_run import WholeRun
-
-    try:
-        if flag == "html":
-            from perfkit.show.files import write_page
-
-            write_page(result, path, scrub=scrub)
-        elif flag == "json":
-            text = _json(result, scrub=scrub)
-            write_atomically(path, lambda part: part.write_text(text, "utf-8"))
-        elif not isinstance(result, WholeRun) or result.profile is None:
-            raise UsageError(f"no trace in {path}: no step was recorded")
-        else:
-            profile = result.profile
-            write_atomically(path, lambda part: profile.save(part, scrub=scrub))
-    except PerfkitError as error:
-        write(f"perfkit: {error}\n")
-
-
-def _json(result: WholeRun | RankedRun, *, scrub: bool) -> str:
-    from perfkit.base.scrub import scrub as scrubbed
-    from perfkit.show.plain import plain
-
-    data = plain(result)
-    return json.dumps(scrubbed(data) if scrub else data, indent=1, allow_nan=False) + "\n"
-
-
-def text_of(result: WholeRun | RankedRun, *, verbose: bool) -> str:
-    from perfkit import show
-
-    return f"\n{show.text(result) if verbose else show.brief(result)}\n"
-
-
-def write(text: str) -> None:
-    """To standard error, whatever its state: also within a handler of a signal."""
-    with contextlib.suppress(OSError):
-        data = text.encode(getattr(sys.stderr, "encoding", None) or "utf-8", "backslashreplace")
-        with contextlib.suppress(AttributeError, OSError, ValueError, RuntimeError):
-            sys.stderr.flush()
-        while data:
-            data = data[os.write(2, data) :]
-
-
 def _ended(error: BaseException | None) -> str:
     """How the program ended, in words that follow its name."""
     if error is None:
@@ -389,19 +340,3 @@ def _rank() -> int | None:
     """This process's rank, if a launcher such as torchrun says that there are several."""
     rank = os.environ.get("RANK", "")
     return int(rank) if rank.isdecimal() else None
-
-
-def file_of(flag: str, path: Path, rank: int | None) -> Path:
-    """The absolute path (a program may change the directory), with the rank before its ending.
-
-    Raises:
-        UsageError: it could not be written.
-    """
-    if flag == "trace" and not path.name.endswith((".json", ".json.gz")):
-        raise UsageError(f"--trace {path}: the file's name must end in .json or .json.gz")
-    if rank is not None:
-        stem, dot, endings = path.name.partition(".")
-        path = path.with_name(f"{stem}.rank{rank}{dot}{endings}")
-    if why := why_not_writable(path):
-        raise UsageError(f"--{flag} {path}: {why}")
-    return path.absolute()

@@ -12,7 +12,7 @@ from types import FrameType
 from perfkit.base.errors import UsageError
 from perfkit.base.files import why_not_writable
 from perfkit.base.scratch import scratch_folder
-from perfkit.cli.run_command import file_of, save, text_of, write
+from perfkit.cli.run_files import file_of, save, text_of, write
 from perfkit.script.ranks.launcher import TorchRun
 
 _FLAGS = ("memory", "synclint", "stacks", "verbose", "quiet")
