@@ -83,11 +83,15 @@ class LineChild:
         Raises:
             EndedError: as :meth:`hear`.
         """
+        self.tell(question)
+        return self.hear()
+
+    def tell(self, order: Any) -> None:
+        """Write a line and do not wait: several can then work at once. :meth:`hear` comes later."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # hear() says what happened
-            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
-        return self.hear()
 
     def kill(self) -> None:
         """End it at once, in the middle of an answer too; :meth:`hear` then raises."""

@@ -1,0 +1,90 @@
+"""One of several trainings that run at the same time; see ``measured.Together``.
+
+It is a program of its own because malloc's settings and the default number of threads are read when
+a program starts. A line of JSON tells it what to do, and it answers with what it counted.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import select
+import sys
+import time
+from typing import Any
+
+import cloudpickle
+import torch
+
+from perfkit.memory.resident import ResidentMeter, resident_bytes
+
+if sys.platform != "win32":
+    import resource
+
+_WARM_UP_STEPS = 5
+
+
+def _counted() -> tuple[int, int, float]:
+    """Context switches, page faults and CPU seconds of all threads of this process so far."""
+    if sys.platform == "win32":
+        return 0, 0, time.process_time()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_nvcsw + used.ru_nivcsw, used.ru_minflt, used.ru_utime + used.ru_stime
+
+
+def _is_called() -> bool:
+    # select takes no pipes on Windows: there it trains for the whole time
+    return sys.platform != "win32" and bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+def _train(step: Any, asked: dict[str, Any]) -> dict[str, Any]:
+    meter = ResidentMeter()
+    meter.start()
+    before, began_s = _counted(), time.perf_counter()
+    n = 0
+    while n < asked.get("steps", sys.maxsize):
+        step()
+        n += 1
+        if "until_called_s" in asked and (
+            _is_called() or time.perf_counter() - began_s > asked["until_called_s"]
+        ):
+            break
+    seconds = time.perf_counter() - began_s
+    switches, faults, cpu_s = (b - a for a, b in zip(before, _counted(), strict=True))
+    return {
+        "steps": n,
+        "seconds": seconds,
+        "switches": switches,
+        "faults": faults,
+        "cpu_s": cpu_s,
+        "resident_bytes": resident_bytes(),
+        "peak_bytes": meter.stop().peak_bytes,
+    }
+
+
+def _main() -> None:
+    told = json.loads(sys.stdin.readline())
+    if told["threads"] is not None:
+        torch.set_num_threads(told["threads"])
+    # what the reader prints must not get between the answers
+    answers, sys.stdout = sys.stdout, sys.stderr
+    make = cloudpickle.loads(base64.b64decode(told["make"]))
+    step = make(told["number"])
+    for _ in range(_WARM_UP_STEPS):
+        step()
+
+    def say(answer: dict[str, Any]) -> None:
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+    say({"threads": torch.get_num_threads()})
+    while line := sys.stdin.readline():
+        asked = json.loads(line)
+        if asked != "stop":
+            say(_train(step, asked))
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+        _main()
