@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from perfkit.synclint.find import find_syncs
     from perfkit.synclint.guard import no_syncs
     from perfkit.widgets.lab import Lab
+    from perfkit.widgets.launch import launch
     from perfkit.widgets.timeline import Timeline
     from perfkit.widgets.watch import watch
 
@@ -48,6 +49,7 @@ __all__ = [
     "doctor",
     "find_leaks",
     "find_syncs",
+    "launch",
     "load_ipython_extension",
     "no_syncs",
     "open_trace",
@@ -73,6 +75,7 @@ _HOMES = {
     "doctor": "perfkit.base.machine",
     "find_leaks": "perfkit.memory.leaks",
     "find_syncs": "perfkit.synclint.find",
+    "launch": "perfkit.widgets.launch",
     "no_syncs": "perfkit.synclint.guard",
     "open_trace": "perfkit.advice.open_trace",
     "peaks": "perfkit.limit.kept",

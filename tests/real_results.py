@@ -134,6 +134,13 @@ def _ranked_run() -> Any:
         return joint(folder, range(2), 2)
 
 
+@_makes("LaunchedRun")
+def _launched_run() -> Any:
+    from perfkit.script.ranks.launch import LaunchedRun
+
+    return LaunchedRun(**vars(_ranked_run()), values=(1, 2))
+
+
 @_makes("WholeRun")
 def _whole_run() -> Any:
     from perfkit.script.options import Options

@@ -1,0 +1,225 @@
+"""A workload on several ranks of this machine: torchrun starts them, the results are gathered."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from perfkit.base.errors import (
+    MissingError,
+    WorkloadError,
+    WorkloadFailedError,
+    WorkloadHungError,
+    WorkloadKilledError,
+)
+from perfkit.base.machine._host import usable_cpus
+from perfkit.base.scratch import scratch_folder
+from perfkit.base.words import fmt_count, fmt_ms
+from perfkit.experiment.process.portable import pack, sources
+from perfkit.script.options import Options
+from perfkit.script.ranks.child import Parcel
+from perfkit.script.ranks.joint import RankedRun
+from perfkit.script.ranks.launcher import TorchRun
+from perfkit.script.ranks.meeting import live_words
+from perfkit.script.ranks.pulse import Status
+
+__all__ = ["LaunchedRun", "Launching", "run_workload"]
+
+_LOOK_EVERY_S = 0.2
+_TOLD_EVERY_S = 0.5
+_KEPT_LINES = 200
+_LAST_WORDS_S = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchedRun(RankedRun):
+    """The report on a workload that was launched, with what it returned.
+
+    Attributes:
+        values: what it returned, by rank.
+        output: the end of what the ranks printed.
+    """
+
+    values: tuple[Any, ...] = field(default=(), repr=False)
+    output: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Launching:
+    """How a workload is launched.
+
+    Attributes:
+        ranks: how many processes.
+        values: of the workload's settings.
+        backend: of the process group that is made for it; empty for none.
+        options: what to record.
+        hang_s: when no rank has made a step for so long, the job is ended.
+    """
+
+    ranks: int
+    values: Mapping[str, Any]
+    backend: str
+    options: Options
+    hang_s: float
+
+
+def run_workload(
+    workload: Callable[..., Any],
+    how: Launching,
+    *,
+    on_output: Callable[[str], None],
+    on_live: Callable[[str], None],
+) -> LaunchedRun:
+    """Run it to its end; whatever happens, no process of it is left.
+
+    Args:
+        workload: takes the settings; may be a generator.
+        how: on how many ranks, and how.
+        on_output: takes each line that a rank prints.
+        on_live: takes a line on all ranks, twice a second.
+
+    Raises:
+        WorkloadError: it cannot travel, or a rank failed, died or hung: names the rank.
+        MissingError: torch is built without what it needs.
+    """
+    _check_torch(how.backend)
+    parcel = Parcel(pack(workload), sources(workload), dict(how.values), how.backend, sys.path)
+    with scratch_folder() as folder:
+        (folder / "workload").write_bytes(pickle.dumps(parcel))
+        typed = [
+            *("-m", "perfkit", "run", "--quiet"),
+            *("--steps", str(how.options.steps), "--warmup", str(how.options.warmup)),
+            *("-m", "perfkit.script.ranks.child", str(folder)),
+        ]
+        job = TorchRun(
+            how.ranks, typed, folder, output=subprocess.PIPE, environment=_environment(how.ranks)
+        )
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        reader = threading.Thread(target=_read, args=(job, lines), daemon=True)
+        reader.start()
+        tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        hung = False
+        try:
+            hung = _attend(job, how, lambda: _pass_on(lines, tail, on_output), on_live)
+        finally:
+            job.end()
+            reader.join(_LAST_WORDS_S)
+        _pass_on(lines, tail, on_output)
+        report = replace(
+            job.report(how.ranks),
+            program=getattr(workload, "__name__", type(workload).__name__),
+        )
+        failure = _failure(report, job, folder, "\n".join(tail), hung=hung)
+        if failure is not None:
+            raise failure
+        values = tuple(_value(folder / f"value{rank}") for rank in range(how.ranks))
+        return LaunchedRun(**report.__dict__, values=values, output="\n".join(tail))
+
+
+def _check_torch(backend: str) -> None:
+    import torch.distributed as dist
+
+    if not dist.is_available() or (backend == "gloo" and not dist.is_gloo_available()):
+        raise MissingError(
+            "several ranks need a torch that is built with torch.distributed and gloo; the wheels "
+            "of pytorch.org are"
+        )
+
+
+def _environment(ranks: int) -> dict[str, str]:
+    """So that the ranks find this perfkit, installed or not, and share the cores."""
+    home = str(Path(__file__).absolute().parents[3])
+    given = os.environ.get("PYTHONPATH", "")
+    threads = os.environ.get("OMP_NUM_THREADS") or str(max(usable_cpus() // ranks, 1))
+    return {"OMP_NUM_THREADS": threads, "PYTHONPATH": os.pathsep.join(filter(None, (home, given)))}
+
+
+def _attend(
+    job: TorchRun, how: Launching, pass_on: Callable[[], None], on_live: Callable[[str], None]
+) -> bool:
+    """Until torchrun has ended, or nothing moves any more, which is True."""
+    began_s = told_s = time.monotonic()
+    while job.process.poll() is None:
+        pass_on()
+        now_s = time.monotonic()
+        if now_s - told_s >= _TOLD_EVERY_S:
+            told_s = now_s
+            statuses = list(job.statuses().values())
+            if any(s.n_steps for s in statuses):
+                on_live(_line(statuses))
+            running = [s for s in statuses if not s.ended]
+            quiet_s = min((s.in_step_s for s in running), default=0.0)
+            if len(statuses) < how.ranks:
+                quiet_s = 0.0 if now_s - began_s < how.hang_s else now_s - began_s
+            if quiet_s >= how.hang_s:
+                return True
+        time.sleep(_LOOK_EVERY_S)
+    return False
+
+
+def _line(statuses: list[Status]) -> str:
+    first = statuses[0]
+    said = [f"step {fmt_count(max(s.n_steps for s in statuses))}"]
+    if first.step_ms is not None:
+        said.append(f"{fmt_ms(first.step_ms)} a step")
+    said += filter(None, (f"{len(statuses)} ranks", live_words(statuses)))
+    return " · ".join(said)
+
+
+def _read(job: TorchRun, lines: queue.SimpleQueue[str]) -> None:
+    assert job.process.stdout is not None
+    with job.process.stdout as pipe:
+        for line in pipe:
+            lines.put(line.rstrip("\n"))
+
+
+def _pass_on(
+    lines: queue.SimpleQueue[str], tail: deque[str], on_output: Callable[[str], None]
+) -> None:
+    while not lines.empty():
+        line = lines.get()
+        tail.append(line)
+        on_output(line)
+
+
+def _failure(
+    report: RankedRun, job: TorchRun, folder: Path, output: str, *, hung: bool
+) -> WorkloadError | None:
+    if not hung and job.process.returncode == 0:
+        return None
+    first = report.culprits[0] if report.culprits else None
+    text, headline = "", ""
+    if first is not None and (path := folder / f"error{first}").exists():
+        text = path.read_text(encoding="utf-8")
+        headline = text.strip().splitlines()[-1][:200]
+    if hung:
+        return WorkloadHungError(report.sentence, text or output)
+    ended = next((r.ended for r in report.ranks if r.rank == first), "")
+    if ended == "died":
+        return WorkloadKilledError(report.sentence, output)
+    if first is not None:
+        return WorkloadFailedError(f"{report.sentence} {headline}".strip(), text or output)
+    return WorkloadFailedError(
+        f"torchrun ended with exit code {job.process.returncode}, and no rank said why: see the "
+        "output",
+        output,
+    )
+
+
+def _value(path: Path) -> Any:
+    try:
+        return cloudpickle.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,141 @@
+"""``perfkit.launch``: a workload on several ranks, from a notebook or a script."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from perfkit.base.arguments import check_seconds, check_whole
+from perfkit.base.errors import UsageError
+from perfkit.experiment.process.portable import check_workload
+from perfkit.script.options import STEPS, WARMUP, Options
+from perfkit.script.ranks.launch import LaunchedRun, Launching, run_workload
+from perfkit.show.progress_line import write
+from perfkit.widgets._frontend import has_front_end
+
+__all__ = ["launch"]
+
+_MOST_RANKS = 64
+_BACKENDS = ("auto", "gloo", "nccl", "")
+
+
+def launch(
+    workload: Callable[..., Any],
+    ranks: int = 2,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    backend: str = "auto",
+    steps: int = STEPS,
+    warmup: int = WARMUP,
+    hang_s: float = 120.0,
+    live: bool = True,
+) -> LaunchedRun:
+    """Run a workload on several ranks of this machine, and say who waits for whom.
+
+    torchrun starts the ranks, each a process of its own in which the workload is called, and each
+    is watched as by ``perfkit run``. Classes and functions of the notebook travel with it. When
+    this returns or raises, none of its processes is left.
+
+    Args:
+        workload: a function of one argument, the settings, as for ``perfkit.Lab``: a generator
+            function, or one that trains and returns something. Its optimizer's steps are the steps.
+        ranks: how many processes, from 2 to 64; they share the cores, unless you have set
+            ``OMP_NUM_THREADS``.
+        settings: values that it reads from its argument; ``world_size`` is there by itself.
+        backend: of the process group that exists when the workload begins: ``"gloo"``, ``"nccl"``;
+            ``"auto"`` for nccl where each rank has a GPU, else gloo; ``""`` for none.
+        steps: how many steps each rank records.
+        warmup: how many it lets pass before.
+        hang_s: after so many seconds in which no rank made a step, the job is ended.
+        live: show a line on all ranks, and what they print, while it runs.
+
+    Returns:
+        The report: who comes late and why, how much of the collectives is skew and how much
+        transfer (ms a step), memory and batches of each rank; ``.values`` holds what the workload
+        returned, by rank.
+
+    Raises:
+        UsageError: an argument that cannot be.
+        WorkloadError: it cannot travel, or a rank failed, died or hung; names the rank.
+        MissingError: this torch has no ``torch.distributed``.
+
+    Example::
+
+        def workload(settings):
+            model = torch.nn.parallel.DistributedDataParallel(Net())
+            ...
+            for images, labels in loader:
+                yield step(images, labels)
+
+        perfkit.launch(workload, ranks=2)
+    """
+    check_workload(workload)
+    check_whole("ranks", ranks, 2, _MOST_RANKS)
+    if settings is not None and not isinstance(settings, Mapping):
+        raise UsageError(f"settings must be a mapping of names to values, not {settings!r:.40}")
+    if backend not in _BACKENDS:
+        raise UsageError(f"backend is {backend!r:.40}; it is one of: {', '.join(_BACKENDS[:3])}")
+    check_seconds("hang_s", hang_s)
+    how = Launching(
+        ranks=ranks,
+        values={"world_size": ranks, **(settings or {})},
+        backend=_backend(ranks) if backend == "auto" else backend,
+        options=Options(steps=steps, warmup=warmup),
+        hang_s=hang_s,
+    )
+    line = _Line() if live else None
+    try:
+        return run_workload(
+            workload,
+            how,
+            on_output=_nothing if line is None else line.output,
+            on_live=_nothing if line is None else line.update,
+        )
+    finally:
+        if line is not None:
+            line.update("")
+
+
+def _backend(ranks: int) -> str:
+    import torch
+
+    return "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= ranks else "gloo"
+
+
+def _nothing(text: str) -> None:
+    pass
+
+
+class _Line:
+    """One line that changes: below the cell, or on a terminal."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._width = 0
+        self._in_kernel = has_front_end()
+
+    def output(self, text: str) -> None:
+        """What a rank printed."""
+        if not self._in_kernel:
+            self.update("")
+        print(text)  # noqa: T201 - the workload's own output
+
+    def update(self, text: str) -> None:
+        """Show it in place of the last one."""
+        if self._in_kernel:
+            self._show(text)
+        elif sys.stderr is not None and sys.stderr.isatty() and (text or self._width):
+            text = text[: shutil.get_terminal_size().columns - 1]
+            write("\r" + text.ljust(self._width) + ("" if text else "\r"))
+            self._width = len(text)
+
+    def _show(self, text: str) -> None:
+        from IPython.display import display
+
+        if self._handle is None:
+            if text:
+                self._handle = display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._handle.update({"text/plain": text}, raw=True)

@@ -1,0 +1,117 @@
+"""`perfkit.launch`: a workload on two ranks; what it returns, who failed, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import perfkit
+from perfkit.base.errors import (
+    WorkloadFailedError,
+    WorkloadHungError,
+    WorkloadKilledError,
+    WorkloadNotPortableError,
+)
+from perfkit.script.options import Options
+from perfkit.script.ranks.launch import Launching, run_workload
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(sys.platform != "linux", reason="gloo under torchrun, process ids by /proc"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    threads = {t.name for t in threading.enumerate()}
+    yield
+    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
+    assert not left
+    assert {t.name for t in threading.enumerate()} <= threads
+
+
+def _workload(settings: Any) -> Iterator[None]:
+    import torch
+    import torch.distributed as dist
+
+    rank = dist.get_rank()
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    print(f"rank {rank} of {settings.world_size}", flush=True)
+    for step in range(20):
+        if rank == 1:
+            time.sleep(0.02)
+            if step == 15 and settings["end"] == "raise":
+                raise ValueError("made up")
+            if step == 15 and settings["end"] == "kill":
+                os.kill(os.getpid(), 9)
+            if step == 15 and settings["end"] == "hang":
+                time.sleep(600)
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        yield
+    return 10 * rank  # type: ignore[return-value]
+
+
+def test_its_values_come_back_with_a_report_on_its_ranks() -> None:
+    found = perfkit.launch(_workload, ranks=2, settings={"end": ""}, live=False)
+    assert found.values == (0, 10)
+    assert sorted(found.output.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    assert [r.n_steps for r in found.ranks] == [20, 20]
+    assert found.program == "_workload"
+    assert found.late is not None
+    assert [one.rank for one in found.late.late] == [1]
+    assert found.late.late[0].lost_ms > 10  # of 20 ms of sleep
+    assert found.compared is not None
+    assert found.compared.stragglers == (1,)
+    assert found.culprits == ()
+
+
+def test_a_function_travels_by_value_and_what_cannot_is_named() -> None:
+    lock = threading.Lock()
+
+    def holds_a_lock(settings: Any) -> None:
+        lock.acquire()
+
+    with pytest.raises(WorkloadNotPortableError, match="lock"):
+        perfkit.launch(holds_a_lock, live=False)
+
+
+def test_a_rank_that_raises_is_named_with_its_traceback() -> None:
+    with pytest.raises(WorkloadFailedError, match="Rank 1 raised ValueError in step 16") as raised:
+        perfkit.launch(_workload, settings={"end": "raise"}, live=False)
+    assert "ValueError: made up" in str(raised.value)
+    assert 'raise ValueError("made up")' in raised.value.traceback_text
+    assert "child.py" not in raised.value.traceback_text
+
+
+def test_a_rank_that_is_killed_is_named() -> None:
+    with pytest.raises(WorkloadKilledError, match="Rank 1 died"):
+        perfkit.launch(_workload, settings={"end": "kill"}, live=False)
+
+
+def test_a_job_that_hangs_is_ended_and_the_rank_named() -> None:
+    with pytest.raises(WorkloadHungError, match=r"rank 1 is in step 16, at .*sleep"):
+        perfkit.launch(_workload, settings={"end": "hang"}, hang_s=25, live=False)
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    how = Launching(2, {"world_size": 2, "end": "hang"}, "gloo", Options(), 600)
+    with pytest.raises(KeyboardInterrupt):
+        run_workload(_workload, how, on_output=interrupted, on_live=interrupted)
