@@ -196,8 +196,8 @@ def _profilers(case: Case) -> str:
     if not case.on_device or case.profilers_idle < _LEAST_TOLD:
         return ""
     return (
-        f"; it idles for another {fmt_share(case.profilers_idle)} only because profiling slows the "
-        f"host: without it a step takes {fmt_ms(case.surplus_ms)} less"
+        f"; it idles for another {fmt_share(case.profilers_idle)}, which is not counted: steps "
+        f"without the profiler, which slows the host, are {fmt_ms(case.surplus_ms)} shorter"
     )
 
 

@@ -11,7 +11,8 @@ import contextlib
 import functools
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -41,36 +42,68 @@ def dispatch_mode_class() -> Any:
         def ignore_compile_internals(cls) -> bool:
             return True
 
+        def __enter__(self) -> Any:
+            entered = super().__enter__()  # type: ignore[no-untyped-call]
+            _listed_lengths.on()
+            return entered
+
+        def __exit__(self, *error: Any) -> Any:
+            _listed_lengths.off()
+            return super().__exit__(*error)  # type: ignore[no-untyped-call]
+
     return DispatchMode
 
 
-@functools.cache
-def operators_in_a_mode() -> Mapping[Any, Callable[..., Any]]:
-    """What to call instead of an operator that fails only because a dispatch mode is on.
+class _ListedLengths:
+    """Lets ``F.ctc_loss`` take lengths on the CPU while a dispatch mode is on.
 
-    ``F.ctc_loss`` reads lengths that are tensors into lists and calls the overload for lists. Under
-    any dispatch mode it calls the overload for tensors, which on a GPU refuses lengths on the CPU,
-    where most people have them (torch 2.11 to 2.13, ``areAnyTensorSubclassLike`` in LossCTC.cpp).
+    It reads lengths that are tensors into lists and goes on with these. Under any dispatch mode it
+    goes on with the tensors, which fails on a GPU where the lengths are on the CPU, as most people
+    have them (torch 2.11, ``areAnyTensorSubclassLike`` in LossCTC.cpp). So they are lists before.
     """
+
+    def __init__(self) -> None:
+        self._n_on = 0
+        self._lock = threading.Lock()
+
+    def on(self) -> None:
+        import torch
+
+        with self._lock:
+            self._n_on += 1
+            if self._n_on > 1:
+                return
+            self._original = original = torch.ctc_loss
+
+            @functools.wraps(original)
+            def ctc_loss(log_probs: Any, targets: Any, *lengths: Any, **options: Any) -> Any:
+                if log_probs.is_cpu:
+                    return original(log_probs, targets, *lengths, **options)
+                listed = (_listed(one) for one in lengths[:2])
+                for name in ("input_lengths", "target_lengths"):
+                    if name in options:
+                        options[name] = _listed(options[name])
+                return original(log_probs, targets, *listed, *lengths[2:], **options)
+
+            torch.ctc_loss = ctc_loss
+
+    def off(self) -> None:
+        import torch
+
+        with self._lock:
+            self._n_on -= 1
+            if not self._n_on:
+                torch.ctc_loss = self._original
+
+
+def _listed(lengths: Any) -> Any:
     import torch
 
-    aten = torch.ops.aten
-    pairs = (
-        (aten._ctc_loss.Tensor, aten._ctc_loss.default, slice(2, 4)),
-        (aten._ctc_loss_backward.Tensor, aten._ctc_loss_backward.default, slice(3, 5)),
-    )
+    is_host = isinstance(lengths, torch.Tensor) and lengths.is_cpu
+    return lengths.tolist() if is_host else lengths  # of a CPU tensor: nobody waits
 
-    def with_lists(theirs: Any, ours: Any, where: slice) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            lengths = args[where]
-            if args[0].is_cpu or not all(one.is_cpu for one in lengths):
-                return theirs(*args, **kwargs)
-            listed = (one.tolist() for one in lengths)  # on the CPU: nobody waits
-            return ours(*args[: where.start], *listed, *args[where.stop :], **kwargs)
 
-        return call
-
-    return {theirs: with_lists(theirs, ours, where) for theirs, ours, where in pairs}
+_listed_lengths = _ListedLengths()
 
 
 def modes_spare_compiled_code() -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.arguments import check_function
 from perfkit.base.errors import MissingError
-from perfkit.base.torch_compat import dispatch_mode_class, operators_in_a_mode
+from perfkit.base.torch_compat import dispatch_mode_class
 
 if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -105,8 +105,6 @@ def _mode(counts: Counter[str], sizes: list[int]) -> TorchDispatchMode:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    instead = operators_in_a_mode()
-
     class Count(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -116,7 +114,7 @@ def _mode(counts: Counter[str], sizes: list[int]) -> TorchDispatchMode:
                 counts[f"{func.namespace}::{name}"] += 1
                 tensors = tree_leaves((args, kwargs))
                 sizes.append(sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor)))
-            return instead.get(func, func)(*args, **(kwargs or {}))
+            return func(*args, **(kwargs or {}))
 
     mode: TorchDispatchMode = Count()
     return mode

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.arguments import check_function
-from perfkit.base.torch_compat import dispatch_mode_class, operators_in_a_mode
+from perfkit.base.torch_compat import dispatch_mode_class
 
 if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -65,7 +65,6 @@ def count_operators(step: Callable[[], object]) -> OperatorCount:
 
 
 def _mode(counts: Counter[str]) -> TorchDispatchMode:
-    instead = operators_in_a_mode()
 
     class Count(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(
@@ -74,7 +73,7 @@ def _mode(counts: Counter[str]) -> TorchDispatchMode:
             name = func.overloadpacket.__name__
             if not func.is_view and not name.startswith(_ONLY_MEMORY):
                 counts[f"{func.namespace}::{name}"] += 1
-            return instead.get(func, func)(*args, **(kwargs or {}))
+            return func(*args, **(kwargs or {}))
 
     mode: TorchDispatchMode = Count()
     return mode

@@ -187,7 +187,6 @@ class Tracker(_DispatchMode):
         self._undo: list[Callable[[], None]] = []
         self._live: dict[int, Block] = {}
         self._pending: list[Block] = []
-        self._instead = torch_compat.operators_in_a_mode()
         self._kinds: dict[type, int] = {Tensor: _PLAIN, nn.Parameter: _PLAIN}
         self._makes: dict[int, int] = {}
         self._functions: list[Any] = []  # keeps the ids of _makes valid
@@ -395,7 +394,6 @@ class Tracker(_DispatchMode):
         except Exception as error:
             self.instrument.fail(error, "looking at an operator's arguments")
             makes = _NOTHING
-        func = self._instead.get(func, func)
         result = func(*args, **kwargs) if kwargs else func(*args)
         if makes == _NOTHING or not self._counting:
             return result

@@ -248,15 +248,6 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         "clip_grad_norm_(X, N, error_if_nonfinite=True)",
         note="# it returns the norm, a tensor: check it later",
     ),
-    "ctc": _line(
-        "F(X, Y, [6, 6], [2, 2])",
-        "ctc_loss(X, Y, I, J)",
-        note="# lengths come from the host: leave them there, as lists",
-    ),
-    "max_norm": _snippet(
-        "# normalise what was looked up\nrows = F(X, W)\ny = rows / rows.norm(dim=1, keepdim=True)",
-        "embedding(X, W, max_norm=N)",
-    ),
     "copy_to_host": _snippet(
         "kept = X.clone()  # collect on the device; one copy, after the loop", "Y.copy_(X)"
     ),

@@ -143,7 +143,6 @@ _RULES: Mapping[str, Rule | None] = {
     "aten::allclose": _always("allclose"),
     "aten::argwhere": _always("nonzero"),
     "aten::bincount": _always("bincount"),
-    "aten::embedding_renorm_": _always("max_norm"),
     "aten::equal": _always("equal"),
     "aten::histc": _histc,
     "aten::index.Tensor": _index,

@@ -175,7 +175,6 @@ class Watch:
         self.checks_again = False
         self._api = ""
         self.also_forget: list[Callable[[], None]] = []
-        self.instead = torch_compat.operators_in_a_mode()
         self._stack = ExitStack()
 
     # --- life ---------------------------------------------------------------------------
@@ -664,9 +663,8 @@ class Watch:
         number, scores = self._number(result), self._number(values[0])
         if number is not None and scores is not None:
             self._links.join(scores, number)
-        lengths = kwargs.get("input_lengths", args[2] if len(args) > 2 else None)
-        if isinstance(lengths, _Tensor):
-            self.hit("ctc", [lengths], frame)
+        if isinstance(values[0], _Tensor):
+            self.hit("ctc", [values[0]], frame)
         return result
 
     def _cpu(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
@@ -884,11 +882,10 @@ class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         watch = self._watch
-        call = watch.instead.get(func, func)
         if watch.tracer is None:
-            result = call(*args, **kwargs)
+            result = func(*args, **kwargs)
         else:
-            once = _Once(call)
+            once = _Once(func)
             try:
                 result = watch.traced(once, sys._getframe(), *args, **kwargs)
             except Exception as error:

@@ -107,7 +107,7 @@ def main(out: str, device: str = "cuda") -> int:
         print("sync_reality: needs a CUDA device; there is none here")
         Path(out).write_text(json.dumps({"needs": "a CUDA device"}) + "\n", encoding="utf-8")
         return 0
-    rows = rules(device) + programs()
+    rows = rules(device) + programs(device)
     different = [row for row in rows if differs(row)]
     agreed = sum(len(row.get("agreed", ())) for row in rows)
     for row in different:

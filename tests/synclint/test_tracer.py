@@ -135,7 +135,9 @@ def test_reports_that_do_not_fit_the_prediction_stay_where_they_were(
 
     check = _check(check_syncs(step))
     assert _codes(check.only_happened) == ["total.backward(), gpu.wait(), gpu.wait()"]
-    assert _codes(check.only_predicted) == ["total = y.prod()"]
+    # torch takes another formula while it is watched: this one is believed without being seen
+    assert _codes(check.agreed) == ["total = y.prod()"]
+    assert check.only_predicted == ()
 
 
 def test_a_copy_to_the_device_is_told_as_one(gpu: Any, net: nn.Module) -> None:

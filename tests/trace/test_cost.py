@@ -60,5 +60,6 @@ def test_only_a_clear_surplus_is_the_profilers() -> None:
     assert surplus_ms([50.0] * 6, [40.0] * 30) == pytest.approx(10.0)
     assert surplus_ms([50.0] * 6, [40.0] * 3) == 10.0
     assert surplus_ms([50.0], [40.0] * 3) == 0.0  # too few
-    assert surplus_ms([30.0, 60.0] * 3, [35.0, 55.0] * 10) == 0.0  # not clear
+    assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 4) == 0.0  # neither clear nor many
+    assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 5) == 5.0
     assert surplus_ms([50.0] * 6, [40.0] * 30 + [340.0]) == pytest.approx(50 - 1540 / 31)

@@ -102,3 +102,12 @@ def test_no_labels_and_no_runtime_calls_are_no_waits() -> None:
     sim.item(60, 40)
     assert _waits(sim) == ()
     assert waits_under(load(cpu_training(2).json()), lambda name: name == "aten::conv2d") == ()
+
+
+def test_most_labels_may_be_in_the_backward_thread() -> None:
+    sim = Simulated()
+    sim.host("line 1", 0, 200)
+    sim.item(50, 30)
+    for at in range(300, 600, 50):
+        sim.host("line 1", at, 40, tid=ENGINE)
+    assert [wait.label for wait in _waits(sim)] == ["line 1"]

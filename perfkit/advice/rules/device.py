@@ -22,6 +22,8 @@ _BUSY = 0.5
 _TENSOR_SPEEDUP = 8
 # The host's waits of at least this length are relevant for a gap at the same time.
 _LONG_WAIT_MS = 1.0
+# A ResNet-50 on an H100 gained nothing from bfloat16 at 85 to 98 %, until it was launched faster.
+_HOST_IS_FULL = 0.7
 # Kernels that only prepare a convolution (offsets, layouts) and do no arithmetic.
 _PREPARES = re.compile(r"computeOffsets|nchwToNhwc|nhwcToNchw|scalePackedTensor", re.IGNORECASE)
 _16_BITS = re.compile(r"bf16|BFloat16|bfloat16|[Hh]alf|__half|[hs]?16816|f16f16|fp16|_f16|\bh884")
@@ -110,6 +112,7 @@ def sixteen_bits(case: Case) -> Iterator[Finding]:
             "each step, in TF32, which has half the rate of bfloat16",
             f"these and what lies between them, {fmt_share(wide)} of each step, would move half "
             "the bytes",
+            *_host_is_next(case),
         ),
         what_to_do=(
             'with torch.autocast("cuda", dtype=torch.bfloat16):  # the weights stay in float32\n'
@@ -121,6 +124,16 @@ def sixteen_bits(case: Case) -> Iterator[Finding]:
         gain_at_most=gain,
         formula=formula,
     )
+
+
+def _host_is_next(case: Case) -> Iterator[str]:
+    """That shorter kernels alone may bring less, because the host has as much to do."""
+    host = sum(case.shares[name] for name in ("forward", "backward", "optimizer", "other"))
+    if host >= _HOST_IS_FULL:
+        yield (
+            f"the host works for {fmt_share(host)} of each profiled step: with shorter kernels the "
+            "device may wait for it, so larger batches or CUDA graphs may have to come first"
+        )
 
 
 def _could_use_tensor_cores(name: str) -> bool:

@@ -44,7 +44,7 @@ class Wait:
 
 
 def waits_under(trace: Trace, is_label: Callable[[str], bool]) -> tuple[Wait, ...]:
-    """All waits of the thread that ran under such labels and of the backward threads, by time.
+    """All waits of the thread with the first such label and of the backward threads, by time.
 
     A copy to the device counts where the host waited for it, with the time that it took to ask for
     it (which is long from pageable memory), and not where it was only asked for.
@@ -56,7 +56,8 @@ def waits_under(trace: Trace, is_label: Callable[[str], bool]) -> tuple[Wait, ..
     labels = trace.is_a(Category.OP, Category.ANNOTATION) & trace.named(is_label)
     if not labels.any():
         return ()
-    thread = int(np.bincount(trace.thread[labels]).argmax())
+    # the first label's: most of them may be in a backward thread
+    thread = int(trace.thread[labels][trace.start_ns[labels].argmin()])
     end = int(trace.end_ns.max())
     bounds = np.array([0], np.int64), np.array([end], np.int64)
     calls = runtime_calls(trace, Steps(("region",), *bounds, thread, "the caller's labels"))

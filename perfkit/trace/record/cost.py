@@ -14,6 +14,8 @@ from perfkit.base.words import fmt_change, fmt_ms, fmt_s, plural
 _CONFIDENCE = 0.95
 # Up to so many pairs the ranks are counted exactly; beyond, the normal curve is as good.
 _EXACT_PAIRS = 400
+# So many steps without the profiler are better known than the few with it, however these spread.
+_MANY = 10
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,16 @@ class Cost:
 
     @property
     def surplus_ms(self) -> float:
-        """By how much profiled steps are longer, in ms; 0 where the difference is not clear.
+        """By how much profiled steps are longer, in ms; 0 where that is not known.
 
         Against the median or the mean of the others, whichever is longer: in a loop that waits at
         every tenth step, the median step has no wait.
         """
         interval, plain = self.slowdown_interval, self.unprofiled_step_ms
-        if interval is None or interval[0] <= 1 or not self.profiled_step_ms or not plain:
+        is_clear = interval is not None and interval[0] > 1
+        if not self.profiled_step_ms or not plain:
+            return 0.0
+        if not is_clear and self.n_unprofiled < _MANY:
             return 0.0
         return max(self.profiled_step_ms - max(plain, self.unprofiled_mean_ms or 0.0), 0.0)
 
