@@ -61,9 +61,11 @@ _SIZES = (
     "model = torch.compile(model, dynamic=True)  # one graph for all sizes\n"
     "torch._dynamo.mark_dynamic(x, 0)  # or say which dimension varies; drop_last=True helps, too"
 )
+# Not in place: torch 2.13 recomputes from the changed buffer in the backward pass, and the gradient
+# is wrong (seen with the backends aot_eager and inductor).
 _VALUES = (
     "# a number that changes, in a graph: keep it in a tensor, which the graph reads anew\n"
-    "self.register_buffer('n', torch.zeros(()))  # then self.n.add_(1), not self.n += 1\n"
+    "self.register_buffer('n', torch.zeros(()))  # then self.n = self.n + 1, not in place\n"
     "# or change it outside of what is compiled"
 )
 

@@ -1,0 +1,284 @@
+"""Lesson 10: batches of many lengths, three puzzles, and the exercise in one graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["LENGTHS", "in_one_graph", "next_length", "none_too_large", "steps_until_it_pays"]
+
+#: Lengths of twelve batches.
+LENGTHS = (40, 56, 33, 61, 48, 70, 39, 52, 66, 45, 58, 36)
+
+Answer = Callable[..., Any]
+
+# where the errors come from that torch.compile raises for a graph that it cannot make
+_OF_COMPILING = ("torch._dynamo", "torch.fx")
+
+
+# ---- compiled without a compiler ---------------------------------------------------------
+
+
+def _compiled(answer: Answer) -> tuple[Answer, list[int]]:
+    """The answer in one graph, whose backend compiles nothing, and a count of its graphs."""
+    import torch
+
+    graphs: list[int] = []
+
+    def look(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append(len(graph.graph.nodes))
+        return graph.forward
+
+    torch.compiler.reset()
+    return torch.compile(answer, fullgraph=True, backend=look), graphs
+
+
+def _run(answer: Answer, *given: Any) -> Any:
+    """Call a compiled answer; an end of its graph is told with torch's reason."""
+    try:
+        return answer(*given)
+    except Exception as error:
+        if not type(error).__module__.startswith(_OF_COMPILING):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise NotYet(f"a line ends the graph: {reason}") from None
+
+
+# ---- three puzzles of one line -----------------------------------------------------------
+
+
+def _shown(answer: Answer) -> Message:
+    raise NotYet("a puzzle has only .check(answer) and .hint()")
+
+
+def _check_steps(answer: Answer) -> list[str]:
+    for compile_s, before_ms, after_ms in (
+        (40.0, 10.0, 8.0),
+        (12.0, 20.0, 8.0),
+        (0.5, 3.0, 1.0),
+        (90.0, 5.0, 4.9),
+    ):
+        wanted = compile_s / ((before_ms - after_ms) / 1e3)
+        given = answer(compile_s, before_ms, after_ms)
+        if given is None:
+            raise NotYet("your function returns nothing yet: replace None")
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise NotYet(f"return a number, not a {type(given).__name__}")
+        # rounded up or not
+        if not (math.isclose(given, wanted, rel_tol=1e-6) or 0 <= given - wanted <= 1):
+            raise NotYet(
+                f"{compile_s:g} s of compiling, and {before_ms:g} ms a step become {after_ms:g}: "
+                f"after {given:,.6g} steps "
+                + ("it has not paid" if given < wanted else "it has paid for long")
+            )
+    return ["the step at which both have taken as long, in four cases"]
+
+
+def _check_large(answer: Answer) -> list[str]:
+    import torch
+
+    run, graphs = _compiled(answer)
+    try:
+        for largest in (1.0, 9_999.0, 10_001.0, -20_000.0, 1e6):
+            x = torch.tensor([[0.5, largest], [-3.0, 2.0]])
+            given = _run(run, x)
+            if given is None:
+                raise NotYet("your function returns nothing yet: replace None")
+            if not isinstance(given, torch.Tensor) or given.shape != x.shape:
+                raise NotYet("return a tensor of the shape of x")
+            if not torch.allclose(given, x / 10 if abs(largest) > 1e4 else x):
+                raise NotYet(
+                    f"with a largest value of {largest:,.0f} it is "
+                    + ("all of x, divided by 10" if abs(largest) > 1e4 else "x as it is")
+                )
+        if len(graphs) != 1:
+            raise NotYet(f"{len(graphs)} graphs for five inputs: one is enough")
+    finally:
+        torch.compiler.reset()
+    return ["the same values, for five inputs", "one graph, and no line ends it"]
+
+
+def _check_length(answer: Answer) -> list[str]:
+    for length in (1, 2, 63, 64, 65, 128, 129, 1000):
+        given = answer(length)
+        if given is None:
+            raise NotYet("your function returns nothing yet: replace None")
+        if isinstance(given, bool) or not isinstance(given, int | float):
+            raise NotYet(f"return a number, not a {type(given).__name__}")
+        wanted = (length + 63) // 64 * 64
+        if given != wanted:
+            fits = given >= length and given % 64 == 0
+            why = "more than it needs" if fits else "not the next multiple of 64"
+            raise NotYet(f"a length of {length} becomes {given}: {why}")
+    return ["the next multiple of 64, in eight cases"]
+
+
+#: The first puzzle: when compiling has paid.
+steps_until_it_pays = Exercise(
+    "from which step on it pays",
+    spec=(),
+    hints=(
+        "Each compiled step saves before_ms - after_ms. How many of these are compile_s?",
+        "compile_s is in seconds, the others in ms.",
+        "compile_s * 1000 / (before_ms - after_ms)",
+    ),
+    show=_shown,
+    check=_check_steps,
+)
+#: The second puzzle: a choice without a branch.
+none_too_large = Exercise(
+    "a choice without a branch",
+    spec=(),
+    hints=(
+        "torch.where(condition, one, other) chooses on the device, and nobody reads the condition.",
+        "The condition is a tensor with one bool: x.abs().max() > 1e4",
+    ),
+    show=_shown,
+    check=_check_large,
+)
+#: The third puzzle: fewer lengths.
+next_length = Exercise(
+    "the next multiple of 64",
+    spec=(),
+    hints=(
+        "How many whole times 64 fit below, and one more unless it fits exactly.",
+        "(length + 63) // 64 counts them.",
+    ),
+    show=_shown,
+    check=_check_length,
+)
+
+
+# ---- the exercise ------------------------------------------------------------------------
+
+
+def _reference(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """As in the lesson: three lines that end a graph, and a number of rows that changes."""
+    import torch
+
+    out = torch.zeros_like(x)
+    kept = x[mask]
+    if len(kept):
+        kept = kept - kept.mean(0)
+        longest = kept.norm(dim=1).max().item()
+        if longest > 1:
+            kept = kept / longest
+        out[mask] = kept
+    return out
+
+
+def _cases() -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+    for name, n, size, kept in (
+        ("some rows", 9, 3.0, 0.6),
+        ("short rows, which stay as long as they are", 6, 0.01, 0.7),
+        ("all rows", 14, 2.0, 1.1),
+        ("no row", 5, 1.0, -1.0),
+        ("many rows", 40, 5.0, 0.5),
+        ("a single row", 7, 1.0, 0.0),
+    ):
+        x = size * torch.randn(n, 4, generator=random) + 1
+        mask = torch.rand(n, generator=random) < kept
+        if kept == 0.0:
+            mask[2] = True
+        yield name, x, mask
+
+
+def _value_and_slope(answer: Answer, x: torch.Tensor, mask: torch.Tensor) -> tuple[Any, Any]:
+    import torch
+
+    x = x.clone().requires_grad_()
+    given = _run(answer, x, mask)
+    if given is None:
+        raise NotYet("your function returns nothing yet: replace None")
+    if not isinstance(given, torch.Tensor):
+        raise NotYet(f"return a tensor, not a {type(given).__name__}")
+    if given.shape != x.shape:
+        raise NotYet(f"return the shape of x, {tuple(x.shape)}, not {tuple(given.shape)}")
+    if not given.requires_grad:
+        # no row is kept: the reference has no gradient either
+        return given.detach(), torch.zeros_like(x)
+    weights = torch.linspace(-1, 2, x.numel()).view_as(x)
+    (slope,) = torch.autograd.grad((given * weights).sum(), x, allow_unused=True)
+    return given.detach(), torch.zeros_like(x) if slope is None else slope
+
+
+def _show(answer: Answer) -> Message:
+    name, x, mask = next(_cases())
+    given, _ = _value_and_slope(answer, x, mask)
+    wanted, _ = _value_and_slope(_reference, x, mask)
+    return Message(
+        f"{len(x)} rows, {int(mask.sum())} of them kept ({name}), not compiled",
+        items=(
+            f"longest row {float(given.norm(dim=1).max()):.3f}; in the careless version "
+            f"{float(wanted.norm(dim=1).max()):.3f}",
+            f"at most {float((given - wanted).abs().max()):.2g} apart",
+        ),
+    )
+
+
+def _check(answer: Answer) -> list[str]:
+    import torch
+
+    run, graphs = _compiled(answer)
+    try:
+        for name, x, mask in _cases():
+            given, slope = _value_and_slope(run, x, mask)
+            wanted, its_slope = _value_and_slope(_reference, x, mask)
+            if not bool(given.isfinite().all()):
+                raise NotYet(f"{name}: a value is not finite")
+            if not torch.allclose(given, wanted, rtol=1e-4, atol=1e-5):
+                raise NotYet(
+                    f"{name}: values differ by up to {float((given - wanted).abs().max()):.3g}"
+                )
+            if not bool(slope.isfinite().all()):
+                raise NotYet(f"{name}: the values are right, and a gradient is not finite")
+            if not torch.allclose(slope, its_slope, rtol=1e-3, atol=1e-5):
+                raise NotYet(
+                    f"{name}: the values are right, and the gradient is not: .item() gave a number "
+                    "through which none flows"
+                )
+        if len(graphs) > 2:
+            raise NotYet(
+                f"{len(graphs)} graphs for six lengths: two are enough, one for the first length "
+                "and one for all"
+            )
+    finally:
+        torch.compiler.reset()
+    return [
+        "fullgraph=True: no line ends the graph",
+        f"{len(graphs)} graphs for six lengths",
+        "values and gradients of the careless version, in six cases, also without a row",
+    ]
+
+
+in_one_graph = Exercise(
+    "in one graph",
+    spec=(
+        "centred(x, mask) takes rows, float32 (n, 4), and which of them count, bool (n,).",
+        "Rows that count: minus their mean, then divided by the longest of them if it is longer "
+        "than 1. Through that divisor flows no gradient. All other rows are 0; so are all if none "
+        "counts.",
+        "torch.compile(centred, fullgraph=True) accepts it, and for six different n it is compiled "
+        "at most twice.",
+    ),
+    hints=(
+        "Keep the shape: x[mask] has another one for each mask. Multiply by the mask instead.",
+        "keep = mask[:, None].float(), and the mean is (x * keep).sum(0) / keep.sum(). What if "
+        "nothing counts? .clamp(min=1).",
+        "`if longest > 1` reads a number. Dividing by longest.clamp(min=1) does not.",
+        ".item() cut the gradient: .detach() does, too, and nobody waits. Detach before the norm: "
+        "the gradient of the norm of a row of zeros is not the point here.",
+    ),
+    show=_show,
+    check=_check,
+)
