@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -194,6 +195,51 @@ def test_a_rank_that_hangs_is_named_with_its_line(folder: Path, end: str) -> Non
     assert said["culprits"] == [1], said
     assert "time.sleep(600); rank 0 waits for it" in said["sentence"]
     assert ("is in step 16" if end == "hang" else "is in its set-up") in said["sentence"]
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.mark.parametrize("end", ["", "raise"])
+def test_of_two_machines_the_one_that_ends_last_tells_of_all_ranks(folder: Path, end: str) -> None:
+    """Two launchers on this machine, whose ranks meet in folders of their own."""
+    port = str(_free_port())
+    launchers = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"),
+                *("--node-rank", str(host), "--master-addr", "127.0.0.1", "--master-port", port),
+                *("--nproc-per-node", "1", *PERFKIT, "--json", f"host{host}.json", "train.py"),
+                *([end] if end else []),
+            ],
+            cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
+        )
+        for host in range(2)
+    ]  # fmt: skip
+    try:
+        outputs = [process.communicate(timeout=SECONDS)[0] for process in launchers]
+    finally:
+        for process in launchers:
+            process.kill()
+            process.wait()
+    said = [_said(folder / f"host{host}.json") for host in range(2)]
+    whole = [s for s in said if len(s["ranks"]) == 2]
+    assert len(whole) == 1, outputs
+    (part,) = (s for s in said if len(s["ranks"]) == 1)
+    assert any("this is of the 1 on this machine" in w for w in part["warnings"])
+    (found,) = whole
+    assert not found["warnings"]
+    if end:
+        assert found["culprits"] == [1]
+        assert "Rank 1 raised ValueError in step 16" in "".join(outputs)
+    else:
+        assert found["late"]["late"][0]["phase"] == "data_wait"
+        assert found["collectives"]["stragglers"] == [1]
+        assert sum("because of its wait for data" in " ".join(o.split()) for o in outputs) == 1
 
 
 # ---- perfkit calls torchrun ------------------------------------------------------------------

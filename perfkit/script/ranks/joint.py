@@ -81,7 +81,7 @@ class RankedRun(Shown):
         program: what was run.
         sentence: who ended it, or holds up the others, or that nobody does.
         world_size: how many ranks the job has.
-        ranks: those on this machine, by number.
+        ranks: those that are known, by number: of all machines, or of this one.
         culprits: ranks that ended or hold up the job, the first one first; empty where it finished.
         late: who comes late, by the phases of all steps; None where that is not known.
         compared: who waits for whom, by the collectives of the recorded steps; None where none
@@ -134,16 +134,20 @@ class RankedRun(Shown):
         }
 
 
-def joint(folder: Path, here: Sequence[int], world_size: int) -> RankedRun:
+def joint(
+    folder: Path, ranks: Sequence[int], world_size: int, *, here: Sequence[int] | None = None
+) -> RankedRun:
     """The report on what the ranks left in the folder.
 
     Args:
         folder: of the job.
-        here: the ranks on this machine.
+        ranks: those that it is to tell of.
         world_size: how many the job has.
+        here: those on this machine; by default all. What has not ended on another one died.
     """
+    here, local = ranks, ranks if here is None else here
     statuses = read_statuses(folder, here)
-    alive = {rank for rank, s in statuses.items() if not s.ended and lives(s)}
+    alive = {rank for rank in local if (s := statuses.get(rank)) and not s.ended and lives(s)}
     records = {rank: record for rank in here if (record := read_record(folder, rank)) is not None}
     program = next((r.program for r in records.values()), "the run")
     late = lateness(

@@ -102,15 +102,25 @@ class Meeting:
 
     @contextlib.contextmanager
     def report(self) -> Iterator[tuple[RankedRun, list[str]] | None]:
-        """The report, and what the ranks have to say, where all others have ended; else None."""
+        """The report, and what the ranks have to say, where all others have ended; else None.
+
+        On each of several machines it is of the ranks there; on the one that ends last, of all.
+        """
         if not self._is_last():
             yield None
             return
         from perfkit.script.ranks.joint import joint
 
+        job = self.job
         try:
-            found = joint(self.job.folder, self.job.here, self.job.world_size)
-            yield found, self._texts()
+            texts = self._texts()
+            ranks = job.here
+            if job.world_size > len(ranks):
+                from perfkit.script.ranks.hosts import gather
+
+                if gather(job, os.environ):
+                    ranks = tuple(range(job.world_size))
+            yield joint(job.folder, ranks, job.world_size, here=job.here), texts
         finally:
             if not (self.job.is_kept or self.job.is_lent):
                 shutil.rmtree(self.job.folder.parent, ignore_errors=True)

@@ -1,0 +1,94 @@
+"""What the ranks of all machines left, gathered on the machine that ends last.
+
+It travels through the store that torchrun keeps for the job's process groups: no port is opened.
+Traces stay where they were recorded.
+"""
+
+from __future__ import annotations
+
+import datetime
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from perfkit.base.instrument import Instrument
+from perfkit.script.ranks.job import Job
+from perfkit.script.ranks.record import read_rows
+
+__all__ = ["gather"]
+
+_PATIENCE = datetime.timedelta(seconds=10)
+# Steps of a rank that travel; of more, those with a number that a power of two divides.
+_MOST_STEPS = 4_096
+# A parcel beyond this is not what a perfkit put there.
+_MOST_BYTES = 1 << 28
+
+
+def gather(job: Job, environment: Mapping[str, str]) -> bool:
+    """Give what the ranks of this machine left, and take what those of the others gave.
+
+    Called once per machine, when its ranks have ended.
+
+    Returns:
+        Whether what all machines gave is in the folder now: this one was the last.
+    """
+    n_hosts = environment.get("GROUP_WORLD_SIZE", "")
+    host = environment.get("GROUP_RANK", "")
+    port = environment.get("MASTER_PORT", "")
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return False  # the store is a rank's, and ends with it
+    if not (n_hosts.isdecimal() and host.isdecimal() and port.isdecimal()):
+        return False
+    instrument = Instrument("the gathering of what the ranks of other machines saw")
+    address = environment.get("MASTER_ADDR", "localhost")
+    exchange = instrument.hook(_exchange, instead=False)
+    return bool(exchange(job, address, int(port), int(host), int(n_hosts)))
+
+
+def _exchange(job: Job, address: str, port: int, host: int, n_hosts: int) -> bool:
+    from torch.distributed import (  # type: ignore[attr-defined]
+        PrefixStore,
+        TCPStore,
+    )
+
+    server = TCPStore(address, port, is_master=False, timeout=_PATIENCE)
+    store = PrefixStore(f"perfkit/{job.folder.name}", server)
+    store.set(f"host{host}", _packed(job))  # type: ignore[arg-type] # the stub knows text only
+    if store.add("hosts", 1) < n_hosts:
+        return False
+    for other in range(n_hosts):
+        if other != host:
+            _unpack(store.get(f"host{other}"), job.folder)
+    return True
+
+
+def _packed(job: Job) -> bytes:
+    """The files of this machine's ranks, but for their traces."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as parcel:
+        for rank in job.here:
+            for name in (f"status{rank}.json", f"rank{rank}.json"):
+                path = job.folder / name
+                if path.exists():
+                    parcel.write(path, name)
+            rows = read_rows(job.folder, rank)
+            if rows is not None:
+                stride = 1
+                while np.count_nonzero(rows.numbers % stride == 0) > _MOST_STEPS:
+                    stride *= 2
+                kept = rows.numbers % stride == 0
+                with parcel.open(f"rank{rank}.npz", "w") as file:
+                    np.savez(file, numbers=rows.numbers[kept], phase_ms=rows.phase_ms[kept])
+    return data.getvalue()
+
+
+def _unpack(data: bytes, folder: Path) -> None:
+    with zipfile.ZipFile(io.BytesIO(data)) as parcel:
+        if sum(entry.file_size for entry in parcel.infolist()) > _MOST_BYTES:
+            raise ValueError("what another machine gave is too large")
+        for name in parcel.namelist():
+            if Path(name).name == name and name.startswith(("status", "rank")):
+                (folder / name).write_bytes(parcel.read(name))
