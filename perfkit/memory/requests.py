@@ -1,8 +1,9 @@
 """What tensors ask an allocator for, in order: the input of :mod:`perfkit.memory.replay`.
 
-They come from the caching allocator's own history on a GPU (:func:`requests_of`), or from the
-storages that operators make, on any device (:func:`record_requests`). The second way sees no
-workspace of a library and no temporary inside a kernel, and on a CPU it sees the CPU's operators.
+They come from the caching allocator's own history on a GPU (:func:`requests_of`), from the
+storages that operators make, on any device (:func:`record_requests`), or from the shapes alone
+(:func:`predict_requests`). The last two see no workspace of a library and no temporary inside a
+kernel, and without a GPU the operators are those of a CPU.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor, UntypedStorage
 
+from perfkit.base import torch_compat
 from perfkit.memory.categories import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from perfkit.memory.ledger import Block, Ledger
+from perfkit.memory.survey import Survey
 from perfkit.memory.tracker import Tracker
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-__all__ = ["Recording", "Request", "Requests", "record_requests", "requests_of"]
+__all__ = ["Recording", "Request", "Requests", "predict_requests", "record_requests", "requests_of"]
+
+Source = Literal["allocator", "operators", "shapes"]
 
 #: What is on the device before the first request: the model, not a data set on the host.
 _RESIDENT = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE)
@@ -51,12 +57,12 @@ class Requests:
     Attributes:
         entries: in order; first what was there before, as if it was asked for then.
         device: ``"cpu"`` or ``"cuda:0"``.
-        source: ``"operators"`` or ``"allocator"``.
+        source: ``"allocator"``, ``"operators"``, or ``"shapes"`` if no operator really ran.
     """
 
     entries: tuple[Request, ...]
     device: str
-    source: Literal["operators", "allocator"]
+    source: Source
 
     @property
     def n_allocs(self) -> int:
@@ -162,6 +168,51 @@ class Recording:
             book.entries.append(self._n_marks)
         self._n_marks += 1
 
+    def close(self, source: Source) -> None:
+        """Set the result; the context manager calls it."""
+        books = {d: book for d, book in self._tracker.ledgers.items() if isinstance(book, _Diary)}
+        if books:
+            # a GPU first: tensors of its loop on the host are not in its memory
+            device = max(books, key=lambda d: (d.type != "cpu", len(books[d].entries)))
+            self.requests = _requests(books[device], device, source)
+        failure = self._tracker.instrument.failure
+        self.warnings = () if failure is None else (failure.sentence(),)
+
+
+class _FakeRecorder(_Recorder):
+    """Of fake tensors only."""
+
+    def _book(self, device: torch.device) -> Ledger:
+        return _Diary()  # their storages say that they are on meta
+
+    def _survey(self) -> Survey:
+        return Survey()
+
+    def _find(self, tensor: Tensor) -> tuple[UntypedStorage, ...] | None:
+        if not torch_compat.is_fake(tensor):
+            return ()
+        inner = torch_compat.inner_tensors(tensor)
+        return tuple(part.untyped_storage() for part in ((tensor,) if inner is None else inner))
+
+
+@contextmanager
+def predict_requests() -> Iterator[Recording]:
+    """Record what operators in the ``with`` block would ask for, without memory or arithmetic.
+
+    The block runs on fake tensors: make the model, its optimizer and the batches inside, of any
+    size, on the CPU; what asks for a value (``.item()``) fails. torch chooses the operators of a
+    CPU: give the optimizer ``foreach=True``, its default on a GPU.
+    """
+    tracker = _FakeRecorder()
+    recording = Recording(tracker)
+    with torch_compat.fake_mode():
+        tracker.start()
+        try:
+            yield recording
+        finally:
+            tracker.stop()
+            recording.close("shapes")
+
 
 @contextmanager
 def record_requests(
@@ -187,18 +238,10 @@ def record_requests(
         yield recording
     finally:
         tracker.stop()
-        books = {
-            device: book for device, book in tracker.ledgers.items() if isinstance(book, _Diary)
-        }
-        if books:
-            # a GPU first: tensors of its loop on the host are not in its memory
-            device = max(books, key=lambda d: (d.type != "cpu", len(books[d].entries)))
-            recording.requests = _requests(books[device], device)
-        failure = tracker.instrument.failure
-        recording.warnings = () if failure is None else (failure.sentence(),)
+        recording.close("operators")
 
 
-def _requests(book: _Diary, device: torch.device) -> Requests:
+def _requests(book: _Diary, device: torch.device, source: Source) -> Requests:
     numbers: dict[int, int] = {}
     entries = []
     for block in book.before:
@@ -215,5 +258,7 @@ def _requests(book: _Diary, device: torch.device) -> Requests:
         else:
             numbers[id(entry)] = len(numbers)
             entries.append(Request("alloc", numbers[id(entry)], entry.nbytes))
+    if source == "shapes":
+        device = torch.device("cpu")
     place = device.type if device.index is None else f"{device.type}:{device.index}"
-    return Requests(tuple(entries), place, "operators")
+    return Requests(tuple(entries), place, source)

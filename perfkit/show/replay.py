@@ -10,6 +10,7 @@ from perfkit.show.document import Document, Table, document_for
 _ROWS = 12
 
 _SOURCES = {
+    "shapes": "predicted from shapes, without workspaces of libraries",
     "operators": "what operators made, without workspaces of libraries",
     "allocator": "recorded by the allocator",
 }

@@ -1,0 +1,55 @@
+"""The picture of lesson 13: reserved and allocated over the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from perfkit.memory.replay import Replayed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_reserved"]
+
+_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
+_ORANGE, _BLUE = "#E69F00", "#0072B2"
+_GB = 1e9
+
+
+def draw_reserved(runs: Mapping[str, Replayed]) -> tuple[Figure, str]:
+    """The most that was reserved and held in each step, one panel a run, with a description.
+
+    Args:
+        runs: name → a replay with a mark for each step.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.8, 3.0), facecolor=_GROUND)
+    panels = figure.subplots(1, len(runs), squeeze=False, sharey=True)[0]
+    said = []
+    for axes, (name, run) in zip(panels, runs.items(), strict=True):
+        steps = range(1, len(run.marks) + 1)
+        reserved = [mark.highest_reserved_bytes / _GB for mark in run.marks]
+        held = [mark.highest_allocated_bytes / _GB for mark in run.marks]
+        axes.bar(steps, held, width=0.8, color=_BLUE, label="held by tensors")
+        axes.step(steps, reserved, where="mid", color=_ORANGE, linewidth=1.8, label="reserved")
+        axes.set_title(name, fontsize=9.5, color=_INK)
+        axes.set_xlabel("step", fontsize=9, color=_DIM)
+        axes.set_ylim(bottom=0)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        for side in ("left", "bottom"):
+            axes.spines[side].set_color(_DIM)
+        axes.tick_params(colors=_INK, labelsize=9)
+        said.append(
+            f"{name}: tensors hold at most {max(held):.2f} GB in a step and at least "
+            f"{min(held):.2f}; reserved rises from {reserved[0]:.2f} GB to {reserved[-1]:.2f}"
+        )
+    panels[0].set_ylabel("at most in a step, GB", fontsize=9, color=_DIM)
+    panels[0].margins(y=0.25)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower left", ncols=2, frameon=False, fontsize=8)
+    figure.text(0.995, 0.02, "simulated", ha="right", fontsize=8, color=_DIM)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    return figure, f"Memory over {len(reserved)} steps, simulated. {'. '.join(said)}."
