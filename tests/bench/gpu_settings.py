@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("setting", nargs="*", help="default: all", metavar="SETTING")
     parser.add_argument("--budget", type=float, default=40.0, metavar="S", help="for each")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     unknown = sorted(set(arguments.setting) - set(PAIRS))
     if unknown:
         parser.error(f"no such setting: {', '.join(unknown)}; there are: {', '.join(PAIRS)}")
