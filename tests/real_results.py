@@ -9,11 +9,14 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from simulated_traces import Simulated, gpu_training
+from simulated_traces import Simulated, gpu_training, product_on_gpu
 
 import perfkit
 from perfkit.base.display import Shown
+from perfkit.limit import measured
+from perfkit.trace import limit, load
 from perfkit.trace.ask.question import Answer
 
 # Not modules of the package: a server's configuration, a program, files of another installation;
@@ -461,6 +464,30 @@ def _trace_report() -> Any:
     folder, paths = _files()
     with folder:
         return trace_report(paths)
+
+
+@_makes("Limit")
+def _limit() -> Any:
+    return limit(load(product_on_gpu()))
+
+
+@_makes("Peaks")
+def _peaks() -> Any:
+    small = {
+        "_CPU_SIZES": (32, 64),
+        "_CPU_SETS": (2**16,),
+        "_CPU_LARGEST": 2**18,
+        "_DISK_BYTES": 2**22,
+        "_WARM_S": 0.01,
+        "_FEWEST": 2,
+        "_MOST": 2,
+    }
+    with (
+        mock.patch.multiple(measured, **small),
+        mock.patch.object(measured, "_last_cache_bytes", return_value=0),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        return measured.measured_peaks("cpu", folder)
 
 
 @_makes("OpenTrace")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from perfkit.base.machine.busy import Busy
 from perfkit.base.printable import printable
 from perfkit.measure.summary import Summary, summarize
 from perfkit.trace.ask.breakdown import Breakdown, breakdown
+from perfkit.trace.ask.limit import Limit, limit
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.ask.syncs import Sync
 from perfkit.trace.read.columns import Category, Trace
@@ -66,6 +67,7 @@ class Profile(Shown):
         compiled: what ``torch.compile`` did in the whole code, not only in the profiled steps; None
             if nothing was compiled, and for a trace from a file.
         compiles_in_steps: whether something was compiled in the profiled steps.
+        limit: the steps beside the least time that the device needs; None without recorded shapes.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
     """
@@ -89,6 +91,7 @@ class Profile(Shown):
     is_piece: bool = False
     compiled: CompileReport | None = None
     compiles_in_steps: bool = False
+    limit: Limit | None = None
 
     @property
     def steps_of_compiling(self) -> int | None:
@@ -134,6 +137,7 @@ class Profile(Shown):
             "elsewhere": None if self.elsewhere is None else self.elsewhere.to_dict(),
             "busy": None if self.busy is None else self.busy.to_dict(),
             "compiled": None if self.compiled is None else asdict(self.compiled),
+            "limit": None if self.limit is None else self.limit.summary(),
             "provenance": self.provenance.to_dict(),
             "warnings": list(self.warnings),
         }
@@ -251,6 +255,7 @@ def explain(
     case = Case(trace, steps, split, lines, facts, is_file=is_file, surplus_ms=surplus_ms)
     # an empty mark has a length, but is not a step
     step = summarize([s.wall_ns / 1e6 for s in split.steps if not s.is_empty] or split.wall_ms)
+    far, not_far = _limit_of(trace, steps, cost)
     return Profile(
         breakdown=split,
         operators=case.operators,
@@ -277,6 +282,7 @@ def explain(
             *_accumulation(trace, steps),
             *(split.warnings if not no_step else _passes(trace)),
             *lines.warnings,
+            *not_far,
         ),
         trace=trace,
         raw=raw,
@@ -286,7 +292,23 @@ def explain(
         is_piece=is_piece,
         compiled=facts.compiled,
         compiles_in_steps=len(case.compiling) > 0,
+        limit=far,
     )
+
+
+def _limit_of(
+    trace: Trace, steps: Steps, cost: Cost | None
+) -> tuple[Limit | None, tuple[str, ...]]:
+    """How far the steps are from the least time, where shapes were recorded; and why not."""
+    if not (trace.dims_id >= 0).any():
+        return None, ()
+    try:
+        found = limit(trace, steps)
+    except Exception as error:  # a trace of a kind that nobody has seen must not cost the report
+        return None, (f"the least time could not be counted ({type(error).__name__})",)
+    if cost is not None and cost.unprofiled_step_ms:
+        found = replace(found, step_us=cost.unprofiled_step_ms * 1e3)
+    return found, ()
 
 
 def _passes(trace: Trace) -> list[str]:

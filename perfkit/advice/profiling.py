@@ -14,6 +14,7 @@ from perfkit.advice.profile import Profile, explain
 from perfkit.base.arguments import check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.limit.kept import peaks_in_use
 from perfkit.trace.record.record import MAX_SECONDS, STEPS, WARMUP, Recorder
 
 #: A trace of more steps shows nothing new and takes minutes to read.
@@ -228,7 +229,9 @@ def profile(
         warmup: steps to skip first, because the first ones are not typical; 0 to 1000.
         repeat: call ``step`` so often instead, 1 to 10000. Only with ``step``.
         stacks: record Python stacks. Makes small steps about 50 % slower.
-        shapes: record the shapes of operators' inputs, e.g. for FLOPs.
+        shapes: record the shapes of operators' inputs, e.g. for FLOPs. Recorded anyway where this
+            machine's peaks are known (:func:`perfkit.peaks`): then the profile says how far a step
+            is from the least time.
         memory: record allocations, e.g. for the memory curve.
         lines: sample source lines.
         max_seconds: code in which no optimizer steps is recorded for this long, then runs on
@@ -273,7 +276,8 @@ def profile(
         steps=steps,
         warmup=warmup,
         stacks=stacks,
-        shapes=shapes,
+        # with this machine's peaks known, shapes tell how far a step is from the least time
+        shapes=shapes or peaks_in_use() is not None,
         memory=memory,
         lines=lines,
         max_seconds=max_seconds,

@@ -93,6 +93,7 @@ def describe(file: str, profile: Profile) -> dict[str, Any]:
         **{key: whole[key] for key in kept},
         "syncs": [_sync(s) for s in profile.syncs],
         "operators": [asdict(o) for o in profile.operators],
+        "limit": whole["limit"],
         "provenance": whole["provenance"],
         "warnings": whole["warnings"],
     }

@@ -45,6 +45,9 @@ key ends in _ms):
                             copy, is_transfer; all steps together
   operators[]               name, count, self_us, total_us, device_us, n_launches, share; by self
                             time, all steps together
+  limit                     null without shapes; else device, kind, flops, least_bytes, least_ms,
+                            step_ms, ratio, mfu, hfu, counted_share: of a step, beside the least
+                            time that the device needs by its data sheet; null where not known
   provenance, warnings[]    where and when it was recorded; what is doubtful
   ranks[]                   several FILEs only: the same keys for each; those above are then for
                             the rank that the others wait for most, else for the one that waits
@@ -56,6 +59,10 @@ key ends in _ms):
   diff                      --diff only, from OTHER (before) to FILE (after): before_step_ms,
                             after_step_ms, ratio, host_ms and device_ms {class: [before, after]},
                             changes[] (kind, name, status: new, gone, grew, shrank or same ...)
+
+--as DEVICE and --ask limit count FLOPs and bytes from the recorded shapes and print the least time
+of a step, by operator; the rates are those of DEVICE's data sheet, without --as of the recorded
+device's.
 
 User and host names, environment dumps and tokens are removed from JSON and HTML;
 --no-scrub keeps them.
@@ -81,6 +88,13 @@ def add(commands: Any) -> None:
         "--ask",
         metavar="NAME",
         help="answer one question, e.g. critical-path; `--ask list` shows all",
+    )
+    parser.add_argument(
+        "--as",
+        dest="as_device",
+        metavar="DEVICE",
+        help="predict the least time of the recorded steps on another device by its data sheet, "
+        "e.g. H200; needs recorded shapes",
     )
     parser.add_argument(
         "-v",
@@ -122,7 +136,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     try:
         with Progress() as progress:
-            report = _answer(arguments) if arguments.ask else _report(arguments, progress)
+            asked = arguments.ask or arguments.as_device is not None
+            report = _answer(arguments) if asked else _report(arguments, progress)
     except PerfkitError as error:
         print(f"perfkit: {error}", file=sys.stderr)
         return 2
@@ -167,19 +182,26 @@ def _answer(arguments: argparse.Namespace) -> Shown:
     from perfkit.advice.open_trace import Questions, open_trace, unknown_question
     from perfkit.trace.ask.ranks import ranks
 
-    name: str = arguments.ask
+    name: str = arguments.ask or "limit"
+    options = {}
+    if arguments.as_device is not None:
+        if name != "limit":
+            raise UsageError(f"--as is for the limit, not for --ask {name}: give one of the two")
+        options["device"] = arguments.as_device
     if name == "list":
         return Questions.all()
     if name not in Questions.all().names:
         raise unknown_question(name)
     if arguments.diff is not None:
-        raise UsageError("--ask and --diff: give one of the two")
+        asked = "--ask" if arguments.ask else "--as"
+        raise UsageError(f"{asked} and --diff: give one of the two")
     if name == "ranks":
         return ranks(arguments.files)
     if len(arguments.files) != 1:
-        raise UsageError(f"--ask {name} is about one trace: give one file")
+        asked = f"--ask {name}" if arguments.ask else "--as"
+        raise UsageError(f"{asked} is about one trace: give one file")
     opened = open_trace(arguments.files[0], unpack_at_most=_most_bytes(arguments))
-    answer: Shown = opened.ask(name)
+    answer: Shown = opened.ask(name, **options)
     return answer
 
 

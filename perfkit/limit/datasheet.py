@@ -77,7 +77,7 @@ _GCD = "torch sees each of the two dies as a device: these are the rates of one 
 
 # float64, float32, tf32, bfloat16, float16, float8. float64 through tensor cores where it has them.
 _SHEETS = (
-    _sheet("V100 SXM2", (7.8, 15.7, None, None, 125, None), 900, _V100, r"V100-SXM[23]"),
+    _sheet("V100 SXM2", (7.8, 15.7, None, None, 125, None), 900, _V100, r"V100-(SXM|DGXS)"),
     _sheet("V100 PCIe", (7.0, 14.0, None, None, 112, None), 900, _V100, r"V100-PCIE"),
     _sheet("T4", (None, 8.1, None, None, 65, None), 320, "NVIDIA T4 data sheet", r"\bT4\b"),
     _sheet("A10", (None, 31.2, 62.5, 125, 125, None), 600, "NVIDIA A10 data sheet", r"\bA10\b"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from perfkit.base.arguments import check_text, shown
-from perfkit.base.device import here, of
+from perfkit.base.device import here, in_use, of
 from perfkit.base.errors import MissingError, PerfkitError, UsageError
 from perfkit.base.files import write_atomically
 from perfkit.base.home import folder
@@ -21,7 +21,7 @@ from perfkit.base.structs import as_struct
 from perfkit.limit.measured import measured_peaks
 from perfkit.limit.peaks import Peaks
 
-__all__ = ["kept_peaks", "peaks"]
+__all__ = ["kept_peaks", "peaks", "peaks_in_use"]
 
 _SCHEMA = "perfkit.peaks/1"
 
@@ -96,6 +96,19 @@ def kept_peaks(device: str | None = None) -> Peaks | None:
         ImportError,
     ):
         return None
+
+
+def peaks_in_use() -> Peaks | None:
+    """The kept peaks of the accelerator that this process uses, else of its CPU; None without.
+
+    Initialises no device; never raises.
+    """
+    try:
+        device = in_use()
+        place = "cpu" if device.is_cpu else device.place(device.current())
+    except (RuntimeError, AssertionError):  # a device that has failed
+        return None
+    return kept_peaks(place)
 
 
 def _which(device: str | None) -> tuple[str, int]:

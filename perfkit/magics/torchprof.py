@@ -66,7 +66,8 @@ class TorchprofMagics(Magics):
     @argument(
         "--shapes",
         action="store_true",
-        help="Record the shapes of operators' inputs in the trace for -D.",
+        help="Record the shapes of operators' inputs in the trace for -D. Recorded anyway where "
+        "`perfkit doctor --peaks` has measured this machine.",
     )
     @argument(
         "-v",

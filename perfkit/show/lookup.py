@@ -34,6 +34,7 @@ _HOMES = {
     "perfkit.script.ranks": "perfkit.show.ranked_run",
     "perfkit.trace": "perfkit.show.trace_answers",
     "perfkit.trace.ask.breakdown": "perfkit.show.profile",
+    "perfkit.trace.ask.limit": "perfkit.show.limit",
     "perfkit.trace.ask.operators": "perfkit.show.profile",
     "perfkit.trace.ask.syncs": "perfkit.show.profile",
 }

@@ -24,6 +24,7 @@ from perfkit.show._per_step import a_step, each_step, per_step
 from perfkit.show.counted import compile_sentence, compile_tables
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
+from perfkit.show.limit import limit_sentence
 from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.ask.operators import Operator, Operators
 from perfkit.trace.ask.syncs import Sync, Syncs
@@ -71,6 +72,7 @@ def _profile(p: Profile) -> Document:
             else _step_line(p.breakdown, how=p.cost is None or _by_fetches(p.breakdown)),
             "" if p.coverage is None else p.coverage.sentence(),
             _compiled_line(p),
+            _limit_line(p),
         ),
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
         bars=_bars(p.breakdown, is_piece=p.is_piece),
@@ -115,6 +117,12 @@ def _profiling(p: Profiling) -> Document:
     if not p.is_done:
         return Document("profile", "Recording: the profile is there after the `with` block.")
     return _profile(p.result)
+
+
+def _limit_line(p: Profile) -> str:
+    """How far the step is from the least time; nothing where its own time says little."""
+    spoiled = p.busy is not None and p.busy.spoils
+    return "" if p.limit is None or p.is_piece or spoiled else limit_sentence(p.limit)
 
 
 def _lines(*parts: str) -> tuple[str, ...]:

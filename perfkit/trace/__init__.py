@@ -15,6 +15,7 @@ from perfkit.trace.ask.diff import Diff, diff
 from perfkit.trace.ask.flops import Flops, flops
 from perfkit.trace.ask.idle import Idle, idle
 from perfkit.trace.ask.kernels import Kernels, kernels
+from perfkit.trace.ask.limit import Limit, limit
 from perfkit.trace.ask.memory_curve import MemoryCurve, memory_curve
 from perfkit.trace.ask.modules import Modules, SourceLines, modules, source_lines
 from perfkit.trace.ask.operators import Operator, operators
@@ -43,6 +44,7 @@ __all__ = [
     "Idle",
     "Kernels",
     "LaunchQueue",
+    "Limit",
     "Line",
     "LineSamples",
     "MemoryCurve",
@@ -68,6 +70,7 @@ __all__ = [
     "idle",
     "kernels",
     "launch_queue",
+    "limit",
     "load",
     "memory_curve",
     "modules",

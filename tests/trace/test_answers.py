@@ -23,8 +23,8 @@ from perfkit.base.errors import TraceError
 
 QUESTIONS: tuple[Callable[[pt.Trace, pt.Steps], Any], ...] = (
     pt.breakdown, pt.idle, pt.copies, pt.kernels, pt.launch_queue, pt.communication, pt.flops,
-    pt.critical_path, pt.sequences, pt.memory_curve, pt.modules, pt.source_lines, pt.operators,
-    pt.syncs,
+    pt.limit, pt.critical_path, pt.sequences, pt.memory_curve, pt.modules, pt.source_lines,
+    pt.operators, pt.syncs,
 )  # fmt: skip
 
 

@@ -1,38 +1,23 @@
 """FLOPs of the steps, from recorded shapes: matrix products, convolutions, attention.
 
-A multiplication and an addition are two operations. The formulas are the textbook ones, the same
-that ``torch.utils.flop_counter`` uses:
-
-* ``mm``, ``addmm``, ``bmm``, ``baddbmm``: 2·(b·)m·n·k; the added matrix is not counted;
-* convolution: 2 · batch · output positions · (elements of the weight); of its backward the same
-  once for the gradient of the input and once for that of the weight, as asked for;
-* attention: 2·b·h·q·k·d for each of its two products; backward 5 products (the scores are
-  computed once more). A causal mask is not taken off: these are the FLOPs of the formula, and a
-  kernel that skips masked blocks does up to half of them.
-
-Everything else (elementwise, normalization, reductions) counts as nothing: it is bound by memory.
+The formulas are those of :mod:`perfkit.limit.flops`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.base.words import fmt_count
-from perfkit.trace.ask.operators import Nesting, nesting
+from perfkit.limit.flops import FORMULAS, counted
+from perfkit.trace.ask.operators import Nesting, nesting, owners
 from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
 from perfkit.trace.read.lookups import launch_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
-
-_Dims = list[Any]
-_Inputs = list[Any]
 
 
 @dataclass(frozen=True)
@@ -112,11 +97,11 @@ def flops(trace: Trace, steps: Steps | None = None, *, within: Nesting | None = 
     wall_us = int((steps.end_ns - steps.start_ns).sum()) / 1e3
     on_device = trace.has_device
     inside = nesting(trace, steps) if within is None else within
-    formula = trace.name_table(lambda n: n in _FORMULAS)
+    formula = trace.name_table(lambda n: n in FORMULAS)
     is_op = trace.category[inside.rows] == Category.OP
     counted = is_op & formula[trace.name_id[inside.rows]]
     # A counted op inside a counted op (a convolution that calls mm) would count twice.
-    owner = _owner(inside, counted)
+    owner = owners(inside, counted)
     outermost = np.flatnonzero(counted & (owner == np.arange(len(owner))))
     rows = inside.rows[outermost]
     shaped = trace.dims_id[rows] >= 0
@@ -157,19 +142,6 @@ def flops(trace: Trace, steps: Steps | None = None, *, within: Nesting | None = 
     )
 
 
-def _owner(inside: Nesting, counted: Any) -> Int64:
-    """For each nested event: the outermost counted op that is it or encloses it, -1 for none."""
-    n = len(inside.rows)
-    owner = np.where(counted, np.arange(n), -1).astype(np.int64)
-    above = inside.parent.copy()
-    while (above >= 0).any():  # as many rounds as events are nested
-        there = above >= 0
-        better = there & counted[np.maximum(above, 0)]
-        owner[better] = above[better]
-        above[there] = inside.parent[above[there]]
-    return owner
-
-
 def _busy_ns(trace: Trace, inside: Nesting, owner: Int64, on_device: bool) -> Int64:
     """Per nested event: ns of the device activities launched inside it (or its own, on a CPU)."""
     dur = trace.end_ns - trace.start_ns
@@ -191,99 +163,8 @@ def _busy_ns(trace: Trace, inside: Nesting, owner: Int64, on_device: bool) -> In
 def _count(name: str, shapes: str, concrete: str) -> float | None:
     """FLOPs of one call; None where its shapes do not tell."""
     try:
-        dims: _Dims = msgspec.json.decode(shapes)
-        inputs: _Inputs = msgspec.json.decode(concrete) if concrete else []
-        value = float(_FORMULAS[name](dims, inputs))
-    except (msgspec.DecodeError, ValueError, TypeError, IndexError, OverflowError):
+        dims = msgspec.json.decode(shapes)
+        inputs = msgspec.json.decode(concrete) if concrete else []
+    except msgspec.DecodeError:
         return None
-    return value if value >= 0 and math.isfinite(value) else None
-
-
-def _mm(dims: _Dims, at: int = 0) -> float:
-    (m, k), (k2, n) = dims[at], dims[at + 1]
-    if k != k2:
-        raise ValueError("inner sizes differ")
-    return float(2 * m * n * k)
-
-
-def _bmm(dims: _Dims, at: int = 0) -> float:
-    (b, m, k), (_, _, n) = dims[at], dims[at + 1]
-    return float(2 * b * m * n * k)
-
-
-def _conv(dims: _Dims, inputs: _Inputs) -> float:
-    """(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)"""
-    source, weight = dims[0], dims[1]
-    kernel = weight[2:]
-    positions = source[2:]
-    if str(inputs[6]).lower() not in ("true", "1"):
-        stride, padding, dilation = (_spread(inputs[i], len(kernel)) for i in (3, 4, 5))
-        positions = [
-            (size + 2 * p - d * (k - 1) - 1) // s + 1
-            for size, p, d, k, s in zip(source[2:], padding, dilation, kernel, stride, strict=True)
-        ]
-    # Transposed, every input position meets every element of the weight once.
-    return float(2 * source[0] * math.prod(positions) * math.prod(weight))
-
-
-def _conv_backward(dims: _Dims, inputs: _Inputs) -> float:
-    """(grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, …, mask)"""
-    grad, source, weight = dims[0], dims[1], dims[2]
-    transposed = len(inputs) > 7 and str(inputs[7]).lower() in ("true", "1")
-    positions = source[2:] if transposed else grad[2:]
-    once = 2 * source[0] * math.prod(positions) * math.prod(weight)
-    mask = _flags(inputs[10]) if len(inputs) > 10 else []
-    return float(once * (sum(mask[:2]) if len(mask) >= 2 else 2))
-
-
-def _spread(value: Any, n: int) -> list[int]:
-    numbers = msgspec.json.decode(value) if isinstance(value, str) else value
-    numbers = numbers if isinstance(numbers, list) else [numbers]
-    return [int(x) for x in (numbers * n if len(numbers) == 1 else numbers)]
-
-
-def _flags(value: Any) -> list[bool]:
-    text = str(value).lower().strip("[]() ")
-    return [part.strip() in ("true", "1") for part in text.split(",")] if text else []
-
-
-def _attention(dims: _Dims, at: int = 0) -> float:
-    (b, h, q, d), (_, _, k, _), (_, _, _, d_v) = dims[at : at + 3]
-    return float(2 * b * h * q * k * (d + d_v))
-
-
-def _attention_backward(dims: _Dims, inputs: _Inputs) -> float:
-    (b, h, q, d), (_, _, k, _), (_, _, _, d_v) = dims[1:4]
-    # scores again, gradients of scores and of v (both with d_v), of q and of k
-    return float(2 * b * h * q * k * (3 * d + 2 * d_v))
-
-
-_FORMULAS: dict[str, Callable[[_Dims, _Inputs], float]] = {
-    "aten::mm": lambda d, i: _mm(d),
-    "aten::_scaled_mm": lambda d, i: _mm(d),
-    "aten::_int_mm": lambda d, i: _mm(d),
-    "aten::addmm": lambda d, i: _mm(d, 1),
-    "aten::_addmm_activation": lambda d, i: _mm(d, 1),
-    "aten::bmm": lambda d, i: _bmm(d),
-    "aten::baddbmm": lambda d, i: _bmm(d, 1),
-    "aten::convolution": _conv,
-    "aten::convolution_backward": _conv_backward,
-    **{
-        f"aten::_scaled_dot_product_{kind}": lambda d, i: _attention(d)
-        for kind in (
-            "flash_attention",
-            "flash_attention_for_cpu",
-            "efficient_attention",
-            "cudnn_attention",
-        )
-    },
-    **{
-        f"aten::_scaled_dot_product_{kind}_backward": _attention_backward
-        for kind in (
-            "flash_attention",
-            "flash_attention_for_cpu",
-            "efficient_attention",
-            "cudnn_attention",
-        )
-    },
-}
+    return counted(name, dims, inputs)

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.trace.ask.question import question
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
 from perfkit.trace.read.events import host_threads
 from perfkit.trace.read.intervals import nest
 from perfkit.trace.read.lookups import launch_rows
@@ -96,6 +96,19 @@ def nesting(trace: Trace, steps: Steps) -> Nesting:
             break
         parent_op[climb] = parent[parent_op[climb]]
     return Nesting(rows, parent, parent_op, step_of[rows])
+
+
+def owners(inside: Nesting, chosen: Bool) -> Int64:
+    """For each nested event: the outermost chosen op that is it or encloses it, -1 for none."""
+    n = len(inside.rows)
+    owner = np.where(chosen, np.arange(n), -1).astype(np.int64)
+    above = inside.parent.copy()
+    while (above >= 0).any():  # as many rounds as events are nested
+        there = above >= 0
+        better = there & chosen[np.maximum(above, 0)]
+        owner[better] = above[better]
+        above[there] = inside.parent[above[there]]
+    return owner
 
 
 @question("operators", "Which operators take the time?")

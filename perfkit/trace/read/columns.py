@@ -68,6 +68,10 @@ HOST_CATEGORIES = (Category.OP, Category.ANNOTATION, Category.PYTHON, Category.R
 DEVICE_CATEGORIES = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 
+#: The source of a trace that this process recorded.
+RECORDED_HERE = "recorded here"
+
+
 @dataclass(frozen=True, slots=True)
 class Thread:
     """One row of the trace: a host thread, or a stream of a device."""

@@ -137,8 +137,8 @@ _LABELS = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.")
 # ns kept exactly in int64 and in float64: a day each side of the first event, 100 days at most.
 _LONGEST_US = 100 * 86_400 * 1e6
 
-# Concrete inputs differ from call to call (scalars); they are kept where FLOPs need them.
-_NEEDS_CONCRETE = re.compile(r"conv|attention", re.IGNORECASE)
+# Concrete inputs differ from call to call (scalars); they are kept where FLOPs or bytes need them.
+_NEEDS_CONCRETE = re.compile(r"conv|attention|pool|embedding|index_select", re.IGNORECASE)
 
 _NOTHING = Args()
 _INTEGERS = (

@@ -47,7 +47,7 @@ from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.busy import Busy, BusyMark
 from perfkit.base.machine.loading import LoaderLooks
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Trace
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Category, Trace
 from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.read.load import load
 from perfkit.trace.read.steps import REGION_MARK
@@ -793,7 +793,7 @@ class Recorder:
             # The mark that was open when the region ended is no step.
             unfinished = f'"{_STEP_MARK}{self._n_profiled}"'.encode()
             raw = raw.replace(unfinished, f'"{_UNFINISHED_MARK}"'.encode())
-        trace = replace(load(raw), source="recorded here")
+        trace = replace(load(raw), source=RECORDED_HERE)
         self._profile = self._raw = None  # torch's own copy of the events
         read_s = time.perf_counter() - began_s
         assert self._sampler is not None

@@ -1,0 +1,54 @@
+"""The roofline: the least time of some work on some device.
+
+An operator takes at least as long as its arithmetic at the fastest rate of its number format, and
+at least as long as moving its bytes (Williams, Waterman and Patterson 2009, "Roofline"); a step
+that runs one operator after another takes at least the sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfkit.limit.roofs import Roofs
+from perfkit.limit.work import Work
+
+__all__ = ["Least", "least"]
+
+
+@dataclass(frozen=True)
+class Least:
+    """The least time of one call.
+
+    Attributes:
+        us: microseconds.
+        bound: ``"arithmetic"`` or ``"memory"``, whichever takes longer.
+        form: the number format whose rate counted; empty where no product is in it.
+        arithmetic_us: time of its FLOPs at the fastest rate; 0 without products.
+        is_partial: whether the rate of its format is unknown, so that only bytes count.
+    """
+
+    us: float
+    bound: str
+    form: str
+    arithmetic_us: float
+    is_partial: bool = False
+
+
+def least(work: Work, roofs: Roofs, *, tf32: bool = False) -> Least:
+    """The least time of a call on a device.
+
+    Args:
+        work: of one call.
+        roofs: of the device.
+        tf32: whether its float32 products are computed in TF32.
+    """
+    memory_us = work.n_bytes / roofs.bytes_per_s(work.n_bytes) * 1e6
+    if not work.flops:
+        return Least(memory_us, "memory", "", 0.0)
+    form = roofs.format_for(work.dtype, tf32=tf32)
+    if form is None:
+        return Least(memory_us, "memory", "", 0.0, is_partial=True)
+    rate = roofs.flop_per_s[form]
+    needed_us = work.least_flops / rate * 1e6
+    bound = "arithmetic" if needed_us > memory_us else "memory"
+    return Least(max(needed_us, memory_us), bound, form, work.flops / rate * 1e6)

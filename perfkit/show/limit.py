@@ -1,0 +1,187 @@
+"""What the least time of a step says, as a sentence, tables and a roofline."""
+
+from __future__ import annotations
+
+from perfkit.base.words import fmt_count, fmt_ms, fmt_number, fmt_ratio, fmt_share, fmt_si
+from perfkit.show._per_step import a_step, per_step
+from perfkit.show._roofline import Roofline
+from perfkit.show._text import clip
+from perfkit.show.document import Document, Table, document_for
+from perfkit.trace.ask.limit import Limit
+
+__all__ = ["limit_sentence"]
+
+_TOP = 10
+# Below this share of the operators' time, the least time is of a part that says little.
+_ENOUGH = 0.5
+
+
+@document_for(Limit)
+def _limit(of: Limit) -> Document:
+    picture = Roofline.of(of)
+    return Document(
+        name="limit",
+        sentence=limit_sentence(of) or _work(of),
+        lines=_lines(of),
+        warnings=of.warnings,
+        pictures=() if picture is None else (picture,),
+        tables=(_families(of), _operators(of), _unknown(of)),
+        foot=_foot(of),
+    )
+
+
+def limit_sentence(of: Limit) -> str:
+    """How far the step is from its least time; empty where that is not known."""
+    if not of.is_known or of.counted_share < _ENOUGH:
+        return ""
+    least = fmt_ms(of.least_us / 1e3)
+    step = fmt_ms(of.measured_step_us / 1e3)
+    if of.is_other:
+        return (
+            f"Predicted: {of.device} needs at least {least} for this step (data sheet); on "
+            f"{_recorded_on(of)} it took {step}."
+        )
+    by_sheet = of.kind == "predicted"
+    said = (
+        f"By its data sheet, {_an(of.device)} needs at least {least} for this step"
+        if by_sheet
+        else f"The least this machine needs for this step is {least}"
+    )
+    if of.ratio is not None and of.ratio < 1:
+        return (
+            f"{said}; it took {step}, less than that, because its data was in a cache or its "
+            "convolutions took fewer operations."
+        )
+    said += f": it took {step}, {fmt_ratio(of.ratio)} that."
+    rest = {name: us for name, us in of.rest_us().items() if us > 0}
+    whole = sum(rest.values())
+    if not whole:
+        return said
+    name = max(rest, key=lambda n: rest[n])
+    return f"{said} {fmt_share(rest[name] / whole)} of the rest is {_CAUSES.get(name, name)}."
+
+
+_CAUSES = {
+    "the device idles": "time in which the device idles",
+    "the host between operators": "the host's time between operators (Python, loading, launching)",
+}
+
+
+def _an(device: str) -> str:
+    return f"{'an' if device[:1] in 'AHLVM' and device[:2] != 'MI' else 'a'} {device}"
+
+
+def _recorded_on(of: Limit) -> str:
+    return "this CPU" if of.recorded_on == "cpu" else of.recorded_on
+
+
+def _work(of: Limit) -> str:
+    if not of.ops:
+        return "The work of the step is not recorded."
+    part = (
+        f" (counted: {fmt_share(of.counted_share)} of the operators' time)"
+        if of.counted_share < 0.995
+        else ""
+    )
+    said = (
+        f"{fmt_si(of.flops, 'FLOP')} and at least {fmt_si(of.n_bytes, 'B')} {a_step(of.n_steps)}"
+        f"{part}"
+    )
+    if of.kind:
+        return f"{said}: too little of it is known to say how fast it could be."
+    return (
+        f"{said}; how fast that could be is not known: measure this machine with `perfkit doctor "
+        "--peaks`, or name a device."
+    )
+
+
+def _lines(of: Limit) -> tuple[str, ...]:
+    if not of.ops:
+        return ()
+    parts = []
+    if limit_sentence(of):
+        intensity = of.flops / of.n_bytes if of.n_bytes else 0.0
+        parts.append(
+            f"{fmt_si(of.flops, 'FLOP')} and at least {fmt_si(of.n_bytes, 'B')} "
+            f"{a_step(of.n_steps)}: {fmt_number(intensity)} FLOP/B."
+        )
+    if of.mfu is not None and of.hfu is not None:
+        whose = "its data sheet" if of.kind == "predicted" else "the rates measured here"
+        again = (
+            f", HFU {fmt_share(of.hfu)} with what is computed a second time"
+            if of.hfu > 1.001 * of.mfu
+            else " (HFU the same: nothing is computed twice)"
+        )
+        parts.append(f"MFU {fmt_share(of.mfu)} of {whose}{again}.")
+    if of.counted_share < 0.995:
+        parts.append(f"Counted: {fmt_share(of.counted_share)} of the operators' time.")
+    return (" ".join(parts),) if parts else ()
+
+
+def _families(of: Limit) -> Table:
+    rows = [
+        (
+            family,
+            fmt_ms(measured / 1e3),
+            fmt_ms(least / 1e3) if of.kind else "–",
+            fmt_ratio(measured / least) if least and measured and not of.is_other else "–",
+        )
+        for family, (measured, least) in of.families().items()
+    ]
+    return Table(
+        ("kind of work", "recorded", "least", "recorded / least"),
+        tuple(rows),
+        title="Recorded and least time by kind of work",
+        note=f"{'device' if of.on_device else 'host'} time {per_step(of.n_steps)}",
+        open=True,
+    )
+
+
+def _operators(of: Limit) -> Table:
+    n = max(of.n_steps, 1)
+    rows = [
+        (
+            clip(o.op.removeprefix("aten::"), 30),
+            clip(o.shapes.replace(" ", ""), 26),
+            fmt_count(round(o.count / n, 1)),
+            fmt_number(o.flops / n / 1e9) if o.flops else "",
+            fmt_number(o.n_bytes / n / 1e6),
+            {"arithmetic": "FLOP/s", "memory": "B/s"}.get(o.bound, "–"),
+            "–" if o.least_us is None else fmt_ms(o.least_us / n / 1e3),
+            fmt_ms(o.measured_us / n / 1e3),
+        )
+        for o in of.ops[:_TOP]
+    ]
+    top = f"{len(rows)} of {len(of.ops)}, " if len(of.ops) > len(rows) else ""
+    return Table(
+        ("operator", "shapes", "calls", "GFLOP", "MB", "bound", "least", "recorded"),
+        tuple(rows),
+        title="Least time by operator",
+        note=f"{top}{per_step(of.n_steps)}; bytes read and written at least",
+        align="<<>>><>>",
+        code="cc......",
+        brief=False,
+    )
+
+
+def _unknown(of: Limit) -> Table:
+    n = max(of.n_steps, 1)
+    rows = [
+        (clip(u.op, 60), fmt_count(round(u.count / n, 1)), fmt_ms(u.measured_us / n / 1e3))
+        for u in of.unknown[:_TOP]
+    ]
+    more = f"{len(rows)} of {len(of.unknown)}, " if len(of.unknown) > len(rows) else ""
+    return Table(
+        ("operator", "calls", "recorded"),
+        tuple(rows),
+        title="Not counted: their work is not known",
+        note=f"{more}{per_step(of.n_steps)}",
+        code="c..",
+        brief=False,
+    )
+
+
+def _foot(of: Limit) -> tuple[str, ...]:
+    if not of.kind:
+        return ()
+    return (f"{of.kind}: rates of {of.device or 'this machine'}, {of.source}.",)

@@ -1,0 +1,223 @@
+"""The work of an operator: by hand, against torch's own results, and what is not guessed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfkit.limit.roofline import least
+from perfkit.limit.roofs import Roofs
+from perfkit.limit.work import COMPOSITE, NOTHING, Work, arguments, is_known, work
+
+_KINETO = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.bfloat16: "c10::BFloat16",
+    torch.float16: "c10::Half",
+    torch.int64: "long int",
+    torch.bool: "bool",
+}
+
+
+def of(name: str, *args: Any, values: Any = (), **more: Any) -> Work | None:
+    """The work of a call, its arguments as a trace records them."""
+    dims, types = [], []
+    for a in args:
+        if isinstance(a, torch.Tensor):
+            dims.append(list(a.shape))
+            types.append(_KINETO[a.dtype])
+        elif isinstance(a, list) and a and isinstance(a[0], torch.Tensor):
+            dims.append([list(t.shape) for t in a])
+            types.append("TensorList")
+        else:
+            dims.append([])
+            types.append("Scalar")
+    found = arguments(json.dumps(dims), ",".join(types))
+    return work(f"aten::{name}", found, list(values), **more)
+
+
+def bytes_of(*tensors: torch.Tensor) -> int:
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def known(name: str, *args: Any, **more: Any) -> Work:
+    found = of(name, *args, **more)
+    assert found is not None
+    return found
+
+
+A, B = torch.rand(6, 4), torch.rand(4, 5)
+
+
+def test_products() -> None:
+    one = known("mm", A, B)
+    assert (one.family, one.flops, one.dtype) == ("matrix product", 2 * 6 * 4 * 5, "float32")
+    assert (one.read_bytes, one.written_bytes) == (bytes_of(A, B), bytes_of(A @ B))
+    bias = torch.rand(5)
+    added = known("addmm", bias, A, B)
+    assert added.read_bytes == bytes_of(bias, A, B)
+    x, y = torch.rand(3, 6, 4), torch.rand(3, 4, 5)
+    assert known("bmm", x, y).n_bytes == bytes_of(x, y, x @ y)
+    half = known("mm", A.bfloat16(), B.bfloat16())
+    assert (half.dtype, 2 * half.n_bytes) == ("bfloat16", one.n_bytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("add", (A, A)),
+        ("add", (A, torch.rand(4))),
+        ("mul", (A, torch.rand(()))),
+        ("eq", (A, A)),
+        ("gt", (A, 0)),
+        ("where", (A > 0.5, A, A)),
+        ("exp", (A,)),
+        ("addcmul", (A, A, A)),
+        ("add", (A.double(), A)),
+        ("mul", (A.bfloat16(), A)),
+        ("native_dropout_backward", (A, A > 0.5, 2.0)),
+        ("_softmax", (A, 1, False)),
+        ("cumsum", (A, 0)),
+        ("native_layer_norm", (A, [4], None, None, 1e-5)),
+    ],
+)
+def test_bytes_are_those_of_inputs_and_result(name: str, args: tuple[Any, ...]) -> None:
+    result = getattr(torch.ops.aten, name)(*args)
+    first = result if isinstance(result, torch.Tensor) else result[0]
+    one = known(name, *args)
+    assert one.read_bytes == bytes_of(*(a for a in args if isinstance(a, torch.Tensor)))
+    assert one.written_bytes == bytes_of(first)
+    assert one.flops == 0
+
+
+def test_in_place_writes_its_first_argument() -> None:
+    one = known("add_", A, A)
+    assert (one.read_bytes, one.written_bytes) == (2 * bytes_of(A), bytes_of(A))
+    assert known("zero_", A).n_bytes == known("fill_", A).n_bytes == bytes_of(A)
+    copied = known("copy_", A.bfloat16(), A)
+    assert (copied.read_bytes, copied.written_bytes) == (bytes_of(A), bytes_of(A) // 2)
+
+
+def test_convolution_and_its_backward() -> None:
+    x, w = torch.rand(2, 3, 8, 8), torch.rand(16, 3, 3, 3)
+    out = torch.nn.functional.conv2d(x, w, stride=2, padding=1)
+    told = ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+    one = known("convolution", x, w, None, [2], [1], [1], False, [0], 1, values=told)
+    flops = 2 * out.numel() * 3 * 9
+    assert (one.flops, one.n_bytes) == (flops, bytes_of(x, w, out))
+    # an older trace does not tell the stride: not known, unless its backward pass shows the output
+    assert of("convolution", x, w, None) is None
+    assert known("convolution", x, w, None, output=tuple(out.shape)) == one
+    back = ["", "", "", "[16]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+    both = known("convolution_backward", out, x, w, values=[*back, "[True, True, False]"])
+    assert (both.flops, both.n_bytes) == (2 * flops, bytes_of(out, x, w, x, w))
+    first = known("convolution_backward", out, x, w, values=[*back, "[False, True, False]"])
+    assert (first.flops, first.n_bytes) == (flops, bytes_of(out, x, w))
+
+
+def test_attention_and_what_a_causal_mask_skips() -> None:
+    q = torch.rand(2, 4, 8, 16)
+    values = ["", "", "", "0.", "True", "", ""]
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    one = known(name, q, q, q, 0.0, True, values=values)
+    assert one.flops == 4 * 2 * 4 * 8 * 8 * 16
+    # 8 · 9 / 2 of 64 scores are needed
+    assert one.least_flops == one.flops * 36 / 64
+    full = known(name, q, q, q, 0.0, False, values=["", "", "", "0.", "False", "", ""])
+    assert full.least_flops == full.flops
+    assert full.n_bytes == 4 * bytes_of(q)
+
+
+def test_embedding_reads_the_rows_it_needs() -> None:
+    weight, index = torch.rand(1000, 8), torch.zeros(3, 5, dtype=torch.int64)
+    one = known("embedding", weight, index)
+    assert one.n_bytes == 2 * 15 * 8 * 4 + 15 * 8
+    grad = torch.rand(3, 5, 8)
+    back = known("embedding_dense_backward", grad, index, values=["", "", "1000", "-1", "False"])
+    assert back.written_bytes == bytes_of(weight)
+    assert of("embedding_dense_backward", grad, index) is None
+    chosen = known("index_select", weight, 0, index[0], values=["", "0", ""])
+    assert chosen.n_bytes == 2 * 5 * 8 * 4 + 5 * 8
+
+
+def test_optimizers() -> None:
+    p, q = torch.rand(10), torch.rand(3, 3)
+    some = [p, q]
+    adam = known("_fused_adamw_", some, some, some, some, list_dtype="float32")
+    assert (adam.read_bytes, adam.written_bytes) == (4 * bytes_of(*some), 3 * bytes_of(*some))
+    sgd = known("_fused_sgd_", some, some, [], list_dtype="float32")
+    assert (sgd.read_bytes, sgd.written_bytes) == (2 * bytes_of(*some), bytes_of(*some))
+    each = known("_foreach_addcmul_", some, some, some, list_dtype="bfloat16")
+    assert each.n_bytes == 4 * bytes_of(*some) // 2
+    # traces do not tell the dtype of lists
+    assert of("_fused_adamw_", some, some, some, some) is None
+
+
+@pytest.mark.parametrize("name", ["sort", "topk", "_cudnn_rnn", "index_put_", "no_such_operator"])
+def test_unknown_operators_are_not_guessed(name: str) -> None:
+    assert of(name, A) is None
+    assert not is_known(f"aten::{name}")
+
+
+def test_an_operator_is_one_of_three_kinds() -> None:
+    assert not NOTHING & COMPOSITE
+    assert not [name for name in NOTHING | COMPOSITE if is_known(f"aten::{name}")]
+    assert is_known("aten::add_")
+    assert not is_known("mine::add_")
+
+
+def test_pointwise_operators_are_torchs_own() -> None:
+    """torch tags them; what it does not tag is named here, with what it is."""
+    from perfkit.limit.work import _POINTWISE
+
+    backward = {n for n in _POINTWISE if n.endswith("_backward")}
+    untagged = {"floor_divide", "hardswish", "mish", "tril", "triu", "log_sigmoid_backward"}
+    for name in _POINTWISE - backward - untagged:
+        packet = getattr(torch.ops.aten, name)
+        tags = {tag for o in packet.overloads() for tag in getattr(packet, o).tags}
+        assert torch.Tag.pointwise in tags, name
+
+
+@given(
+    st.sampled_from(["add", "mm", "bmm", "addmm", "convolution", "copy_", "cat", "embedding",
+                     "_softmax", "native_layer_norm", "sum", "_fused_adam_", "gather",
+                     "_scaled_dot_product_flash_attention", "convolution_backward"]),
+    st.lists(st.one_of(st.none(), st.lists(st.integers(-2, 5), max_size=4), st.integers(),
+                       st.lists(st.lists(st.integers(0, 3), max_size=2), max_size=2)), max_size=6),
+    st.lists(st.sampled_from(["float", "Scalar", "TensorList", "long int", "", "nonsense"]),
+             max_size=6),
+    st.lists(st.text(max_size=5), max_size=12),
+)  # fmt: skip
+def test_damaged_shapes_are_no_work(
+    name: str, dims: list[Any], types: list[str], values: list[str]
+) -> None:
+    found = work(f"aten::{name}", arguments(json.dumps(dims), ",".join(types)), values)
+    assert found is None or (found.n_bytes >= 0 and found.flops >= 0)
+
+
+ROOFS = Roofs("a device", {"float32": 1e12}, ((2**20, 4e11), (2**30, 1e11)), "measured here")
+
+
+def test_roofline_takes_the_longer_of_arithmetic_and_memory() -> None:
+    heavy = Work("matrix product", 2e9, 2e9, 500_000, 500_000, "float32")
+    assert least(heavy, ROOFS).us == pytest.approx(2000)
+    assert least(heavy, ROOFS).bound == "arithmetic"
+    light = Work("elementwise", 0, 0, 2**29, 2**29, "float32")
+    assert least(light, ROOFS).us == pytest.approx(2**30 / 1e11 * 1e6)
+    assert least(light, ROOFS).bound == "memory"
+    in_cache = Work("elementwise", 0, 0, 2**19, 2**19, "float32")
+    assert least(in_cache, ROOFS).us == pytest.approx(2**20 / 4e11 * 1e6)
+    causal = Work("attention", 2e9, 1e9, 0, 0, "float32")
+    assert least(causal, ROOFS).us == pytest.approx(1000)
+    assert least(causal, ROOFS).arithmetic_us == pytest.approx(2000)
+
+
+def test_a_format_without_a_rate_is_bound_by_its_bytes_alone() -> None:
+    found = least(Work("matrix product", 2e9, 2e9, 2**20, 0, "float64"), ROOFS)
+    assert found.is_partial
+    assert (found.bound, found.arithmetic_us) == ("memory", 0.0)

@@ -1,0 +1,262 @@
+"""How far a step is from the least time: by hand, on real steps, and where nothing is known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from simulated_traces import Simulated, cpu_training, product_on_gpu
+from torch import nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+from torch.utils.flop_counter import FlopCounterMode
+
+import perfkit
+from perfkit import show
+from perfkit.base.errors import UsageError
+from perfkit.base.machine import stamp
+from perfkit.cli import main
+from perfkit.limit import kept
+from perfkit.limit.peaks import MemoryRate, Peaks, ProductRate, Rate
+from perfkit.trace import Limit, limit, load
+
+
+def test_a_step_beside_the_data_sheet() -> None:
+    found = limit(load(product_on_gpu()))
+    product, added = found.ops
+    assert (product.op, product.family, product.form) == ("aten::mm", "matrix product", "bfloat16")
+    assert product.flops == 2 * 2 * 4096**3
+    assert product.least_us == pytest.approx(2 * 2 * 4096**3 / 989.5e6)
+    assert product.measured_us == 400
+    assert product.bound == "arithmetic"
+    moved = 3 * 4096**2 * 2
+    assert (added.n_bytes, added.bound) == (2 * moved, "memory")
+    assert added.least_us == pytest.approx(2 * moved / 3.35e6)
+    assert [(u.op, u.count, u.measured_us) for u in found.unknown] == [("aten::sort", 2, 60)]
+    assert found.host_copies_us == 100
+    assert found.counted_share == pytest.approx(600 / 660)
+    assert (found.device, found.kind, found.is_other) == ("H100 SXM", "predicted", False)
+    least_us = 2 * 4096**3 / 989.5e6 + moved / 3.35e6
+    assert found.least_us == pytest.approx(least_us)
+    assert found.ratio == pytest.approx(1_000 / least_us)
+    assert found.mfu == found.hfu == pytest.approx(2 * 4096**3 / 989.5e6 / 1_000)
+
+
+def test_what_is_above_the_least_time_adds_up_to_the_step() -> None:
+    found = limit(load(product_on_gpu()))
+    rest = found.rest_us()
+    assert found.least_us + sum(rest.values()) == pytest.approx(1_000)
+    assert rest["the device idles"] == pytest.approx(1_000 - 200 - 100 - 50 - 30)
+    assert rest["copies between host and device"] == 50
+    assert rest["operators whose work is unknown"] == 30
+    said = " ".join(str(found).split())
+    assert "By its data sheet, an H100 SXM needs at least" in said
+    assert "of the rest is time in which the device idles" in said
+    assert "predicted: rates of H100 SXM" in said
+    assert "sort" in said
+
+
+def test_kernels_tell_which_products_are_tf32() -> None:
+    plain = limit(load(product_on_gpu(dtype="float")))
+    assert plain.ops[0].form == "float32"
+    tf32 = limit(
+        load(product_on_gpu(dtype="float", kernel="cutlass_80_tensorop_s1688gemm_128x128"))
+    )
+    assert tf32.ops[0].form == "tf32"
+    assert tf32.ops[0].least_us is not None
+    assert plain.ops[0].least_us == pytest.approx(tf32.ops[0].least_us * 494.5 / 67)
+
+
+def test_another_device_is_a_prediction_without_a_ratio(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = limit(load(product_on_gpu()), device="A100 80GB SXM")
+    assert (found.is_other, found.ratio, found.mfu) == (True, None, None)
+    assert str(found).startswith("Predicted: A100 80GB SXM needs at least")
+    assert not limit(load(product_on_gpu()), device="h100").is_other
+    path = tmp_path / "trace.json"
+    path.write_bytes(product_on_gpu())
+    assert main(["trace", str(path), "--as", "H200"]) == 0
+    assert "Predicted: H200 needs at least" in capsys.readouterr().out
+    assert main(["trace", str(path), "--as", "H200", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "predicted"
+    assert main(["trace", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["limit"]["device"] == "H100 SXM"
+    assert main(["trace", str(path), "--as", "Z9000"]) == 2
+    assert "there are: V100 SXM2" in capsys.readouterr().err
+    assert main(["trace", str(path), "--as", "H200", "--ask", "idle"]) == 2
+    assert "--as is for the limit" in capsys.readouterr().err
+
+
+def test_unknown_devices_have_work_but_no_least_time() -> None:
+    found = limit(load(product_on_gpu(name="A Device")))
+    assert (found.kind, found.least_us, found.ratio, found.mfu) == ("", 0, None, None)
+    assert not found.is_known
+    assert found.flops == 2 * 4096**3
+    assert "how fast that could be is not known" in " ".join(str(found).split())
+    with pytest.raises(UsageError, match="no picture"):
+        found.figure()
+    with pytest.raises(UsageError, match="no data sheet of 'nope'"):
+        limit(load(product_on_gpu()), device="nope")
+
+
+def test_without_shapes_nothing_is_counted() -> None:
+    found = limit(load(cpu_training(2).json()))
+    assert found.ops == ()
+    assert any("record_shapes" in w for w in found.warnings)
+    assert "not recorded" in str(found)
+
+
+def test_a_cpu_trace_from_a_file_is_of_an_unknown_machine(kept_here: Peaks) -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    sim.host("aten::mm", 10, 100, **shapes)
+    trace = load(sim.json())
+    assert limit(trace).kind == ""
+    assert limit(trace, device="here").kind == "measured here"
+
+
+@pytest.fixture
+def kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Peaks:
+    """Peaks of this CPU that no machine reaches, so that no step is faster than its least time."""
+    monkeypatch.setenv("PERFKIT_HOME", str(tmp_path / "home"))
+
+    def rate(best: float) -> Rate:
+        return Rate(best, best, best, 5)
+
+    found = Peaks(
+        device="cpu", place="cpu", device_memory_bytes=0, threads=torch.get_num_threads(),
+        products=(ProductRate("float32", 1024, rate(1e15)),),
+        memory=(MemoryRate("copy", 2**20, rate(1e14)),), copies={}, disk=None, disk_where="",
+        launch_us=rate(1.0), round_trip_us=None, seconds=1.0, busy="", is_spoiled=False,
+        provenance=replace(stamp(device="cpu"), kind="measured here"),
+    )  # fmt: skip
+    kept._keep(found)
+    return found
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.qkv = nn.Embedding(50, 32), nn.Linear(32, 96)
+        self.norm, self.out, self.head = nn.LayerNorm(32), nn.Linear(32, 32), nn.Linear(32, 50)
+        self.conv = nn.Conv1d(32, 32, 3, padding=1)
+
+    def body(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).view(4, 16, 3, 2, 16).permute(2, 0, 3, 1, 4)
+        found = nn.functional.scaled_dot_product_attention(q, k, v)
+        return x + self.out(found.transpose(1, 2).reshape(4, 16, 32))
+
+    def forward(self, tokens: torch.Tensor, *, again: bool = False) -> torch.Tensor:
+        x = self.embed(tokens)
+        x = self.conv(x.transpose(1, 2)).transpose(1, 2)
+        x = checkpoint(self.body, x, use_reentrant=False) if again else self.body(x)
+        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), tokens.flatten())
+
+
+# of a step's scaled_dot_product_attention, forward and backward: torch's counter has no formula
+# for the CPU's own
+_SCORES = 2 * 4 * 2 * 16 * 16 * 16
+_ATTENTION, _ATTENTION_BACK = 2 * _SCORES, 5 * _SCORES
+
+
+def profiled(*, again: bool = False, **options: Any) -> tuple[perfkit.advice.profile.Profile, int]:
+    """A profile of real steps, and the FLOPs of one as torch counts them."""
+    torch.manual_seed(0)
+    model, tokens = Block(), torch.randint(0, 50, (4, 16))
+    optimizer = torch.optim.AdamW(model.parameters(), **options)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(tokens, again=again).backward()
+        optimizer.step()
+
+    step()
+    counter = FlopCounterMode(display=False)
+    with counter:
+        step()
+    attention = (2 if again else 1) * _ATTENTION + _ATTENTION_BACK
+    return perfkit.profile(step, steps=2), counter.get_total_flops() + attention
+
+
+def test_a_real_step_is_counted_as_torch_counts_it(kept_here: Peaks) -> None:
+    profile, flops = profiled()
+    found = profile.limit
+    assert isinstance(found, Limit)
+    assert found.flops == flops
+    assert found.kind == "measured here"
+    assert found.unknown == ()
+    assert found.ratio is not None
+    assert found.ratio > 1
+    assert {"matrix product", "attention", "convolution", "normalization", "embedding"} <= set(
+        found.families()
+    )
+    # the attention's backward pass computes the scores again
+    assert found.mfu is not None
+    assert found.hfu is not None
+    assert 0 < found.mfu < found.hfu
+    assert show.html(found).count("<circle") >= 3
+    assert found.figure().get_axes()[0].get_xscale() == "log"
+    if profile.busy is None or not profile.busy.spoils:
+        assert "The least this machine needs for this step is" in " ".join(str(profile).split())
+    assert profile.to_dict()["limit"]["flops"] == flops
+
+
+def test_checkpointing_counts_for_hfu_and_not_for_mfu(kept_here: Peaks) -> None:
+    with set_checkpoint_early_stop(False):  # whether its last operator counts is torch's secret
+        plain, plain_flops = profiled()
+        again, flops = profiled(again=True)
+    assert plain.limit is not None
+    assert again.limit is not None
+    assert flops > plain_flops
+    assert again.limit.flops == flops
+
+    def repeated(found: Limit) -> float:
+        return sum(o.recomputed_flops for o in found.ops) / found.n_steps
+
+    assert repeated(again.limit) - repeated(plain.limit) == flops - plain_flops
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"fused": True}])
+def test_optimizers_of_lists_move_what_they_must(
+    kept_here: Peaks, options: dict[str, bool]
+) -> None:
+    profile, _ = profiled(**options)
+    assert profile.limit is not None
+    parameters = sum(p.numel() for p in Block().parameters())
+    kind = "_fused_" if "fused" in options else "_foreach_"
+    lists = [o for o in profile.limit.ops if kind in o.op]
+    moved = sum(o.n_bytes for o in lists) / profile.limit.n_steps
+    # fused: reads four and writes three; one after another: much more
+    assert moved >= 7 * 4 * parameters
+    assert (moved == 7 * 4 * parameters) == ("fused" in options)
+
+
+def test_a_profile_is_silent_where_no_peaks_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERFKIT_HOME", str(tmp_path / "nothing"))
+    profile, _ = profiled()
+    assert profile.limit is None
+    assert (profile.trace.dims_id < 0).all()
+    assert "least" not in str(profile)
+    shaped = perfkit.profile(lambda: torch.rand(64, 64) @ torch.rand(64, 64), shapes=True, steps=2)
+    assert shaped.limit is not None
+    assert not shaped.limit.is_known
+    assert "The least" not in str(shaped)
+
+
+def test_a_trace_that_cannot_be_counted_costs_no_report(
+    kept_here: Peaks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Limit:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("perfkit.advice.profile.limit", broken)
+    profile, _ = profiled()
+    assert profile.limit is None
+    assert any("could not be counted (ZeroDivisionError)" in w for w in profile.warnings)
