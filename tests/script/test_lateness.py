@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from perfkit.measure.phases import PHASES
-from perfkit.script.ranks.lateness import Lateness, lateness
+from perfkit.script.ranks.lateness import ALWAYS_OWN, Lateness, lateness, own_phases
 from perfkit.script.ranks.record import PhaseRows
 
 _N = 40
@@ -28,8 +28,13 @@ def _ranks(n: int, extra_ms: dict[tuple[int, int], np.ndarray | float]) -> dict[
     return {i: PhaseRows(np.arange(_N), own[i].astype(np.float32)) for i in range(n)}
 
 
+_DDP = {"before": 0, "within": 2, "after": 0}
+_FSDP = {"before": 2, "within": 4, "after": 0}
+_OWN = own_phases([_DDP], on_device=False)
+
+
 def _of(rows: dict[int, PhaseRows], *, on_device: bool = False) -> Lateness:
-    found = lateness(list(rows), rows.get, on_device=on_device)
+    found = lateness(list(rows), rows.get, own_phases=own_phases([_DDP], on_device=on_device))
     assert found is not None
     return found
 
@@ -78,7 +83,30 @@ def test_ranks_that_take_turns_are_not_late() -> None:
 def test_too_little_in_common_says_nothing() -> None:
     rows = _ranks(2, {})
     few = {i: PhaseRows(r.numbers[:4], r.phase_ms[:4]) for i, r in rows.items()}
-    assert lateness([0, 1], few.get, on_device=False) is None
-    assert lateness([0, 1], {0: rows[0]}.get, on_device=False) is None
+    assert lateness([0, 1], few.get, own_phases=_OWN) is None
+    assert lateness([0, 1], {0: rows[0]}.get, own_phases=_OWN) is None
     thinned = {0: rows[0], 1: PhaseRows(rows[1].numbers[::2], rows[1].phase_ms[::2])}
     assert _of(thinned).n_steps == 19  # 2, 4 … 38
+
+
+def test_where_ranks_meet_is_not_their_own_time() -> None:
+    assert set(_OWN) == set(PHASES) - {"backward"}
+    assert set(own_phases([_FSDP], on_device=False)) == {*ALWAYS_OWN, "optimizer"}
+    logs = {"before": 0, "within": 2, "after": 1}  # a metric is reduced after the update
+    assert set(own_phases([_DDP, logs], on_device=False)) == {*ALWAYS_OWN, "forward"}
+    assert own_phases([_DDP], on_device=True) == ALWAYS_OWN
+    assert own_phases([], on_device=False) == ALWAYS_OWN  # no step was recorded
+
+
+def test_with_sharded_parameters_the_wait_in_the_forward_pass_is_no_lateness() -> None:
+    """The others wait in their forward pass for rank 1, whose data is late."""
+    rows = _ranks(2, {(1, _DATA): 8.0})
+    waits = rows[0].phase_ms.copy()
+    waits[:, _FORWARD] += waits[:, _BACKWARD] - 20.0
+    waits[:, _BACKWARD] = 20.0
+    rows[0] = PhaseRows(rows[0].numbers, waits)
+    own = own_phases([_FSDP], on_device=False)
+    found = lateness([0, 1], rows.get, own_phases=own)
+    assert found is not None
+    assert [(one.rank, one.phase) for one in found.late] == [(1, "data_wait")]
+    assert found.late[0].lost_ms == pytest.approx(8.0)

@@ -238,6 +238,24 @@ def _summary(rank: int, *, late: bool) -> dict[str, Any]:
         "idle_us": {}, "communication_us": 2 * dur_us, "overlapped_us": 0.0, "warnings": [],
         "collectives": {
             "on_host": False, "names": ["allreduce"], "step": [0, 1], "name": [0, 0],
-            "dur_us": [dur_us, dur_us],
+            "dur_us": [dur_us, dur_us], "asked": {"before": 0, "within": 2, "after": 0},
         },
     }  # fmt: skip
+
+
+def test_where_collectives_are_asked_for_is_told(tmp_path: Path) -> None:
+    """Two before the backward pass, as for sharded parameters, one within, one after it."""
+    from perfkit.trace.ask.rank_summary import summarize
+
+    sim = Simulated()
+    for i in range(3):
+        at = i * 5_000
+        sim.step(i, at, 5_000)
+        for asked in (100, 200, 1_500, 3_000):
+            sim.label("gloo:all_gather", at + asked, 50, tid=_OTHER_THREAD)
+        sim.host("autograd::engine::evaluate_function: AddmmBackward0", at + 1_000, 1_000)
+    path = tmp_path / "t.json"
+    path.write_bytes(sim.json())
+    said = summarize(path)["collectives"]
+    assert said["asked"] == {"before": 6, "within": 3, "after": 3}
+    assert said["on_host"]

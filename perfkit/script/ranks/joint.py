@@ -10,7 +10,7 @@ from typing import Any
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
-from perfkit.script.ranks.lateness import Lateness, LateRank, lateness
+from perfkit.script.ranks.lateness import Lateness, LateRank, lateness, own_phases
 from perfkit.script.ranks.pulse import Status, lives, read_statuses, stuck
 from perfkit.script.ranks.record import RankRecord, read_record, read_rows
 from perfkit.trace.ask.ranks import Ranks, ranks_of
@@ -36,6 +36,7 @@ _UNEVEN = 1.1
 _PHASE_WORDS = {
     "data_wait": "its wait for data",
     "forward": "its forward pass",
+    "backward": "its backward pass",
     "optimizer": "its optimizer",
     "evaluation": "its evaluation",
     "checkpoint": "writing its checkpoints",
@@ -153,7 +154,10 @@ def joint(
     late = lateness(
         sorted(records),
         lambda rank: read_rows(folder, rank),
-        on_device=any(r.memory_kind == "allocated" for r in records.values()),
+        own_phases=own_phases(
+            [r.collectives["collectives"]["asked"] for r in records.values() if r.collectives],
+            on_device=any(r.memory_kind == "allocated" for r in records.values()),
+        ),
         n_left_out=max((r.n_left_out for r in records.values()), default=1),
     )
     said = [r.collectives for r in records.values() if r.collectives is not None]

@@ -1,9 +1,10 @@
 """Which rank comes late to the others, by the phases of the steps.
 
 Ranks that train together make each step in the same time, because each waits for the last one where
-gradients meet. What a rank does before is its own: who needs longest for that in a step is late,
-and what the others need less is their wait for it. On CPUs all phases but the backward pass, in
-which gradients meet, count as a rank's own; with a device only those that its queue cannot change.
+they meet. What a rank does before is its own: who needs longest for that in a step is late, and
+what the others need less is their wait for it. Which phases are a rank's own depends on where it
+meets the others: gradients meet in the backward pass (DDP), sharded parameters before, too (FSDP),
+and with a device the host waits wherever it asks for a result. The wait for data is always its own.
 
 That needs no profiler, so it is known of all steps; but a rank whose backward pass itself is slow
 shows only in collectives (:mod:`perfkit.trace.ask.ranks`).
@@ -11,7 +12,7 @@ shows only in collectives (:mod:`perfkit.trace.ask.ranks`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,8 @@ from perfkit.script.ranks.record import PhaseRows
 
 __all__ = ["LateRank", "Lateness", "lateness"]
 
-_ON_CPU = tuple(name for name in PHASES if name != "backward")
-_ON_DEVICE = ("data_wait", "evaluation", "checkpoint")
+#: No rank waits for another one in these.
+ALWAYS_OWN = ("data_wait", "evaluation", "checkpoint")
 # Fewer steps in common say little.
 _FEWEST_STEPS = 5
 # It is late if more than twice its fair share of the waiting is for it, in three steps at least,
@@ -78,11 +79,34 @@ class Lateness:
     wait_by_rank_ms: dict[int, float]
 
 
+def own_phases(asked: Sequence[Mapping[str, int]], *, on_device: bool) -> tuple[str, ...]:
+    """The phases in which a rank does not wait for others, as far as that is known.
+
+    Args:
+        asked: of each rank's recorded steps, how many collectives it asked for ``"before"``,
+            ``"within"`` and ``"after"`` the backward pass.
+        on_device: whether steps compute on a device that the host runs ahead of.
+    """
+    if on_device or not any(sum(one.values()) for one in asked):
+        return ALWAYS_OWN
+    own = list(ALWAYS_OWN)
+    before, within, after = (any(one[w] for one in asked) for w in ("before", "within", "after"))
+    if not after:
+        own.append("optimizer")
+    if not before:
+        own.append("forward")
+    if not (before or after):
+        own.append("other")
+    if not within:
+        own.append("backward")
+    return tuple(own)
+
+
 def lateness(
     ranks: Sequence[int],
     read: Callable[[int], PhaseRows | None],
     *,
-    on_device: bool,
+    own_phases: Sequence[str],
     n_left_out: int = 1,
 ) -> Lateness | None:
     """Compare the steps of the ranks; None where they have too few in common.
@@ -92,7 +116,7 @@ def lateness(
     Args:
         ranks: their numbers.
         read: the phases of a rank's steps.
-        on_device: whether steps compute on a device that the host runs ahead of.
+        own_phases: in which no rank waits for another one; see :func:`own_phases`.
         n_left_out: so many first steps are set-up.
     """
     known = [rank for rank in ranks if read(rank) is not None]
@@ -106,7 +130,7 @@ def lateness(
     numbers = numbers[numbers >= max(n_left_out, 1)]
     if len(numbers) < _FEWEST_STEPS:
         return None
-    own = np.isin(PHASES, _ON_DEVICE if on_device else _ON_CPU)
+    own = np.isin(PHASES, own_phases)
 
     def of(rank: int) -> _Array:
         rows = _rows(read, rank)

@@ -11,7 +11,7 @@ from perfkit.trace.ask.breakdown import breakdown
 from perfkit.trace.ask.communication import communication
 from perfkit.trace.ask.idle import idle
 from perfkit.trace.read.columns import Category, Int64, Trace
-from perfkit.trace.read.events import host_collective_rows, is_communication
+from perfkit.trace.read.events import backward_rows, host_collective_rows, is_communication
 from perfkit.trace.read.load import load
 from perfkit.trace.read.lookups import device_rows
 from perfkit.trace.read.steps import Steps, find_steps
@@ -54,6 +54,7 @@ def summary_of(trace: Trace, path: str | os.PathLike[str]) -> dict[str, Any]:
             "step": step.tolist(),
             "name": name_id,
             "dur_us": dur_us.tolist(),
+            "asked": _asked(trace, steps, rows, step),
         },
         "warnings": [*trace.warnings, *split.warnings],
     }
@@ -79,6 +80,27 @@ def _collectives(
         before = np.maximum.accumulate(end)[:-1]
         start = np.minimum(np.r_[start[:1], np.maximum(start[1:], before)], end)
     return rows, step, (end - start) / 1e3, on_host
+
+
+def _asked(trace: Trace, steps: Steps, rows: Int64, step: Int64) -> dict[str, int]:
+    """How many are asked for before, within and after the backward pass of their step.
+
+    On a device, when their kernels begin: later than the host asks, never earlier.
+    """
+    backward = np.flatnonzero(backward_rows(trace))
+    of = steps.containing(trace.start_ns[backward])
+    backward, of = backward[of >= 0], of[of >= 0]
+    begin = np.full(len(steps), np.iinfo(np.int64).max)
+    end = np.full(len(steps), np.iinfo(np.int64).min)
+    np.minimum.at(begin, of, trace.start_ns[backward])
+    np.maximum.at(end, of, trace.end_ns[backward])
+    at = trace.start_ns[rows]
+    known = end[step] > begin[step]
+    return {
+        "before": int((known & (at < begin[step])).sum()),
+        "within": int((known & (at >= begin[step]) & (at <= end[step])).sum()),
+        "after": int((known & (at > end[step])).sum()),
+    }
 
 
 def _collective_names(trace: Trace, rows: Int64) -> tuple[list[str], list[int]]:
