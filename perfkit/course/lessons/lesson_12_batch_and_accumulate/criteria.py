@@ -54,8 +54,8 @@ def as_large_as_possible(
         },
         headline="small_ratio",
         sentence=f"Batches of 128 instead of 8 are {small.ratio:.2f}× as fast a sample with small "
-        f"pictures, and batches of 32 {large.ratio:.2f}× with large ones, which keep a core busy "
-        f"at 8 already. {tried.sentence}",
+        f"pictures, and batches of 32 {large.ratio:.2f}× with large ones, which keep the "
+        f"device busy at 8 already. {tried.sentence}",
     )
 
 
