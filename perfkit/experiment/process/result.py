@@ -152,8 +152,8 @@ class RunResult(Shown):
     def faults_per_step(self) -> float | None:
         """Median number of page faults of a counted step; None where they are not counted.
 
-        Each costs the kernel about a tenth of a microsecond to a microsecond, in which it clears a
-        page: many of them mean that memory is returned to the system and taken again.
+        In each the kernel clears a page, which takes it a microsecond or so, in a virtual machine
+        more: many of them mean that memory is returned to the system and taken again.
         """
         if len(self.page_faults) != len(self.counted):
             return None  # saved by an older perfkit
