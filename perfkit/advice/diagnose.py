@@ -132,8 +132,13 @@ def diagnose(
     if busy is not None and busy.is_busy:
         first.append(busy.sentence())
     if busy is not None:
-        copies = case.device_shares["copy"] if case.on_device else None
-        first += busy.held_back_by(copies=copies)
+        if case.on_device:
+            shares = case.device_shares
+            first += busy.held_back_by(
+                copies=shares["copy"], computing=shares["compute"], queued=case.idle["queued"]
+            )
+        else:
+            first += busy.held_back_by()
     if not_steps or no_step:
         first.append(not_steps or no_step)
     if elsewhere is not None and is_outside:

@@ -86,6 +86,26 @@ def test_a_narrow_link_is_said_only_where_copies_matter():
     assert seen(link=(3, 8), state=8).sentences(copies=0.3) == ()  # asleep: the link is slow too
 
 
+def test_other_processes_are_said_only_where_work_waits_in_the_queue():
+    gpu = seen(n_processes=5)
+    assert gpu.sentences() == ()
+    assert gpu.sentences(queued=0.05) == ()
+    (said,) = gpu.sentences(queued=0.6)
+    assert said.startswith("4 other processes had a context on GPU 0 when this ended. ")
+    assert seen(n_processes=2).sentences(queued=0.6)[0].startswith("1 other process had")
+    assert seen(n_processes=1).sentences(queued=0.6) == ()
+    assert seen(n_processes=None).sentences(queued=0.6) == ()
+
+
+def test_a_step_that_hardly_computes_does_not_bring_the_gpu_to_its_limit():
+    gpu = seen({"power": 0.87})
+    (said,) = gpu.sentences(computing=0.045)
+    assert "it computes for your steps for 4.5 % of their time, so what else runs" in said
+    assert "full load" not in said
+    assert "full load are normal" in gpu.sentences(computing=0.9)[0]
+    assert "needs better cooling" in seen({"heat": 0.2}).sentences(computing=0.045)[0]
+
+
 def test_the_share_is_of_the_time_between_two_readings():
     now = replace(END, held_s={"power": 9.0, "heat": 4.0})
     before = replace(END, held_s={"power": 4.0, "heat": 4.0})
@@ -99,6 +119,7 @@ class Nvml:
 
     def __init__(self, held_ns: int = 0) -> None:
         self.held_ns = held_ns
+        self.n_processes = 0
 
     def nvmlDeviceGetHandleByUUID(self, uuid: bytes) -> str:  # noqa: N802
         if uuid != b"GPU-one":
@@ -112,6 +133,9 @@ class Nvml:
 
     def nvmlDeviceGetName(self, handle: str) -> bytes:  # noqa: N802
         return b"NVIDIA H100"
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[object]:  # noqa: N802
+        return [SimpleNamespace(pid=7)] * self.n_processes
 
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
         return 612_000
@@ -136,6 +160,8 @@ def test_it_reads_what_nvml_knows(one_gpu: Nvml):
     assert read_gpus() == (
         GpuReading(index=0, name="NVIDIA H100", held_s={"power": 2.5}, watts=612.0),
     )
+    one_gpu.n_processes = 3
+    assert read_gpus()[0].n_processes == 3
 
 
 def test_a_mark_has_the_gpus_too(one_gpu: Nvml):

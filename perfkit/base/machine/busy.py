@@ -147,16 +147,25 @@ class Busy:
             f"{fmt_count(quota.n_periods)} periods)"
         )
 
-    def held_back_by(self, *, copies: float | None = None) -> tuple[str, ...]:
+    def held_back_by(
+        self,
+        *,
+        copies: float | None = None,
+        computing: float | None = None,
+        queued: float | None = None,
+    ) -> tuple[str, ...]:
         """What made the machine itself slow, one sentence each; empty if nothing explains much.
 
         Args:
             copies: share of the step in copies between host and GPU; None if unknown.
+            computing: share of the step in which the GPU computes for it; None if unknown.
+            queued: share of it in which the GPU idles with work queued; None if unknown.
         """
         if self.wall_s < _SHORTEST_S:
             return ()
         host = () if self.held_back is None else self.held_back.sentences()
-        return (*host, *(said for gpu in self.gpus for said in gpu.sentences(copies)))
+        of_gpus = (gpu.sentences(copies, computing, queued) for gpu in self.gpus)
+        return (*host, *(said for sentences in of_gpus for said in sentences))
 
     def sentence(self) -> str:
         """What was busy, in words; empty if nothing outside slowed the code down."""

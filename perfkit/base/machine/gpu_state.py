@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from perfkit.base.device import in_use
-from perfkit.base.words import fmt_number, fmt_share
+from perfkit.base.words import fmt_number, fmt_share, plural
 
 __all__ = ["GpuHeldBack", "GpuReading", "read_gpus"]
 
@@ -31,6 +31,10 @@ _HEAT_FROM = 0.02
 _SLOW_CLOCK = 0.9
 # A slow link explains something if copies are a tenth of the step.
 _COPIES_FROM = 0.1
+# Other processes explain something if the GPU idles with work queued for a tenth of the step.
+_QUEUED_FROM = 0.1
+# A step that computes for less than this share of its time does not bring a GPU to its limit alone.
+_ALONE_FROM = 0.5
 # In lower states (P3 and on) the GPU has little to do, and saves power on its link too.
 _WORKS_UNTIL_STATE = 2
 _MOST_GPUS = 16
@@ -78,6 +82,7 @@ class GpuReading:
         celsius: temperature.
         state: performance state; 0 is the fastest.
         link, max_link: PCIe generation and width, e.g. ``(4, 16)``.
+        n_processes: processes that have a context on it, this one included.
     """
 
     index: int
@@ -92,6 +97,7 @@ class GpuReading:
     state: int | None = None
     link: tuple[int, int] | None = None
     max_link: tuple[int, int] | None = None
+    n_processes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,22 +122,41 @@ class GpuHeldBack:
                 held[name] = min(spent / max(wall_s, 1e-9), 1.0)
         return cls(held, now)
 
-    def sentences(self, copies: float | None = None) -> tuple[str, ...]:
+    def sentences(
+        self,
+        copies: float | None = None,
+        computing: float | None = None,
+        queued: float | None = None,
+    ) -> tuple[str, ...]:
         """What explains lost time, in words; empty if nothing does.
 
         Args:
             copies: share of the step in copies between host and GPU; None if unknown, which says
                 nothing of the link.
+            computing: share of the step in which the GPU computes for it; None if unknown.
+            queued: share of the step in which the GPU runs nothing of it although work is queued;
+                None if unknown, which says nothing of other processes.
         """
-        return tuple(filter(None, (self._clock(), self._link(copies))))
+        said = self._clock(computing), self._link(copies), self._others(queued)
+        return tuple(filter(None, said))
 
-    def _clock(self) -> str:
+    def _others(self, queued: float | None) -> str:
+        others = (self.at_end.n_processes or 1) - 1
+        if queued is None or queued < _QUEUED_FROM or others < 1:
+            return ""
+        return (
+            f"{plural(others, 'other process', 'other processes')} had a context on GPU "
+            f"{self.at_end.index} when this ended. Processes take turns: while another one "
+            "computes, your work waits in its queue."
+        )
+
+    def _clock(self, computing: float | None) -> str:
         worst = max(self.held, key=lambda name: self.held[name], default="")
         share = self.held.get(worst, 0.0)
         if self.held.get("heat", 0.0) >= _HEAT_FROM:
             worst, share = "heat", self.held["heat"]
         if share >= (_HEAT_FROM if worst == "heat" else _POWER_FROM):
-            return self._say(worst, f"for {fmt_share(share)} of the time")
+            return self._say(worst, f"for {fmt_share(share)} of the time", computing)
         end = self.at_end
         if not end.clock_mhz or not end.max_clock_mhz or not end.reasons:
             return ""
@@ -140,7 +165,7 @@ class GpuHeldBack:
         # what was counted and found small was not it
         for bit, name in _REASONS:
             if end.reasons & bit and name not in self.held:
-                return self._say(name, "when this ended")
+                return self._say(name, "when this ended", computing)
         return ""
 
     @property
@@ -148,7 +173,7 @@ class GpuHeldBack:
         state = self.at_end.state
         return state is not None and state <= _WORKS_UNTIL_STATE
 
-    def _say(self, limit: str, when: str) -> str:
+    def _say(self, limit: str, when: str, computing: float | None) -> str:
         end = self.at_end
         facts = []
         if end.clock_mhz and end.max_clock_mhz:
@@ -159,6 +184,11 @@ class GpuHeldBack:
             facts.append(f"temperature {end.celsius} °C")
         shown = f" ({', '.join(facts)})" if facts else ""
         advice = f": {_ADVICE[limit]}" if _ADVICE[limit] else ""
+        if limit == "power" and computing is not None and computing < _ALONE_FROM:
+            advice = (
+                f": it computes for your steps for {fmt_share(computing)} of their time, so what "
+                "else runs on it may draw most of that power"
+            )
         return f"GPU {end.index} was held back {_LIMITS[limit]} {when}{shown}{advice}."
 
     def _link(self, copies: float | None) -> str:
@@ -243,6 +273,8 @@ def _read(nvml: Any, index: int, uuid: str | None) -> GpuReading | None:
         state=ask("nvmlDeviceGetPerformanceState"),
         link=link if all(link) else None,
         max_link=most if all(most) else None,
+        # within a container the list may be empty, although this process is one of them
+        n_processes=len(ask("nvmlDeviceGetComputeRunningProcesses") or ()) or None,
     )
 
 
