@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from perfkit.base.words import fmt_count, fmt_ms, fmt_number, fmt_ratio, fmt_share, fmt_si
+from perfkit.base.words import (
+    fmt_bound,
+    fmt_count,
+    fmt_ms,
+    fmt_number,
+    fmt_ratio,
+    fmt_share,
+    fmt_si,
+)
 from perfkit.show._per_step import a_step, per_step
 from perfkit.show._roofline import Roofline
 from perfkit.show._text import clip
@@ -25,7 +33,7 @@ def _limit(of: Limit) -> Document:
         lines=_lines(of),
         warnings=of.warnings,
         pictures=() if picture is None else (picture,),
-        tables=(_families(of), _operators(of), _unknown(of)),
+        tables=(_families(of), _rest(of), _operators(of), _unknown(of)),
         foot=_foot(of),
     )
 
@@ -49,8 +57,8 @@ def limit_sentence(of: Limit) -> str:
     )
     if of.ratio is not None and of.ratio < 1:
         return (
-            f"{said}; it took {step}, less than that, because its data was in a cache or its "
-            "convolutions took fewer operations."
+            f"{said}; it took {step}, less than that: its data was in a cache, its convolutions "
+            "took fewer operations, or the peaks were measured on a busy machine."
         )
     said += f": it took {step}, {fmt_ratio(of.ratio)} that."
     rest = {name: us for name, us in of.rest_us().items() if us > 0}
@@ -68,7 +76,8 @@ _CAUSES = {
 
 
 def _an(device: str) -> str:
-    return f"{'an' if device[:1] in 'AHLVM' and device[:2] != 'MI' else 'a'} {device}"
+    """With its article: an H100, an A100, an RTX; a V100, a T4."""
+    return f"{'an' if device[:1] in 'AHLMR' else 'a'} {device}"
 
 
 def _recorded_on(of: Limit) -> str:
@@ -133,6 +142,31 @@ def _families(of: Limit) -> Table:
         tuple(rows),
         title="Recorded and least time by kind of work",
         note=f"{'device' if of.on_device else 'host'} time {per_step(of.n_steps)}",
+        open=True,
+    )
+
+
+def _rest(of: Limit) -> Table:
+    """What lies between the least time and the recorded step, and what its removal would bring."""
+    step_us = of.wall_us / max(of.n_steps, 1)
+    if not of.is_known or of.is_other or of.counted_share < _ENOUGH:
+        return Table(("",), ())
+    rows = [("the least time", fmt_ms(of.least_us / 1e3), fmt_share(of.least_us / step_us), "")]
+    parts = sorted(of.rest_us().items(), key=lambda part: -part[1])
+    rows += [
+        (
+            name,
+            fmt_ms(us / 1e3),
+            fmt_share(us / step_us),
+            fmt_bound(step_us / (step_us - us)) if 0.01 * step_us < us < step_us else "",
+        )
+        for name, us in parts
+    ]
+    return Table(
+        ("part", "time", "share", "without it"),
+        tuple(rows),
+        title="From the least time to the recorded step",
+        note="adds up to the step; without it: at most so many times as fast, each by itself",
         open=True,
     )
 

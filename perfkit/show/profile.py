@@ -119,10 +119,19 @@ def _profiling(p: Profiling) -> Document:
     return _profile(p.result)
 
 
+_MEASURE_AGAIN = (
+    "These peaks were measured on a busy machine: `perfkit doctor --peaks` measures them anew."
+)
+
+
 def _limit_line(p: Profile) -> str:
     """How far the step is from the least time; nothing where its own time says little."""
     spoiled = p.busy is not None and p.busy.spoils
-    return "" if p.limit is None or p.is_piece or spoiled else limit_sentence(p.limit)
+    if p.limit is None or p.is_piece or spoiled:
+        return ""
+    said = limit_sentence(p.limit)
+    low = any("peaks are too low" in words for words in p.limit.warnings)
+    return f"{said} {_MEASURE_AGAIN}" if said and low else said
 
 
 def _lines(*parts: str) -> tuple[str, ...]:
