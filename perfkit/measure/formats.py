@@ -7,7 +7,7 @@ device. Loss and gradients do not show it: both are float32 again. So ask the op
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -137,7 +137,9 @@ def _mode(operators: Mapping[str, Counter[str]], casts: Counter[str]) -> TorchDi
         ) -> Any:
             result = func(*args, **(kwargs or {}))
             name = func.overloadpacket.__name__
-            given, made = _floats(args), _floats(_listed(result))
+            given = _floats(args)
+            # what works on lists of tensors, as optimizers do on a GPU, returns nothing
+            made = _floats(_listed(result) if result is not None else _written(func, args))
             if name == _CAST and given and made and given[0].dtype != made[0].dtype:
                 casts[_format(made[0])] += 1
             elif made and not func.is_view and not any(part in name for part in _MOVES):
@@ -150,6 +152,13 @@ def _mode(operators: Mapping[str, Counter[str]], casts: Counter[str]) -> TorchDi
 
     mode: TorchDispatchMode = Formats()
     return mode
+
+
+def _written(func: Any, args: Sequence[Any]) -> Iterable[Any]:
+    """The tensors that an operator changes, of those that were given by position."""
+    for argument, value in zip(func._schema.arguments, args, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from _listed(value)
 
 
 def _listed(result: Any) -> Iterable[Any]:

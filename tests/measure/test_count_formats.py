@@ -37,6 +37,13 @@ def test_autocast_shows_in_the_operators_and_as_casts() -> None:
     assert layer.weight.grad is not None
 
 
+def test_what_works_on_lists_of_tensors_and_returns_nothing_is_counted() -> None:
+    narrow = [torch.zeros(3, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.bfloat16)]
+    wide = [torch.ones(3), torch.ones(2)]
+    found = count_formats(lambda: torch._foreach_add_(narrow, wide))
+    assert found.of("aten::_foreach_add_") == {"bfloat16": 1}  # what it changes, not what it reads
+
+
 def test_copies_views_and_whole_numbers_are_no_operators() -> None:
     x = torch.rand(ROWS, WIDTH)
     found = count_formats(lambda: (x.t().clone().double().float(), x.argmax()))

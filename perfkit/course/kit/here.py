@@ -15,6 +15,7 @@ or that it went the other way.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Literal
 
 from perfkit.base.errors import UsageError
@@ -110,6 +111,11 @@ def on_your_machine(
         said = f"On your machine: {figure}, as the text says."
     elif seen == "same":
         said = f"On your machine: no difference seen ({figure}). The text says {_SAID[expect]}."
+    elif not isfinite(high):
+        said = (
+            f"On your machine: too few rounds for an interval (the ratio was {fmt_ratio(ratio)}). "
+            f"The text says {_SAID[expect]}; measure again with a larger budget_s."
+        )
     elif seen == "unclear":
         said = (
             f"On your machine: too unsteady to tell ({figure}). The text says {_SAID[expect]}; "

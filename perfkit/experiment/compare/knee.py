@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ratio
@@ -74,10 +75,12 @@ def knee_of(setting: str, values: Sequence[tuple[Any, Interval]], best: Any, mar
             f"fastest, {best!r} {fmt_interval(ratio.low, ratio.high)}"
         )
     if undecided:
+        whose = "their intervals are" if len(undecided) > 1 else "its interval is"
+        endless = [r for v, r in before if v in undecided and not isfinite(r.high)]
+        why = f"{whose} wide" if not endless else "too few rounds were run for an interval"
         said += (
-            f". It is not shown that {' or '.join(map(repr, undecided))} would be worse: "
-            f"{'their intervals are' if len(undecided) > 1 else 'its interval is'} wide; raise "
-            "budget_s"
+            f". It is not shown that {' or '.join(map(repr, undecided))} would be worse: {why}; "
+            "raise budget_s"
         )
     if not shown:
         said += (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,7 @@ def measured(low: float, ratio: float, high: float) -> SimpleNamespace:
         ("same", (1.2, 1.3, 1.4), "faster", "The text says that it makes no difference."),
         ("same", (0.88, 1.0, 1.15), "unclear", "too unsteady to tell"),
         ("same", (0.5, 1.0, 2.0), "unclear", "too unsteady to tell"),
+        ("faster", (0.0, 184.0, math.inf), "unclear", "too few rounds for an interval (the ratio"),
     ],
 )
 def test_the_sentence_says_what_was_seen_and_what_the_text_says(

@@ -50,7 +50,7 @@ def three_parts(trace: Trace, recorded: Trace, device: str) -> Outcome:
         sentence=(
             f"Of data loading, forward and backward the breakdown names {len(simulated)} on a "
             f"simulated GPU trace, where backward has a thread of its own, and {len(named)} on a "
-            f"trace recorded here on a {device.upper()}; {unexplained} ns of the recorded "
+            f"trace recorded here on the {_name(device)}; {unexplained} ns of the recorded "
             "steps are in no class."
         ),
     )
@@ -84,7 +84,7 @@ def idle_has_causes(trace: Trace, slow: Trace, prepared: Trace, device: str) -> 
         sentence=(
             f"A simulated GPU is idle for {fmt_share(idle_share)} of the time: "
             f"{fmt_share(found.shares()['data'])} because it waits for data, and {unexplained} ns "
-            f"without a cause. Measured here, on a {device.upper()}, data loading went "
+            f"without a cause. Measured here, on the {_name(device)}, data loading went "
             f"from {fmt_share(before)} of a step to "
             f"{fmt_share(after)} when the texts were taken apart once, before training."
         ),
@@ -120,3 +120,7 @@ def busy_is_not_used(trace: Trace, ran: UsedHere) -> Outcome:
             "large product reaches here."
         ),
     )
+
+
+def _name(device: str) -> str:
+    return "CPU" if device == "cpu" else "GPU"
