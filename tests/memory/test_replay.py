@@ -11,7 +11,13 @@ from torch import nn
 from perfkit.base.errors import UsageError
 from perfkit.memory.caching_allocator import AllocatorSettings, CachingAllocator, OutOfReserveError
 from perfkit.memory.replay import replay
-from perfkit.memory.requests import Request, Requests, record_requests, requests_of
+from perfkit.memory.requests import (
+    Request,
+    Requests,
+    predict_requests,
+    record_requests,
+    requests_of,
+)
 
 MIB = 2**20
 
@@ -292,6 +298,46 @@ def test_operators_requests_are_those_of_the_step() -> None:
     # x lives on until the next one is made
     assert marks[1].allocated_bytes - marks[0].allocated_bytes == 10 * 64 * 4
     assert replayed.n_ooms == 0
+
+
+def _two_steps(mark: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+    for n in (10, 20):
+        optimizer.zero_grad()
+        model(torch.ones(n, 32)).square().mean().backward()
+        optimizer.step()
+        mark()
+
+
+def test_requests_predicted_from_shapes_are_those_of_operators_that_run() -> None:
+    with record_requests() as really:
+        _two_steps(really.mark)
+    with predict_requests() as predicted:
+        _two_steps(predicted.mark)
+    assert predicted.requests is not None
+    assert really.requests is not None
+    assert predicted.warnings == ()
+    assert (predicted.requests.source, predicted.requests.device) == ("shapes", "cpu")
+
+    # numbers of 4 bytes that the optimizer counts its steps with are not made alike
+    def large(found: Requests) -> list[int]:
+        return [e.nbytes for e in found.entries if e.what == "alloc" and e.nbytes > 8]
+
+    assert large(predicted.requests) == large(really.requests)
+    peaks = [replay(found).peak_allocated_bytes for found in (predicted.requests, really.requests)]
+    assert peaks[0] == pytest.approx(peaks[1], abs=16 * 512)
+
+
+def test_predicted_steps_need_no_memory() -> None:
+    with predict_requests() as predicted:
+        x = torch.ones(1 << 40)
+        y = x + 1
+        predicted.mark()
+        del x, y
+    assert predicted.requests is not None
+    assert replay(predicted.requests).peak_allocated_bytes == 2 * 4 * 2**40
 
 
 def test_nothing_recorded_is_nothing() -> None:
