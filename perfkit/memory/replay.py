@@ -84,13 +84,6 @@ class Replayed(Shown):
     failed_bytes: int | None
     provenance: Provenance
 
-    @property
-    def unused_share(self) -> float:
-        """What part of the peak of reserved bytes no tensor held at its own peak; 0 for nothing."""
-        if not self.peak_reserved_bytes:
-            return 0.0
-        return 1 - self.peak_allocated_bytes / self.peak_reserved_bytes
-
     def n_device_allocs_after(self, mark: int) -> int:
         """Calls of cudaMalloc after so many marks."""
         if not 0 < mark <= len(self.marks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_share, plural
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ratio, plural
 from perfkit.memory.replay import Replayed
 from perfkit.show.document import Document, Table, document_for
 
@@ -34,7 +34,7 @@ def _replayed(found: Replayed) -> Document:
         sentence=(
             f"Simulated ({found.settings}{limit}): at most {fmt_bytes(found.peak_reserved_bytes)} "
             f"reserved for {fmt_bytes(found.peak_allocated_bytes)} of tensors "
-            f"({fmt_share(found.unused_share)} in none); "
+            f"at once ({_times(found)}); "
             f"{fmt_count(found.n_device_allocs)} × cudaMalloc, "
             f"{fmt_count(found.n_device_frees)} × cudaFree, "
             f"{plural(found.n_retries, 'retry', 'retries')}.{end}"
@@ -65,3 +65,9 @@ def _replayed(found: Replayed) -> Document:
         ),
         kind="replay",
     )
+
+
+def _times(found: Replayed) -> str:
+    if not found.peak_allocated_bytes:
+        return "nothing"
+    return fmt_ratio(found.peak_reserved_bytes / found.peak_allocated_bytes)

@@ -23,6 +23,7 @@ from perfkit.course.lessons.lesson_13_allocator.measured import (
     AllocatorCounts,
     counts_here,
     counts_of,
+    table_of,
 )
 from perfkit.course.lessons.lesson_13_allocator.pictures import draw_reserved
 from perfkit.memory.replay import replay
@@ -263,6 +264,15 @@ def test_counts_of_a_replay_leave_the_first_steps_out() -> None:
     assert counts_of(replay(_rising([30, 90]), limit_bytes=50 * MIB)).out_of_memory
 
 
+def test_a_table_says_where_a_limit_ends_it() -> None:
+    said = table_of({"rising": _rising([30, 40, 90, 90])}, limit_bytes=80 * MIB).splitlines()
+    assert said[0].startswith("default ")
+    assert said[0].endswith("after step 2  with 0.08 GiB at most")
+    row = " ".join(said[1].split())
+    assert row == "rising 0.16 GiB 3 1 out of memory in step 3, 1 retry"
+    assert "runs through, 0 retries" in table_of({"even": _rising([9] * 3)}, limit_bytes=80 * MIB)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_counts_of_a_gpu_are_those_of_its_steps_and_the_limit_is_lifted() -> None:
@@ -286,8 +296,8 @@ def test_the_picture_says_what_it_shows() -> None:
     figure, words = draw_reserved({"random": run, "again": run})
     assert len(figure.axes) == 2
     assert "Memory over 3 steps, simulated" in words
-    assert "random: tensors hold at most 0.31 GB in a step and at least 0.10" in words
-    assert "reserved rises from 0.10 GB to 0.63" in words
+    assert "random: tensors hold at most 0.29 GiB in a step and at least 0.10" in words
+    assert "reserved rises from 0.10 GiB to 0.59" in words
 
 
 # ---- the claim

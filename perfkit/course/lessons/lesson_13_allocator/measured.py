@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from perfkit.memory.replay import Replayed
+from perfkit.base.words import plural
+from perfkit.memory.replay import Replayed, replay
+from perfkit.memory.requests import Requests
 
-__all__ = ["AllocatorCounts", "counts_here", "counts_of"]
+__all__ = ["AllocatorCounts", "counts_here", "counts_of", "table_of"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,32 @@ def counts_of(found: Replayed, *, first: int = 2) -> AllocatorCounts:
         out_of_memory=found.n_ooms > 0,
         kind="simulated",
     )
+
+
+def table_of(
+    requests: Mapping[str, Requests], settings: str = "default", *, limit_bytes: int, first: int = 2
+) -> str:
+    """What a simulated allocator needs for each, without a limit and with one, as a table.
+
+    Args:
+        requests: name → requests with a mark for each step.
+        settings: as in ``PYTORCH_ALLOC_CONF``.
+        limit_bytes: what it may reserve in the last column.
+        first: so many steps do not count as late.
+    """
+    header = f"{settings:<26} reserved  cudaMalloc  after step {first}  with {{:.2f}} GiB at most"
+    lines = [header.format(limit_bytes / 2**30)]
+    for name, asked in requests.items():
+        free, tight = (replay(asked, settings, limit_bytes=limit) for limit in (None, limit_bytes))
+        end = "runs through"
+        if tight.failed_at_mark is not None:
+            end = f"out of memory in step {tight.failed_at_mark + 1}"
+        lines.append(
+            f"{name:<26} {free.peak_reserved_bytes / 2**30:4.2f} GiB  {free.n_device_allocs:10}"
+            f"  {free.n_device_allocs_after(first):12}  {end}, "
+            f"{plural(tight.n_retries, 'retry', 'retries')}"
+        )
+    return "\n".join(lines)
 
 
 def counts_here(

@@ -14,7 +14,7 @@ __all__ = ["draw_reserved"]
 
 _GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _ORANGE, _BLUE = "#E69F00", "#0072B2"
-_GB = 1e9
+_GIB = 1 << 30
 
 
 def draw_reserved(runs: Mapping[str, Replayed]) -> tuple[Figure, str]:
@@ -30,8 +30,8 @@ def draw_reserved(runs: Mapping[str, Replayed]) -> tuple[Figure, str]:
     said = []
     for axes, (name, run) in zip(panels, runs.items(), strict=True):
         steps = range(1, len(run.marks) + 1)
-        reserved = [mark.highest_reserved_bytes / _GB for mark in run.marks]
-        held = [mark.highest_allocated_bytes / _GB for mark in run.marks]
+        reserved = [mark.highest_reserved_bytes / _GIB for mark in run.marks]
+        held = [mark.highest_allocated_bytes / _GIB for mark in run.marks]
         axes.bar(steps, held, width=0.8, color=_BLUE, label="held by tensors")
         axes.step(steps, reserved, where="mid", color=_ORANGE, linewidth=1.8, label="reserved")
         axes.set_title(name, fontsize=9.5, color=_INK)
@@ -43,10 +43,10 @@ def draw_reserved(runs: Mapping[str, Replayed]) -> tuple[Figure, str]:
             axes.spines[side].set_color(_DIM)
         axes.tick_params(colors=_INK, labelsize=9)
         said.append(
-            f"{name}: tensors hold at most {max(held):.2f} GB in a step and at least "
-            f"{min(held):.2f}; reserved rises from {reserved[0]:.2f} GB to {reserved[-1]:.2f}"
+            f"{name}: tensors hold at most {max(held):.2f} GiB in a step and at least "
+            f"{min(held):.2f}; reserved rises from {reserved[0]:.2f} GiB to {reserved[-1]:.2f}"
         )
-    panels[0].set_ylabel("at most in a step, GB", fontsize=9, color=_DIM)
+    panels[0].set_ylabel("at most in a step, GiB", fontsize=9, color=_DIM)
     panels[0].margins(y=0.25)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower left", ncols=2, frameon=False, fontsize=8)
