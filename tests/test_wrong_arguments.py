@@ -89,6 +89,7 @@ _CALLS = [
     _of("find_syncs", 3, told="step"),
     _of("find_syncs", _TENSOR, told="step"),
     _of("find_syncs", _nothing, model=3),
+    _of("sweep", _workload, {"num_workers": [0]}, executor=3),
     _of("launch", 3, told="workload"),
     _of("launch", _workload, ranks=1),
     _of("launch", _workload, ranks=65),

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import Provenance, facts, stamp
 from perfkit.base.words import fmt_ms
+from perfkit.experiment.compare._elsewhere import Round, RoundRuns, overlaps, rounds_on
 from perfkit.experiment.compare._grid import Grid, Skipped, grid_of, key
 from perfkit.experiment.compare._identity import identity
 from perfkit.experiment.compare._progress import Progress, Say, left
@@ -280,6 +282,7 @@ def sweep(
     start_timeout_s: float = 300.0,
     warmup: int = 3,
     seed: int = 0,
+    executor: Executor | None = None,
     say: Say | bool | None = None,
 ) -> Sweep:
     """Run every combination of the grid's values, in rounds, and report the fastest.
@@ -303,6 +306,10 @@ def sweep(
         step_timeout_s, start_timeout_s, warmup, seed: see
             :class:`~perfkit.experiment.process.session.Session`; the seed also sets the order
             within the rounds.
+        executor: runs whole rounds on its workers, at the same time where it has several: a
+            ``concurrent.futures.ProcessPoolExecutor``, or that of a cluster's client. The points of
+            a round run on one machine, and only they are compared. It makes ``rounds`` rounds (by
+            default 4) of all points, whatever they show. Rounds on one machine slow each other.
         say: called with each progress line; None for standard error, False for no output.
 
     Returns:
@@ -326,6 +333,11 @@ def sweep(
         raise UsageError(f"rounds={rounds!r:.80} is not valid: it takes a whole number")
     if rounds is not None and rounds < 1:
         raise UsageError(f"rounds={rounds} is not valid: it takes 1 or more")
+    if executor is not None and not isinstance(executor, Executor):
+        raise UsageError(
+            f"executor={executor!r:.60} is no concurrent.futures.Executor: give a "
+            "ProcessPoolExecutor, or client.get_executor() of dask.distributed"
+        )
     points = grid_of(grid, settings, {} if base is None else base, facts())
     # the session scales it
     length_s = _run_s(asked_s, len(points.points)) if seconds is None else seconds
@@ -341,8 +353,14 @@ def sweep(
     ) as session:
         opened = None if store is None else Store(store, identity(workload))
         try:
+            going = _Sweeping(session, points, opened, scaled(asked_s), rounds, seed, progress)
+            if executor is not None:
+                options = {
+                    "seconds": length_s, "step_timeout_s": step_timeout_s,
+                    "start_timeout_s": start_timeout_s, "warmup": warmup, "seed": seed,
+                }  # fmt: skip
+                return going.result(going.on_workers(executor, options))
             with prepared_process(_PREPARED_WITHIN_S):
-                going = _Sweeping(session, points, opened, scaled(asked_s), rounds, seed, progress)
                 stopped = going.until_clear()
                 return going.result(stopped)
         finally:
@@ -425,6 +443,42 @@ class _Sweeping:
                 if self._clear():
                     return "clear"
 
+    def on_workers(self, executor: Executor, options: Mapping[str, Any]) -> str:
+        """Make the rounds that the store lacks on the executor's workers; return why it ended."""
+        wanted = []
+        for number in range(self._rounds or _FIRST_LOOK):
+            order = np.random.default_rng([self._seed, number]).permutation(len(self._runs))
+            points = [(int(i), self._grid.points[int(i)]) for i in order]
+            if all((key(values), number) in self._known for _, values in points):
+                for which, _ in points:
+                    self._run(which, number)
+                continue
+            packed = self._session.packed
+            wanted.append(Round(number, packed, self._session.settings, tuple(points), options))
+        made: list[RoundRuns] = []
+        for one in rounds_on(executor, wanted, self._warnings.append):
+            made.append(one)
+            for which, run, took_s in one.runs:
+                try:
+                    self._take(which, one.number, run, took_s)
+                except StoreError as error:
+                    self._warnings.append(f"{error}: what ran after it is not in the store")
+                    self._store = None
+            self._progress.line(f"{len(made)} of {len(wanted)} rounds")
+        machines = {(one.host, one.machine) for one in made}
+        if len(machines) > 1:
+            kinds = "; ".join(sorted({kind for _, kind in machines}))
+            self._warnings.append(
+                f"rounds ran on {len(machines)} machines ({kinds}): ratios are within rounds, each "
+                "on one of them, but times in ms are over all"
+            )
+        if beside := overlaps(made):
+            self._warnings.append(
+                f"{beside} rounds ran beside another one on the same machine and slowed each "
+                "other: give the executor one worker per machine"
+            )
+        return "every round asked for"
+
     def _alive(self) -> list[int]:
         return [
             i
@@ -447,17 +501,23 @@ class _Sweeping:
             began_s = time.monotonic()
             run = self._session.run(**values)
             took_s = time.monotonic() - began_s
+        self._take(which, number, run, took_s, is_new=known is None)
+        return True
+
+    def _take(
+        self, which: int, number: int, run: RunResult, took_s: float, *, is_new: bool = True
+    ) -> None:
+        """A point has run; it is stored where it was not taken from there."""
         self._n_runs += 1
         self._took_s.append(took_s)
         self._runs[which][number] = run
-        if known is None and self._store is not None:
+        if is_new and self._store is not None:
             part = {
                 "round": number,
-                "point": self._grid.varied(values),
+                "point": self._grid.varied(self._grid.points[which]),
                 "took_s": round(took_s, 3),
             }
             self._store.append(run, self._part | part)
-        return True
 
     @property
     def _spent_s(self) -> float:

@@ -1,0 +1,147 @@
+"""Rounds of a sweep on an executor's workers: each whole on one, a lost one repeated once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+import pytest
+
+from perfkit.experiment.compare._elsewhere import RoundRuns
+from perfkit.experiment.compare.sweep import Sweep, sweep
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+_SHORT: dict[str, Any] = {"seconds": 0.1, "say": False}
+
+
+def _sleeping(s: Any) -> Iterator[int]:
+    import time
+
+    while True:
+        time.sleep(0.001 * s.ms)
+        yield 2
+
+
+_sleeping.__module__ = "__main__"  # as from a notebook: not to be imported by name in a child
+
+
+class _Here(Executor):
+    """Runs at once, in this process; loses what it is told to lose, and pretends machines."""
+
+    def __init__(self, lose: tuple[int, ...] = (), machines: int = 1) -> None:
+        self.lose, self.machines, self.n = lose, machines, 0
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.n += 1
+        if self.n in self.lose:
+            future.set_exception(OSError("the worker is gone"))
+            return future
+        found: RoundRuns = cloudpickle.loads(fn(*args, **kwargs))
+        machine = f"machine {found.number % self.machines}"
+        runs = tuple(
+            (i, replace(run, provenance=replace(run.provenance, machine=machine)), took_s)
+            for i, run, took_s in found.runs
+        )
+        future.set_result(cloudpickle.dumps(replace(found, runs=runs)))
+        return future
+
+
+def _swept(executor: Executor, **more: Any) -> Sweep:
+    return sweep(_sleeping, {"ms": [30, 1]}, executor=executor, **{"rounds": 2, **_SHORT, **more})
+
+
+def test_rounds_run_in_a_pool_of_processes_and_the_fastest_is_found() -> None:
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    with ProcessPoolExecutor(1) as pool:
+        found = _swept(pool, rounds=3)
+        pids = {pool.submit(os.getpid).result()}
+    assert os.getpid() not in pids
+    assert found.best is not None
+    assert found.best.values == {"ms": 1}
+    assert [sorted(point.runs) for point in found.points] == [[0, 1, 2], [0, 1, 2]]
+    slower = found.ratio(found.points[0])
+    assert slower is not None
+    assert slower.low > 2
+    assert not any("beside" in w or "machines" in w for w in found.warnings)
+    left = {p.pid for p in psutil.Process().children(recursive=True)} - before
+    assert not left & pids
+
+
+def test_a_lost_round_is_repeated_once() -> None:
+    here = _Here(lose=(1,))
+    found = _swept(here)
+    assert here.n == 3
+    assert [len(point.runs) for point in found.points] == [2, 2]
+    assert not found.warnings
+
+
+def test_a_round_that_is_lost_twice_is_told() -> None:
+    here = _Here(lose=(1, 3))  # the first round, and its repetition
+    found = _swept(here)
+    assert here.n == 3
+    assert [sorted(point.runs) for point in found.points] == [[1], [1]]
+    (told,) = found.warnings
+    assert told == "round 1 was lost with its worker (OSError: the worker is gone)"
+
+
+def test_an_executor_that_is_shut_down_loses_its_rounds_and_no_more() -> None:
+    pool = ProcessPoolExecutor(1)
+    pool.shutdown()
+    found = _swept(pool)
+    assert found.best is None
+    assert sum("was lost" in warning for warning in found.warnings) == 2
+
+
+def test_machines_are_told_and_points_are_compared_within_a_round() -> None:
+    found = _swept(_Here(machines=2))
+    assert any("ran on 2 machines" in warning for warning in found.warnings)
+    for number in range(2):
+        machines = {point.runs[number].provenance.machine for point in found.points}
+        assert machines == {f"machine {number}"}
+
+
+def test_rounds_that_ran_beside_each_other_are_counted() -> None:
+    from perfkit.experiment.compare._elsewhere import overlaps
+
+    made: list[RoundRuns] = []
+
+    class Keeps(_Here):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future = super().submit(fn, *args, **kwargs)
+            made.append(cloudpickle.loads(future.result()))
+            return future
+
+    _swept(Keeps())
+    assert overlaps(made) == 0
+    first, second = made
+    beside = replace(second, began_s=first.began_s, ended_s=first.ended_s)
+    assert overlaps([first, beside]) == 2
+    assert overlaps([first, replace(beside, host="another")]) == 0
+
+
+def test_what_the_store_has_is_not_run_again(tmp_path: Path) -> None:
+    store = tmp_path / "runs.jsonl"
+    first = _Here()
+    _swept(first, store=store)
+    again = _Here()
+    found = _swept(again, store=store, rounds=3)
+    assert (first.n, again.n) == (2, 1)
+    assert found.n_resumed == 4
+    assert [sorted(point.runs) for point in found.points] == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_on_dask_it_runs_the_same() -> None:
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address=None
+    ) as cluster, distributed.Client(cluster) as client:  # fmt: skip
+        found = _swept(client.get_executor())
+    assert found.best is not None
+    assert found.best.values == {"ms": 1}
