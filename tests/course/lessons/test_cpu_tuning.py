@@ -20,7 +20,13 @@ from perfkit.course.lessons.lesson_14_cpu_tuning.lesson import (
     quota_of,
     share_of_cores,
 )
-from perfkit.course.lessons.lesson_14_cpu_tuning.measured import Ran, Together, mallocs_here
+from perfkit.course.lessons.lesson_14_cpu_tuning.measured import (
+    Ran,
+    Together,
+    cores_here,
+    mallocs_here,
+    pinned,
+)
 from perfkit.course.lessons.lesson_14_cpu_tuning.pictures import draw_threads
 from perfkit.measure.paired import Interval
 
@@ -263,6 +269,30 @@ def test_the_default_is_torchs_own_whatever_this_process_was_told(
 
 def _fails(number: int) -> Callable[[], object]:
     raise ValueError("no training today")
+
+
+def _sees_its_cores(number: int) -> Callable[[], object]:
+    import os
+
+    if len(os.sched_getaffinity(0)) != 1:
+        raise ValueError("it may run on several cores")
+    return lambda: None
+
+
+_sees_its_cores.__module__ = "__main__"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not cores_here(), reason="processes cannot be pinned here")
+def test_processes_and_this_thread_are_pinned_and_only_then() -> None:
+    before = cores_here()
+    with Together(_sees_its_cores, 1, threads=1, core=before[-1]) as one:
+        assert one.run(1).seconds > 0
+    with pinned(before[0]):
+        assert cores_here() == before[:1]
+    assert cores_here() == before
+    with pytest.raises(UsageError, match="may not run on core 99999"):
+        Together(_sees_its_cores, 1, core=99_999)
 
 
 _fails.__module__ = "__main__"

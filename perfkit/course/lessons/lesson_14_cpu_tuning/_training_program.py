@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import os
 import select
 import sys
 import time
@@ -65,6 +66,8 @@ def _train(step: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 def _main() -> None:
     told = json.loads(sys.stdin.readline())
+    if told["core"] is not None:
+        os.sched_setaffinity(0, {told["core"]})  # before torch starts threads: they inherit it
     if told["threads"] is not None:
         torch.set_num_threads(told["threads"])
     # what the reader prints must not get between the answers

@@ -19,7 +19,7 @@ from perfkit.base.line_child import EndedError, LineChild
 from perfkit.base.machine import facts
 from perfkit.experiment import CATALOGUE
 
-__all__ = ["Ran", "Together", "mallocs_here"]
+__all__ = ["Ran", "Together", "cores_here", "mallocs_here", "pinned"]
 
 #: These tell a process how many threads to start; "default" is without them.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
@@ -62,20 +62,31 @@ class Together:
         n: how many processes.
         threads: torch's threads in each; None for its default.
         malloc: a value of the setting ``malloc``.
+        core: the only core on which they may run (Linux); None for any.
 
     Raises:
-        UsageError: no process, or a malloc that this machine lacks.
+        UsageError: no process, or a malloc or core that this machine lacks.
         MeasurementError: a process ended before it was ready; the message has its last words.
     """
 
     def __init__(
-        self, make: Make, n: int, *, threads: int | None = None, malloc: str = "system"
+        self,
+        make: Make,
+        n: int,
+        *,
+        threads: int | None = None,
+        malloc: str = "system",
+        core: int | None = None,
     ) -> None:
         if n < 1:
             raise UsageError(f"{n} processes cannot train: take at least one")
         lacking = CATALOGUE["malloc"].unavailable(malloc, facts())
         if lacking is not None:
             raise UsageError(f"malloc={malloc!r} is not available on this machine: {lacking}")
+        if core is not None and core not in cores_here():
+            raise UsageError(
+                f"this process may not run on core {core}: {cores_here() or 'no pinning'}"
+            )
         asked = CATALOGUE["malloc"].environment
         environment = {k: v for k, v in os.environ.items() if k not in _THREADS}
         environment |= asked(malloc) if asked is not None else {}
@@ -83,7 +94,7 @@ class Together:
         made = base64.b64encode(cloudpickle.dumps(make)).decode()
         self._children = [LineChild("-m", program, env=environment) for _ in range(n)]
         for number, child in enumerate(self._children):
-            child.tell({"make": made, "number": number, "threads": threads})
+            child.tell({"make": made, "number": number, "threads": threads, "core": core})
         self.n = n
         self.malloc = malloc
         self.threads = int(self._hear()[0]["threads"])
@@ -146,6 +157,22 @@ class Together:
         except EndedError as error:
             self.end()
             raise MeasurementError(f"a training ended in its process: {error}") from None
+
+
+def cores_here() -> Sequence[int]:
+    """The cores on which this process may run; empty where processes cannot be pinned."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+@contextlib.contextmanager
+def pinned(*cores: int) -> Iterator[None]:
+    """This thread runs on these cores alone while the body of ``with`` runs, as before after it."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def mallocs_here() -> Sequence[str]:
