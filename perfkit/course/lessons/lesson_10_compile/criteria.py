@@ -21,7 +21,7 @@ _MOST_GRAPHS = 2
     lesson=_LESSON,
     title="a training step with and without torch.compile, and what compiling it takes",
     holds_if="a compiled step is faster in its steady state (the interval does not include 1), "
-    "agrees with the uncompiled one, and for twelve lengths of a batch no line ends a graph and "
+    "agrees with the uncompiled one, and for ten lengths of a batch no line ends a graph and "
     "at most two are compiled",
 )
 def pays(
@@ -37,7 +37,7 @@ def pays(
     Args:
         timed: an uncompiled step against a compiled one; None where nothing can be compiled here.
         compile_s: seconds of the first compilation, which nothing was cached for.
-        reports: ``"careless"`` and ``"clean"`` → what twelve steps compiled.
+        reports: ``"careless"`` and ``"clean"`` → what ten steps compiled.
         same: what ``perfkit.same_result`` says of both.
         on_gpu: mode → a step on a GPU; None without one.
     """
@@ -48,7 +48,7 @@ def pays(
         "graphs_careless": Figure(careless.n_graphs, "1", kind="exact"),
     }
     counted = (
-        f"For twelve lengths {careless.n_graphs} graphs are compiled of the careless model before "
+        f"For ten lengths {careless.n_graphs} graphs are compiled of the careless model before "
         f"torch gives up, and {clean.n_graphs} of the clean one."
     )
     if timed is None:
