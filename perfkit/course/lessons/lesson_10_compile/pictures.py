@@ -58,7 +58,8 @@ def draw_break_even(
     axes.set_xlabel("steps", fontsize=9, color=_DIM)
     axes.set_ylabel("seconds since the start", fontsize=9, color=_DIM)
     axes.set_xlim(0, last)
-    axes.set_ylim(bottom=0)
+    # a little room below 0, so that the number of an early point is not on the axis
+    axes.set_ylim(bottom=-0.07 * last * before_ms / 1e3)
     axes.legend(frameon=False, fontsize=8.5, loc="upper left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
