@@ -148,9 +148,10 @@ _POINTWISE = _names(
     ceil celu clamp clamp_max clamp_min clip copysign cos cosh div dropout_backward elu
     elu_backward eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmod ge gelu gelu_backward
     gt hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh hardtanh_backward
-    isfinite isinf isnan le leaky_relu leaky_relu_backward lerp log log10 log1p log2
-    log_sigmoid_backward logical_and logical_not logical_or logical_xor lt masked_fill maximum
-    minimum mish mish_backward mul nan_to_num native_dropout_backward ne neg pow reciprocal relu
+    isfinite isinf isnan isneginf isposinf le leaky_relu leaky_relu_backward lerp log log10
+    log1p log2 log_sigmoid_backward logical_and logical_not logical_or logical_xor lt
+    masked_fill maximum minimum mish mish_backward mul nan_to_num native_dropout_backward
+    ne neg pow reciprocal relu
     relu6 remainder round rsqrt rsub sgn sigmoid sigmoid_backward sign silu silu_backward sin
     sinh softplus softplus_backward sqrt square sub tan tanh tanh_backward threshold
     threshold_backward true_divide trunc where xlogy mse_loss_backward smooth_l1_loss_backward
@@ -159,7 +160,8 @@ _POINTWISE = _names(
 )
 _COMPARES = _names(
     """
-    eq ge gt isfinite isinf isnan le logical_and logical_not logical_or logical_xor lt ne
+    eq ge gt isfinite isinf isnan isneginf isposinf le logical_and logical_not logical_or
+    logical_xor lt ne
     """
 )
 _REDUCTIONS = _names(
