@@ -186,3 +186,10 @@ def test_the_live_line_says_how_ranks_differ() -> None:
     assert live_words(waits) == "rank 2 waits 80% for data, the others 11%"
     assert live_words([alike[0], replace(alike[1], n_steps=4)]) == "rank 1 is 5 steps behind"
     assert live_words([]) == ""
+
+
+def test_one_rank_of_several_machines_says_where_the_report_on_all_is(tmp_path: Path) -> None:
+    (tmp_path / "status1.json").write_text(json.dumps(asdict(_status(1, ended="finished"))))
+    found = joint(tmp_path, [1], 2)
+    assert found.sentence.startswith("One rank is known here")
+    assert any("this is of the 1 on this machine" in w for w in found.warnings)

@@ -287,7 +287,12 @@ def _sentence(n: int, late: Lateness | None, compared: Ranks | None) -> str:
         return (
             f"{_waiting([r.rank for r in compared.ranks], slow)} for rank {slow}: "
             f"{fmt_ms(lost_ms)} a step in collectives of the recorded steps. No phase before these "
-            "explains it, so its computing is slower, or it has more to compute."
+            "explains it: its backward pass takes longer, or what it sends does (a slower link)."
+        )
+    if n == 1:
+        return (
+            "One rank is known here, so who waits for whom is not: the machine whose ranks end "
+            "last reports on all of them."
         )
     if late is None and compared is None:
         return f"{n} ranks; who waits for whom is not known: they have too few steps in common."
