@@ -363,6 +363,19 @@ def test_what_tracing_a_gpu_does_for_itself_is_no_event_of_a_step(
     assert measure_cost._n_events(lambda: None, {}, 1) == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [("… and all three", "all options together"), ("… and with_stack", "with_stack")],
+)
+def test_the_costliest_choice_has_a_name_outside_of_its_table(name: str, called: str) -> None:
+    times = summarize([1.0] * 6)
+    ratio = ratio_interval([[2.0, 2.0]] * 6, [[1.0, 1.0]] * 6)
+    plain = measure_cost.OptionCost("no profiler", times, None, None, 0)
+    option = measure_cost.OptionCost(name, times, ratio, times, 5)
+    said = repr(measure_cost.ProfilerCost((plain, option), n_blocks=3, steps=1, source=""))
+    assert f"The costliest choice, {called}, makes a step 2" in said.replace("\n", " ")
+
+
 @pytest.mark.slow
 def test_the_profilers_cost_is_told_in_words_and_as_a_figure(cost: Any) -> None:
     said = repr(cost)

@@ -94,10 +94,11 @@ class ProfilerCost(Shown):
         plain = self.options[0]
         ratios = {one: one.ratio for one in self.options if one.ratio is not None}
         costliest, ratio = max(ratios.items(), key=lambda item: item[1].ratio)
+        named = {"… and all three": "all options together"}.get(costliest.name, costliest.name)
         return Document(
             name="what the profiler costs",
             sentence=(
-                f"The costliest choice, {costliest.name}, makes a step "
+                f"The costliest choice, {named.removeprefix('… and ')}, makes a step "
                 f"{_with_interval(ratio)} as long: "
                 f"{fmt_ms(costliest.step.median)} instead of {fmt_ms(plain.step.median)}."
             ),
