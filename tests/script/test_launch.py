@@ -52,7 +52,7 @@ def _workload(settings: Any) -> Iterator[None]:
     print(f"rank {rank} of {settings.world_size}", flush=True)
     for step in range(20):
         if rank == 1:
-            time.sleep(0.02)
+            time.sleep(0.05)
             if step == 15 and settings["end"] == "raise":
                 raise ValueError("made up")
             if step == 15 and settings["end"] == "kill":
@@ -74,7 +74,7 @@ def test_its_values_come_back_with_a_report_on_its_ranks() -> None:
     assert found.program == "_workload"
     assert found.late is not None
     assert [one.rank for one in found.late.late] == [1]
-    assert found.late.late[0].lost_ms > 10  # of 20 ms of sleep
+    assert found.late.late[0].lost_ms > 10  # of 50 ms of sleep
     assert found.compared is not None
     assert found.compared.stragglers == (1,)
     assert found.culprits == ()
