@@ -85,8 +85,13 @@ def _collectives(
 def _asked(trace: Trace, steps: Steps, rows: Int64, step: Int64) -> dict[str, int]:
     """How many are asked for before, within and after the backward pass of their step.
 
-    On a device, when their kernels begin: later than the host asks, never earlier.
+    Where no operator that asks was recorded, when they begin: later than that, never earlier.
     """
+    # a collective of the host runs in a thread of its own, maybe after the pass that asked for it
+    ops = np.flatnonzero(trace.is_a(Category.OP) & trace.named(lambda n: n.startswith("c10d::")))
+    in_step = steps.containing(trace.start_ns[ops])
+    if (in_step >= 0).any():
+        rows, step = ops[in_step >= 0], in_step[in_step >= 0]
     backward = np.flatnonzero(backward_rows(trace))
     of = steps.containing(trace.start_ns[backward])
     backward, of = backward[of >= 0], of[of >= 0]
