@@ -207,6 +207,14 @@ _ENTRIES: dict[str, Entry] = {
         slow="y = x.detach().clone()\ny[mask] = y.mean()",
         alike="y = x.detach().clone()\ny[mask] = -1.0",
     ),
+    "element": Entry(
+        op="x[i] = number",
+        why="one element, or those at an index tensor, get the number by a copy from the host, which "
+        "waits; a row or a slice is filled on the GPU",
+        instead="y = x.detach().clone()\ny[0, 1].fill_(5.0)  # with an index tensor: y.index_fill_",
+        slow="y = x[0].detach().clone()\ny[0] = 5.0",
+        alike="y = x.detach().clone()\ny[0] = 5.0\ny[:, 1] = 0",
+    ),
     "masked_fill": Entry(
         op="masked_fill with a tensor for its value",
         why="the value is read to the host before the fill",

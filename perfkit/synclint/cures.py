@@ -170,6 +170,7 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         *_snippet("X = torch.where(M, V, X)", "X[M] = V"),
         *(_snippet(f"X = torch.where(M, X {o} V, X)", f"X[M] {o}= V")[0] for o in "+-*/"),
     ),
+    "element": _snippet("X[I].fill_(V)  # with an index tensor: index_fill_", "X[I] = V"),
     "index_put_value": _snippet("X = torch.where(M, V, X)", "X[M] = V"),
     "masked_fill": _line(
         "torch.where(M, V, X)", "X.masked_fill(M, V)", "torch.masked_fill(X, M, V)"

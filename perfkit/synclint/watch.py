@@ -637,6 +637,8 @@ class Watch:
         parts = index if isinstance(index, tuple) else (index,)
         if any(_is_positions(part) for part in parts) and isinstance(args[0], _Tensor):
             self.hit("index_list", [args[0]], frame)
+        elif func.__name__ == "__setitem__" and _sets_by_copy(*args):
+            self.hit("element", [args[0]], frame)
         return result
 
     def _new_tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
@@ -824,6 +826,21 @@ def _tensors(values: Any) -> list[Any]:
         elif isinstance(value, dict):
             found += _tensors(value.values())
     return found
+
+
+def _sets_by_copy(target: Any, index: Any, value: Any) -> bool:
+    """Whether ``target[index] = value`` copies a number of the host to the device.
+
+    Seen on an H100: where the target is one element, and where integers on the device choose it.
+    """
+    if not isinstance(target, _Tensor) or not isinstance(value, int | float | complex):
+        return False
+    parts = index if isinstance(index, tuple) else (index,)
+    chosen = [part for part in parts if isinstance(part, _Tensor) and part.dim()]
+    if chosen:
+        return not any(part.dtype in (torch.bool, torch.uint8) for part in chosen)
+    n_numbers = sum(isinstance(part, int) and not isinstance(part, bool) for part in parts)
+    return n_numbers == target.dim() == len(parts)
 
 
 class _Once:

@@ -20,7 +20,7 @@ class Contrast(nn.Module):
     def enqueue(self, keys):
         start = int(self.position)  # sync
         self.queue[:, start : start + len(keys)] = keys.T
-        self.position[0] = (start + len(keys)) % self.size
+        self.position[0] = (start + len(keys)) % self.size  # sync
 
     def forward(self, one, other):
         q = F.normalize(self.online(one), dim=1)
