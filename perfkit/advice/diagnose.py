@@ -120,7 +120,7 @@ def diagnose(
         found = [_without_bound(f) for f in found]
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
     said = f"{_sentence(bound, case)} ({_step_words(step)}, {provenance})"
-    what = f"{said}{_path(bound, case)}{_profilers(case)}{uneven}."
+    what = f"{said}{_profilers(bound, case)}{_path(bound, case)}{uneven}."
     if is_piece:
         what = f"{_sentence(bound, case)} ({fmt_ms(step.median)} in all, {provenance})"
         what = of_one_piece(f"{what}{_path(bound, case)}.")
@@ -196,13 +196,18 @@ def _path(bound: _Bound, case: Case) -> str:
     return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({fmt_share(share)})"
 
 
-def _profilers(case: Case) -> str:
+def _profilers(bound: _Bound, case: Case) -> str:
     """What of the idle time is only there because the steps are profiled."""
     if not case.on_device or case.profilers_idle < _LEAST_TOLD:
         return ""
+    longer = fmt_ms(case.surplus_ms)
+    if bound.part == "compute":
+        # of a step as it is without the profiler
+        plain = fmt_share(min(bound.share / (1.0 - case.profilers_idle), 1.0))
+        return f", and for {plain} of steps without the profiler, which are {longer} shorter"
     return (
         f"; it idles for another {fmt_share(case.profilers_idle)}, which is not counted: steps "
-        f"without the profiler, which slows the host, are {fmt_ms(case.surplus_ms)} shorter"
+        f"without the profiler, which slows the host, are {longer} shorter"
     )
 
 
