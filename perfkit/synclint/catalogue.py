@@ -209,8 +209,8 @@ _ENTRIES: dict[str, Entry] = {
     ),
     "element": Entry(
         op="x[i] = number",
-        why="one element, or those at an index tensor, get the number by a copy from the host, which "
-        "waits; a row or a slice is filled on the GPU",
+        why="one element, or those at an index tensor, get the number by a copy from the host, "
+        "which waits; a row or a slice is filled on the GPU",
         instead="y = x.detach().clone()\ny[0, 1].fill_(5.0)  # with an index tensor: y.index_fill_",
         slow="y = x[0].detach().clone()\ny[0] = 5.0",
         alike="y = x.detach().clone()\ny[0] = 5.0\ny[:, 1] = 0",
