@@ -11,7 +11,6 @@ import contextlib
 import functools
 import re
 import sys
-import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -42,58 +41,36 @@ def dispatch_mode_class() -> Any:
         def ignore_compile_internals(cls) -> bool:
             return True
 
-        def __enter__(self) -> Any:
-            entered = super().__enter__()  # type: ignore[no-untyped-call]
-            _listed_lengths.on()
-            return entered
-
-        def __exit__(self, *error: Any) -> Any:
-            _listed_lengths.off()
-            return super().__exit__(*error)  # type: ignore[no-untyped-call]
-
     return DispatchMode
 
 
-class _ListedLengths:
-    """Lets ``F.ctc_loss`` take lengths on the CPU while a dispatch mode is on.
+def lengths_as_lists() -> Callable[[], None]:
+    """Let ``F.ctc_loss`` take lengths on the CPU while a dispatch mode is on; returns the undoing.
 
     It reads lengths that are tensors into lists and goes on with these. Under any dispatch mode it
     goes on with the tensors, which fails on a GPU where the lengths are on the CPU, as most people
     have them (torch 2.11, ``areAnyTensorSubclassLike`` in LossCTC.cpp). So they are lists before.
     """
+    import torch
 
-    def __init__(self) -> None:
-        self._n_on = 0
-        self._lock = threading.Lock()
+    original = torch.ctc_loss
 
-    def on(self) -> None:
-        import torch
+    @functools.wraps(original)
+    def ctc_loss(log_probs: Any, targets: Any, *lengths: Any, **options: Any) -> Any:
+        if log_probs.is_cpu:
+            return original(log_probs, targets, *lengths, **options)
+        listed = (_listed(one) for one in lengths[:2])
+        for name in ("input_lengths", "target_lengths"):
+            if name in options:
+                options[name] = _listed(options[name])
+        return original(log_probs, targets, *listed, *lengths[2:], **options)
 
-        with self._lock:
-            self._n_on += 1
-            if self._n_on > 1:
-                return
-            self._original = original = torch.ctc_loss
+    def undo() -> None:
+        if torch.ctc_loss is ctc_loss:
+            torch.ctc_loss = original
 
-            @functools.wraps(original)
-            def ctc_loss(log_probs: Any, targets: Any, *lengths: Any, **options: Any) -> Any:
-                if log_probs.is_cpu:
-                    return original(log_probs, targets, *lengths, **options)
-                listed = (_listed(one) for one in lengths[:2])
-                for name in ("input_lengths", "target_lengths"):
-                    if name in options:
-                        options[name] = _listed(options[name])
-                return original(log_probs, targets, *listed, *lengths[2:], **options)
-
-            torch.ctc_loss = ctc_loss
-
-    def off(self) -> None:
-        import torch
-
-        with self._lock:
-            self._n_on -= 1
-            if not self._n_on:
-                torch.ctc_loss = self._original
+    torch.ctc_loss = ctc_loss
+    return undo
 
 
 def _listed(lengths: Any) -> Any:
@@ -101,9 +78,6 @@ def _listed(lengths: Any) -> Any:
 
     is_host = isinstance(lengths, torch.Tensor) and lengths.is_cpu
     return lengths.tolist() if is_host else lengths  # of a CPU tensor: nobody waits
-
-
-_listed_lengths = _ListedLengths()
 
 
 def modes_spare_compiled_code() -> bool:

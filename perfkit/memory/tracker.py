@@ -311,6 +311,7 @@ class Tracker(_DispatchMode):
             register_optimizer_step_post_hook(guarded(self._after_step)),
         )
         self._undo.extend(handle.remove for handle in handles)
+        self._undo.append(torch_compat.lengths_as_lists())
         # always_call: the stack must come back when a forward raises
         after = register_module_forward_hook(
             guarded(self._after_forward), with_kwargs=True, always_call=True

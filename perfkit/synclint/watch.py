@@ -204,6 +204,7 @@ class Watch:
             stack.callback(handle.remove)
             stack.callback(torch_compat.watch_loader_iterators(self._fetch))
             stack.enter_context(_explicit_waits(self))
+            stack.callback(torch_compat.lengths_as_lists())
             if self.tracer is not None:
                 self.tracer.pause = self._unwatched
                 stack.enter_context(_waits_for_streams(self))

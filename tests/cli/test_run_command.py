@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,7 @@ def test_sigterm_ends_a_program_that_hangs_in_c(folder: Path) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
+        time.sleep(1)  # it is in C by then
         process.terminate()
         _, err = process.communicate(timeout=SECONDS)
     finally:
