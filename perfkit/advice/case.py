@@ -129,9 +129,9 @@ class Case:
     def profilers_idle(self) -> float:
         """The share of a step in which the device idles only while it is profiled.
 
-        Recording makes every operator and every launch longer, by half as much again in steps of
-        many small kernels. If steps without it are shorter by 5 ms, then up to 5 ms of the time
-        in which the device waited for the host are the profiler's.
+        Recording makes every operator and every launch longer (a step of a ResNet-50 on an H100 by
+        10 to 32 %). If steps without it are shorter by 5 ms, then up to 5 ms of the time in which
+        the device waited for the host are the profiler's.
         """
         lost = sum(self._idle_seen[cause] for cause in _OF_LAUNCHING)
         n = max(len(self.typical.indices), 1)
