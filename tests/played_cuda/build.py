@@ -181,7 +181,9 @@ def build() -> None:
 
 def switch_on() -> None:
     """One module and one .pth file: every process of this environment has the device."""
-    boot = (HERE / "_played_cuda_boot.py").read_text()
+    # in a folder without tests: pytest puts theirs on sys.path, and would find this file there
+    # in place of the installed one
+    boot = (SRC / "_played_cuda_boot.py").read_text()
     (SITE / "_played_cuda_boot.py").write_text(boot)
     (SITE / "zz_played_cuda.pth").write_text("import _played_cuda_boot\n")
 
