@@ -13,10 +13,10 @@ from perfkit.course.ledger.recording import Figure, FigureKind
 from perfkit.course.ledger.records import Record, Records
 from tests.course.ledger.made_records import GPU, SOMEWHERE, here, made
 
-# Counted in the course's list of claims: A1-A17, B1-B12, C1-C16, D1-D7, E1-E7.
+# Counted in the course's list of claims: A1-A18, B1-B15, C1-C16, D1-D8, E1-E8.
 IDS = [
     f"{letter}{n}"
-    for letter, last in (("A", 17), ("B", 12), ("C", 16), ("D", 7), ("E", 7))
+    for letter, last in (("A", 18), ("B", 15), ("C", 16), ("D", 8), ("E", 8))
     for n in range(1, last + 1)
 ]
 ALL_TAUGHT = dict.fromkeys(IDS, ("a lesson",))
