@@ -44,6 +44,23 @@ def dispatch_mode_class() -> Any:
     return DispatchMode
 
 
+def fake_group_store() -> Any:
+    """A store for ``init_process_group("fake", store=…)``; importing it registers that backend."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    return FakeStore()
+
+
+def group_of_name(name: str) -> Any:
+    """The process group that functional collectives call so; None if there is none."""
+    from torch.distributed import distributed_c10d
+
+    try:
+        return distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined]
+    except (LookupError, RuntimeError):
+        return None
+
+
 def lengths_as_lists() -> Callable[[], None]:
     """Let ``F.ctc_loss`` take lengths on the CPU while a dispatch mode is on; returns the undoing.
 

@@ -14,20 +14,21 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base.arguments import check_function
-from perfkit.base.errors import MissingError
-from perfkit.base.torch_compat import dispatch_mode_class
+from perfkit.base.arguments import check_function, check_whole
+from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.torch_compat import dispatch_mode_class, fake_group_store, group_of_name
 
 if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["CollectiveCount", "count_collectives", "group_of_one"]
+__all__ = ["CollectiveCount", "count_collectives", "group_of_one", "pretended_group"]
 
 # c10d: torch.distributed and DDP; the others: functional collectives, which FSDP's and DTensor's
 # newer code asks for
 _NAMESPACES = frozenset({"c10d", "c10d_functional", "_c10d_functional", "_dtensor"})
 # they wait for an earlier one, or mark its result
 _ASK_NOBODY = ("wait_tensor", "_wrap_tensor_autograd")
+_MOST_RANKS = 65_536
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,25 @@ class CollectiveCount:
         total_bytes: bytes of the tensors that were given to them, inputs and outputs; for an
             all-reduce, which works in place, the bytes of its tensor.
         by_name: their number by name, e.g. ``"c10d::allreduce_"``, most frequent first.
+        sent_bytes: bytes that a rank sends for them, mean of the group, if they go round a ring:
+            of ``n`` ranks, 2 (n - 1)/n of what an all-reduce is given, (n - 1)/n of what an
+            all-gather ends with, a reduce-scatter or all-to-all begins with, or a broadcast passes
+            on; all of a ``send``. A ring sends the least that is possible; a library may choose
+            another way for small tensors. ``None`` if a collective is of another kind.
     """
 
     total: int
     total_bytes: int
     by_name: Mapping[str, int]
+    sent_bytes: int | None = None
 
 
 def count_collectives(step: Callable[[], object]) -> CollectiveCount:
     """Call ``step`` once and count the collectives that it asks for, backward passes included.
 
-    It needs a process group, such as :func:`group_of_one`. After its first backward pass a
-    DistributedDataParallel model agrees on its buckets, with collectives of their own: let two
-    steps pass before you count.
+    It needs a process group, such as :func:`group_of_one` or :func:`pretended_group`. After its
+    first backward pass a DistributedDataParallel model agrees on its buckets, with collectives of
+    their own: let two steps pass before you count.
 
     Args:
         step: a function without arguments; its result is discarded. Whatever it raises is raised.
@@ -62,10 +69,17 @@ def count_collectives(step: Callable[[], object]) -> CollectiveCount:
     check_function("step", step)
     counts: Counter[str] = Counter()
     sizes: list[int] = []
-    with _mode(counts, sizes):
+    sent: list[float | None] = []
+    with _mode(counts, sizes, sent):
         step()
     by_name = dict(counts.most_common())
-    return CollectiveCount(sum(by_name.values()), sum(sizes), MappingProxyType(by_name))
+    known = [one for one in sent if one is not None]
+    return CollectiveCount(
+        sum(by_name.values()),
+        sum(sizes),
+        MappingProxyType(by_name),
+        round(sum(known)) if len(known) == len(sent) else None,
+    )
 
 
 @contextmanager
@@ -101,7 +115,46 @@ def group_of_one() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _mode(counts: Counter[str], sizes: list[int]) -> TorchDispatchMode:
+@contextmanager
+def pretended_group(ranks: int, *, rank: int = 0) -> Iterator[None]:
+    """A process group in which all others are pretended: this process alone, as one of ``ranks``.
+
+    FSDP2, tensor parallelism and pipelines ask in it for what they ask among so many processes, so
+    :func:`count_collectives` counts it without them. Nothing is sent, and what a collective
+    returns is not what the others would have sent: gradients and losses mean nothing. A
+    DistributedDataParallel model needs :func:`group_of_one` instead.
+
+    Args:
+        ranks: how many the group has, 1 to 65,536.
+        rank: which of them this process is.
+
+    Raises:
+        UsageError: a number that cannot be, or a process group exists already.
+        MissingError: this torch has no such group.
+    """
+    import torch.distributed as dist
+
+    check_whole("ranks", ranks, 1, _MOST_RANKS)
+    check_whole("rank", rank, 0, ranks - 1)
+    if not dist.is_available():
+        raise MissingError("a pretended group needs a torch built with torch.distributed")
+    if dist.is_initialized():
+        raise UsageError(
+            "a process group exists already; end it first (torch.distributed."
+            "destroy_process_group()), or count in it"
+        )
+    try:
+        store = fake_group_store()
+    except ImportError as error:
+        raise MissingError(f"this torch has no pretended process group ({error})") from None
+    dist.init_process_group("fake", store=store, rank=rank, world_size=ranks)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _mode(counts: Counter[str], sizes: list[int], sent: list[float | None]) -> TorchDispatchMode:
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -114,7 +167,53 @@ def _mode(counts: Counter[str], sizes: list[int]) -> TorchDispatchMode:
                 counts[f"{func.namespace}::{name}"] += 1
                 tensors = tree_leaves((args, kwargs))
                 sizes.append(sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor)))
+                sent.append(_sent(name, func.namespace, args))
             return func(*args, **(kwargs or {}))
 
     mode: TorchDispatchMode = Count()
     return mode
+
+
+def _sent(name: str, namespace: str, args: Any) -> float | None:
+    """Bytes that a rank sends, mean of the ring; None for a kind that is not known."""
+    in_place = namespace == "c10d"  # with the output first, and the group as an object
+    if name == "send":
+        return _nbytes(args[0])
+    if name.startswith(("recv", "barrier", "monitored_barrier")):
+        return 0
+    n = _group_size(args)
+    if n is None:
+        return None
+    rest = (n - 1) / n
+    if name.startswith(("allreduce", "all_reduce")):
+        return 2 * rest * _nbytes(args[0])
+    if name.startswith("broadcast"):
+        return rest * _nbytes(args[0])
+    if name.startswith(("allgather", "_allgather", "all_gather")):
+        return (n - 1) * _nbytes(args[1 if in_place else 0])
+    if name.startswith(("reduce_scatter", "_reduce_scatter", "alltoall", "all_to_all")):
+        return rest * _nbytes(args[1 if in_place else 0])
+    return None
+
+
+def _nbytes(given: Any) -> int:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return sum(t.nbytes for t in tree_leaves(given) if isinstance(t, torch.Tensor))
+
+
+def _group_size(args: Any) -> int | None:
+    """How many ranks the group has that is among the arguments, as an object or by its name."""
+    import torch
+    import torch.distributed as dist
+
+    for one in args:
+        if isinstance(one, torch.ScriptObject):
+            try:
+                return int(dist.ProcessGroup.unbox(one).size())
+            except (RuntimeError, TypeError):  # the kind of reduction comes as such an object, too
+                continue
+    names = [one for one in args if isinstance(one, str)]
+    group = group_of_name(names[-1]) if names else None
+    return None if group is None else int(group.size())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from perfkit.base.errors import MissingError, UsageError
-from perfkit.measure.collectives import count_collectives, group_of_one
+from perfkit.measure.collectives import count_collectives, group_of_one, pretended_group
 
 needs_gloo = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
@@ -119,3 +119,91 @@ def test_what_the_step_raises_is_raised() -> None:
         count_collectives(broken)
     with pytest.raises(UsageError, match="step is 3"):
         count_collectives(3)  # type: ignore[arg-type]
+
+
+@needs_gloo
+@pytest.mark.usefixtures("group")
+def test_a_group_of_one_sends_nothing() -> None:
+    found = count_collectives(lambda: dist.all_reduce(torch.ones(3)))
+    assert (found.total_bytes, found.sent_bytes) == (12, 0)
+
+
+def _blocks() -> nn.Sequential:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8)) for _ in range(3)]
+    return nn.Sequential(*blocks)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_what_eight_ranks_of_fsdp2_would_send_is_counted_in_one() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    x = torch.rand(2, 8)
+    with pretended_group(8):
+        model = _blocks()
+        parameter_bytes = sum(p.nbytes for p in model.parameters())
+        for block in model:
+            fully_shard(block)
+        fully_shard(model)
+
+        def step() -> None:
+            model(x).sum().backward()
+
+        step()  # the first pass shares out what belongs together
+        found = count_collectives(step)
+    names = dict(found.by_name)
+    assert names == {"c10d::_allgather_base_": 6, "c10d::_reduce_scatter_base_": 3}
+    # weights in both passes, gradients once; 7 of 8 parts of each go elsewhere
+    assert found.sent_bytes == 3 * 7 / 8 * parameter_bytes
+    assert not dist.is_initialized()
+
+
+def test_of_a_tensor_parallel_block_the_activations_are_sent() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    x = torch.rand(2, 8)
+    with pretended_group(4, rank=3):
+        mesh = init_device_mesh("cpu", (4,))
+        model = _blocks()
+        for block in model:
+            parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        found = count_collectives(lambda: model(x).sum().backward())
+    # one in each forward pass, one in each backward pass but the first block's
+    assert dict(found.by_name) == {"_c10d_functional::all_reduce": 5}
+    assert found.sent_bytes == 5 * 2 * 3 / 4 * x.nbytes
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # newer names for two of them
+def test_what_each_kind_sends() -> None:
+    x, parts = torch.zeros(16), torch.zeros(4, 16)
+    ask: dict[str, tuple[Callable[[], object], float | None]] = {
+        "all_reduce": (lambda: dist.all_reduce(x), 2 * 0.75 * 64),
+        "broadcast": (lambda: dist.broadcast(x, 0), 0.75 * 64),
+        "all_gather": (lambda: dist.all_gather(list(parts), x), 3 * 64),
+        "all_gather_into": (lambda: dist.all_gather_into_tensor(parts, x), 3 * 64),
+        "reduce_scatter": (lambda: dist.reduce_scatter_tensor(x, parts.flatten()), 0.75 * 256),
+        "all_to_all": (lambda: dist.all_to_all_single(torch.zeros(16), x), 0.75 * 64),
+        "send": (lambda: dist.send(x, 1), 64),
+        "recv": (lambda: dist.recv(x, 1), 0),
+        "barrier": (dist.barrier, 0),
+        "gather": (lambda: dist.gather(x, list(parts)), None),
+    }
+    with pretended_group(4):
+        found = {name: count_collectives(do).sent_bytes for name, (do, _) in ask.items()}
+    assert found == {name: sent for name, (_, sent) in ask.items()}
+
+
+def test_a_pretended_group_refuses_what_cannot_be() -> None:
+    with pytest.raises(UsageError, match="rank"):
+        pretended_group(4, rank=4).__enter__()
+    with pretended_group(2), pytest.raises(UsageError, match="exists already"):
+        pretended_group(2).__enter__()
+    assert not dist.is_initialized()
+    with pytest.raises(ValueError, match="mine"), pretended_group(2):
+        raise ValueError("mine")
+    assert not dist.is_initialized()
