@@ -18,6 +18,7 @@ from perfkit.base.errors import PerfkitError
 if TYPE_CHECKING:
     from perfkit.advice.open_trace import open_trace
     from perfkit.advice.profiling import profile
+    from perfkit.advice.waterfall import waterfall
     from perfkit.base.machine import doctor
     from perfkit.experiment.compare.ab import ab
     from perfkit.experiment.compare.same import same_result
@@ -61,6 +62,7 @@ __all__ = [
     "tune",
     "unload_ipython_extension",
     "watch",
+    "waterfall",
     "will_it_fit",
 ]
 
@@ -85,6 +87,7 @@ _HOMES = {
     "sweep": "perfkit.experiment.compare.sweep",
     "tune": "perfkit.experiment.compare.tune",
     "watch": "perfkit.widgets.watch",
+    "waterfall": "perfkit.advice.waterfall",
     "will_it_fit": "perfkit.memory.fit",
 }
 # these need the extra perfkit[notebook]

@@ -471,6 +471,16 @@ def _limit() -> Any:
     return limit(load(product_on_gpu()))
 
 
+@_makes("Waterfall")
+def _waterfall() -> Any:
+    return perfkit.waterfall(load(product_on_gpu()))
+
+
+@_makes("WaterfallChange")
+def _waterfall_change() -> Any:
+    return perfkit.waterfall(load(product_on_gpu()), load(product_on_gpu(size=2048)))
+
+
 @_makes("Peaks")
 def _peaks() -> Any:
     small = {

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from perfkit.trace.ask.breakdown import Breakdown, breakdown
 from perfkit.trace.ask.limit import Limit, limit
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.ask.syncs import Sync
+from perfkit.trace.ask.waterfall import Waterfall, waterfall, without_profiler
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.read.steps import WHOLE, Steps, find_steps, n_backward_passes
@@ -105,6 +107,21 @@ class Profile(Shown):
             return None
         return math.ceil(1e3 * self.compiled.compile_s / self.step.median)
 
+    @cached_property
+    def waterfall(self) -> Waterfall | None:
+        """From the step down to its least time, cause by cause; computed when asked for.
+
+        None where nothing was recorded, or of one piece without steps.
+        """
+        if self.nothing or self.is_piece:
+            return None
+        try:
+            found = waterfall(self.trace)
+        except Exception:  # a trace of a kind that nobody has seen must not cost the report
+            return None
+        plain_ms = None if self.cost is None else self.cost.unprofiled_step_ms
+        return without_profiler(found, plain_ms)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the events, as plain JSON types."""
         return {
@@ -138,6 +155,7 @@ class Profile(Shown):
             "busy": None if self.busy is None else self.busy.to_dict(),
             "compiled": None if self.compiled is None else asdict(self.compiled),
             "limit": None if self.limit is None else self.limit.summary(),
+            "waterfall": None if self.waterfall is None else self.waterfall.summary(),
             "provenance": self.provenance.to_dict(),
             "warnings": list(self.warnings),
         }

@@ -12,7 +12,7 @@ from perfkit.base.words import fmt_share
 from perfkit.show._text import table
 from perfkit.show.document import Segment
 
-__all__ = ["bar", "colour_of", "describe", "looks_of", "text_bar"]
+__all__ = ["bar", "colour_of", "describe", "looks_of", "pattern_of", "text_bar"]
 
 # name -> (colour, ink on it with a contrast of at least 4.5:1, pattern of report.css)
 _LOOK = {
@@ -36,6 +36,11 @@ _LABEL_FROM_SHARE = 0.12
 def colour_of(look: str) -> str:
     """The colour of one name of the palette, as CSS."""
     return _LOOK[look][0]
+
+
+def pattern_of(look: str) -> str:
+    """The pattern of one name of the palette, as the style sheet calls it."""
+    return _LOOK[look][2]
 
 
 def looks_of(segments: Sequence[Segment]) -> list[str]:

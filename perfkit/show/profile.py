@@ -20,11 +20,13 @@ from perfkit.base.words import (
     plural,
 )
 from perfkit.show import strip as step_strip
+from perfkit.show._falls import Falls
 from perfkit.show._per_step import a_step, each_step, per_step
 from perfkit.show.counted import compile_sentence, compile_tables
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
 from perfkit.show.limit import limit_sentence
+from perfkit.show.waterfall import waterfall_picture, waterfall_table
 from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.ask.operators import Operator, Operators
 from perfkit.trace.ask.syncs import Sync, Syncs
@@ -76,13 +78,14 @@ def _profile(p: Profile) -> Document:
         ),
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
         bars=_bars(p.breakdown, is_piece=p.is_piece),
-        pictures=() if strip is None else (_picture(strip, p),),
+        pictures=(*(() if strip is None else (_picture(strip, p),)), *_falls(p)),
         findings=findings[:n_main],
         more_findings=findings[n_main:],
         more_title="Also found" if n_main else "Found, but measure again first",
         tables=(
             *(() if p.compiled is None else compile_tables(p.compiled)),
             _operators_table(p.operators, len(p.breakdown.steps)),
+            *_fall_tables(p),
             _lines_table(p.lines),
             _syncs_table(p.syncs),
             *(() if p.is_piece else _steps_tables(p.breakdown)),
@@ -110,6 +113,18 @@ def _picture(strip: step_strip.Strip, p: Profile) -> step_strip.StepStrip:
     if p.is_piece:
         return step_strip.StepStrip(strip, title="All of it over time")
     return step_strip.StepStrip(strip)
+
+
+def _falls(p: Profile) -> tuple[Falls, ...]:
+    if p.waterfall is None or not p.waterfall.step_ms:
+        return ()
+    return (waterfall_picture(p.waterfall, folds=True),)
+
+
+def _fall_tables(p: Profile) -> tuple[Table, ...]:
+    if p.waterfall is None or not p.waterfall.step_ms:
+        return ()
+    return (replace(waterfall_table(p.waterfall), open=False, brief=False),)
 
 
 @document_for(Profiling)

@@ -23,6 +23,7 @@ from perfkit.trace.ask.queue import LaunchQueue, launch_queue
 from perfkit.trace.ask.ranks import Ranks, ranks
 from perfkit.trace.ask.sequences import Sequences, sequences
 from perfkit.trace.ask.syncs import Sync, syncs
+from perfkit.trace.ask.waterfall import Waterfall, WaterfallChange, waterfall
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.load import load
 from perfkit.trace.read.save import save
@@ -59,6 +60,8 @@ __all__ = [
     "Steps",
     "Sync",
     "Trace",
+    "Waterfall",
+    "WaterfallChange",
     "breakdown",
     "communication",
     "compiled",
@@ -81,4 +84,5 @@ __all__ = [
     "sequences",
     "source_lines",
     "syncs",
+    "waterfall",
 ]

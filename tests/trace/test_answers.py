@@ -24,7 +24,7 @@ from perfkit.base.errors import TraceError
 QUESTIONS: tuple[Callable[[pt.Trace, pt.Steps], Any], ...] = (
     pt.breakdown, pt.idle, pt.copies, pt.kernels, pt.launch_queue, pt.communication, pt.flops,
     pt.limit, pt.critical_path, pt.sequences, pt.memory_curve, pt.modules, pt.source_lines,
-    pt.operators, pt.syncs,
+    pt.operators, pt.syncs, pt.waterfall,
 )  # fmt: skip
 
 
@@ -42,6 +42,11 @@ def ask_everything(trace: pt.Trace) -> dict[str, Any]:
         assert sum(split.shares().values()) == pytest.approx(1, abs=1e-3)
     path = answers["critical_path"]
     assert sum(path.by_class_us.values()) == pytest.approx(path.wall_us, rel=1e-6, abs=0.01)
+    falls = answers["waterfall"]
+    for order in ("outside_in_ms", "inside_out_ms"):
+        each = [getattr(part, order) for part in falls.parts]
+        assert all(ms >= 0 for ms in each)
+        assert sum(each) + falls.floor_ms == pytest.approx(falls.step_ms, rel=1e-9, abs=1e-9)
     kernels = answers["kernels"].kernels
     if any(k.total_us for k in kernels):
         assert sum(k.share for k in kernels) == pytest.approx(1, abs=1e-3)

@@ -32,6 +32,7 @@ from perfkit.trace.read.columns import (
     Int64,
     Trace,
 )
+from perfkit.trace.read.intervals import EMPTY, Intervals
 from perfkit.trace.read.lookups import launch_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
@@ -281,10 +282,25 @@ def limit(
     Raises:
         UsageError: no data sheet of ``device`` is known.
     """
+    return limit_beside(trace, steps, device=device, within=within)
+
+
+def limit_beside(
+    trace: Trace,
+    steps: Steps | None = None,
+    *,
+    device: str | None = None,
+    within: Nesting | None = None,
+    leaving_out: Intervals = EMPTY,
+) -> Limit:
+    """As :func:`limit`, without the operators of the host that begin in ``leaving_out``.
+
+    A data set's own operators are work of the wait for data, not of the step.
+    """
     steps = find_steps(trace) if steps is None else steps
     roofs = _roofs(trace, device)
     inside = nesting(trace, steps) if within is None else within
-    counting = _Counting(trace, inside)
+    counting = _Counting(trace, inside, leaving_out)
     ops, partial = counting.ops(roofs)
     doubts = list(roofs.doubts) if roofs is not None else []
     if not (trace.dims_id >= 0).any():
@@ -347,10 +363,11 @@ def _roofs(trace: Trace, device: str | None) -> Roofs | None:
 class _Counting:
     """The counted calls of a trace, and what they took."""
 
-    def __init__(self, trace: Trace, inside: Nesting) -> None:
+    def __init__(self, trace: Trace, inside: Nesting, leaving_out: Intervals = EMPTY) -> None:
         self._trace, self._inside = trace, inside
         rows = inside.rows
-        is_op = trace.category[rows] == Category.OP
+        self._kept = ~leaving_out.covers(trace.start_ns[rows])
+        is_op = (trace.category[rows] == Category.OP) & self._kept
         shaped = trace.dims_id[rows] >= 0
         known = is_op & shaped & trace.name_table(is_known)[trace.name_id[rows]]
         self._owner = owners(inside, known)
@@ -529,7 +546,7 @@ class _Counting:
         has_child = np.zeros(n, dtype=np.bool_)
         has_child[inside.parent_op[inside.parent_op >= 0]] = True
         does = trace.name_table(_does_something)[name]
-        is_op = trace.category[inside.rows] == Category.OP
+        is_op = (trace.category[inside.rows] == Category.OP) & self._kept
         chosen: Int64 = np.flatnonzero(is_op & does & ~has_child & (self._owner < 0))
         return chosen
 

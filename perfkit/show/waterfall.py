@@ -1,0 +1,287 @@
+"""What a waterfall says, alone or beside the one after a fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from perfkit.base.words import fmt_bound, fmt_ms, fmt_ratio, fmt_share
+from perfkit.show._falls import Fall, Falls
+from perfkit.show._per_step import per_step
+from perfkit.show.document import Document, Table, document_for
+from perfkit.trace.ask.waterfall import CAUSES, Part, Waterfall, WaterfallChange
+
+__all__ = ["waterfall_picture", "waterfall_table"]
+
+_WORDS = {
+    "data": "waiting for data",
+    "sync": "device idle: the host waited for it",
+    "copy": "copies that nothing hides",
+    "communication": "communication that nothing hides",
+    "driver": "allocating memory, loading code",
+    "host": "Python and other work on the host",
+    "launch": "host too slow to launch",
+    "pauses": "short pauses between kernels",
+    "queued": "device idle, cause not recorded",
+    "above": "kernels above their least time",
+}
+_LOOKS = {
+    "data": "orange",
+    "sync": "vermilion",
+    "copy": "yellow",
+    "communication": "purple",
+    "driver": "grey",
+    "host": "grey",
+    "launch": "sky",
+    "pauses": "sky",
+    "queued": "hollow",
+    "above": "blue",
+}
+_LEAST = "the least time"
+_OUTSIDE_IN, _INSIDE_OUT = "from the outside in", "from the inside out"
+# Removing what takes less of the step brings nothing that anybody could measure.
+_WORTH_A_GAIN = 0.01
+
+
+def _name(cause: str, of: Waterfall) -> str:
+    if of.on_device:
+        return _WORDS[cause]
+    return {
+        "host": "between operators (Python, dispatch)",
+        "above": "operators above their least time",
+        "communication": "communication",
+    }.get(cause, _WORDS[cause])
+
+
+def _uncounted(of: Waterfall) -> str:
+    what = "kernels" if of.on_device else "operators"
+    return f"{what} whose work is not known" if of.least_ms else f"{what}, as recorded"
+
+
+@document_for(Waterfall)
+def _waterfall(of: Waterfall) -> Document:
+    if not of.step_ms:
+        return Document("waterfall", "No time is recorded in the steps.", warnings=of.warnings)
+    pictures = [waterfall_picture(of)]
+    if of.orders_differ:
+        pictures.append(waterfall_picture(of, inside_out=True))
+    return Document(
+        name="waterfall",
+        sentence=_sentence(of),
+        lines=_lines(of),
+        warnings=of.warnings,
+        pictures=tuple(pictures),
+        tables=(waterfall_table(of), _families(of)),
+        foot=_foot(of),
+    )
+
+
+def waterfall_picture(
+    of: Waterfall,
+    *,
+    inside_out: bool = False,
+    title: str = "",
+    scale_ms: float = 0.0,
+    folds: bool = False,
+) -> Falls:
+    """One order as a picture.
+
+    Args:
+        of: with a step.
+        inside_out: the other order.
+        title: instead of the usual one.
+        scale_ms: what the full width is; by default the step.
+        folds: whether it is behind the first screen.
+    """
+    order = _INSIDE_OUT if inside_out else _OUTSIDE_IN
+    parts = tuple(reversed(of.parts)) if inside_out else of.parts
+    brings: Callable[[Part], float] = (
+        (lambda p: p.inside_out_ms) if inside_out else (lambda p: p.outside_in_ms)
+    )
+    falls = [Fall("a step, as recorded", 0.0, of.step_ms, "grey")]
+    left = of.step_ms
+    for part in parts:
+        left -= brings(part)
+        falls.append(Fall(_name(part.cause, of), max(left, 0.0), brings(part), _LOOKS[part.cause]))
+    if of.uncounted_ms:
+        falls.append(Fall(_uncounted(of), of.least_ms, of.uncounted_ms, "hollow"))
+    if of.least_ms:
+        falls.append(Fall(_LEAST, 0.0, of.least_ms, "green"))
+    words = "; ".join(f"{fall.label} {fmt_ms(fall.ms)}" for fall in falls)
+    usual = "Down to the least time" if of.least_ms else "Down to what the operators take"
+    if of.orders_differ:
+        usual += f", {order}"
+    return Falls(title or usual, words, tuple(falls), scale_ms or of.step_ms, folds)
+
+
+def waterfall_table(of: Waterfall) -> Table:
+    """Each cause in both orders and alone."""
+    both = of.orders_differ
+    rows = []
+    left = of.step_ms
+    for part in of.parts:
+        left -= part.outside_in_ms
+        bound = of.step_ms / (of.step_ms - part.alone_ms) if part.alone_ms < of.step_ms else 0.0
+        rows.append(
+            (
+                _name(part.cause, of),
+                fmt_ms(part.outside_in_ms),
+                fmt_ms(max(left, of.floor_ms)),
+                *((fmt_ms(part.inside_out_ms),) if both else ()),
+                fmt_bound(bound) if part.alone_ms > _WORTH_A_GAIN * of.step_ms else "–",
+            )
+        )
+    empty = ("",) * (2 if both else 1)
+    if of.uncounted_ms:
+        rows.append((_uncounted(of), fmt_ms(of.uncounted_ms), fmt_ms(of.least_ms), *empty))
+    if of.least_ms:
+        rows.append((_LEAST, fmt_ms(of.least_ms), fmt_ms(0.0), *empty))
+    return Table(
+        ("removed one after another", "brings", "left", *(("kernels first",) if both else ()),
+         "alone"),
+        tuple(rows),
+        title="From the step to its least time" if of.least_ms else "What the step consists of",
+        note=f"{per_step(of.n_steps)}; adds up to the step; alone: at most so many times as fast",
+        open=True,
+    )  # fmt: skip
+
+
+def _families(of: Waterfall) -> Table:
+    rows = tuple((name, fmt_ms(ms), fmt_share(ms / of.step_ms)) for name, ms in of.above_ms.items())
+    return Table(
+        ("kind of work", "above its least time", "of the step"),
+        rows,
+        title=f"{'Kernels' if of.on_device else 'Operators'} above their least time",
+        note=per_step(of.n_steps),
+        brief=False,
+    )
+
+
+def _largest(of: Waterfall) -> Part | None:
+    return max(of.parts, key=lambda p: p.outside_in_ms, default=None)
+
+
+def _sentence(of: Waterfall) -> str:
+    what = "kernels" if of.on_device else "operators"
+    if of.least_ms and of.uncounted_ms <= _WORTH_A_GAIN * of.step_ms:
+        down = f"a step takes {fmt_ms(of.step_ms)} and needs at least {fmt_ms(of.floor_ms)}"
+    elif of.least_ms:
+        down = (
+            f"a step takes {fmt_ms(of.step_ms)}; what could be removed leaves "
+            f"{fmt_ms(of.floor_ms)}, {fmt_ms(of.uncounted_ms)} of it {what} whose work is not known"
+        )
+    else:
+        down = f"a step takes {fmt_ms(of.step_ms)}, its {what} {fmt_ms(of.floor_ms)} of it"
+    said = f"{down[0].upper()}{down[1:]}."
+    first = _largest(of)
+    if first is None or first.outside_in_ms <= _WORTH_A_GAIN * of.step_ms:
+        return said
+    return (
+        f"{said} The largest part in between: {_name(first.cause, of)}, "
+        f"{fmt_ms(first.outside_in_ms)} ({fmt_share(first.outside_in_ms / of.step_ms)})."
+    )
+
+
+def _lines(of: Waterfall) -> tuple[str, ...]:
+    parts = []
+    if of.n_steps > 1:
+        parts.append(
+            f"Mean of {of.n_steps} steps of {fmt_ms(min(of.steps_ms))} … {fmt_ms(max(of.steps_ms))}"
+            + (
+                f"; without the profiler a step takes {fmt_ms(of.unprofiled_step_ms)}."
+                if of.unprofiled_step_ms
+                else "."
+            )
+        )
+    if of.workers_set_the_pace:
+        parts.append(
+            "The DataLoader's workers set the pace: until they are faster, whatever else becomes "
+            "faster only makes the host wait longer for them."
+        )
+    elif of.orders_differ:
+        parts.append(
+            "Host and device work at the same time, so what one removal brings depends on what is "
+            "gone already: both orders add up to the step."
+        )
+    return (" ".join(parts),) if parts else ()
+
+
+def _foot(of: Waterfall) -> tuple[str, ...]:
+    if not of.least_ms:
+        return (
+            "How fast the operators could be is not known: record shapes (`--shapes`), and measure "
+            "this machine with `perfkit doctor --peaks`.",
+        )
+    return (f"{of.kind}: rates of {of.device or 'this machine'}, {of.source}.",)
+
+
+@document_for(WaterfallChange)
+def _change(of: WaterfallChange) -> Document:
+    before, after = of.before, of.after
+    if not before.step_ms or not after.step_ms:
+        return Document("waterfalls", "No time is recorded in the steps.", warnings=of.warnings)
+    scale = max(before.step_ms, after.step_ms)
+    both = [w for w in before.warnings if w in after.warnings]
+    warnings = [
+        *both,
+        *(f"before: {w}" for w in before.warnings if w not in both),
+        *(f"after: {w}" for w in after.warnings if w not in both),
+        *of.warnings,
+    ]
+    return Document(
+        name="waterfalls",
+        sentence=_changed(of),
+        lines=_distance(of),
+        warnings=tuple(warnings),
+        pictures=(
+            waterfall_picture(before, title="Before", scale_ms=scale),
+            waterfall_picture(after, title="After, on the same scale", scale_ms=scale),
+        ),
+        tables=(_changes(of),),
+        foot=tuple(dict.fromkeys((*_foot(before), *_foot(after)))),
+    )
+
+
+def _changed(of: WaterfallChange) -> str:
+    said = (
+        f"A step took {fmt_ms(of.before.step_ms)} before and {fmt_ms(of.after.step_ms)} after "
+        f"({fmt_ratio(of.ratio)} as fast, one recording each)."
+    )
+    causes = {c: ms for c, ms in of.changes_ms.items() if c in CAUSES}
+    most = max(causes, key=lambda c: abs(causes[c]), default="")
+    if not most or abs(causes[most]) <= _WORTH_A_GAIN * of.before.step_ms:
+        return said
+    return (
+        f"{said} What changed most: {_name(most, of.before)}, from "
+        f"{fmt_ms(of.before.ms_of(most))} to {fmt_ms(of.after.ms_of(most))}."
+    )
+
+
+def _distance(of: WaterfallChange) -> tuple[str, ...]:
+    if not of.before.least_ms or not of.after.least_ms:
+        return ()
+    first, second = (w.step_ms / w.floor_ms for w in (of.before, of.after))
+    return (f"From {fmt_ratio(first)} what remains when all is removed to {fmt_ratio(second)}.",)
+
+
+def _changes(of: WaterfallChange) -> Table:
+    def row(name: str, before: float, after: float) -> tuple[str, ...]:
+        delta = after - before
+        return name, fmt_ms(before), fmt_ms(after), f"{'+' if delta > 0 else ''}{fmt_ms(delta)}"
+
+    rows = []
+    for cause in of.changes_ms:
+        if cause in CAUSES:
+            rows.append(row(_name(cause, of.before), of.before.ms_of(cause), of.after.ms_of(cause)))
+    if of.before.uncounted_ms or of.after.uncounted_ms:
+        known = of.before if of.before.least_ms else of.after
+        rows.append(row(_uncounted(known), of.before.uncounted_ms, of.after.uncounted_ms))
+    if of.before.least_ms or of.after.least_ms:
+        rows.append(row(_LEAST, of.before.least_ms, of.after.least_ms))
+    rows.append(row("the step", of.before.step_ms, of.after.step_ms))
+    return Table(
+        ("part", "before", "after", "change"),
+        tuple(rows),
+        title="Part by part",
+        note="ms of the mean step, from the outside in; adds up to the step",
+        open=True,
+    )

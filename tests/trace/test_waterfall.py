@@ -1,0 +1,189 @@
+"""From the step to its least time: by hand, in two orders, and where one removal uncovers another.
+
+Times of the simulated traces are µs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_training, product_on_gpu
+
+import perfkit
+from perfkit import show
+from perfkit.base.errors import UsageError
+from perfkit.cli import main
+from perfkit.trace import limit, load, waterfall
+from perfkit.trace.ask.waterfall import CAUSES, Waterfall
+
+
+def parts(of: Waterfall, what: str = "outside_in_ms") -> dict[str, Any]:
+    """Cause → µs."""
+    return {p.cause: pytest.approx(1e3 * getattr(p, what)) for p in of.parts}
+
+
+def adds_up(of: Waterfall) -> None:
+    for order in ("outside_in_ms", "inside_out_ms"):
+        each = [getattr(p, order) for p in of.parts]
+        assert min(each, default=0) >= 0
+        assert sum(each) + of.floor_ms == pytest.approx(of.step_ms, rel=1e-12)
+    assert [p.cause for p in of.parts] == [c for c in CAUSES if c in {p.cause for p in of.parts}]
+
+
+def test_the_wait_for_data_is_a_part_and_the_kernels_are_the_floor() -> None:
+    found = waterfall(load(gpu_training(4, wait=500).json()))
+    adds_up(found)
+    assert parts(found)["data"] == 500
+    assert found.least_ms == 0
+    assert found.uncounted_ms == pytest.approx(0.95)
+    assert found.step_ms == pytest.approx(1.51)
+    assert found.gain_of("data") == pytest.approx(1510 / 1010)
+    assert found.gain_of("sync") == 1
+    assert "waiting for data, 500 µs (33 %)" in " ".join(str(found).split())
+    assert "not known: record shapes" in " ".join(str(found).split())
+
+
+def busy_host() -> bytes:
+    """Two steps of 1 ms, all of it launching on the host, beside a product of 900 µs."""
+    sim = Simulated()
+    shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["c10::BFloat16"] * 2}
+    for i in range(2):
+        at = i * 1_000
+        sim.step(i, at, 1_000)
+        op = sim.host("aten::mm", at, 1_000, **shapes)
+        sim.device("gemm", at + 100, 900, sim.call("cudaLaunchKernel", at + 90, 10, op))
+    whole = json.loads(sim.json())
+    whole["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+    return json.dumps(whole).encode()
+
+
+def test_faster_kernels_bring_nothing_while_the_host_is_busy_all_the_time() -> None:
+    found = waterfall(load(busy_host()))
+    adds_up(found)
+    least_us = 2 * 4096**3 / 989.5e6
+    assert found.least_ms == pytest.approx(least_us / 1e3, rel=1e-4)
+    assert parts(found) == {"launch": 100, "above": 900 - 1e3 * found.least_ms}
+    # the other way round the host's work is uncovered, and is all of the gain
+    inside_out = parts(found, "inside_out_ms")
+    assert inside_out == {"launch": 1_000 - 1e3 * found.least_ms, "above": 0}
+    assert found.gain_of("above") == 1
+    assert found.gain_of("launch") == pytest.approx(1_000 / 900)
+    assert found.orders_differ
+    assert found.above_ms == {"matrix product": pytest.approx(found.ms_of("above"))}
+
+
+def test_a_wait_for_the_device_is_no_work_of_the_host() -> None:
+    # ahead of the device, then waiting for it: faster kernels bring what they take less
+    sim = gpu_training(4, item=True)
+    found = waterfall(load(sim.json()))
+    adds_up(found)
+    assert {"sync", "launch", "pauses"} >= set(parts(found)) - {"copy", "host"}
+    assert found.uncounted_ms == pytest.approx(0.95)
+
+
+@pytest.mark.parametrize(("loader", "paced"), [(WORKERS, True), (SINGLE, False)])
+def test_late_workers_hide_what_else_could_be_faster(loader: str, paced: bool) -> None:
+    found = waterfall(load(cpu_training(4, wait=300, python=200, loader=loader).json()))
+    adds_up(found)
+    assert found.workers_set_the_pace == paced
+    assert not found.on_device
+    assert parts(found)["data"] == 300
+    other = next(p for p in found.parts if p.cause == "host")
+    assert (other.alone_ms == 0) == paced
+    assert found.orders_differ == paced
+    said = " ".join(str(found).split())
+    assert ("workers set the pace" in said) == paced
+
+
+def test_workers_that_are_late_once_do_not_set_the_pace() -> None:
+    sim = cpu_training(1, wait=300)
+    for n in range(1, 5):
+        sim.host("aten::mm", 5_000 + n * 1_000, 900)
+        sim.step(n, 5_000 + n * 1_000, 1_000)
+    assert not waterfall(load(sim.json())).workers_set_the_pace
+
+
+def test_operators_of_the_data_set_are_the_wait_for_data() -> None:
+    sim = Simulated()
+    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    for i in range(2):
+        at = i * 1_000
+        sim.step(i, at, 1_000)
+        sim.label(SINGLE, at, 400)
+        sim.host("aten::mm", at + 10, 380, **shapes)
+        sim.host("aten::mm", at + 500, 300, **shapes)
+    found = waterfall(load(sim.json()))
+    adds_up(found)
+    assert parts(found) == {"data": 400, "host": 300}
+    assert found.uncounted_ms == pytest.approx(0.3)
+    assert sum(o.measured_us for o in limit(load(sim.json())).ops) == pytest.approx(2 * 680)
+
+
+def test_it_ends_where_the_limit_does() -> None:
+    trace = load(product_on_gpu())
+    found = waterfall(trace)
+    adds_up(found)
+    assert 1e3 * found.least_ms == pytest.approx(limit(trace).least_us, rel=1e-5)
+    assert found.uncounted_ms == pytest.approx(0.03)
+    assert sum(found.above_ms.values()) == pytest.approx(found.ms_of("above"))
+    assert (found.device, found.kind) == ("H100 SXM", "predicted")
+
+
+def test_only_the_recorded_device_has_a_waterfall(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UsageError, match="NVIDIA H100 80GB HBM3; for H200 ask `limit`"):
+        waterfall(load(product_on_gpu()), device="H200")
+    path = tmp_path / "trace.json"
+    path.write_bytes(product_on_gpu())
+    assert main(["trace", str(path), "--ask", "waterfall"]) == 0
+    assert "what could be removed leaves 199 µs" in capsys.readouterr().out
+    assert main(["trace", str(path), "--ask", "waterfall", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_ms"] == pytest.approx(1.0)
+
+
+def test_two_recordings_on_one_scale() -> None:
+    slow, fast = (load(gpu_training(4, wait=wait).json()) for wait in (500, 50))
+    found = perfkit.waterfall(slow, fast)
+    assert found.ratio == pytest.approx(1510 / 1060)
+    assert sum(found.changes_ms.values()) == pytest.approx(1.06 - 1.51)
+    assert found.changes_ms["data"] == pytest.approx(-0.45)
+    said = " ".join(str(found).split())
+    assert "waiting for data, from 500 µs to 50.0 µs" in said
+    document = show.document(found)
+    assert document is not None
+    scales = {picture.scale_ms for picture in document.pictures}  # type: ignore[attr-defined]
+    assert scales == {found.before.step_ms}
+    assert len(found.figure().axes) == 2
+    other = perfkit.waterfall(load(product_on_gpu()), load(product_on_gpu(size=2048)))
+    assert any("least times differ" in w for w in other.warnings)
+
+
+def test_it_takes_profiles_traces_and_files_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(product_on_gpu())
+    one = perfkit.waterfall(str(path))
+    assert one == perfkit.waterfall(perfkit.open_trace(path)) == perfkit.waterfall(path)
+    wrong: Any
+    for wrong in (3, None, [1]):
+        with pytest.raises(UsageError, match=r"profile is .*; give a profile"):
+            perfkit.waterfall(wrong)
+    with pytest.raises(UsageError, match="after is 3"):
+        perfkit.waterfall(path, 3)  # type: ignore[call-overload]
+
+
+def test_a_profile_has_it_behind_the_first_screen() -> None:
+    weight = torch.rand(64, 64)
+    profile = perfkit.profile(lambda: weight @ weight, steps=3, warmup=1)
+    found = profile.waterfall
+    assert found is not None
+    adds_up(found)
+    assert found.n_steps == 3
+    assert "From the step" in str(profile) or "What the step consists of" in str(profile)
+    assert "what the step consists of" in " ".join(show.brief(profile).split())
+    assert profile.to_dict()["waterfall"]["step_ms"] == found.step_ms
+    assert perfkit.waterfall(profile).parts == found.parts
