@@ -18,6 +18,7 @@ from perfkit.widgets._frontend import has_front_end
 __all__ = ["launch"]
 
 _MOST_RANKS = 64
+_MOST_RESTARTS = 100
 _BACKENDS = ("auto", "gloo", "nccl", "")
 
 
@@ -30,6 +31,8 @@ def launch(
     steps: int = STEPS,
     warmup: int = WARMUP,
     hang_s: float = 120.0,
+    hosts: int = 1,
+    restarts: int = 0,
     live: bool = True,
 ) -> LaunchedRun:
     """Run a workload on several ranks of this machine, and say who waits for whom.
@@ -49,12 +52,17 @@ def launch(
         steps: how many steps each rank records.
         warmup: how many it lets pass before.
         hang_s: after so many seconds in which no rank made a step, the job is ended.
+        hosts: how many torchruns share the ranks, as on so many machines: they meet by torchrun's
+            rendezvous, here on this machine. It divides ``ranks``.
+        restarts: how often torchrun starts all ranks anew when one has failed
+            (``--max-restarts``); the workload is called again, and what it has to go on from is
+            for it to keep. Not with several hosts.
         live: show a line on all ranks, and what they print, while it runs.
 
     Returns:
         The report: who comes late and why, how much of the collectives is skew and how much
         transfer (ms a step), memory and batches of each rank; ``.values`` holds what the workload
-        returned, by rank.
+        returned, by rank, and ``.failures`` who ended each attempt that was restarted.
 
     Raises:
         UsageError: an argument that cannot be.
@@ -78,12 +86,21 @@ def launch(
     if backend not in _BACKENDS:
         raise UsageError(f"backend is {backend!r:.40}; it is one of: {', '.join(_BACKENDS[:3])}")
     check_seconds("hang_s", hang_s)
+    check_whole("hosts", hosts, 1, ranks)
+    if ranks % hosts:
+        raise UsageError(f"{ranks} ranks cannot be shared by {hosts} hosts: hosts divides ranks")
+    check_whole("restarts", restarts, 0, _MOST_RESTARTS)
+    if restarts and hosts > 1:
+        # each torchrun counts its own restarts, so the ranks would not agree on the attempt
+        raise UsageError("restarts are counted for each host: with restarts, leave hosts at 1")
     how = Launching(
         ranks=ranks,
         values={"world_size": ranks, **(settings or {})},
         backend=_backend(ranks) if backend == "auto" else backend,
         options=Options(steps=steps, warmup=warmup),
         hang_s=hang_s,
+        hosts=hosts,
+        restarts=restarts,
     )
     line = _Line() if live else None
     try:

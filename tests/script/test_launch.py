@@ -15,6 +15,7 @@ import pytest
 
 import perfkit
 from perfkit.base.errors import (
+    UsageError,
     WorkloadFailedError,
     WorkloadHungError,
     WorkloadKilledError,
@@ -115,3 +116,54 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     how = Launching(2, {"world_size": 2, "end": "hang"}, "gloo", Options(), 600)
     with pytest.raises(KeyboardInterrupt):
         run_workload(_workload, how, on_output=interrupted, on_live=interrupted)
+
+
+def _killed_once(settings: Any) -> tuple[int, str]:
+    import torch
+    import torch.distributed as dist
+
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    for step in range(8):
+        if attempt == "0" and step == 4 and dist.get_rank() == 1:
+            os.kill(os.getpid(), 9)
+        dist.all_reduce(torch.ones(4))
+    return dist.get_rank(), attempt
+
+
+def test_a_job_is_started_anew_after_a_kill_and_says_so() -> None:
+    found = perfkit.launch(_killed_once, ranks=2, restarts=1, live=False)
+    assert found.values == ((0, "1"), (1, "1"))
+    assert len(found.failures) == 1
+    assert found.failures[0].startswith("Rank 1 died")
+    assert any("started anew after attempt 1: Rank 1 died" in said for said in found.warnings)
+
+
+def _where(settings: Any) -> tuple[str, ...]:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    names = ("GROUP_RANK", "LOCAL_RANK", "GROUP_WORLD_SIZE")
+    return (*(os.environ[name] for name in names), str(int(total)))
+
+
+def test_two_hosts_meet_by_the_rendezvous_of_torchrun() -> None:
+    found = perfkit.launch(_where, ranks=2, hosts=2, live=False)
+    assert sorted(found.values) == [("0", "0", "2", "2"), ("1", "0", "2", "2")]
+    assert [one.ended for one in found.ranks] == ["finished", "finished"]
+    assert found.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"ranks": 3, "hosts": 2}, "3 ranks cannot be shared by 2 hosts"),
+        ({"hosts": 3}, "hosts"),
+        ({"restarts": -1}, "restarts"),
+        ({"hosts": 2, "restarts": 1}, "leave hosts at 1"),
+    ],
+)
+def test_what_cannot_be_started_is_named(wrong: dict[str, int], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        perfkit.launch(_where, live=False, **wrong)  # type: ignore[arg-type]

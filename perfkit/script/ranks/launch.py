@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -41,6 +43,7 @@ _LOOK_EVERY_S = 0.2
 _TOLD_EVERY_S = 0.5
 _KEPT_LINES = 200
 _LAST_WORDS_S = 5.0
+_OTHERS_END_S = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +53,12 @@ class LaunchedRun(RankedRun):
     Attributes:
         values: what it returned, by rank.
         output: the end of what the ranks printed.
+        failures: of each attempt that torchrun restarted, who ended it.
     """
 
     values: tuple[Any, ...] = field(default=(), repr=False)
     output: str = field(default="", repr=False)
+    failures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ class Launching:
         backend: of the process group that is made for it; empty for none.
         options: what to record.
         hang_s: when no rank has made a step for so long, the job is ended.
+        hosts: how many torchruns share the ranks, as on so many machines; divides ``ranks``.
+        restarts: how often torchrun starts all ranks anew when one has failed.
     """
 
     ranks: int
@@ -73,6 +80,8 @@ class Launching:
     backend: str
     options: Options
     hang_s: float
+    hosts: int = 1
+    restarts: int = 0
 
 
 def run_workload(
@@ -103,20 +112,36 @@ def run_workload(
             *("--steps", str(how.options.steps), "--warmup", str(how.options.warmup)),
             *("-m", "perfkit.script.ranks.child", str(folder)),
         ]
-        job = TorchRun(
-            how.ranks, typed, folder, output=subprocess.PIPE, environment=_environment(how.ranks)
-        )
         lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        reader = threading.Thread(target=_read, args=(job, lines), daemon=True)
-        reader.start()
         tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        jobs: list[TorchRun] = []
+        readers: list[threading.Thread] = []
         hung = False
         try:
-            hung = _attend(job, how, lambda: _pass_on(lines, tail, on_output), on_live)
+            for meets in _meetings(how):
+                job = TorchRun(
+                    how.ranks // how.hosts,
+                    typed,
+                    folder,
+                    output=subprocess.PIPE,
+                    environment=_environment(how.ranks, how.restarts),
+                    meets=meets,
+                )
+                jobs.append(job)
+                reader = threading.Thread(target=_read, args=(job, lines), daemon=True)
+                reader.start()
+                readers.append(reader)
+            hung = _attend(jobs, how, lambda: _pass_on(lines, tail, on_output), on_live)
         finally:
-            job.end()
-            reader.join(_LAST_WORDS_S)
+            for job in jobs:  # all get the signal, then each the time to end
+                job.signal(signal.SIGTERM)
+            for job in jobs:
+                job.end()
+            for reader in readers:
+                reader.join(_LAST_WORDS_S)
         _pass_on(lines, tail, on_output)
+        job = next((j for j in jobs if j.process.returncode), jobs[0])
+        failures = tuple(_why_restarted(job, how.ranks))
         report = replace(
             job.report(how.ranks),
             program=getattr(workload, "__name__", type(workload).__name__),
@@ -124,8 +149,35 @@ def run_workload(
         failure = _failure(report, job, folder, "\n".join(tail), hung=hung)
         if failure is not None:
             raise failure
+        told = (f"started anew after attempt {n}: {said}" for n, said in enumerate(failures, 1))
+        report = replace(report, warnings=(*told, *report.warnings))
         values = tuple(_value(folder / f"value{rank}") for rank in range(how.ranks))
-        return LaunchedRun(**report.__dict__, values=values, output="\n".join(tail))
+        return LaunchedRun(
+            **report.__dict__, values=values, output="\n".join(tail), failures=failures
+        )
+
+
+def _meetings(how: Launching) -> list[list[str]]:
+    """What each torchrun is told about the others."""
+    again = ["--max-restarts", str(how.restarts)]
+    if how.hosts == 1:
+        return [["--standalone", *again]]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    said = [
+        *("--nnodes", str(how.hosts), "--rdzv-backend", "c10d"),
+        *("--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", f"perfkit-{os.getpid()}-{port}"),
+        *("--local-addr", "127.0.0.1"),
+        *again,
+    ]
+    return [said] * how.hosts
+
+
+def _why_restarted(job: TorchRun, ranks: int) -> list[str]:
+    from perfkit.script.ranks.joint import joint
+
+    return [joint(folder, range(ranks), ranks).sentence for folder in job.attempts[:-1]]
 
 
 def _check_torch(backend: str) -> None:
@@ -138,22 +190,40 @@ def _check_torch(backend: str) -> None:
         )
 
 
-def _environment(ranks: int) -> dict[str, str]:
+def _environment(ranks: int, restarts: int = 0) -> dict[str, str]:
     """So that the ranks find this perfkit, installed or not, and share the cores."""
     home = str(Path(__file__).absolute().parents[3])
     given = os.environ.get("PYTHONPATH", "")
     threads = os.environ.get("OMP_NUM_THREADS") or str(max(usable_cpus() // ranks, 1))
-    return {"OMP_NUM_THREADS": threads, "PYTHONPATH": os.pathsep.join(filter(None, (home, given)))}
+    found = {"OMP_NUM_THREADS": threads, "PYTHONPATH": os.pathsep.join(filter(None, (home, given)))}
+    if restarts:
+        # In the store that torchrun shares with its ranks, those that it starts anew may find the
+        # addresses of the ones before them (github.com/pytorch/pytorch/issues/135712).
+        found["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    return found
 
 
 def _attend(
-    job: TorchRun, how: Launching, pass_on: Callable[[], None], on_live: Callable[[str], None]
+    jobs: list[TorchRun],
+    how: Launching,
+    pass_on: Callable[[], None],
+    on_live: Callable[[str], None],
 ) -> bool:
-    """Until torchrun has ended, or nothing moves any more, which is True."""
+    """Until each torchrun has ended, or nothing moves any more, which is True."""
+    job = jobs[0]
     began_s = told_s = time.monotonic()
-    while job.process.poll() is None:
+    attempt = job.attempt
+    failed_s: float | None = None
+    while any(one.process.poll() is None for one in jobs):
         pass_on()
         now_s = time.monotonic()
+        if attempt != job.attempt:  # started anew: the new ranks get their time to join
+            attempt, began_s = job.attempt, now_s
+        if any(one.process.returncode for one in jobs):
+            # a torchrun that failed leaves the others without the store through which they meet
+            failed_s = now_s if failed_s is None else failed_s
+            if now_s - failed_s > _OTHERS_END_S:
+                return False
         if now_s - told_s >= _TOLD_EVERY_S:
             told_s = now_s
             statuses = list(job.statuses().values())

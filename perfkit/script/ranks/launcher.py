@@ -36,6 +36,7 @@ class TorchRun:
         folder: where the ranks meet; it exists.
         output: where what they print goes; by default where this process prints.
         environment: further variables.
+        meets: what torchrun is told about other machines and about restarts.
     """
 
     def __init__(
@@ -46,13 +47,14 @@ class TorchRun:
         *,
         output: IO[str] | int | None = None,
         environment: Mapping[str, str] | None = None,
+        meets: Sequence[str] = ("--standalone",),
     ) -> None:
         self.folder = folder
         # of its own session: what a terminal sends arrives once, from us
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "perfkit.script.ranks.torchrun", str(os.getpid())),
-                *("--standalone", "--nproc-per-node", str(n_processes), *typed),
+                *(*meets, "--nproc-per-node", str(n_processes), *typed),
             ],
             env={**os.environ, **(environment or {}), FOLDER_VARIABLE: str(folder)},
             stdin=subprocess.DEVNULL,
@@ -64,10 +66,14 @@ class TorchRun:
         )
 
     @property
+    def attempts(self) -> list[Path]:
+        """The folders of all attempts, the first one first: torchrun may restart the ranks."""
+        return sorted(self.folder.glob("attempt*"), key=lambda p: int(p.name[len("attempt") :]))
+
+    @property
     def attempt(self) -> Path:
-        """The folder of the last attempt: torchrun may restart the ranks."""
-        found = sorted(self.folder.glob("attempt*"), key=lambda p: int(p.name[len("attempt") :]))
-        return found[-1] if found else self.folder / "attempt0"
+        """The folder of the last attempt."""
+        return (self.attempts or [self.folder / "attempt0"])[-1]
 
     def statuses(self) -> dict[int, Status]:
         """What the ranks last said of themselves."""
