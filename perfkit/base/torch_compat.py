@@ -1010,3 +1010,16 @@ def leave_function_mode(mode: Any) -> None:
         mode.__exit__(None, None, None)
     for other in reversed(above):
         overrides._push_mode(other)
+
+
+def within_a_device() -> bool:
+    """Whether ``with torch.device(…)`` or ``set_default_device`` says where tensors are made.
+
+    ``torch.overrides._get_current_function_mode_stack`` (since torch 2.1) and
+    ``torch.utils._device.DeviceContext`` (since torch 2.0).
+    """
+    from torch import overrides
+    from torch.utils._device import DeviceContext
+
+    modes = overrides._get_current_function_mode_stack()  # type: ignore[attr-defined]
+    return any(isinstance(mode, DeviceContext) for mode in modes)

@@ -16,7 +16,9 @@ from types import MappingProxyType
 __all__ = ["CATALOGUE", "COPIES", "EXPLICIT", "Entry"]
 
 #: Entries of copies from the host to the device.
-COPIES = frozenset({"copy_to_device", "index_list", "tensor_to_device"})
+COPIES = frozenset(
+    {"copy_to_device", "index_list", "index_tensor", "load_to_device", "tensor_to_device"}
+)
 #: Entries of functions that are called in order to wait; each device has its own.
 EXPLICIT = ("synchronize", "empty_cache")
 
@@ -459,6 +461,23 @@ _ENTRIES: dict[str, Entry] = {
         "y = x[torch.arange(0, 4, 2, device=x.device)]  # or a slice: x[::2]",
         slow="y = x[[0, 2]]",
         alike="y = x[0:3:2]",
+    ),
+    "index_tensor": Entry(
+        op="an index tensor on the host",
+        why="the positions are copied to the device, and " + _COPY_TO,
+        instead="# make the positions where they are used\n"
+        "y = x[torch.randperm(4, device=x.device)]",
+        slow="i = torch.randperm(4)\ny = x[i]",
+        alike="i = torch.randperm(4).tolist()\ny = x[i[0] : i[0] + 1]",
+    ),
+    "load_to_device": Entry(
+        op="torch.load(…, map_location=device)",
+        why="each tensor of the file is copied to the device, and " + _COPY_TO,
+        instead="pass  # load it once, before the loop",
+        slow="file = io.BytesIO()\ntorch.save(torch.ones(3), file)\nfile.seek(0)\n"
+        "y = torch.load(file, map_location=x.device)",
+        alike="file = io.BytesIO()\ntorch.save(torch.ones(3), file)\nfile.seek(0)\n"
+        'y = torch.load(file, map_location="cpu")',
     ),
     "other": Entry(
         op="an operation whose result depends on the data",

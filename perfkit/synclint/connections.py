@@ -22,6 +22,8 @@ class Connections:
         self._parent: list[int] = []
         self._on_device: list[bool] = []
         self._on_host: list[bool] = []
+        # made by a factory that was told no device: on the host, unless it meets what is not
+        self._made_plain: list[bool] = []
         self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
         # 0-dim results: on the device if any operand is, while the operand itself need not be
         self._feeds: list[tuple[int, int]] = []
@@ -42,6 +44,7 @@ class Connections:
         self._parent.append(number)
         self._on_device.append(False)
         self._on_host.append(False)
+        self._made_plain.append(False)
         storages = self._storages
 
         # an address is used again after its storage has died: forget it then
@@ -68,6 +71,7 @@ class Connections:
         self._parent[b] = a
         device[a] |= device[b]
         host[a] |= host[b]
+        self._made_plain[a] |= self._made_plain[b]
 
     def feed(self, operand: int, result: int) -> None:
         """``result`` is on the device if ``operand`` is; nothing follows the other way."""
@@ -82,6 +86,17 @@ class Connections:
         root = self.root(number)
         if not self._on_device[root]:
             self._on_host[root] = True
+
+    def mark_made_plain(self, number: int) -> None:
+        self._made_plain[self.root(number)] = True
+
+    def was_made_plain(self, number: int) -> bool:
+        return self._made_plain[self.root(number)]
+
+    @property
+    def is_plain_on_device(self) -> bool:
+        """Whether what was made without a device is on it: the step has no devices in mind."""
+        return any(a and b for a, b in zip(self._made_plain, self._on_device, strict=True))
 
     def is_on_device(self, number: int) -> bool:
         """What is known so far; more may follow from operations still to come."""

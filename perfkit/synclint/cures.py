@@ -269,6 +269,7 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
             literal="V",
         ),
     ),
+    "index_tensor": _line("X[Y.to(X.device, non_blocking=True)]", "X[Y]", note=_PINNED),
     "index_list": (
         _Cure(
             "X[V]",

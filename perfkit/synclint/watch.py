@@ -17,7 +17,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -28,6 +28,7 @@ from perfkit.base import torch_compat
 from perfkit.base.arguments import check_instance
 from perfkit.base.device import Device, accelerators, here
 from perfkit.base.errors import UsageError
+from perfkit.base.exception_chain import exception_chain
 from perfkit.base.instrument import Instrument
 from perfkit.synclint.argument_checks import checks_as_without_compile
 from perfkit.synclint.connections import Connections
@@ -204,6 +205,7 @@ class Watch:
             stack.callback(handle.remove)
             stack.callback(torch_compat.watch_loader_iterators(self._fetch))
             stack.enter_context(_explicit_waits(self))
+            stack.enter_context(_loads(self))
             stack.callback(torch_compat.lengths_as_lists())
             if self.tracer is not None:
                 self.tracer.pause = self._unwatched
@@ -225,9 +227,18 @@ class Watch:
             stack.callback(torch_compat.leave_dispatch_mode, ops)
             self._stack = stack.pop_all()
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         with self.instrument.guard("ending"):
             self._stack.close()
+        with self.instrument.guard("taking our frames out of a traceback"):
+            if error is not None:
+                for each in exception_chain(error):
+                    _leave_out_our_frames(each.__traceback__)
 
     def _switch_off(self) -> None:
         self._paused += 1
@@ -452,6 +463,8 @@ class Watch:
                 continue
             if any(links.is_on_device(number) for number in hit.absent):
                 continue
+            if hit.found.entry == "index_tensor" and links.is_plain_on_device:
+                continue
             work = (
                 None
                 if queued is None
@@ -512,6 +525,7 @@ class Watch:
         self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         if name in _INDEXING:
+            self._look_at_positions(args)
             operands = [args[0], *(i for i in args[1] if i is not None and i.dtype is torch.bool)]
             operands += args[2:3]
         elif name in _FIRST_ONLY:
@@ -560,6 +574,13 @@ class Watch:
             if number != first:
                 links.join(first, number)
 
+    def _look_at_positions(self, args: Sequence[Any]) -> None:
+        """Positions that a factory has made on the host are copied to where they are used."""
+        for index in args[1]:
+            number = None if index is None or index.dtype is torch.bool else self._number(index)
+            if number is not None and self._links.was_made_plain(number):
+                self.hit("index_tensor", args[:1], sys._getframe(), [index])
+
     # --- Python-level calls -------------------------------------------------------------
 
     def call(
@@ -588,7 +609,21 @@ class Watch:
             self._made_on(result, device, frame)
             if name in _FROM_DATA and device != "meta":
                 self.hit("tensor_to_device", [result], frame)
+        elif name in _FACTORIES and not torch_compat.within_a_device():
+            number = self._number(result)
+            if number is not None and not self._is_on_gpu(result):
+                self._links.mark_made_plain(number)
         return result
+
+    def _load(self, result: Any, where: Any, frame: FrameType) -> None:
+        """``torch.load`` with ``map_location``: what the file holds is copied there."""
+        if not isinstance(where, str | torch.device) or is_literal_cpu(frame, where):
+            return
+        loaded = _tensors((result,))
+        for tensor in loaded:
+            self._made_on(tensor, where, frame)
+        if loaded:
+            self.hit("load_to_device", loaded[:1], frame, api="load")
 
     def _made_on(self, result: _Tensor, device: Any, frame: FrameType) -> None:
         """A tensor was made with ``device=``: it is where that says."""
@@ -778,6 +813,11 @@ class Watch:
         return func(*args, **kwargs)
 
 
+# what these make is where they are told, or else on the host
+_FACTORIES = frozenset(
+    {"arange", "empty", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "zeros"}
+)
+
 # what makes a tensor of Python's data: on the host first, then a copy
 _FROM_DATA = frozenset({"as_tensor", "asarray", "tensor"})
 
@@ -842,6 +882,26 @@ def _sets_by_copy(target: Any, index: Any, value: Any) -> bool:
         return not any(part.dtype in (torch.bool, torch.uint8) for part in chosen)
     n_numbers = sum(isinstance(part, int) and not isinstance(part, bool) for part in parts)
     return n_numbers == target.dim() == len(parts)
+
+
+_OPERATORS_FILE = torch._ops.__file__
+
+
+def _leave_out_our_frames(trace: TracebackType | None) -> None:
+    """The user's calls went through our modes: a traceback ends where it would without them.
+
+    A dispatch mode calls the operator through ``torch/_ops.py``.
+    """
+    while trace is not None:
+        below, ours = trace.tb_next, False
+        while below is not None:
+            file = below.tb_frame.f_code.co_filename
+            if file != __file__ and not (ours and file == _OPERATORS_FILE):
+                break
+            below, ours = below.tb_next, True
+        if ours:
+            trace.tb_next = below
+        trace = below
 
 
 class _Once:
@@ -951,6 +1011,26 @@ def _explicit_waits(watch: Watch) -> Iterator[None]:
             found = device.waiting_functions()
             if found is not None:
                 stack.enter_context(_replaced(*found, for_device(device)))
+        yield
+
+
+@contextmanager
+def _loads(watch: Watch) -> Iterator[None]:
+    """Note what ``torch.load`` copies to the device; it is none of the functions torch shows."""
+
+    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(*args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            result = original(*args, **kwargs)
+            if not watch._paused:
+                with watch.instrument.guard("noting what was loaded"):
+                    where = kwargs.get("map_location", args[1] if len(args) > 1 else None)
+                    watch._load(result, where, frame)
+            return result
+
+        return functools.wraps(original)(load)
+
+    with _replaced(torch, ("load",), replaced):
         yield
 
 

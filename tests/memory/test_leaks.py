@@ -335,10 +335,13 @@ def test_what_the_step_raises_comes_through(kind: type[BaseException]) -> None:
 
 
 @pytest.fixture
-def thawed() -> Iterator[None]:
-    """As in a process that has frozen nothing; the other tests freeze, to be faster."""
+def thawed() -> Iterator[int]:
+    """As in a process that has frozen nothing; the other tests freeze, to be faster.
+
+    Python 3.12 counts a few hundred objects of its own as frozen.
+    """
     gc.unfreeze()
-    yield
+    yield gc.get_freeze_count()
     gc.freeze()
 
 
@@ -350,7 +353,7 @@ class _Cycle:
 
 
 @pytest.mark.slow
-def test_what_only_the_collector_ends_is_no_leak(thawed: None) -> None:
+def test_what_only_the_collector_ends_is_no_leak(thawed: int) -> None:
     frozen = []
 
     def step() -> None:
@@ -358,8 +361,8 @@ def test_what_only_the_collector_ends_is_no_leak(thawed: None) -> None:
         frozen.append(gc.get_freeze_count())
 
     assert find_leaks(step, steps=16).leaks == ()
-    assert frozen[-1] > 0  # what lived before is not looked at again and again
-    assert gc.get_freeze_count() == 0
+    assert frozen[-1] > thawed + 10_000  # what lived before is not looked at again and again
+    assert gc.get_freeze_count() <= thawed
 
 
 def test_what_the_user_has_frozen_stays_frozen() -> None:
@@ -368,7 +371,18 @@ def test_what_the_user_has_frozen_stays_frozen() -> None:
     assert gc.get_freeze_count() > 0
 
 
-def test_nothing_stays_frozen_when_the_step_raises(thawed: None) -> None:
+def test_what_python_froze_itself_does_not_count_as_yours(
+    thawed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    count = iter([375])  # of Python 3.12.1 at its start
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: next(count))
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    find_leaks(lambda: None, steps=8)
+    assert calls == ["freeze"]
+
+
+def test_nothing_stays_frozen_when_the_step_raises(thawed: int) -> None:
     n_steps = itertools.count()
 
     def step() -> None:
@@ -377,7 +391,7 @@ def test_nothing_stays_frozen_when_the_step_raises(thawed: None) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         find_leaks(step, steps=16)
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= thawed
 
 
 def test_bad_arguments_are_said() -> None:

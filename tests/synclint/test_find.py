@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import logging
 import random
 import threading
@@ -399,6 +400,15 @@ def test_one_hot_waits_once(net: nn.Module) -> None:
         ("y[:, [1, 0]]", "a list or an array as an index"),
         ("y.detach().__setitem__([0, 2], 0.0)", "a list or an array as an index"),
         ("torch.zeros(2).type_as(y)", "Tensor.to"),
+        ("y[torch.randperm(4)]", "an index tensor on the host"),
+        ("y[torch.randperm(8)[:4] // 2]", "an index tensor on the host"),
+        ("y.detach()[torch.arange(2), torch.randint(2, (2,))]", "an index tensor on the host"),
+        (
+            "y.detach().__setitem__(torch.arange(2), y[2:].detach().clone())",
+            "an index tensor on the host",
+        ),
+        ("torch.load(file, map_location=device)", "torch.load(…, map_location=device)"),
+        ("torch.load(file, map_location=y.device)", "torch.load(…, map_location=device)"),
     ],
 )
 def test_a_copy_to_the_device_waits_and_is_of_its_own_kind(
@@ -409,11 +419,15 @@ def test_a_copy_to_the_device_waits_and_is_of_its_own_kind(
         "values": np.ones(2, np.float32),
         "positions": np.array([0, 2]),
         "torch": torch,
+        "file": io.BytesIO(),
     }
+    torch.save({"weight": torch.ones(2)}, names["file"])
+    names["file"].seek(0)
     code = compiled(line)
+    x = torch.randn(4, 3)
 
     def step() -> None:
-        y = net(torch.randn(4, 3))
+        y = net(x)
         exec(code, {**names, "y": y})
 
     (sync,) = find_syncs(step)
@@ -437,6 +451,9 @@ def test_a_copy_to_the_device_waits_and_is_of_its_own_kind(
         "y[1, 0]",
         "x[[0, 2]]",
         "y[torch.arange(2, device=y.device)]",
+        "y[torch.arange(2, device=device)]",
+        "y[torch.arange(2, device=device) + torch.ones(2, dtype=int, device=device)]",
+        "x[torch.randperm(4)]",
         "y.to(torch.float64)",
     ],
 )
@@ -449,6 +466,41 @@ def test_what_is_no_waiting_copy_to_the_device(net: nn.Module, line: str) -> Non
         exec(code, {"x": torch.randn(4, 3), "y": y, "torch": torch, "device": device})
 
     assert find_syncs(step) == []
+
+
+def test_where_a_factory_makes_positions_is_known_or_nothing_is_said(net: nn.Module) -> None:
+    x = torch.randn(4, 3)
+
+    def step() -> None:
+        y = net(x)
+        with torch.device("cpu"):  # as `with torch.device(device)` reads without a GPU
+            positions = torch.randperm(4)
+        y[positions]
+
+    def no_device_in_mind() -> None:
+        net(torch.randn(4, 3))[torch.randperm(4)]
+
+    assert find_syncs(step) == []
+    assert find_syncs(no_device_in_mind) == []
+    with torch.device("cpu"):
+        assert find_syncs(lambda: net(x)[torch.randperm(4)]) == []
+    assert [s.kind for s in find_syncs(lambda: net(x)[torch.randperm(4)])] == ["copy"]
+
+
+def test_what_the_step_raises_ends_at_the_users_line(net: nn.Module) -> None:
+    def step() -> None:
+        net(torch.zeros(4, 7))
+
+    with pytest.raises(RuntimeError) as plain:
+        step()
+    with pytest.raises(RuntimeError) as watched:
+        find_syncs(step)
+    with pytest.raises(RuntimeError) as guarded, perfkit.no_syncs():
+        step()
+    for caught in (watched, guarded):
+        files = [entry.path.name for entry in caught.traceback]
+        assert files[-1] == plain.traceback[-1].path.name == "linear.py"
+        assert not {"watch.py", "_ops.py"} & set(files)
 
 
 def test_of_several_waits_it_is_told_which_would_cost(net: nn.Module) -> None:
