@@ -73,19 +73,24 @@ class Leak:
 
 @dataclass(frozen=True)
 class SmallView:
-    """A tensor that keeps a much larger storage alive.
+    """A small tensor that keeps a much larger storage alive: a view, or the mean of a loss.
+
+    ``F.mse_loss`` on a CPU returns a number in a storage as large as its input (seen in torch
+    2.13), and so do ``smooth_l1_loss`` and ``soft_margin_loss``.
 
     Attributes:
         holder: the way to it from a name that the user knows; empty where none was found.
         shape: of the largest tensor on that storage.
         view_bytes: what it shows.
-        storage_bytes: what is kept.
+        storage_bytes: what is kept, by each.
+        n_tensors: how many of this shape keep a storage of this size each.
     """
 
     holder: str
     shape: tuple[int, ...]
     view_bytes: int
     storage_bytes: int
+    n_tensors: int = 1
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ class LeakReport(Shown):
 
     Attributes:
         leaks: most growth first; empty if no tensor memory grows.
-        views: small views on large storages that are alive at the end.
+        views: small tensors on large storages that are alive at the end, those alike as one.
         n_steps: counted steps.
         bytes_per_step: growth of all tensors, in bytes a step.
         nodes_per_step: nodes by which the autograd graphs grow; 0 where they do not grow
@@ -422,8 +427,9 @@ class _Holders:
         yield from self._direct.values()
 
     def views(self) -> tuple[SmallView, ...]:
-        found = []
+        found: dict[tuple[tuple[int, ...], int, int], list[Tensor]] = {}
         names: dict[int, str] = {}
+        names_of_bases: dict[int, str] = {}
         for key, tensors in self._direct.items():
             nbytes = self._storages[key].nbytes()
             small = [t for t in tensors if t.nbytes <= _VIEW_SHARE * nbytes]
@@ -432,20 +438,24 @@ class _Holders:
             bases = {id(t._base) for t in small}
             larger = [t for t in tensors if t.nbytes > _VIEW_SHARE * nbytes]
             # torch keeps the object of a base for its views, also if nobody else has it
-            if any(id(t) not in bases or self._name(t, names) for t in larger):
+            if any(id(t) not in bases or self._name(t, names_of_bases) for t in larger):
                 continue
             if not larger and self._shown[key] > _VIEW_SHARE * nbytes:
                 continue  # a graph has all of it
             tensor = max(small, key=lambda t: t.numel())
-            found.append(
-                SmallView(
-                    holder=self._name(tensor, names),
-                    shape=tuple(tensor.shape),
-                    view_bytes=tensor.numel() * tensor.element_size(),
-                    storage_bytes=nbytes,
-                )
+            alike = (tuple(tensor.shape), tensor.numel() * tensor.element_size(), nbytes)
+            found.setdefault(alike, []).append(tensor)
+        views = [
+            SmallView(
+                holder=next(filter(None, (self._name(t, names) for t in tensors)), ""),
+                shape=shape,
+                view_bytes=shown,
+                storage_bytes=kept,
+                n_tensors=len(tensors),
             )
-        return tuple(sorted(found, key=lambda view: -view.storage_bytes))
+            for (shape, shown, kept), tensors in found.items()
+        ]
+        return tuple(sorted(views, key=lambda view: -view.storage_bytes * view.n_tensors))
 
 
 def _inner_nodes(tensors: list[Tensor]) -> set[Any]:

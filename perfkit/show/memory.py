@@ -552,20 +552,21 @@ def _leaks(report: LeakReport) -> Document:
                 open=True,
             ),
             Table(
-                title="Small views on large storages",
-                note=".clone() the view to let the rest go",
-                header=("held by", "shape", "shows", "keeps"),
+                title="Small tensors on large storages",
+                note=".clone() the small one to let the rest go",
+                header=("held by", "tensors", "shape", "each shows", "each keeps"),
                 rows=tuple(
                     (
                         view.holder or "(no variable found that holds it)",
+                        fmt_count(view.n_tensors),
                         "×".join(map(str, view.shape)) or "scalar",
                         fmt_bytes(view.view_bytes),
                         fmt_bytes(view.storage_bytes),
                     )
                     for view in report.views
                 ),
-                align="<<>>",
-                code="c...",
+                align="<><>>",
+                code="c....",
                 open=True,
             ),
         ),

@@ -302,6 +302,16 @@ def test_small_views_on_large_storages_are_listed() -> None:
     assert corner.numel() == 6
 
 
+def test_small_tensors_alike_are_one_row() -> None:
+    """As the losses of ``F.mse_loss``, each a number at the start of a large storage."""
+    kept: list[Tensor] = []
+    report = find_leaks(lambda: kept.append(torch.zeros(100_000)[0]), steps=8)
+    (view,) = (v for v in report.views if v.shape == () and v.storage_bytes == 400_000)
+    assert view.holder.startswith("kept (in test_small")
+    assert (view.view_bytes, view.n_tensors) == (4, len(kept))
+    assert str(report).count("scalar") == 1
+
+
 def test_nothing_is_held_by_looking() -> None:
     import gc
     import weakref
