@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base import torch_compat
 from perfkit.base.arguments import check_function, check_whole
+from perfkit.base.device import in_use
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.user_code import cell_names, where
@@ -241,7 +242,8 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
         n_steps=steps,
         bytes_per_step=(totals[-1] - totals[0]) / apart,
         warnings=tuple(warnings),
-        provenance=stamp(),
+        # a GPU that is there but that nothing has used had no part in it
+        provenance=stamp(device="cpu" if in_use().is_cpu else None),
         nodes_per_step=(nodes[-1] - nodes[0]) / apart if graph_grows else 0.0,
         graph_holder=graph_holder,
         heap_bytes_per_step=_steady_rise(looked_at, heap),

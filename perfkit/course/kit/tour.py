@@ -339,18 +339,33 @@ def _save(notebook: Any, path: Path) -> None:
     """Write outputs without what readers cannot use and what varies for no reason.
 
     A widget without its kernel is only an error message, and there is a picture or text beside it.
-    The Python version in the metadata does not matter.
+    The Python version in the metadata does not matter. The file that a kernel compiles a cell as
+    has the kernel's process number in its name; what remains names the cell by its text.
     """
     import nbformat
 
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
+            output.update(_without_process(output))
             for part in (output.get("data", {}), output.get("metadata", {})):
                 part.pop("application/vnd.jupyter.widget-view+json", None)
         cell.metadata.pop("execution", None)
     notebook.metadata["language_info"] = {"name": "python"}
     fold_answers(notebook)
     write_atomically(path, lambda part: nbformat.write(notebook, part))
+
+
+_FILE_OF_CELL = re.compile(r"""[^\s"'(]*ipykernel_\d+[/\\](\d+\.py)""")
+
+
+def _without_process(value: Any) -> Any:
+    if isinstance(value, str):
+        return _FILE_OF_CELL.sub(r"cell-\1", value)
+    if isinstance(value, list):
+        return [_without_process(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _without_process(one) for key, one in value.items()}
+    return value
 
 
 def _title(notebook: Any, default: str) -> str:

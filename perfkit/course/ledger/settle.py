@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -129,12 +129,31 @@ class LessonClaim(Shown):
             verdict=_verdict(outcome),
             outcome=outcome,
             why=printable(why, _LONGEST_REASON),
-            provenance=stamp(),
+            provenance=stamp(device=_device_of([*measured, *named.values()])),
             budget_scale=budget_scale(),
             records=self.records,
             missing=missing,
             details=details,
         )
+
+
+def _device_of(measured: Sequence[Any]) -> str | None:
+    """``"cpu"`` where all results, also in lists and mappings, are of the CPU; else unknown.
+
+    A GPU that is there but had no part in it is not what the claim was settled on.
+    """
+    devices: set[str] = set()
+    waiting = list(measured)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, list | tuple):
+            waiting += one
+        elif not isinstance(one, int | float | str | None):
+            origin = getattr(one, "provenance", None)
+            devices.add(origin.device if isinstance(origin, Provenance) else "")
+    return "cpu" if devices == {"cpu"} else None
 
 
 document_for(LessonClaim)(claim_document)

@@ -13,12 +13,13 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import psutil
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.course.kit import tour as tour_
 from perfkit.course.kit._links import relink
 from perfkit.course.kit.tour import LessonFailedError, run_lesson, tour
+from perfkit.show import RESULT_MIME
 
 pytestmark = pytest.mark.slow
 
@@ -207,6 +208,25 @@ def test_a_save_that_fails_leaves_the_notebook_whole(
         tour_._save(nbformat.read(path, as_version=4), path)
     assert path.read_bytes() == before
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def test_a_saved_output_names_a_cell_and_no_process(clone: Path) -> None:
+    path = _lesson(clone, "1")
+    notebook = nbformat.read(path, as_version=4)
+    file = "/tmp/ipykernel_12474/3362099126.py"
+    said = {"lines": [{"file": file, "line": 3}], "first": f"train ({file}, line 3)"}
+    notebook.cells[-1].outputs = [
+        new_output("display_data", {RESULT_MIME: said, "text/plain": f"{file}:3"}),
+        new_output("stream", name="stderr", text=f"{file}:4: UserWarning: so\n"),
+    ]
+    tour_._save(notebook, path)
+    shown, warned = nbformat.read(path, as_version=4).cells[-1].outputs
+    cell = "cell-3362099126.py"
+    assert shown.data[RESULT_MIME]["lines"] == [{"file": cell, "line": 3}]
+    assert shown.data[RESULT_MIME]["first"] == f"train ({cell}, line 3)"
+    assert shown.data["text/plain"] == f"{cell}:3"
+    assert warned.text == f"{cell}:4: UserWarning: so\n"
+    assert "ipykernel_" not in path.read_text(encoding="utf-8")
 
 
 class _Addresses(HTMLParser):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perfkit.base import machine
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.course.kit._places import lessons
 from perfkit.course.kit._recorded import taught_claims
@@ -131,6 +132,19 @@ def test_a_claim_has_one_criterion_in_a_lesson(monkeypatch: pytest.MonkeyPatch) 
         criterion("Z9", lesson="06", title="bytes", holds_if="fewer")
     with pytest.raises(UsageError, match="title and holds_if"):
         criterion("A9", lesson="06", title="bytes", holds_if=" ")
+
+
+def test_a_gpu_that_had_no_part_in_it_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_default_device", lambda: "NVIDIA H100")
+    on = {name: SimpleNamespace(provenance=machine.stamp(device=name)) for name in ("cpu", "GPU")}
+
+    def device(*measured: object) -> str:
+        return judged(lambda *_: outcome(True)).settle(*measured).provenance.device
+
+    assert device(on["cpu"], 3.0, "text") == "cpu"
+    assert device({"a": [on["cpu"], on["cpu"]]}) == "cpu"
+    for others in ((), (3.0,), (on["GPU"],), (on["cpu"], on["GPU"]), (on["cpu"], object())):
+        assert device(*others) == "NVIDIA H100"
 
 
 def test_a_claim_is_asked_by_its_id() -> None:

@@ -26,7 +26,8 @@ Losses = Mapping[str, list[float]]
     lesson=_LESSON,
     title="samples a second by batch size, small pictures and large ones; the largest batch",
     holds_if="a larger batch takes less time a sample with small pictures, and still at least a "
-    "fifth less with large ones; and the largest batch, predicted from two small ones, fits",
+    "fifth less with large ones; and the prediction from two small batches is the largest that "
+    "fits, on a GPU to a twentieth",
 )
 def as_large_as_possible(
     small: Comparison | Interval, large: Comparison, tried: Tried, losses: Losses

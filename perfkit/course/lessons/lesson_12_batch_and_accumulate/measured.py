@@ -41,7 +41,7 @@ class Tried:
 
     @property
     def is_right(self) -> bool:
-        """The prediction fits, and is within a twentieth of the smallest that does not.
+        """The prediction is the largest that fits: on a CPU exactly, on a GPU to a twentieth.
 
         The allocator of a GPU rounds and cuts its memory into pieces, which no line knows.
         """
