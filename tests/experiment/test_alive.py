@@ -97,7 +97,7 @@ def _told(error):
     try:
         raise error
     except BaseException as caught:
-        worker._tell_failure(stream, caught, frozenset())
+        worker.tell_failure(stream, caught, frozenset())
     return [content for _, content in stream.said]
 
 

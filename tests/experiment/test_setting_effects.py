@@ -255,68 +255,6 @@ def test_a_value_takes_effect_or_is_refused_with_its_need(session, name, value):
     assert EFFECT[name](value, seen), seen
 
 
-def trained_together(s):
-    """One process a rank, over gloo; rank 0 is this one."""
-    import multiprocessing
-    import os
-    import tempfile
-
-    import psutil
-    import torch
-    from torch import distributed as dist
-    from torch.nn.parallel import DistributedDataParallel
-
-    place = tempfile.mkdtemp()
-    # gloo asks for the address of this host's name else, and a name server may be slow to answer
-    os.environ["GLOO_SOCKET_IFNAME"] = min(n for n in psutil.net_if_addrs() if n.startswith("lo"))
-
-    def rank_main(rank):
-        if s.device.type == "cuda":
-            torch.cuda.set_device(rank)
-        store = dist.FileStore(f"{place}/store", s.world_size)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=s.world_size)
-        torch.manual_seed(0)
-        model = DistributedDataParallel(s.prepare(torch.nn.Linear(4, 1)), **s.ddp_kwargs())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        step = s.training_step(model, optimizer, lambda out, target: (out - target).mean())
-        for part in range(2):
-            step(torch.full((2, 4), 1.0 + rank + part), torch.zeros(2, 1))
-        print("RANK", rank, dist.get_world_size(), model.module.weight.detach().tolist())
-        dist.destroy_process_group()
-
-    context = multiprocessing.get_context("fork")
-    others = [context.Process(target=rank_main, args=(i,)) for i in range(1, s.world_size)]
-    for one in others:
-        one.start()
-    rank_main(0)
-    for one in others:
-        one.join()
-    yield 1
-
-
-trained_together.__module__ = "__main__"
-
-
-@pytest.mark.skipif(
-    CATALOGUE["world_size"].unavailable(2, HERE) is not None,
-    reason="two gloo processes, on a CPU or with a GPU each",
-)
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_two_processes_train_one_model(session, accumulate):
-    names = ["world_size", "bucket_cap_mb", "accumulate"]
-    one = session(trained_together, names, seconds=60, start_timeout_s=30)
-    # The workload forks a process that has threads, which may hang it: seen once in some 30 runs.
-    # What is asked here is what the two compute; once more, then.
-    for _ in range(2):
-        result = one.run(world_size=2, bucket_cap_mb=1, accumulate=accumulate)
-        if result.state != "hung":
-            break
-    assert result.state == "done", f"{result.message}\n{result.output}\n{result.traceback_text}"
-    ranks = [line.split(maxsplit=3) for line in result.output.splitlines() if "RANK" in line]
-    assert sorted(rank[1:3] for rank in ranks) == [["0", "2"], ["1", "2"]]
-    assert ranks[0][3] == ranks[1][3]
-
-
 def five_lines(s):
     import torch
     from torch.utils.data import DataLoader, TensorDataset

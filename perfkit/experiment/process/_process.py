@@ -35,7 +35,7 @@ News = tuple[str, Any]
 
 # In this order: after the first, a run can begin; after the second, it begins at once (creating an
 # optimizer imports torch._dynamo, which takes a second).
-_NEEDED = ("torch.utils.data", "cloudpickle", "perfkit.experiment.process.worker")
+_NEEDED = ("torch.utils.data", "cloudpickle", "perfkit.experiment.process._serve")
 _PRELOAD = (_NEEDED, ("torch._dynamo",))
 # Slow to import and harmless before a fork; preloaded if the kernel already uses them.
 _PRELOAD_IF_USED = ("torchvision", "PIL.Image")

@@ -25,6 +25,7 @@ from perfkit.experiment.process import _failure, _process
 from perfkit.experiment.process._failure import Failure
 from perfkit.experiment.process._figures import Curve, Figures, Pauses, figures
 from perfkit.experiment.process._fingerprint import STEPS, Fingerprint
+from perfkit.experiment.process._job import Job
 from perfkit.experiment.process.events import (
     Event,
     Points,
@@ -34,7 +35,6 @@ from perfkit.experiment.process.events import (
     StateChanged,
 )
 from perfkit.experiment.process.result import NO_STEP, RunResult
-from perfkit.experiment.process.worker import Job
 
 Request = Literal["stop", "pause", "park", "resume"]
 

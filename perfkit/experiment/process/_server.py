@@ -33,8 +33,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+from perfkit.experiment.process._descendants import children, descendants
 from perfkit.experiment.process._orders import CONTINUE, KILL, STOP, WHERE, WHERE_SIGNAL
 
 _PR_SET_PDEATHSIG = 1
@@ -136,7 +136,7 @@ def _sweep(guards: dict[int, Alive]) -> None:
         for pid in ended:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-        orphans = [pid for pid in _children() if pid not in guards and pid not in ended]
+        orphans = [pid for pid in children() if pid not in guards and pid not in ended]
         if not orphans:
             return
         _kill_all(orphans)
@@ -236,13 +236,22 @@ def _watch(control: socket.socket, kernel: Alive, pid: int) -> None:
                 return
             with contextlib.suppress(ProcessLookupError):
                 if command == STOP:
-                    os.killpg(pid, signal.SIGSTOP)
+                    _signal_all(pid, signal.SIGSTOP)
                 elif command == CONTINUE:
-                    os.killpg(pid, signal.SIGCONT)
+                    _signal_all(pid, signal.SIGCONT)
                 elif command == WHERE and WHERE_SIGNAL is not None:
                     os.kill(pid, WHERE_SIGNAL)
         if not received:  # the kernel dropped this run
             return
+
+
+def _signal_all(pid: int, number: int) -> None:
+    """The child's group, and what has left it: torchrun's ranks have sessions of their own."""
+    os.killpg(pid, number)
+    for one in descendants(pid):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(one) != pid:
+                os.kill(one, number)
 
 
 def _ended(pid: int) -> bool:
@@ -265,22 +274,11 @@ def _end(pid: int) -> int:
         if reaped == pid:
             status = how
         elif reaped == 0:
-            for orphan in _children():
+            for orphan in children():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(orphan, signal.SIGKILL)
             time.sleep(0.002)
     return status
-
-
-def _children() -> list[int]:
-    """Pids of this process's children, including adopted orphans."""
-    me = os.getpid()
-    try:
-        return [int(p) for p in Path(f"/proc/{me}/task/{me}/children").read_text().split()]
-    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
-        import psutil
-
-        return [p.pid for p in psutil.Process().children()]
 
 
 def _child(guard_pid: int, commands: int, events: int, output: int) -> None:
@@ -299,9 +297,9 @@ def _child(guard_pid: int, commands: int, events: int, output: int) -> None:
         os.dup2(output, 2)
         os.close(empty)
         os.close(output)
-        from perfkit.experiment.process import worker
+        from perfkit.experiment.process import _serve
 
-        code = worker.serve(commands, events)
+        code = _serve.serve(commands, events)
     except BaseException:
         import traceback
 

@@ -14,7 +14,8 @@ import threading
 
 import psutil
 
-from perfkit.experiment.process import _by_value, _frames, worker
+from perfkit.experiment.process import _by_value, _frames, _serve, worker
+from perfkit.experiment.process._job import Job
 
 
 class _ThreadCommands:
@@ -22,7 +23,7 @@ class _ThreadCommands:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._jobs: queue.SimpleQueue[worker.Job] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
         self._finish = threading.Event()
         self._may_go = threading.Event()
         self._may_go.set()
@@ -43,7 +44,7 @@ class _ThreadCommands:
                     self._jobs.put(worker.as_job(message))
         end_all()
 
-    def job(self) -> worker.Job:
+    def job(self) -> Job:
         """Wait for the job and return it."""
         return self._jobs.get()
 
@@ -80,7 +81,7 @@ def main() -> None:
     os.close(empty)
     os.dup2(2, 1)
     _by_value.pickle_notebook_classes()
-    code = worker.run(_ThreadCommands(commands), worker.Stream(events))
+    code = _serve.run(_ThreadCommands(commands), worker.Stream(events))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,7 +1,7 @@
 """The child's side: runs the workload, measures its steps, and streams them to the kernel.
 
-Users do not call anything here. :func:`serve` reads one job, runs it and returns the exit code; it
-talks to the kernel with the messages of :class:`_Stream`.
+Users do not call anything here. :func:`run` runs a job and returns the exit code; it talks to the
+kernel with the messages of :class:`_Stream`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import sys
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import cloudpickle
@@ -30,6 +29,7 @@ import numpy as np
 
 from perfkit.base.device import in_use
 from perfkit.experiment.process import _failure, _fingerprint, _frames
+from perfkit.experiment.process._job import Job
 from perfkit.experiment.process._memory_now import (
     AllocatorMemory,
     ResidentMemory,
@@ -55,33 +55,6 @@ _FORKED = (
 )
 
 
-@dataclass(frozen=True)
-class Job:
-    """What the kernel sends: plain values and the packed workload.
-
-    Attributes:
-        workload: pickled by cloudpickle.
-        values: the value of every setting.
-        seed: seed of torch's, numpy's and Python's random numbers.
-        sys_path, cwd, environment: the kernel's, so that its modules and files are found.
-        threads: torch's thread count in the kernel; None if torch is not loaded there.
-        watched_steps: number of first steps whose gradients are recorded.
-        sources: lines of notebook cells by file name, for tracebacks.
-        scratch: a folder that the kernel removes after the run.
-    """
-
-    workload: bytes
-    values: Mapping[str, Any]
-    seed: int
-    sys_path: list[str] = field(default_factory=list)
-    cwd: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    sources: Mapping[str, list[str]] = field(default_factory=dict)
-    threads: int | None = None
-    watched_steps: int = _fingerprint.STEPS
-    scratch: str = ""
-
-
 class Commands(Protocol):
     """The kernel's commands to the child."""
 
@@ -102,21 +75,21 @@ class PipeCommands:
     """Commands from a pipe, read between steps, so that no thread runs beside the training."""
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
+        self.fd = fd
         self._frames = _frames.Frames()
         self._finish = False
         self._park = False
 
     def job(self) -> Job:
         """The job; waits for it."""
-        while data := os.read(self._fd, 1 << 20):
+        while data := os.read(self.fd, 1 << 20):
             for message in self._frames.feed(data):
                 return as_job(message)
         raise SystemExit(0)  # the kernel is gone
 
     def finish_asked(self) -> bool:
         """Whether the run shall end after this step."""
-        if not self._finish and select.select([self._fd], [], [], 0)[0]:
+        if not self._finish and select.select([self.fd], [], [], 0)[0]:
             self._read()
         return self._finish
 
@@ -130,7 +103,7 @@ class PipeCommands:
             self._read()
 
     def _read(self) -> None:
-        data = os.read(self._fd, 1 << 12)
+        data = os.read(self.fd, 1 << 12)
         self._finish |= not data
         for message in self._frames.feed(data):
             self._finish |= message["k"] == "finish"
@@ -146,16 +119,11 @@ def as_job(message: dict[str, Any]) -> Job:
     return job
 
 
-def serve(commands_fd: int, events_fd: int) -> int:
-    """Run one job received over a pipe; return the exit code."""
-    return run(PipeCommands(commands_fd), _Stream(events_fd))
-
-
 class _Stream:
     """Messages to the kernel."""
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
+        self.fd = fd
         self._pid = os.getpid()
 
     def say(self, kind: str, **content: Any) -> None:
@@ -175,12 +143,12 @@ class _Stream:
         data = memoryview(_frames.encode({"k": kind} | content))
         while data:
             try:
-                data = data[os.write(self._fd, data) :]
+                data = data[os.write(self.fd, data) :]
             except OSError as error:
                 if error.errno != errno.EBADF:
                     raise
                 # only the process's last output can still report it
-                os.write(2, f"the workload closed {_CHANNEL} ({self._fd})\n".encode())
+                os.write(2, f"the workload closed {_CHANNEL} ({self.fd})\n".encode())
                 os._exit(1)
 
 
@@ -188,54 +156,78 @@ class _Stream:
 Stream = _Stream
 
 
-def run(commands: Commands, stream: _Stream) -> int:
+def run(job: Job, commands: Commands, stream: _Stream) -> int:
     """Run the job and report its outcome; return 0 if the workload ended well."""
     own_files = frozenset({__file__, *(m.__file__ or "" for m in (_failure, cloudpickle))})
-    job = commands.job()
     try:
-        workload = _prepared(job)
+        workload = prepared(job, job.environment)
     except Exception as error:
-        _tell_failure(stream, error, own_files, "the workload cannot be loaded in its process: ")
+        tell_failure(stream, error, own_files, "the workload cannot be loaded in its process: ")
         return 1
     stream.say("begun")
     try:
-        with LoaderWait() as loader, _fingerprint.Watch(job.watched_steps) as watch:
-            recorder = _Recorder(stream, loader, watch)
-            steps = _started(workload, Settings(job.values))
-            try:
-                ended = recorder.follow(steps, commands)
-            except BaseException:
-                # earlier steps count, but a failed device may be unable to report them
-                with contextlib.suppress(Exception):
-                    recorder.send()
-                raise
-            recorder.send()
-            stream.say("done", ended=ended)
-            if hasattr(steps, "close"):
-                steps.close()
-            del steps
-            gc.collect()  # ends loader workers with their iterators
+        follow(
+            stream,
+            commands,
+            lambda: started(workload, Settings(job.values)),
+            job.watched_steps,
+            lambda ended: stream.say("done", ended=ended),
+        )
     except BaseException as error:
-        _tell_failure(stream, error, own_files)
+        tell_failure(stream, error, own_files)
         return 1
     return 0
 
 
-def _tell_failure(
+def follow(
+    stream: _Stream,
+    commands: Commands,
+    begin: Callable[[], Iterator[Any]],
+    watched_steps: int,
+    on_end: Callable[[str], None],
+) -> None:
+    """Run the steps that ``begin`` starts, report them, and clean up.
+
+    Args:
+        stream: to the kernel.
+        commands: from the kernel.
+        begin: starts the workload; called where its loaders are timed.
+        watched_steps: number of first steps whose gradients are recorded.
+        on_end: takes how the steps ended, before the workload cleans up.
+    """
+    with LoaderWait() as loader, _fingerprint.Watch(watched_steps) as watch:
+        recorder = _Recorder(stream, loader, watch)
+        steps = begin()
+        try:
+            ended = recorder.follow(steps, commands)
+        except BaseException:
+            # earlier steps count, but a failed device may be unable to report them
+            with contextlib.suppress(Exception):
+                recorder.send()
+            raise
+        recorder.send()
+        on_end(ended)
+        if hasattr(steps, "close"):
+            steps.close()
+        del steps
+        gc.collect()  # ends loader workers with their iterators
+
+
+def tell_failure(
     stream: _Stream, error: BaseException, own_files: frozenset[str], lead: str = ""
 ) -> None:
     failure = _failure.of_exception(error, own_files)
-    _say_failure(stream, failure, lead)
+    say_failure(stream, failure, lead)
     if failure.state == "out of memory":
         # reported again with what was alive; collecting that may fail for lack of memory, and then
         # the first message has to do
         with contextlib.suppress(Exception):
             from perfkit.experiment.process._alive import alive
 
-            _say_failure(stream, failure.with_more(*alive(error)), lead)
+            say_failure(stream, failure.with_more(*alive(error)), lead)
 
 
-def _say_failure(stream: _Stream, failure: _failure.Failure, lead: str) -> None:
+def say_failure(stream: _Stream, failure: _failure.Failure, lead: str = "") -> None:
     stream.say(
         "failed",
         state=failure.state,
@@ -244,10 +236,10 @@ def _say_failure(stream: _Stream, failure: _failure.Failure, lead: str) -> None:
     )
 
 
-def _prepared(job: Job) -> Callable[[Settings], Any]:
-    """Make this process look like the kernel, and load the workload."""
+def prepared(job: Job, environment: Mapping[str, str]) -> Callable[[Settings], Any]:
+    """Make this process look like the kernel, with these variables, and load the workload."""
     os.environ.clear()
-    os.environ.update(job.environment)
+    os.environ.update(environment)
     os.chdir(job.cwd)
     sys.path[:] = job.sys_path
     # the streams of the prepared process belong to other files
@@ -307,7 +299,7 @@ def _become_main(workload: Any) -> None:
     sys.modules["__main__"] = module
 
 
-def _started(workload: Callable[[Settings], Any], settings: Settings) -> Iterator[Any]:
+def started(workload: Callable[[Settings], Any], settings: Settings) -> Iterator[Any]:
     steps = workload(settings)
     try:
         return iter(steps)

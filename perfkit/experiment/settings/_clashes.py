@@ -27,6 +27,8 @@ def without_effect(values: Values, defaults: Values) -> tuple[str, ...]:
     bucket = values.get("bucket_cap_mb", defaults["bucket_cap_mb"])
     if values.get("world_size") == 1 and bucket != defaults["bucket_cap_mb"]:
         told.append("bucket_cap_mb has no effect with one process (world_size=1)")
+    if (n := values.get("world_size", 1)) > 1:
+        told.append(f"step, samples/s and memory are those of rank 0 of {n}")
     if on(values, "fused") and values.get("foreach") is False:
         told.append("foreach off has no effect with fused")
     if values.get("alloc_conf") == "default":

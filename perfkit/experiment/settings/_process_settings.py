@@ -160,7 +160,8 @@ SETTINGS: tuple[Setting, ...] = (
         1,
         "menu",
         "rebuild",
-        "Processes that train together, each on its part of the batch; the workload starts them.",
+        "Processes that train together, each on its part of the batch; torchrun starts them, and "
+        "their process group exists when the workload begins.",
         numerics="changes what is learnt",
         numerics_note="The batch is as many times larger; at the same total, the same up to "
         "rounding.",

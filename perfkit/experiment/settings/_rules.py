@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -191,6 +192,8 @@ def processes_here(value: Any, machine: Machine) -> str | None:
     """Several processes need torch.distributed and, on a machine with GPUs, one GPU each."""
     if value == 1:
         return None
+    if sys.platform != "linux":
+        return "perfkit starts several processes for a run on Linux only; see perfkit.launch"
     if machine.gpus:
         n = len(machine.gpus)
         if value <= n:
