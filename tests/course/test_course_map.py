@@ -91,7 +91,10 @@ def test_a_solution_links_to_its_lesson(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "following"), list(itertools.pairwise(LESSONS)), ids=lambda path: path.name[:2]
+    ("path", "following"),
+    # where the next one is not written yet, a lesson says so
+    [(a, b) for a, b in itertools.pairwise(LESSONS) if int(b.name[:2]) == int(a.name[:2]) + 1],
+    ids=lambda path: path.name[:2],
 )
 def test_a_lesson_ends_with_the_next_one(path: Path, following: Path) -> None:
     last = nbformat.read(path, as_version=4).cells[-1]

@@ -1,0 +1,1 @@
+"""Lesson 17: which GPU, and when is it cheaper to buy one?"""
