@@ -16,6 +16,7 @@ from perfkit.base import extras as _extras
 from perfkit.base.errors import PerfkitError
 
 if TYPE_CHECKING:
+    from perfkit.advice.cost import cost
     from perfkit.advice.open_trace import open_trace
     from perfkit.advice.profiling import profile
     from perfkit.advice.waterfall import waterfall
@@ -46,6 +47,7 @@ __all__ = [
     "ab",
     "account",
     "compare",
+    "cost",
     "crossings",
     "doctor",
     "find_leaks",
@@ -73,6 +75,7 @@ _HOMES = {
     "ab": "perfkit.experiment.compare.ab",
     "account": "perfkit.memory.account",
     "compare": "perfkit.measure.compare",
+    "cost": "perfkit.advice.cost",
     "crossings": "perfkit.memory.crossings",
     "doctor": "perfkit.base.machine",
     "find_leaks": "perfkit.memory.leaks",

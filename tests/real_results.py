@@ -471,6 +471,15 @@ def _limit() -> Any:
     return limit(load(product_on_gpu()))
 
 
+@_makes("RunCost")
+def _run_cost() -> Any:
+    recorded = perfkit.open_trace(product_on_gpu())
+    return perfkit.cost(
+        recorded, before=2.0, price_per_hour=3.0, steps=10_000, work_hours=2, wage_per_hour=50.0,
+        on={"H200": 4.0}, currency="EUR",
+    )  # fmt: skip
+
+
 @_makes("Waterfall")
 def _waterfall() -> Any:
     return perfkit.waterfall(load(product_on_gpu()))

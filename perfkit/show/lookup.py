@@ -12,6 +12,7 @@ __all__ = ["document"]
 # prefix of the module of a result's class -> the module that makes its document
 _HOMES = {
     "perfkit.advice": "perfkit.show.profile",
+    "perfkit.advice.cost": "perfkit.show.cost",
     "perfkit.synclint": "perfkit.show.synclint",
     "perfkit.advice.open_trace": "perfkit.show.trace_report",
     "perfkit.advice.trace_report": "perfkit.show.trace_report",

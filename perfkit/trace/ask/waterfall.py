@@ -123,6 +123,10 @@ class Waterfall(Shown):
         on_device: whether there is a device: else operators run on the host.
         workers_set_the_pace: whether a DataLoader's workers do: then nothing else brings anything
             before the wait for data is gone.
+        host_ms: the host's own work, without its waits for the device: no step is shorter without
+            a change on the host; 0 without a device.
+        working_above_ms: recorded time of operators above their least time, also where removing it
+            would bring nothing because something else takes as long.
         unprofiled_step_ms: length of a step without the profiler, where that is known.
         warnings: what is doubtful.
     """
@@ -139,6 +143,8 @@ class Waterfall(Shown):
     recorded_on: str
     on_device: bool
     workers_set_the_pace: bool
+    host_ms: float = 0.0
+    working_above_ms: float = 0.0
     unprofiled_step_ms: float | None = None
     warnings: tuple[str, ...] = field(default=())
 
@@ -306,6 +312,8 @@ def waterfall(
         recorded_on=far.recorded_on,
         on_device=trace.has_device,
         workers_set_the_pace=lanes.is_paced,
+        host_ms=sum(lanes.host.values()) / n / 1e6,
+        working_above_ms=lanes.device["above"] / n / 1e6,
         warnings=together(
             steps.warnings, far.warnings if lanes.least_ns else (), lanes.doubts
         ),  # that no least time is known is said by its absence

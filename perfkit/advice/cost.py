@@ -1,0 +1,306 @@
+"""``perfkit.cost``: what a run costs, when work on its speed pays, and what other devices ask."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from perfkit.advice.open_trace import OpenTrace, open_trace
+from perfkit.advice.other_device import StepElsewhere, step_elsewhere
+from perfkit.advice.profile import Profile
+from perfkit.advice.profiling import Profiling
+from perfkit.base.arguments import check_text, check_whole, shown
+from perfkit.base.display import Shown
+from perfkit.base.errors import UsageError
+from perfkit.measure.summary import Summary
+from perfkit.trace.read.columns import Trace
+
+__all__ = ["BreakEven", "DeviceCost", "RunCost", "cost"]
+
+_Step = float | Summary | Profile | Profiling | OpenTrace | Trace | str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """When hours of work on a faster step pay for themselves.
+
+    Attributes:
+        before_ms: a step before the work.
+        saved_per_run: what a run costs less since; negative where it costs more.
+        saved_hours_per_run: how many hours sooner it ends.
+        work_hours: spent on it.
+        work_cost: those hours at the wage.
+        runs: after so many runs the work is paid; None where nothing is saved.
+        runs_low, runs_high: the same for the ends of the steps' intervals; ``runs_high`` is None
+            where perhaps nothing is saved, both where no interval is known.
+    """
+
+    before_ms: float
+    saved_per_run: float
+    saved_hours_per_run: float
+    work_hours: float
+    work_cost: float
+    runs: float | None
+    runs_low: float | None
+    runs_high: float | None
+
+
+@dataclass(frozen=True)
+class DeviceCost:
+    """The run on another device, predicted.
+
+    Attributes:
+        step: how long a step takes there, with its band.
+        price_per_hour: of that device.
+        price: of the run at ``step.ms``.
+        price_low, price_high: at the ends of the band.
+        hours: of the run at ``step.ms``.
+    """
+
+    step: StepElsewhere
+    price_per_hour: float
+    price: float
+    price_low: float
+    price_high: float
+    hours: float
+
+
+@dataclass(frozen=True)
+class RunCost(Shown):
+    """What a run of so many steps costs.
+
+    Attributes:
+        step_ms: length of a step.
+        low_ms, high_ms: its interval; None where only one length is known.
+        how: where that length comes from, in words.
+        steps: of the run or epoch.
+        price_per_hour: what the machine costs.
+        currency: of all prices, as given; may be empty.
+        hours: of the run.
+        price: of the run.
+        price_low, price_high: at the ends of the interval; None where there is none.
+        break_even: with ``before``.
+        elsewhere: the same run on other devices, the cheapest first.
+        warnings: what is doubtful.
+    """
+
+    step_ms: float
+    low_ms: float | None
+    high_ms: float | None
+    how: str
+    steps: int
+    price_per_hour: float
+    currency: str
+    hours: float
+    price: float
+    price_low: float | None
+    price_high: float | None
+    break_even: BreakEven | None = None
+    elsewhere: tuple[DeviceCost, ...] = ()
+    warnings: tuple[str, ...] = field(default=())
+
+
+def cost(
+    step: _Step,
+    *,
+    price_per_hour: float,
+    steps: int,
+    before: _Step | None = None,
+    work_hours: float = 0.0,
+    wage_per_hour: float = 0.0,
+    on: Mapping[str, float] | None = None,
+    currency: str = "",
+) -> RunCost:
+    """What an epoch or a run costs, when work on its speed has paid, what another device would ask.
+
+    All prices are yours: perfkit knows none. (``perfkit.limit.prices.EXAMPLE_PRICES`` is a dated
+    table with its sources, to look at.)
+
+    Args:
+        step: a step's length in ms, a ``Summary`` in ms, or what ``perfkit.profile`` or
+            ``perfkit.open_trace`` returned, or a trace's file. A profile counts with its steps
+            without the profiler, where it saw some.
+        price_per_hour: what the machine costs an hour, all its devices together.
+        steps: how many steps the epoch or run has, at least 1. For a price an epoch give those of
+            one epoch.
+        before: the step before you made it faster: then you also hear after how many runs the work
+            has paid.
+        work_hours: hours spent on it; 0 where only the saving matters.
+        wage_per_hour: what such an hour costs, in the same currency.
+        on: other devices, e.g. ``{"H200": 4.5, "L40S": 1.2}``: name of a data sheet → price of
+            such a machine an hour. *Predicted* from the recorded operators; needs a profile or
+            trace with shapes.
+        currency: written behind prices, e.g. ``"USD"``.
+
+    Returns:
+        A :class:`RunCost`: ``price``, ``hours``, ``break_even.runs``, ``elsewhere``. Print or
+        display it.
+
+    Raises:
+        UsageError: an argument is invalid; ``on`` without recorded shapes, without known rates of
+            the recorded device, or with a device that has no data sheet.
+        TraceError: a file cannot be read or is not a trace.
+
+    Example::
+
+        >>> found = perfkit.cost(
+        ...     80.0, before=120.0, price_per_hour=3.0, steps=500_000,
+        ...     work_hours=6, wage_per_hour=90.0, currency="EUR",
+        ... )
+        >>> found.price, found.break_even.runs
+    """
+    _check_amount("price_per_hour", price_per_hour)
+    _check_amount("work_hours", work_hours)
+    _check_amount("wage_per_hour", wage_per_hour)
+    check_whole("steps", steps, 1)
+    check_text("currency", currency)
+    now = _length("step", step)
+    ms, low, high = now.ms, now.low_ms, now.high_ms
+    doubts = list(now.doubts)
+    broken_even = None
+    if before is not None:
+        then = _length("before", before)
+        doubts += [d for d in then.doubts if d not in doubts]
+        broken_even = _break_even(then, now, steps, price_per_hour, work_hours, wage_per_hour)
+    elif work_hours:
+        raise UsageError(
+            "work_hours pays by what it saves: give the step before the work, too (`before`)"
+        )
+    elsewhere = _elsewhere(step, on, steps)
+    doubts += [d for one in elsewhere for d in one.step.doubts if d not in doubts]
+    return RunCost(
+        step_ms=ms,
+        low_ms=low,
+        high_ms=high,
+        how=now.how,
+        steps=steps,
+        price_per_hour=float(price_per_hour),
+        currency=currency or "",
+        hours=_hours(ms, steps),
+        price=_hours(ms, steps) * price_per_hour,
+        price_low=None if low is None else _hours(low, steps) * price_per_hour,
+        price_high=None if high is None else _hours(high, steps) * price_per_hour,
+        break_even=broken_even,
+        elsewhere=elsewhere,
+        warnings=tuple(doubts),
+    )
+
+
+@dataclass(frozen=True)
+class _Length:
+    ms: float
+    low_ms: float | None
+    high_ms: float | None
+    how: str
+    doubts: tuple[str, ...] = ()
+
+
+def _length(name: str, step: object) -> _Length:
+    if isinstance(step, Profiling):
+        step = step.result
+    if isinstance(step, Summary):
+        if step.unit != "ms" or not 0 < step.median < math.inf:
+            raise UsageError(f"{name} is a summary in {step.unit!r}; give one of times in ms")
+        how = f"median of {step.n} measured steps"
+        return _Length(step.median, step.low, step.high, how)
+    if isinstance(step, Profile):
+        cost_of = step.cost
+        if cost_of is not None and cost_of.unprofiled_step_ms:
+            how = f"median of {cost_of.n_unprofiled} steps without the profiler"
+            return _Length(cost_of.unprofiled_step_ms, None, None, how)
+        profiled = step.step
+        return _Length(
+            profiled.median,
+            profiled.low if profiled.n > 1 else None,
+            profiled.high if profiled.n > 1 else None,
+            f"median of {profiled.n} recorded steps",
+            ("recording made the steps longer, by an unknown part",),
+        )
+    if isinstance(step, OpenTrace | Trace | str | bytes | os.PathLike):
+        opened = open_trace(step)
+        return _length(name, opened.profile)
+    if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < math.inf:
+        raise UsageError(
+            f"{name} is {shown(step)}; give a step's length in ms, a profile or a trace"
+        )
+    return _Length(float(step), None, None, "as given")
+
+
+def _hours(step_ms: float, steps: int) -> float:
+    return step_ms * steps / 3.6e6
+
+
+def _break_even(
+    then: _Length,
+    now: _Length,
+    steps: int,
+    price_per_hour: float,
+    work_hours: float,
+    wage_per_hour: float,
+) -> BreakEven:
+    work_cost = float(work_hours * wage_per_hour)
+
+    def saved(before_ms: float, after_ms: float) -> float:
+        return _hours(before_ms - after_ms, steps) * price_per_hour
+
+    def runs(saving: float) -> float | None:
+        return work_cost / saving if saving > 0 else None
+
+    least = most = None
+    if then.low_ms and then.high_ms and now.low_ms and now.high_ms:
+        most = saved(then.high_ms, now.low_ms)
+        least = saved(then.low_ms, now.high_ms)
+    saving = saved(then.ms, now.ms)
+    return BreakEven(
+        before_ms=then.ms,
+        saved_per_run=saving,
+        saved_hours_per_run=_hours(then.ms - now.ms, steps),
+        work_hours=float(work_hours),
+        work_cost=work_cost,
+        runs=runs(saving),
+        runs_low=None if most is None else runs(most),
+        runs_high=None if least is None else runs(least),
+    )
+
+
+def _elsewhere(step: object, on: Mapping[str, float] | None, steps: int) -> tuple[DeviceCost, ...]:
+    if on is None:
+        return ()
+    if not isinstance(on, Mapping):
+        raise UsageError(f"on is {shown(on)}; give a mapping of devices to prices per hour")
+    for device, price in on.items():
+        if not isinstance(device, str):
+            raise UsageError(f"on has the device {shown(device)}; give the name of a data sheet")
+        _check_amount(f"on[{device!r}]", price)
+    if isinstance(step, Profiling):
+        step = step.result
+    if isinstance(step, Profile):
+        opened = OpenTrace(step.trace)
+        plain_ms = None if step.cost is None else step.cost.unprofiled_step_ms
+    elif isinstance(step, OpenTrace | Trace | str | bytes | os.PathLike):
+        opened, plain_ms = open_trace(step), None
+    else:
+        raise UsageError("on needs recorded operators: give a profile or a trace with shapes")
+    found = []
+    for device, price in on.items():
+        there = step_elsewhere(opened, device, step_ms=plain_ms)
+        hours = _hours(there.ms, steps)
+        found.append(
+            DeviceCost(
+                step=there,
+                price_per_hour=float(price),
+                price=hours * price,
+                price_low=_hours(there.low_ms, steps) * price,
+                price_high=_hours(there.high_ms, steps) * price,
+                hours=hours,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: one.price))
+
+
+def _check_amount(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise UsageError(f"{name} is {shown(value)}; give an amount of at least 0")
