@@ -7,15 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.words import fmt_ms
+from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes, with_source
 from perfkit.course.kit.origin import origin
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["draw_bounds", "draw_clocks", "draw_crossover"]
 
-_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _ORANGE, _BLUE = "#E69F00", "#0072B2"
 
 
@@ -34,7 +33,7 @@ def draw_bounds(
     rows = [(name, ms, False) for name, ms in published.items()]
     rows += [(name, ms, True) for name, ms in least.items()]
     rows.sort(key=lambda row: row[1])
-    figure = Figure(figsize=(7.6, 0.46 * len(rows) + 1.1), facecolor=_GROUND)
+    figure = Figure(figsize=(7.6, 0.46 * len(rows) + 1.1), facecolor=GROUND)
     axes = figure.subplots()
     for at, (_, ms, predicted) in enumerate(reversed(rows)):
         axes.barh(
@@ -44,17 +43,17 @@ def draw_bounds(
             left=0,
             color=_BLUE if predicted else _ORANGE,
             hatch="" if predicted else "///",
-            edgecolor=_INK,
+            edgecolor=INK,
             linewidth=0.4,
         )
         text = f"at least {fmt_ms(ms)}" if predicted else fmt_ms(ms)
-        axes.text(ms * 1.08, at, text, va="center", fontsize=8.5, color=_INK)
+        axes.text(ms * 1.08, at, text, va="center", fontsize=8.5, color=INK)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)])
     axes.set_xscale("log")
     axes.set_xlim(1, max(ms for _, ms, _ in rows) * 4)
-    axes.set_xlabel("ms a step (log scale)", fontsize=8.5, color=_DIM)
-    _plain(axes)
-    figure.text(0.995, 0.015, source, ha="right", fontsize=8, color=_DIM)
+    axes.set_xlabel("ms a step (log scale)", fontsize=8.5, color=DIM)
+    plain_axes(axes)
+    figure.text(0.995, 0.015, source, ha="right", fontsize=8, color=DIM)
     figure.tight_layout(rect=(0, 0.03, 1, 1))
     said = "; ".join(
         f"{name}: {'at least ' if predicted else ''}{fmt_ms(ms)}" for name, ms, predicted in rows
@@ -73,20 +72,20 @@ def draw_clocks(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.6, 0.85 * len(runs) + 1.0), facecolor=_GROUND)
+    figure = Figure(figsize=(7.6, 0.85 * len(runs) + 1.0), facecolor=GROUND)
     axes = figure.subplots()
     said = []
     for at, (name, (steps, done)) in enumerate(reversed(list(runs.items()))):
         left = steps[-1][1]
         spans = [(start, end - start) for start, end in steps]
-        axes.barh(at, done - left, 0.4, left=left, facecolor=_GROUND, edgecolor=_DIM, hatch="///")
+        axes.barh(at, done - left, 0.4, left=left, facecolor=GROUND, edgecolor=DIM, hatch="///")
         axes.broken_barh(
             spans, (at - 0.2, 0.4), facecolor=_BLUE, edgecolor="#ffffff", linewidth=0.8
         )
         reads = fmt_ms(statistics.median(length for _, length in spans))
         takes = fmt_ms(done / len(steps))
         text = f"the stopwatch reads {reads} a step; a step takes {takes}"
-        axes.text(0, at + 0.27, text, va="bottom", fontsize=9, color=_INK)
+        axes.text(0, at + 0.27, text, va="bottom", fontsize=9, color=INK)
         said.append(
             f"{name}: the host has left {len(steps)} steps after {fmt_ms(left)} and the work is "
             f"done after {fmt_ms(done)}; {text}"
@@ -94,11 +93,11 @@ def draw_clocks(
     axes.set_yticks(range(len(runs)), list(runs)[::-1])
     axes.set_ylim(-0.35, len(runs) - 0.35)
     axes.set_xlim(left=0)
-    axes.set_xlabel("ms", fontsize=8.5, color=_DIM)
-    _plain(axes)
+    axes.set_xlabel("ms", fontsize=8.5, color=DIM)
+    plain_axes(axes)
     legend = "blue: a step, as the host sees it; hatched: the device is still at work"
-    figure.text(0.005, 0.015, legend, fontsize=8, color=_DIM)
-    figure.text(0.995, 0.015, source, ha="right", fontsize=8, color=_DIM)
+    figure.text(0.005, 0.015, legend, fontsize=8, color=DIM)
+    figure.text(0.995, 0.015, source, ha="right", fontsize=8, color=DIM)
     figure.tight_layout(rect=(0, 0.05, 1, 1))
     return figure, f"Two rows of bars over time ({source}). {'. '.join(said)}."
 
@@ -118,9 +117,9 @@ def draw_crossover(
 
     percent = [100 * d for d in densities]
     middle = [one.ratio for one in ratios]
-    figure = Figure(figsize=(7.2, 3.5), facecolor=_GROUND)
+    figure = Figure(figsize=(7.2, 3.5), facecolor=GROUND)
     axes = figure.subplots()
-    axes.axhline(1, color=_INK, linewidth=1)
+    axes.axhline(1, color=INK, linewidth=1)
     errors = (
         [max(0.0, one.ratio - one.low) for one in ratios],
         [max(0.0, one.high - one.ratio) for one in ratios],
@@ -150,15 +149,14 @@ def draw_crossover(
             ha="left" if early else "right",
             textcoords="offset points",
             fontsize=9,
-            color=_INK,
-            bbox={"facecolor": _GROUND, "edgecolor": "none", "alpha": 0.8, "pad": 1},
+            color=INK,
+            bbox={"facecolor": GROUND, "edgecolor": "none", "alpha": 0.8, "pad": 1},
             zorder=5,
         )
-    axes.set_xlabel("pixels that are labelled", fontsize=9, color=_DIM)
-    axes.set_ylabel("x[mask] ÷ ignore_index (time)", fontsize=9, color=_DIM)
-    _plain(axes)
-    figure.text(0.995, 0.012, origin(source), ha="right", fontsize=8, color=_DIM)
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    axes.set_xlabel("pixels that are labelled", fontsize=9, color=DIM)
+    axes.set_ylabel("x[mask] ÷ ignore_index (time)", fontsize=9, color=DIM)
+    plain_axes(axes)
+    with_source(figure, origin(source), bottom=0.03)
     said = ", ".join(f"{p:g} %: {r:.2g}×" for p, r in zip(percent, middle, strict=True))
     where = (
         "The two are never equal in this range."
@@ -177,12 +175,4 @@ def _one_digit(value: float) -> str:
 
 
 def _note(ha: str = "right", va: str = "bottom") -> dict[str, Any]:
-    return {"ha": ha, "va": va, "fontsize": 8.5, "color": _DIM}
-
-
-def _plain(axes: Axes) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_DIM)
-    axes.tick_params(colors=_INK, labelsize=9)
+    return {"ha": ha, "va": va, "fontsize": 8.5, "color": DIM}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view, tensor
 
 if TYPE_CHECKING:
     import torch
@@ -98,24 +99,10 @@ def quadratic(counts: Mapping[int, int]) -> Callable[[int], int]:
 Answer = Callable[..., Any]
 
 
-def _tensor(given: Any) -> torch.Tensor:
-    import torch
-
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if not isinstance(given, torch.Tensor):
-        raise NotYet(f"return a tensor, not a {type(given).__name__}")
-    return given
-
-
 def _has_shape(given: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     if tuple(given.shape) != shape:
         raise NotYet(f"the shape is {shape}, not {tuple(given.shape)}")
     return given
-
-
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
 
 
 def _check_bins(answer: Answer) -> list[str]:
@@ -124,7 +111,7 @@ def _check_bins(answer: Answer) -> list[str]:
     most = 5
     for n in (1, 3):
         instances = (torch.arange(most + 1) + torch.arange(n)[:, None]).view(n, 2, 3) % (most + 1)
-        bins = _has_shape(_tensor(answer(instances, most)), (n, 2, 3))
+        bins = _has_shape(tensor(answer(instances, most)), (n, 2, 3))
         if bins.dtype != torch.int64:
             raise NotYet(f"a bin is a whole number: int64, not {bins.dtype}")
         if int(bins.min()) < 0 or int(bins.max()) >= n * (most + 1):
@@ -164,7 +151,7 @@ def _check_own(answer: Answer) -> list[str]:
 
     means = torch.arange(12.0).view(4, 3)
     bins = torch.tensor([2, 0, 2, 3, 1, 1])
-    given = _has_shape(_tensor(answer(means, bins)), (6, 3))
+    given = _has_shape(tensor(answer(means, bins)), (6, 3))
     wanted = torch.stack([means[int(b)] for b in bins])
     if not torch.equal(given, wanted):
         raise NotYet("a pixel has the mean of another bin")
@@ -176,7 +163,7 @@ def _check_safe(answer: Answer) -> list[str]:
 
     total = torch.tensor([[2.0, 4.0], [0.0, 0.0], [9.0, 3.0]], requires_grad=True)
     count = torch.tensor([2.0, 0.0, 3.0])
-    given = _has_shape(_tensor(answer(total, count)), (3, 2))
+    given = _has_shape(tensor(answer(total, count)), (3, 2))
     wanted = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 1.0]])
     if not bool(given.isfinite().all()):
         raise NotYet("the bin without pixels gives NaN or infinity")
@@ -197,7 +184,7 @@ every_bin = Exercise(
         "Add (most + 1) times the picture's number: torch.arange(n)[:, None, None] has the "
         "shape to add.",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_bins,
 )
 #: The second puzzle: each pixel's own mean.
@@ -205,7 +192,7 @@ own_means = Exercise(
     "each pixel's own mean",
     spec=(),
     hints=("An index may be a tensor of whole numbers, longer than what it indexes.",),
-    show=_shown,
+    show=no_view,
     check=_check_own,
 )
 #: The third puzzle: means of bins that may be empty.
@@ -213,7 +200,7 @@ safe_means = Exercise(
     "means, also of nothing",
     spec=(),
     hints=("Where the count is 0 the sum is 0 too: any number but 0 will do to divide by.",),
-    show=_shown,
+    show=no_view,
     check=_check_safe,
 )
 

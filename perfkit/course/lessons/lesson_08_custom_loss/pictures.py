@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.words import fmt_ms
+from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes, with_source
 from perfkit.course.kit.origin import origin
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_cells", "draw_growth"]
 
-_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _ORANGE, _BLUE = "#E69F00", "#0072B2"
 
 
@@ -35,12 +35,12 @@ def draw_cells(pictures: torch.Tensor, instances: torch.Tensor) -> tuple[Figure,
     # neighbours in number get colours that are far apart; background stays white
     hues = np.random.default_rng(0).permutation(many) / max(many - 1, 1)
     colours = np.vstack([[1, 1, 1, 1], colormaps["viridis"](hues)])
-    figure = Figure(figsize=(6.4, 3.3), facecolor=_GROUND)
+    figure = Figure(figsize=(6.4, 3.3), facecolor=GROUND)
     left, right = figure.subplots(1, 2)
     left.imshow(picture, cmap="gray")
     right.imshow(colours[instance])
     for axes, title in ((left, "a picture"), (right, f"its {many} cells, numbered")):
-        axes.set_title(title, fontsize=9, color=_INK)
+        axes.set_title(title, fontsize=9, color=INK)
         axes.set_xticks([])
         axes.set_yticks([])
     figure.tight_layout()
@@ -66,7 +66,7 @@ def draw_growth(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.8, 3.6), facecolor=_GROUND)
+    figure = Figure(figsize=(6.8, 3.6), facecolor=GROUND)
     axes = figure.subplots()
     said = []
     for (name, points), colour, marker in zip(
@@ -80,9 +80,7 @@ def draw_growth(
     first, points = next(iter(measured.items()))
     joined = {max(points): points[max(points)]} | dict(predicted)
     axes.plot(list(joined), list(joined.values()), color=_ORANGE, linestyle=":", linewidth=1.5)
-    axes.plot(
-        list(predicted), list(predicted.values()), "o", color=_GROUND, markeredgecolor=_ORANGE
-    )
+    axes.plot(list(predicted), list(predicted.values()), "o", color=GROUND, markeredgecolor=_ORANGE)
     for k, ms in predicted.items():
         _label(axes, k, ms, f"predicted: {fmt_ms(ms)}")
         said.append(f"{first}, predicted: {k} instances {fmt_ms(ms)}")
@@ -93,20 +91,15 @@ def draw_growth(
     axes.set_xlim(min(ticks) / 1.3, max(ticks) * 1.3)
     axes.margins(y=0.18)
     axes.minorticks_off()
-    axes.set_xlabel("instances in a picture", fontsize=9, color=_DIM)
-    axes.set_ylabel("ms, forward and backward", fontsize=9, color=_DIM)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_DIM)
-    axes.tick_params(colors=_INK, labelsize=9)
-    figure.text(0.995, 0.012, origin(source), ha="right", fontsize=8, color=_DIM)
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    axes.set_xlabel("instances in a picture", fontsize=9, color=DIM)
+    axes.set_ylabel("ms, forward and backward", fontsize=9, color=DIM)
+    plain_axes(axes)
+    with_source(figure, origin(source), bottom=0.03)
     return figure, f"Two curves on logarithmic axes ({origin(source)}). {'; '.join(said)}."
 
 
 def _label(axes: Axes, x: float, y: float, text: str, *, below: bool = False) -> None:
-    style: dict[str, Any] = {"fontsize": 8.5, "color": _INK, "ha": "right"}
+    style: dict[str, Any] = {"fontsize": 8.5, "color": INK, "ha": "right"}
     axes.annotate(
         text, (x, y), xytext=(-6, -14 if below else 7), textcoords="offset points", **style
     )

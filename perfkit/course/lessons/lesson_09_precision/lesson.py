@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view, tensor
 from perfkit.measure.formats import FormatCount, count_formats
 
 if TYPE_CHECKING:
@@ -116,26 +117,12 @@ def rounded(x: torch.Tensor, form: Format, *, scale: torch.Tensor | float = 1.0)
 Answer = Callable[..., Any]
 
 
-def _tensor(given: Any) -> torch.Tensor:
-    import torch
-
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if not isinstance(given, torch.Tensor):
-        raise NotYet(f"return a tensor, not a {type(given).__name__}")
-    return given
-
-
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
-
-
 def _check_stays(answer: Answer) -> list[str]:
     import torch
 
     weights = torch.tensor([1.0, 0.5, 0.11, 0.01, -1.0, 3.0, 0.0]).bfloat16()
     for update in (1e-4, 1e-3, 0.02, -1e-4):
-        given = _tensor(answer(weights.clone(), update))
+        given = tensor(answer(weights.clone(), update))
         if given.dtype != torch.bool or given.shape != weights.shape:
             raise NotYet(
                 f"return True or False for each weight: bool, shape {tuple(weights.shape)}, not "
@@ -196,7 +183,7 @@ stays = Exercise(
     "which weights stay",
     spec=(),
     hints=("Add it, and compare with what was there before.",),
-    show=_shown,
+    show=no_view,
     check=_check_stays,
 )
 #: The second puzzle: the share of gradients that become 0 in fp16.
@@ -207,7 +194,7 @@ vanishes = Exercise(
         ".half() rounds to fp16. Which values are 0 after it, and were not before?",
         "Two conditions, joined with &; the mean of a bool tensor needs .float().",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_vanishes,
 )
 #: The third puzzle: the scale with which a tensor fits e4m3.
@@ -215,7 +202,7 @@ fits = Exercise(
     "a scale for fp8",
     spec=(),
     hints=("448 over the largest absolute value. torch.finfo(torch.float8_e4m3fn).max is 448.",),
-    show=_shown,
+    show=no_view,
     check=_check_fits,
 )
 

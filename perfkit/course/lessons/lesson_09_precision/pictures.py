@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes, with_source
 from perfkit.course.lessons.lesson_09_precision.lesson import FORMATS
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_curves", "draw_formats"]
 
-_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _SIGN, _ORANGE, _BLUE, _GREEN = "#999999", "#E69F00", "#0072B2", "#009E73"
 
 
@@ -20,7 +20,7 @@ def draw_formats() -> tuple[Figure, str]:
     """Sign, exponent and mantissa of each format as boxes, with a description."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.8, 2.9), facecolor=_GROUND)
+    figure = Figure(figsize=(6.8, 2.9), facecolor=GROUND)
     axes = figure.subplots()
     said = []
     for row, one in enumerate(FORMATS):
@@ -36,20 +36,20 @@ def draw_formats() -> tuple[Figure, str]:
             (begin + 0.4, row),
             va="center",
             fontsize=8.5,
-            color=_INK,
+            color=INK,
         )
         said.append(f"{one.name} {one.exponent_bits} and {one.mantissa_bits}")
     axes.set_yticks(range(len(FORMATS)), [one.name for one in FORMATS])
     axes.invert_yaxis()
     axes.set_xlim(0, 38)
     axes.set_xticks([])
-    axes.tick_params(colors=_INK, labelsize=9, length=0)
+    axes.tick_params(colors=INK, labelsize=9, length=0)
     for side in axes.spines.values():
         side.set_visible(False)
     axes.set_title(
         "sign (grey) · exponent (orange): the range · mantissa (blue): the spacing",
         fontsize=9,
-        color=_INK,
+        color=INK,
         loc="left",
     )
     figure.tight_layout()
@@ -70,7 +70,7 @@ def draw_curves(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.8, 3.5), facecolor=_GROUND)
+    figure = Figure(figsize=(6.8, 3.5), facecolor=GROUND)
     axes = figure.subplots()
     said = []
     # wide below, narrow above: two ways that agree are both seen
@@ -87,15 +87,10 @@ def draw_curves(
             )
         last = [losses[-1] for losses in seeds]
         said.append(f"{name}: from {seeds[0][0]:.2f} to {min(last):.2f} … {max(last):.2f}")
-    axes.legend(frameon=False, fontsize=9, labelcolor=_INK, loc="lower left")
-    axes.set_xlabel("step", fontsize=9, color=_DIM)
-    axes.set_ylabel("loss", fontsize=9, color=_DIM)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_DIM)
-    axes.tick_params(colors=_INK, labelsize=9)
-    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=_DIM)
-    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK, loc="lower left")
+    axes.set_xlabel("step", fontsize=9, color=DIM)
+    axes.set_ylabel("loss", fontsize=9, color=DIM)
+    plain_axes(axes)
+    with_source(figure, source, bottom=0.03)
     n_seeds = len(next(iter(curves.values())))
     return figure, f"Loss by step, {n_seeds} seeds of each way ({source}). {'; '.join(said)}."

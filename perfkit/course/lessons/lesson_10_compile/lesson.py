@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view
 
 if TYPE_CHECKING:
     import torch
@@ -52,10 +53,6 @@ def _run(answer: Answer, *given: Any) -> Any:
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
-
-
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
 
 
 def _check_steps(answer: Answer) -> list[str]:
@@ -129,7 +126,7 @@ steps_until_it_pays = Exercise(
         "compile_s is in seconds, the others in ms.",
         "compile_s * 1000 / (before_ms - after_ms)",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_steps,
 )
 #: The second puzzle: a choice without a branch.
@@ -140,7 +137,7 @@ none_too_large = Exercise(
         "torch.where(condition, one, other) chooses on the device, and nobody reads the condition.",
         "The condition is a tensor with one bool: x.abs().max() > 1e4",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_large,
 )
 #: The third puzzle: fewer lengths.
@@ -151,7 +148,7 @@ next_length = Exercise(
         "How many whole times 64 fit below, and one more unless it fits exactly.",
         "(length + 63) // 64 counts them.",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_length,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes, with_source
 from perfkit.measure.compiled import break_even_steps
 
 if TYPE_CHECKING:
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_break_even"]
 
-_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _COLOURS = ("#0072B2", "#009E73", "#E69F00")
 _STYLES = ("-", "-.", ":")
 #: The picture goes on for this many times the steps until the last compiled line has paid.
@@ -36,10 +36,10 @@ def draw_break_even(
     paid = {name: break_even_steps(s, before_ms, after_ms) for name, s in compile_s.items()}
     known = [steps for steps in paid.values() if steps is not None]
     last = max(_BEYOND * max(known, default=_NEVER), 1.0)
-    figure = Figure(figsize=(6.8, 3.2), facecolor=_GROUND)
+    figure = Figure(figsize=(6.8, 3.2), facecolor=GROUND)
     axes = figure.subplots()
     axes.plot(
-        [0, last], [0, last * before_ms / 1e3], "--", color=_INK, linewidth=1.5, label="uncompiled"
+        [0, last], [0, last * before_ms / 1e3], "--", color=INK, linewidth=1.5, label="uncompiled"
     )
     said = [f"uncompiled, {before_ms:.3g} ms a step"]
     for (name, s), colour, style in zip(compile_s.items(), _COLOURS, _STYLES, strict=False):
@@ -53,19 +53,14 @@ def draw_break_even(
             axes.plot([steps], [at_s], "o", color=colour)
             axes.annotate(
                 f"{steps:,}", (steps, at_s), xytext=(6, -12), textcoords="offset points",
-                fontsize=8.5, color=_INK,
+                fontsize=8.5, color=INK,
             )  # fmt: skip
-    axes.set_xlabel("steps", fontsize=9, color=_DIM)
-    axes.set_ylabel("seconds since the start", fontsize=9, color=_DIM)
+    axes.set_xlabel("steps", fontsize=9, color=DIM)
+    axes.set_ylabel("seconds since the start", fontsize=9, color=DIM)
     axes.set_xlim(0, last)
     # a little room below 0, so that the number of an early point is not on the axis
     axes.set_ylim(bottom=-0.07 * last * before_ms / 1e3)
     axes.legend(frameon=False, fontsize=8.5, loc="upper left")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_DIM)
-    axes.tick_params(colors=_INK, labelsize=9)
-    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=_DIM)
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    plain_axes(axes)
+    with_source(figure, source)
     return figure, f"Time since the start by steps ({source}). {'; '.join(said)}."

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_steps"]
 
-_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _STYLES = (("#0072B2", "-"), ("#009E73", "--"), ("#D55E00", "-."))
 
 
@@ -24,7 +25,7 @@ def draw_steps(accounts: Mapping[str, MemoryAccount]) -> tuple[Figure, str]:
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.8, 3.4), facecolor=_GROUND)
+    figure = Figure(figsize=(6.8, 3.4), facecolor=GROUND)
     axes = figure.subplots()
     said = []
     for (name, account), (colour, dashes) in zip(accounts.items(), _STYLES, strict=False):
@@ -49,19 +50,15 @@ def draw_steps(accounts: Mapping[str, MemoryAccount]) -> tuple[Figure, str]:
     axes.set_xlim(0, 100)
     axes.set_ylim(0)
     axes.set_xlabel(
-        "% of the allocations and frees of forward and backward pass", fontsize=9, color=_DIM
+        "% of the allocations and frees of forward and backward pass", fontsize=9, color=DIM
     )
-    axes.set_ylabel("MB of tensors", fontsize=9, color=_DIM)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_DIM)
-    axes.tick_params(colors=_INK, labelsize=9)
+    axes.set_ylabel("MB of tensors", fontsize=9, color=DIM)
+    plain_axes(axes)
     # above the curves: a peak may be anywhere below
     axes.legend(
         fontsize=8.5,
         frameon=False,
-        labelcolor=_INK,
+        labelcolor=INK,
         loc="lower left",
         bbox_to_anchor=(0, 1),
         borderaxespad=0.2,

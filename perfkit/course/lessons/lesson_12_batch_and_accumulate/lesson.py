@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view, number, something
 
 if TYPE_CHECKING:
     import torch
@@ -59,27 +60,15 @@ def stripes(n: int, side: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.Te
 Answer = Callable[..., Any]
 
 
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
-
-
-def _number(given: Any) -> float:
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise NotYet(f"return a number, not a {type(given).__name__}")
-    return given
-
-
 def _check_share(answer: Answer) -> list[str]:
     for part, batch in ((8, 128), (8, 100), (4, 100), (100, 100), (1, 3)):
-        share, wanted = _number(answer(part, batch)), part / batch
+        share, wanted = number(answer(part, batch)), part / batch
         if not math.isclose(share, wanted, rel_tol=1e-9):
             raise NotYet(
                 f"a part of {part} in a batch of {batch}: multiplied by {share:g}, its mean loss "
                 "has another weight than its samples have in the mean of the batch"
             )
-    last = [_number(answer(8, 100))] * 12 + [_number(answer(4, 100))]
+    last = [number(answer(8, 100))] * 12 + [number(answer(4, 100))]
     return [
         "each sample has the same weight, also in a last part that is smaller",
         f"12 parts of 8 and one of 4 add up to {sum(last):g}",
@@ -96,7 +85,7 @@ def _check_largest(answer: Answer) -> list[str]:
     ):
         each = (at_16 - at_8) // 8
         wanted = (room - (at_8 - 8 * each)) // each
-        given = _number(answer(room, at_8, at_16))
+        given = number(answer(room, at_8, at_16))
         if given != int(given):
             raise NotYet(f"a batch has a whole number of samples, not {given:g}")
         if given != wanted:
@@ -110,16 +99,14 @@ def _check_largest(answer: Answer) -> list[str]:
 
 def _check_exchange(answer: Answer) -> list[str]:
     for parts in (1, 4, 16):
-        for number in range(3 * parts):
-            given = answer(number, parts)
-            if given is None:
-                raise NotYet("your function returns nothing yet: replace None")
-            wanted = number % parts == parts - 1
+        for at in range(3 * parts):
+            given = something(answer(at, parts))
+            wanted = at % parts == parts - 1
             if bool(given) is not wanted:
                 is_last = "the last" if wanted else "not the last"
                 verb = "is not" if wanted else "is"
                 raise NotYet(
-                    f"{parts} parts an update: batch {number}, counted from 0, is {is_last} of its "
+                    f"{parts} parts an update: batch {at}, counted from 0, is {is_last} of its "
                     f"update, and with your line its gradient {verb} exchanged"
                 )
     return ["one exchange for each update, after its last part"]
@@ -133,7 +120,7 @@ share_of_batch = Exercise(
         "The mean of a part is its sum divided by `part`. It should be divided by `batch`.",
         "Multiply by part, divide by batch.",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_share,
 )
 #: The second puzzle: the largest batch from two peaks.
@@ -145,7 +132,7 @@ largest_batch = Exercise(
         "each = (at_16 - at_8) / 8; without samples it is at_8 - 8 * each, or 2 * at_8 - at_16.",
         "(room - (2 * at_8 - at_16)) * 8 // (at_16 - at_8)",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_largest,
 )
 #: The third puzzle: when the processes exchange their gradients.
@@ -153,7 +140,7 @@ exchange_when = Exercise(
     "one exchange for each update",
     spec=(),
     hints=("The remainder number % parts counts 0, 1, … parts - 1 within each update.",),
-    show=_shown,
+    show=no_view,
     check=_check_exchange,
 )
 

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from perfkit.base.words import fmt_count
+from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes, with_source
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_batches", "draw_losses"]
 
-_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _ORANGE, _BLUE, _GREEN = "#E69F00", "#0072B2", "#009E73"
 _COLOURS = (_BLUE, _ORANGE, _GREEN)
 _STYLES = ("-", "--", "-.")
@@ -32,7 +32,7 @@ def draw_batches(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.8, 3.2), facecolor=_GROUND)
+    figure = Figure(figsize=(6.8, 3.2), facecolor=GROUND)
     left, right = figure.subplots(1, 2)
     left.plot(list(rates), list(rates.values()), "o-", color=_BLUE, linewidth=1.5)
     left.set_ylim(bottom=0, top=1.2 * max(rates.values()))
@@ -51,11 +51,10 @@ def draw_batches(
         axes.set_xticks(list(points), [str(n) for n in points])
         axes.margins(x=0.15)
         axes.minorticks_off()
-        axes.set_xlabel("batch size", fontsize=9, color=_DIM)
-        axes.set_title(title, fontsize=9.5, color=_INK)
-        _plain(axes)
-    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=_DIM)
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
+        axes.set_xlabel("batch size", fontsize=9, color=DIM)
+        axes.set_title(title, fontsize=9.5, color=INK)
+        plain_axes(axes)
+    with_source(figure, source)
     said = "; ".join(f"{n}: {round(rate):,}" for n, rate in rates.items())
     sizes = "; ".join(f"{n}: {size / 1e6:.3g} MB" for n, size in peaks.items())
     return figure, (
@@ -75,7 +74,7 @@ def draw_losses(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.8, 3.4), facecolor=_GROUND)
+    figure = Figure(figsize=(6.8, 3.4), facecolor=GROUND)
     found = figure.subplots(1, len(panels), squeeze=False)[0]
     said = []
     for axes, (title, runs) in zip(found, panels.items(), strict=True):
@@ -90,27 +89,18 @@ def draw_losses(
             said.append(
                 f"{title}, {name}: ends at {fmean(ends):.2f} ({min(ends):.2f} to {max(ends):.2f})"
             )
-        axes.set_title(title, fontsize=9.5, color=_INK)
-        axes.set_ylabel("loss", fontsize=9, color=_DIM)  # each panel has its own scale
-        axes.set_xlabel("share of the epoch", fontsize=9, color=_DIM)
+        axes.set_title(title, fontsize=9.5, color=INK)
+        axes.set_ylabel("loss", fontsize=9, color=DIM)  # each panel has its own scale
+        axes.set_xlabel("share of the epoch", fontsize=9, color=DIM)
         axes.legend(frameon=False, fontsize=8, loc="lower left")
-        _plain(axes)
+        plain_axes(axes)
     n_seeds = len(next(iter(next(iter(panels.values())).values())))
     seeds_said = f"line: mean of {n_seeds} seeds, band: their range"
-    figure.text(0.995, 0.012, seeds_said, ha="right", fontsize=8, color=_DIM)
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    with_source(figure, seeds_said)
     return figure, (f"Losses over an epoch, mean and range of {n_seeds} seeds. {'; '.join(said)}.")
-
-
-def _plain(axes: Axes) -> None:
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_DIM)
-    axes.tick_params(colors=_INK, labelsize=9)
 
 
 def _label(axes: Axes, x: float, y: float, text: str) -> None:
     axes.annotate(
-        text, (x, y), xytext=(0, 7), textcoords="offset points", fontsize=8, color=_INK, ha="center"
+        text, (x, y), xytext=(0, 7), textcoords="offset points", fontsize=8, color=INK, ha="center"
     )

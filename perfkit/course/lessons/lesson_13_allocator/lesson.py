@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view, number, something
 
 if TYPE_CHECKING:
     import torch
@@ -57,21 +58,9 @@ def texts(
 Answer = Callable[..., Any]
 
 
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
-
-
-def _given(value: Any) -> Any:
-    if value is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    return value
-
-
 def _check_padding(answer: Answer) -> list[str]:
     for lengths in ([10, 10], [10, 5], [100, 1, 1, 1], [7], [3, 9, 27]):
-        share = _given(answer(lengths))
-        if isinstance(share, bool) or not isinstance(share, int | float):
-            raise NotYet(f"return a number, not a {type(share).__name__}")
+        share = number(answer(lengths))
         wanted = 1 - sum(lengths) / (len(lengths) * max(lengths))
         if abs(share - wanted) > 1e-9:
             raise NotYet(
@@ -91,7 +80,7 @@ def _check_segment(answer: Answer) -> list[str]:
         (11 * _MIB, 12 * _MIB),
         (500 * _MIB + 512, 502 * _MIB),
     ):
-        found = _given(answer(nbytes))
+        found = something(answer(nbytes))
         if found != wanted:
             raise NotYet(f"a request of {nbytes:,} B does not take {found:,} B from the device")
     return ["small, medium and large requests, and both borders"]
@@ -106,7 +95,7 @@ def _check_serve(answer: Answer) -> list[str]:
         ([[], []], 1, False),
         ([[10, 10, 10], [10]], 20, False),
     ):
-        found = _given(answer(free, request))
+        found = something(answer(free, request))
         if bool(found) is not wanted:
             says = "can be served" if wanted else "cannot be served"
             raise NotYet(f"free pieces {free}: a request of {request} {says} from them")
@@ -121,7 +110,7 @@ padding_share = Exercise(
         "A padded batch has as many positions as texts × the longest of them.",
         "1 - sum(lengths) / (len(lengths) * max(lengths))",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_padding,
 )
 #: The second puzzle: what a first request takes from the device.
@@ -132,7 +121,7 @@ first_segment = Exercise(
         "Three cases, from small to large: a if … else b if … else c.",
         "Up to a multiple of m: -(-nbytes // m) * m.",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_segment,
 )
 #: The third puzzle: whether free pieces can serve a request.
@@ -143,7 +132,7 @@ can_serve = Exercise(
         "A tensor's memory is in one piece.",
         "Is there any piece, in any segment, of at least `request`?",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_serve,
 )
 

@@ -9,22 +9,11 @@ from typing import Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view, number
 
 __all__ = ["MACHINES", "Host", "choose_for", "faults_of", "quota_of", "share_of_cores"]
 
 Answer = Callable[..., Any]
-
-
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
-
-
-def _number(given: Any) -> float:
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise NotYet(f"return a number, not a {type(given).__name__}")
-    return given
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
@@ -32,7 +21,7 @@ def _number(given: Any) -> float:
 
 def _check_share(answer: Answer) -> list[str]:
     for cores, processes, wanted in ((8, 2, 4), (8, 3, 2), (16, 16, 1), (7, 2, 3), (2, 4, 1)):
-        given = _number(answer(cores, processes))
+        given = number(answer(cores, processes))
         if given != int(given):
             raise NotYet(f"a process has a whole number of threads, not {given:g}")
         if given == wanted:
@@ -52,7 +41,7 @@ def _check_share(answer: Answer) -> list[str]:
 
 def _check_faults(answer: Answer) -> list[str]:
     for nbytes, page in ((64 << 20, 4096), (4097, 4096), (1, 4096), (0, 4096), (10**7, 16_384)):
-        given, wanted = _number(answer(nbytes, page)), math.ceil(nbytes / page)
+        given, wanted = number(answer(nbytes, page)), math.ceil(nbytes / page)
         if given != int(given):
             raise NotYet(f"the system gives whole pages, not {given:g}")
         if given != wanted:
@@ -69,7 +58,7 @@ def _check_quota(answer: Answer) -> list[str]:
         ("1600000 100000", 8, 8.0),
         ("50000 100000", 2, 0.5),
     ):
-        given = _number(answer(text, cores))
+        given = number(answer(text, cores))
         if not math.isclose(given, wanted):
             raise NotYet(
                 f'cpu.max holds "{text}" on a machine of {cores} cores: it can keep {wanted:g} '
@@ -86,7 +75,7 @@ share_of_cores = Exercise(
         "The cores, divided among the processes, rounded down. What if there are more processes?",
         "max(1, cores // processes)",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_share,
 )
 #: The second puzzle: how many pages a new tensor takes.
@@ -97,7 +86,7 @@ faults_of = Exercise(
         "Divide, and round up: a page that is begun is given as a whole.",
         "-(-nbytes // page), or math.ceil(nbytes / page)",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_faults,
 )
 #: The third puzzle: what a container's quota says.
@@ -110,7 +99,7 @@ quota_of = Exercise(
         'quota, period = text.split(); cores if quota == "max" else min(cores, int(quota) / '
         "int(period))",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_quota,
 )
 

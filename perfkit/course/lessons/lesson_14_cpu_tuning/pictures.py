@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from perfkit.course.kit.axes import DIM, GROUND, plain_axes, with_source
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_threads"]
 
-_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _COLOURS = ("#0072B2", "#E69F00", "#009E73")
 _MARKS = ("o", "s", "^")
 
@@ -32,11 +33,11 @@ def draw_threads(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.8, 3.0), facecolor=_GROUND)
+    figure = Figure(figsize=(6.8, 3.0), facecolor=GROUND)
     axes = figure.subplots()
     counts = sorted({1, *(count for found in speeds.values() for count in found)})
     upto = [count for count in counts if count <= cores]
-    axes.plot(upto, upto, ":", color=_DIM, linewidth=1.2, label="each thread counts in full")
+    axes.plot(upto, upto, ":", color=DIM, linewidth=1.2, label="each thread counts in full")
     said = []
     for (name, found), colour, mark in zip(speeds.items(), _COLOURS, _MARKS, strict=False):
         ratios = {1: 1.0, **{count: found[count].ratio for count in sorted(found)}}
@@ -50,14 +51,9 @@ def draw_threads(
     axes.minorticks_off()
     axes.margins(x=0.12)
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("threads", fontsize=9, color=_DIM)
-    axes.set_ylabel("speed, one thread = 1", fontsize=9, color=_DIM)
+    axes.set_xlabel("threads", fontsize=9, color=DIM)
+    axes.set_ylabel("speed, one thread = 1", fontsize=9, color=DIM)
     axes.legend(frameon=False, fontsize=8, loc="upper left")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(_DIM)
-    axes.tick_params(colors=_INK, labelsize=9)
-    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=_DIM)
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
+    plain_axes(axes)
+    with_source(figure, source)
     return figure, f"Speed by number of threads ({source}). {'; '.join(said)}."

@@ -1,0 +1,34 @@
+"""What the small figures of the lessons share: colours, plain axes, the source in the corner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["DIM", "GROUND", "INK", "plain_axes", "with_source"]
+
+GROUND, INK, DIM = "#ffffff", "#1f2328", "#57606a"
+
+
+def plain_axes(axes: Axes) -> None:
+    """No frame above and on the right, the rest in grey, small numbers."""
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(DIM)
+    axes.tick_params(colors=INK, labelsize=9)
+
+
+def with_source(figure: Figure, source: str, *, bottom: float = 0.04) -> None:
+    """Where the numbers come from, in the lower right corner, below what was drawn.
+
+    Args:
+        figure: the figure, complete but for this.
+        source: in words.
+        bottom: room for it, as a share of the figure's height.
+    """
+    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=DIM)
+    figure.tight_layout(rect=(0, bottom, 1, 1))
