@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from perfkit.experiment.settings import setting
     from perfkit.limit.kept import peaks
     from perfkit.measure.compare import compare
+    from perfkit.measure.energy import energy
     from perfkit.memory.account import account
     from perfkit.memory.crossings import crossings
     from perfkit.memory.fit import will_it_fit
@@ -50,6 +51,7 @@ __all__ = [
     "cost",
     "crossings",
     "doctor",
+    "energy",
     "find_leaks",
     "find_syncs",
     "launch",
@@ -78,6 +80,7 @@ _HOMES = {
     "cost": "perfkit.advice.cost",
     "crossings": "perfkit.memory.crossings",
     "doctor": "perfkit.base.machine",
+    "energy": "perfkit.measure.energy",
     "find_leaks": "perfkit.memory.leaks",
     "find_syncs": "perfkit.synclint.find",
     "launch": "perfkit.widgets.launch",

@@ -29,6 +29,7 @@ _HOMES = {
     "perfkit.memory.crossings": "perfkit.show.crossings",
     "perfkit.memory.replay": "perfkit.show.replay",
     "perfkit.measure": "perfkit.show.timing",
+    "perfkit.measure.energy": "perfkit.show.energy",
     "perfkit.base.compiling": "perfkit.show.counted",
     "perfkit.measure.formats": "perfkit.show.counted",
     "perfkit.script": "perfkit.show.whole_run",

@@ -1,0 +1,190 @@
+"""``perfkit.energy``: joules per step and per sample, where the machine has counters for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from perfkit.base.arguments import check_function, check_seconds, check_whole
+from perfkit.base.display import Shown
+from perfkit.base.machine import Provenance, stamp
+from perfkit.base.machine.busy import BusyMark
+from perfkit.base.machine.energy import joules_between, read_energy
+from perfkit.measure.clock import clock_in_use
+
+__all__ = ["Energy", "EnergyOf", "energy"]
+
+# NVML's counter moves every 20 to 100 ms: shorter blocks would show its steps.
+_BLOCK_S = 1.0
+_FEWEST_BLOCKS = 3
+_WARM_UP = 2
+_REST_S = 1.0
+
+_WHOLE = (
+    "a counter sees all that runs on its package or board: other programs and, on a rented "
+    "machine, other tenants are in it"
+)
+
+
+@dataclass(frozen=True)
+class EnergyOf:
+    """What one counter saw.
+
+    Attributes:
+        what: e.g. ``"CPU package 0"``, ``"GPU 0"``.
+        joules_per_step: median of the blocks.
+        low, high: least and most of the blocks, in J a step.
+        watts: mean while the steps ran.
+        resting_watts: mean of a second before them, in which this program did nothing.
+    """
+
+    what: str
+    joules_per_step: float
+    low: float
+    high: float
+    watts: float
+    resting_watts: float | None
+
+
+@dataclass(frozen=True)
+class Energy(Shown):
+    """Energy of a step.
+
+    Attributes:
+        counters: one for each that can be read; empty where none can.
+        samples_per_step: as given; None if not.
+        step_ms: mean length of a step meanwhile.
+        n_steps: how many ran in the blocks.
+        n_blocks: of about a second each.
+        unread: why a counter that is there could not be read.
+        warnings: what is doubtful.
+        provenance: where the figures come from.
+    """
+
+    counters: tuple[EnergyOf, ...]
+    samples_per_step: int | None
+    step_ms: float
+    n_steps: int
+    n_blocks: int
+    unread: tuple[str, ...]
+    provenance: Provenance
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def joules_per_step(self) -> float | None:
+        """Of all counters together; None where there is none."""
+        return sum(c.joules_per_step for c in self.counters) if self.counters else None
+
+    @property
+    def joules_per_sample(self) -> float | None:
+        """The same for a sample; None where their number is not known."""
+        whole = self.joules_per_step
+        return None if whole is None or not self.samples_per_step else whole / self.samples_per_step
+
+
+def energy(
+    step: Callable[[], object], *, samples_per_step: int | None = None, budget_s: float = 5.0
+) -> Energy:
+    """Joules per step and per sample, from the counters of the CPU and of NVIDIA GPUs.
+
+    The step is called for ``budget_s`` in blocks of a second, after a second of rest that shows
+    what the machine draws anyway. Most machines let only root read the CPU's counter, and virtual
+    machines have none: then the result says so, and holds no figure.
+
+    Args:
+        step: a training step, called without arguments.
+        samples_per_step: how many samples it has, e.g. the batch size.
+        budget_s: for how long to call it, at least 3 s; not less than three blocks.
+
+    Returns:
+        An :class:`Energy`: ``joules_per_step``, ``joules_per_sample``, ``counters``.
+
+    Raises:
+        UsageError: ``step`` cannot be called, or a number is invalid.
+
+    Example::
+
+        >>> weight = torch.rand(512, 512)
+        >>> print(perfkit.energy(lambda: weight @ weight, samples_per_step=512))
+    """
+    __tracebackhide__ = True
+    check_function("step", step)
+    check_seconds("budget_s", budget_s)
+    if samples_per_step is not None:
+        check_whole("samples_per_step", samples_per_step, 1)
+    for _ in range(_WARM_UP):
+        step()
+    clock = clock_in_use()  # after the first steps: they may have begun to use a device
+    clock.settle()
+    first = read_energy()
+    if not first.joules:
+        return _nothing(first.unread, samples_per_step)
+    resting = _resting()
+    mark, blocks = BusyMark(), _Blocks()
+    n_blocks = max(_FEWEST_BLOCKS, round(budget_s / _BLOCK_S))
+    for _ in range(n_blocks):
+        blocks.add(step, clock)
+    busy = mark.until_now()
+    doubts = [_WHOLE]
+    if busy.spoils:
+        doubts.append(busy.sentence())
+    provenance = stamp("measured here")
+    return Energy(
+        counters=tuple(
+            blocks.of(what, resting.get(what)) for what in first.joules if blocks.has(what)
+        ),
+        samples_per_step=samples_per_step,
+        step_ms=1e3 * blocks.seconds / blocks.n_steps,
+        n_steps=blocks.n_steps,
+        n_blocks=n_blocks,
+        unread=first.unread,
+        provenance=provenance,
+        warnings=tuple(doubts),
+    )
+
+
+def _nothing(unread: tuple[str, ...], samples_per_step: int | None) -> Energy:
+    return Energy((), samples_per_step, 0.0, 0, 0, unread, stamp("measured here"))
+
+
+def _resting() -> dict[str, float]:
+    """What each counter sees of a program that sleeps, in W."""
+    before, began_s = read_energy(), time.perf_counter()
+    time.sleep(_REST_S)
+    after, seconds = read_energy(), time.perf_counter() - began_s
+    return {what: joules / seconds for what, joules in joules_between(before, after).items()}
+
+
+class _Blocks:
+    """Blocks of steps, and what the counters saw of each."""
+
+    def __init__(self) -> None:
+        self.n_steps = 0
+        self.seconds = 0.0
+        self._each: dict[str, list[tuple[float, int]]] = {}
+
+    def add(self, step: Callable[[], object], clock: Any) -> None:
+        """Call the step for about a second."""
+        __tracebackhide__ = True
+        n = 0
+        before, began_s = read_energy(), time.perf_counter()
+        while not n or time.perf_counter() - began_s < _BLOCK_S:
+            step()
+            n += 1
+        clock.settle()
+        after, seconds = read_energy(), time.perf_counter() - began_s
+        for what, joules in joules_between(before, after).items():
+            self._each.setdefault(what, []).append((joules, n))
+        self.n_steps += n
+        self.seconds += seconds
+
+    def has(self, what: str) -> bool:
+        return what in self._each
+
+    def of(self, what: str, resting_watts: float | None) -> EnergyOf:
+        each = [joules / n for joules, n in self._each[what]]
+        watts = sum(joules for joules, _ in self._each[what]) / self.seconds
+        return EnergyOf(what, median(each), min(each), max(each), watts, resting_watts)
