@@ -56,7 +56,7 @@ def group_of_name(name: str) -> Any:
     from torch.distributed import distributed_c10d
 
     try:
-        return distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined]
+        return distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined,arg-type]
     except (LookupError, RuntimeError):
         return None
 

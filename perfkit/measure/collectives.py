@@ -52,6 +52,16 @@ class CollectiveCount:
     by_name: Mapping[str, int]
     sent_bytes: int | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A count travels between processes, which its read-only mapping alone would not."""
+        return _again, (self.total, self.total_bytes, dict(self.by_name), self.sent_bytes)
+
+
+def _again(
+    total: int, total_bytes: int, by_name: dict[str, int], sent_bytes: int | None
+) -> CollectiveCount:
+    return CollectiveCount(total, total_bytes, MappingProxyType(by_name), sent_bytes)
+
 
 def count_collectives(step: Callable[[], object]) -> CollectiveCount:
     """Call ``step`` once and count the collectives that it asks for, backward passes included.

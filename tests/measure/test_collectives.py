@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -10,7 +12,12 @@ import torch.distributed as dist
 from torch import nn
 
 from perfkit.base.errors import MissingError, UsageError
-from perfkit.measure.collectives import count_collectives, group_of_one, pretended_group
+from perfkit.measure.collectives import (
+    CollectiveCount,
+    count_collectives,
+    group_of_one,
+    pretended_group,
+)
 
 needs_gloo = pytest.mark.skipif(
     not (dist.is_available() and dist.is_gloo_available()), reason="torch without gloo"
@@ -207,3 +214,8 @@ def test_a_pretended_group_refuses_what_cannot_be() -> None:
     with pytest.raises(ValueError, match="mine"), pretended_group(2):
         raise ValueError("mine")
     assert not dist.is_initialized()
+
+
+def test_a_count_travels_between_processes() -> None:
+    found = CollectiveCount(2, 36, MappingProxyType({"c10d::allreduce_": 2}), 18)
+    assert pickle.loads(pickle.dumps(found)) == found

@@ -114,7 +114,7 @@ def test_the_gpu_part_that_is_not_recorded_is_told_beside_the_cpu_status() -> No
 
 def test_several_gpus_are_recorded_only_by_several() -> None:
     processes = made("A13", lesson="15", device=here())
-    assert row_of("A13", processes).status == "holds here"
+    assert row_of("A13", processes).status == "holds here, as tested"
     assert row_of("A13", processes).not_recorded == ("multi",)
     one = made("A13", lesson="15", device=GPU, type="cuda", gpus=1)
     assert row_of("A13", one).not_recorded == ("multi",)
