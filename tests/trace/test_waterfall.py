@@ -85,6 +85,22 @@ def test_a_wait_for_the_device_is_no_work_of_the_host() -> None:
     assert found.uncounted_ms == pytest.approx(0.95)
 
 
+def test_a_launch_that_waits_for_room_in_the_queue_is_no_work_of_the_host() -> None:
+    sim = Simulated()
+    for i in range(2):
+        at = i * 1_000
+        sim.step(i, at, 1_000)
+        for k in range(8):
+            op = sim.host("aten::relu", at + 10 * k, 9)
+            call = sim.call("cudaLaunchKernel", at + 10 * k + 1, 5, op)
+            sim.device("relu", at + 100 * k, 100, call)
+        op = sim.host("aten::mm", at + 100, 900)  # all of it in the launch
+        sim.device("gemm", at + 800, 200, sim.call("cudaLaunchKernel", at + 100, 900, op))
+    found = waterfall(load(sim.json()))
+    adds_up(found)
+    assert found.host_ms == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize(("loader", "paced"), [(WORKERS, True), (SINGLE, False)])
 def test_late_workers_hide_what_else_could_be_faster(loader: str, paced: bool) -> None:
     found = waterfall(load(cpu_training(4, wait=300, python=200, loader=loader).json()))

@@ -6,7 +6,8 @@ seen as lanes that run beside each other, each as long as the step:
 ==========  ==================================================================================
 the device  its work, and why it idled (:mod:`perfkit.trace.ask.idle`)
 the host    its own work (data loading, operators and launches, other Python, copies that it
-            carries out); where it only waits for the device it is free
+            carries out); where it only waits for the device, also for room in a full queue of
+            launches, it is free
 the workers of a DataLoader, where the host waits for them at step after step: then they set the
             pace, and whatever else becomes faster, the host only waits longer
 ==========  ==================================================================================
@@ -44,6 +45,7 @@ from perfkit.trace.read.events import (
     host_threads,
     is_communication,
     is_data_wait,
+    launch_calls,
 )
 from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union
 from perfkit.trace.read.lookups import device_rows, together
@@ -64,6 +66,7 @@ CAUSES = (
 
 # The host's layers in order of priority, and the cause that each is work of; a wait is none.
 _HOST = (
+    ("full queue", ""),
     ("sync", ""),
     ("copy", "copy"),
     ("data wait", "data"),
@@ -74,10 +77,13 @@ _HOST = (
     ("communication", "communication"),
     ("other", "host"),
 )
-_COPY = 1  # its place in _HOST
+_FULL, _COPY = 0, 2  # their places in _HOST
 _COMPUTE = 0  # the device's layers: compute, communication, copy, idle
 _IDLE = {"kernels": "pauses"}  # the idle causes under another name here
 
+# A launch takes some µs. One that takes this many times the median, and this long, waits for room
+# in a full queue: 1024 launches on CUDA.
+_FULL_TIMES, _FULL_NS = 10, 100_000
 # Batches that are ready are fetched in some 100 µs. Workers set the pace where the host waits for
 # them for more than this share of the steps, the longest wait (a new epoch) left out.
 _WORKERS_LATE = 0.05
@@ -365,7 +371,11 @@ class _Lanes:
 
 def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit) -> _Lanes:
     driver = driver_calls(trace, steps)
-    layers = {**host, "driver": union(trace.start_ns[driver], trace.end_ns[driver])}
+    layers = {
+        **host,
+        "driver": union(trace.start_ns[driver], trace.end_ns[driver]),
+        "full queue": _full_queue(trace, steps),
+    }
     device, doubts = device_layers(trace)
     cells = paint(steps.start_ns, steps.end_ns, [layers[name] for name, _ in _HOST[:-1]], device)
     idle = idle_causes(trace, steps)
@@ -378,6 +388,8 @@ def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit
     for i, (_, cause) in enumerate(_HOST):
         if cause:  # a copy that the host asks for behind queued kernels is a wait for these
             own[cause] += int(cells[:, i, 1 if i == _COPY and device else 0 :].sum())
+    if device:  # of a launch that takes long while the device idles, the device is not the cause
+        own["launch"] += int(cells[:, _FULL, -1].sum())
     if paced:
         del own["data"]  # the work is the workers'
     if not device:
@@ -394,6 +406,16 @@ def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit
     return _Lanes(
         lengths, lane, own, paced, least, uncounted, of, (*doubts, *_low(far, least / 1e3))
     )
+
+
+def _full_queue(trace: Trace, steps: Steps) -> Intervals:
+    """When a launch waited until the device had taken others from the queue."""
+    calls = launch_calls(trace, steps)
+    if not len(calls):
+        return EMPTY
+    dur = trace.end_ns[calls] - trace.start_ns[calls]
+    rows = calls[dur > max(_FULL_TIMES * float(np.median(dur)), _FULL_NS)]
+    return union(trace.start_ns[rows], trace.end_ns[rows])
 
 
 def _on_the_host(
