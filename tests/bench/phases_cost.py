@@ -36,17 +36,21 @@ class Loop:
     """Steps of about ``goal_ms``: thin layers and a product that fills the time."""
 
     def __init__(self, goal_ms: float) -> None:
-        self.model = nn.Sequential(*[nn.Linear(32, 32) for _ in range(20)])
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True)
-        data = torch.utils.data.TensorDataset(torch.zeros(1_000_000, 32))
-        self.batches = iter(torch.utils.data.DataLoader(data, batch_size=4))
-        self.a = torch.randn(192, 192)
+        self.prepare()
         self.n_products = 0
         self.step()
         bare_ms = self._median_ms()
         self.n_products = 20
         each_ms = max(self._median_ms() - bare_ms, 1e-3) / 20
         self.n_products = max(round((goal_ms - bare_ms) / each_ms), 0)
+
+    def prepare(self) -> None:
+        """Model, optimizer and data; the time of a step is not fitted yet."""
+        self.model = nn.Sequential(*[nn.Linear(32, 32) for _ in range(20)])
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True)
+        data = torch.utils.data.TensorDataset(torch.zeros(1_000_000, 32))
+        self.batches = iter(torch.utils.data.DataLoader(data, batch_size=4))
+        self.a = torch.randn(192, 192)
 
     def _median_ms(self) -> float:
         times = []

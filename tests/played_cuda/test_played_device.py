@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import os
 import subprocess
@@ -72,6 +73,22 @@ def test_recurrent_networks_have_the_cpu_s_values_and_gradients(
     assert len(on_cpu) > 2
     for mine, theirs in zip(run("cuda"), on_cpu, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("norm", [torch.nn.LayerNorm(8), torch.nn.GroupNorm(2, 8)])
+def test_norms_of_16_bits_have_the_cpu_s_gradients(
+    norm: torch.nn.Module, dtype: torch.dtype
+) -> None:
+    x = torch.arange(64, dtype=dtype).sin().view(8, 8)
+    found = []
+    for device in ("cpu", "cuda"):
+        inputs = x.clone().to(device).requires_grad_()
+        layer = copy.deepcopy(norm).to(device, dtype)
+        layer(inputs).square().sum().backward()
+        found.append([g.cpu() for g in (inputs.grad, layer.weight.grad, layer.bias.grad)])
+    for on_cpu, there in zip(*found, strict=True):
+        torch.testing.assert_close(there, on_cpu)
 
 
 def test_a_graph_replays_on_new_values() -> None:

@@ -628,6 +628,19 @@ void rnn_backward(Stack& args) {
           IValue(weights)};
 }
 
+// of 16-bit inputs CUDA keeps mean and rstd in 32 bits, the CPU's kernel in the weight's type
+template <size_t mean, size_t weight>
+void norm_backward(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  auto body = [op](Stack& args) {
+    const auto& like = args[weight].isTensor() && args[weight].toTensor().defined() ? args[weight]
+                                                                                    : args[1];
+    auto type = like.toTensor().scalar_type();
+    for (size_t i : {mean, mean + 1}) args[i] = args[i].toTensor().to(type);
+    op.callBoxed(args);
+  };
+  compute(op, stack, op.operator_name().name, body);
+}
+
 void cudnn_rnn(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
   // the shapes come from a Meta kernel that hands this buffer through
   auto& buffer = (*stack)[stack->size() - op.schema().arguments().size() + 3];
@@ -662,6 +675,8 @@ struct Install {
                                                      "cudnn_batch_norm",
                                                      "cudnn_batch_norm_backward",
                                                      "native_dropout",
+                                                     "native_layer_norm_backward",
+                                                     "native_group_norm_backward",
                                                      "_cudnn_rnn",
                                                      "_cudnn_rnn_backward",
                                                      "_cudnn_rnn_flatten_weight",
@@ -727,6 +742,10 @@ struct Install {
               torch::CppFunction::makeFromBoxedFunction<&cudnn_rnn_backward>());
     lib->impl("_cudnn_rnn_flatten_weight", TORCH_FN(cudnn_rnn_flatten_weight));
     lib->impl("native_dropout", TORCH_FN(native_dropout));
+    lib->impl("native_layer_norm_backward",
+              torch::CppFunction::makeFromBoxedFunction<&norm_backward<3, 5>>());
+    lib->impl("native_group_norm_backward",
+              torch::CppFunction::makeFromBoxedFunction<&norm_backward<2, 4>>());
     lib->impl("index.Tensor", TORCH_FN(index));
     lib->impl("_index_put_impl_", TORCH_FN(index_put_impl));
     libraries().push_back(std::move(lib));
