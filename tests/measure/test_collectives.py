@@ -143,15 +143,17 @@ def _blocks() -> nn.Sequential:
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 def test_what_eight_ranks_of_fsdp2_would_send_is_counted_in_one() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     x = torch.rand(2, 8)
     with pretended_group(8):
         model = _blocks()
         parameter_bytes = sum(p.nbytes for p in model.parameters())
+        mesh = init_device_mesh("cpu", (8,))  # by default that of a GPU, where there is one
         for block in model:
-            fully_shard(block)
-        fully_shard(model)
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
 
         def step() -> None:
             model(x).sum().backward()
