@@ -13,6 +13,7 @@ MINUTES ?=
 
 VENV := .venv
 CUDA := .venv-cuda
+DOCS := .venv-docs
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # exact: the stubs of tests/played_cuda are written for this torch
@@ -42,7 +43,7 @@ CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$
 
 .DEFAULT_GOAL := help
 .PHONY: help install lab lint check test test-parallel test-serial test-long test-cuda \
-	test-cuda-marked test-cuda-rooms test-cuda-lessons cuda-coverage gpu-day tour bench clean distclean chromium
+	test-cuda-marked test-cuda-rooms test-cuda-lessons cuda-coverage gpu-day tour docs bench clean distclean chromium
 .NOTPARALLEL:  # `make -j test`: the serial tests need the machine to themselves
 
 help:  ## show this list
@@ -131,6 +132,23 @@ $(CUDA)/.installed: $(STAMP) Makefile
 tour: install  ## run all lessons without a browser, a minute or so each (LESSONS=00 for one); site in build/tour
 	@$(BIN)/perfkit tour $(LESSONS) --out build/tour
 
+docs: $(DOCS)/.installed  ## course, claims and reference as one site in build/docs/site, offline
+	@rm -rf build/docs
+	@$(DOCS)/bin/python .docs/sources.py build/docs/sources
+	@$(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --jobs auto -c .docs -d build/docs/doctrees \
+		build/docs/sources build/docs/site
+	@echo "The site is in build/docs/site/index.html"
+
+# A layer on .venv, so that torch is installed once and `make install` stays without Sphinx.
+$(DOCS)/.installed: $(STAMP)
+	@test -x $(DOCS)/bin/python || $(PYTHON) -m venv --without-pip $(DOCS)
+	@$(BIN)/python -c 'import os, sysconfig; print(os.getcwd(), sysconfig.get_path("purelib"), sep="\n")' \
+		> "$$($(DOCS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/perfkit.pth"
+	@echo "Installing Sphinx into $(DOCS)"
+	@$(BIN)/python -m pip --python $(DOCS) install --quiet --disable-pip-version-check \
+		-c constraints.txt --group docs
+	@touch $@
+
 bench: install  ## ratios against named peers; results in build/bench
 	@mkdir -p build/bench
 	@set -e; for script in $(BENCHES); do \
@@ -143,7 +161,7 @@ clean:  ## remove what was built, measured and cached, and the generated images
 	find perfkit tests notebooks data -name __pycache__ -o -name .ipynb_checkpoints | xargs rm -rf
 
 distclean: clean  ## the same, and .venv and the browser bundle
-	rm -rf $(VENV) $(CUDA) perfkit/widgets/static
+	rm -rf $(VENV) $(CUDA) $(DOCS) perfkit/widgets/static
 
 chromium:
 	@test -n "$(CHROMIUM)" || \

@@ -61,7 +61,7 @@ class TorchprofMagics(Magics):
     @argument(
         "--stacks",
         action="store_true",
-        help="Record Python stacks. Makes small steps about 50 % slower.",
+        help="Record Python stacks. Makes small steps about 50 %% slower.",
     )
     @argument(
         "--shapes",
