@@ -137,7 +137,7 @@ docs: $(DOCS)/.installed  ## course, claims and reference as one site in build/d
 	@$(DOCS)/bin/python .docs/sources.py build/docs/sources
 	@$(DOCS)/bin/python -m sphinx --quiet --fail-on-warning --jobs auto -c .docs -d build/docs/doctrees \
 		build/docs/sources build/docs/site
-	@echo "The site is in build/docs/site/index.html"
+	@echo "The site begins with build/docs/site/index.html"
 
 # A layer on .venv, so that torch is installed once and `make install` stays without Sphinx.
 $(DOCS)/.installed: $(STAMP)

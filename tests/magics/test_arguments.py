@@ -125,3 +125,11 @@ def test_perfkits_own_errors_become_one_line() -> None:
         raise ProfilerBusyError("busy")
     with pytest.raises(KeyError), _arguments.one_line_errors():
         raise KeyError("the user's")
+
+
+def test_help_shows_no_internals_where_it_has_a_percent_sign() -> None:
+    from perfkit.magics.torchprof import TorchprofMagics
+
+    text = " ".join((TorchprofMagics.torchprof.__doc__ or "").split())
+    assert "option_strings" not in text
+    assert "about 50 % slower" in text
