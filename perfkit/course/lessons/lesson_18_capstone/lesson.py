@@ -1,0 +1,276 @@
+"""Lesson 18: three puzzles, and the exercise: another slow training, to be made fast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.message import Message
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "AT_LEAST",
+    "epochs_until_it_pays",
+    "slow_training",
+    "speed_of_all",
+    "speed_without",
+    "training_without_faults",
+    "visits",
+]
+
+# ---- three puzzles of one line -----------------------------------------------------------
+
+Answer = Callable[..., Any]
+
+
+def _shown(answer: Answer) -> Message:
+    raise NotYet("a puzzle has only .check(answer) and .hint()")
+
+
+def _number(given: Any) -> float:
+    if given is None:
+        raise NotYet("your function returns nothing yet: replace None")
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise NotYet(f"return a number, not a {type(given).__name__}")
+    return given
+
+
+def _check_without(answer: Answer) -> list[str]:
+    for share in (0.0, 0.5, 0.9, 0.03, 0.625):
+        given, wanted = _number(answer(share)), 1 / (1 - share)
+        if not math.isclose(given, wanted, rel_tol=1e-9):
+            raise NotYet(
+                f"a fault of {share:.0%} of the time: without it {1 - share:.3g} of the time is "
+                f"left, and your line says {given:.4g} times as fast"
+            )
+    return ["right for shares from 0 to 90 %: half of the time can bring 2×, and no more"]
+
+
+def _check_all(answer: Answer) -> list[str]:
+    for times in ([800.0, 400, 200, 100], [900.0, 300, 300, 310], [50.0, 60], [7.0]):
+        given, wanted = _number(answer(times)), times[0] / times[-1]
+        if not math.isclose(given, wanted, rel_tol=1e-9):
+            raise NotYet(
+                f"epochs of {', '.join(f'{x:g}' for x in times)} ms, one fix after the other: "
+                f"{given:.4g} times as fast in all is not right"
+            )
+    return ["the first against the last, whatever lies between them"]
+
+
+def _check_pays(answer: Answer) -> list[str]:
+    for once, before, after in ((600, 700, 100), (601, 700, 100), (50, 700, 100), (1000, 30, 20)):
+        given = _number(answer(once, before, after))
+        wanted = math.ceil(once / (before - after))
+        if given != wanted:
+            raise NotYet(
+                f"{once:,} ms once, and {after} ms an epoch instead of {before}: after "
+                f"{given:g} epochs is not the first time that it has paid"
+            )
+    return ["the first epoch after which it has paid, in four cases"]
+
+
+#: The first puzzle: how much faster without a fault of that share.
+speed_without = Exercise(
+    "the most that one fix can bring",
+    spec=(),
+    hints=("What is left of a time of 1?", "1 / what is left"),
+    show=_shown,
+    check=_check_without,
+)
+#: The second puzzle: how much faster in all.
+speed_of_all = Exercise(
+    "how much faster in all",
+    spec=(),
+    hints=("The ratios of neighbours, multiplied, cancel out.", "times[0] / times[-1]"),
+    show=_shown,
+    check=_check_all,
+)
+#: The third puzzle: when work that is done once has paid.
+epochs_until_it_pays = Exercise(
+    "when work that is done once has paid",
+    spec=(),
+    hints=(
+        "How much does an epoch save? A whole number of epochs has to save at least `once`.",
+        "math.ceil(once / (before - after)); or without math: -(-once // (before - after)).",
+    ),
+    show=_shown,
+    check=_check_pays,
+)
+
+# ---- the exercise ------------------------------------------------------------------------
+
+#: An answer asks for at most this share of the slow one's operators: 1 / AT_LEAST.
+AT_LEAST = 12
+_STEPS, _BATCH, _FEATURES, _CLASSES = 6, 32, 16, 4
+_SEEDS = (0, 1, 2)
+#: 32 bits differ from 64 by less than 1e-6 after six steps.
+_CLOSE = 1e-4
+
+
+def visits(*, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Measurements of visitors and which of four things each bought; the first is rare.
+
+    Returns:
+        Features, float32 ``(192, 16)`` from 0 to 1, and classes, int64 ``(192,)``.
+    """
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+    features = torch.rand((_STEPS * _BATCH, _FEATURES), generator=random)
+    towards = torch.randn((_FEATURES, _CLASSES), generator=random)
+    bias = torch.tensor([-1.5, 0.0, 0.3, 0.5])
+    return features, ((features - 0.5) @ towards + bias).argmax(1)
+
+
+def slow_training(features: torch.Tensor, classes: torch.Tensor) -> Iterator[float]:
+    """Train on batches of 32, in order; yields the loss of each step."""
+    import torch
+    from torch import nn
+    from torch.nn.functional import cross_entropy
+
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).double()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+    seen = []
+    for start in range(0, len(features), 32):
+        rows, wanted = features[start : start + 32], classes[start : start + 32]
+        # numbers around 0, one row at a time
+        scores = []
+        for row in rows:
+            scores.append(model((row.double() - 0.5) / 0.25))
+        # the rare class counts three times
+        loss = 0
+        for score, label in zip(scores, wanted):  # noqa: B905 - as people write it
+            part = cross_entropy(score[None], label[None])
+            loss = loss + (3 * part if label == 0 else part)
+        loss = loss / len(rows)
+        optimizer.zero_grad()
+        loss.backward()
+        # no gradient longer than 0.5
+        length = 0
+        for parameter in model.parameters():
+            length += parameter.grad.norm().item() ** 2
+        length = length**0.5
+        for parameter in model.parameters():
+            if length > 0.5:
+                parameter.grad.mul_(0.5 / length)
+        optimizer.step()
+        # the mean so far, for the log
+        seen.append(loss)
+        mean = sum(seen) / len(seen)
+        assert mean.isfinite()
+        yield loss.item()
+
+
+def _counted(answer: Answer, seed: int) -> tuple[int, int]:
+    """Operators of one training, and its steps."""
+    import torch
+
+    from perfkit.measure.operators import count_operators
+
+    data = visits(seed=seed)
+    steps = 0
+
+    def run() -> None:
+        nonlocal steps
+        steps = 0
+        torch.manual_seed(seed)
+        for _ in _losses(answer(*data)):
+            steps += 1
+
+    with torch.random.fork_rng():
+        return count_operators(run).total, steps
+
+
+def _losses(given: Any) -> Iterator[Any]:
+    if given is None:
+        raise NotYet("your function returns nothing yet: it has to yield the loss of each step")
+    if not hasattr(given, "__iter__"):
+        raise NotYet(f"yield the loss of each step: a {type(given).__name__} has no steps")
+    return iter(given)
+
+
+def _same(answer: Answer, seed: int) -> Any:
+    from perfkit.experiment.compare.same import same_result
+
+    data = visits(seed=seed)
+    # fp32 is asked for: with the coarser format of the two, bf16 would excuse itself
+    return same_result(
+        lambda: slow_training(*data), lambda: answer(*data), precision="fp32", seed=seed
+    )
+
+
+def _to_the_end(answer: Answer, seed: int) -> None:
+    """Raise at the first later step with another loss: ``same_result`` looks at the first ones."""
+    import torch
+
+    data, losses = visits(seed=seed), []
+    with torch.random.fork_rng():
+        for program in (slow_training, answer):
+            torch.manual_seed(seed)
+            losses.append([float(loss) for loss in _losses(program(*data))])
+    for step, (wanted, given) in enumerate(zip(*losses, strict=True), start=1):
+        if not math.isclose(given, wanted, rel_tol=_CLOSE):
+            raise NotYet(f"seed {seed}: the loss of step {step} is {given:.5f}, not {wanted:.5f}")
+
+
+def _show(answer: Answer) -> Message:
+    slow, _ = _counted(slow_training, 0)
+    yours, steps = _counted(answer, 0)
+    return Message(
+        f"{steps} steps",
+        items=(
+            f"{yours:,} operators; the slow one asks for {slow:,}, {slow / max(yours, 1):.1f} "
+            "times as many",
+            f"seed 0: {_same(answer, 0).sentence}",
+        ),
+    )
+
+
+def _check(answer: Answer) -> list[str]:
+    slow, wanted = _counted(slow_training, 0)
+    yours, steps = _counted(answer, 0)
+    if steps != wanted:
+        raise NotYet(f"{steps} steps instead of {wanted}: the batches of 32 belong to the result")
+    for seed in _SEEDS:
+        found = _same(answer, seed)
+        if not found.same:
+            raise NotYet(f"seed {seed}: {found.sentence}")
+        _to_the_end(answer, seed)
+    if yours * AT_LEAST > slow:
+        raise NotYet(
+            f"the same result, with {yours:,} operators: the slow one asks for {slow:,}, only "
+            f"{slow / yours:.1f} times as many"
+        )
+    return [
+        f"losses and gradients of the first steps are the same with {len(_SEEDS)} seeds, and the "
+        "losses to the end",
+        f"at most 1/{AT_LEAST} of the operators",
+    ]
+
+
+training_without_faults = Exercise(
+    "another slow training",
+    spec=(
+        "training(features, classes) does what slow_training does: it builds the same model, "
+        "trains on batches of 32 in the same order, and yields the loss of each step.",
+        f"It asks for at most 1/{AT_LEAST} of the operators.",
+        "Losses and gradients are the same, as far as fp32 tells, with three seeds.",
+    ),
+    hints=(
+        "Count where they come from: 32 rows through the model, 32 parts of the loss, four "
+        "parameters to clip and to update, and a mean over all losses so far. And does the model "
+        "need 64 bits?",
+        "The model takes all rows at once. A weight for each row, 3 or 1, takes the place of the "
+        'if: cross_entropy(…, reduction="none").',
+        "cross_entropy(…, weight=…) with its mean divides by the sum of the weights. The slow one "
+        "divides by the number of rows.",
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5) and AdamW(…, fused=True) do the "
+        "rest. Yield loss.detach().",
+    ),
+    show=_show,
+    check=_check,
+)
