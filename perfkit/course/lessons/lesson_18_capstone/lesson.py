@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.lessons.lesson_18_capstone.slow_training import slow_training
 
 if TYPE_CHECKING:
     import torch
@@ -124,45 +125,6 @@ def visits(*, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     towards = torch.randn((_FEATURES, _CLASSES), generator=random)
     bias = torch.tensor([-1.5, 0.0, 0.3, 0.5])
     return features, ((features - 0.5) @ towards + bias).argmax(1)
-
-
-def slow_training(features: torch.Tensor, classes: torch.Tensor) -> Iterator[float]:
-    """Train on batches of 32, in order; yields the loss of each step."""
-    import torch
-    from torch import nn
-    from torch.nn.functional import cross_entropy
-
-    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).double()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
-    seen = []
-    for start in range(0, len(features), 32):
-        rows, wanted = features[start : start + 32], classes[start : start + 32]
-        # numbers around 0, one row at a time
-        scores = []
-        for row in rows:
-            scores.append(model((row.double() - 0.5) / 0.25))
-        # the rare class counts three times
-        loss = 0
-        for score, label in zip(scores, wanted):  # noqa: B905 - as people write it
-            part = cross_entropy(score[None], label[None])
-            loss = loss + (3 * part if label == 0 else part)
-        loss = loss / len(rows)
-        optimizer.zero_grad()
-        loss.backward()
-        # no gradient longer than 0.5
-        length = 0
-        for parameter in model.parameters():
-            length += parameter.grad.norm().item() ** 2
-        length = length**0.5
-        for parameter in model.parameters():
-            if length > 0.5:
-                parameter.grad.mul_(0.5 / length)
-        optimizer.step()
-        # the mean so far, for the log
-        seen.append(loss)
-        mean = sum(seen) / len(seen)
-        assert mean.isfinite()
-        yield loss.item()
 
 
 def _counted(answer: Answer, seed: int) -> tuple[int, int]:
