@@ -91,7 +91,7 @@ class Site:
         return self._write_lesson(entry, list(self._paths))
 
     def finish(self, provenance: str, ledger: Ledger | None) -> Path:
-        """Write the index; links to missing lessons are removed from the pages.
+        """Write the index and the ledger; links to missing lessons are removed from the pages.
 
         Returns:
             The path of the index.
@@ -100,6 +100,10 @@ class Site:
         if with_page != list(self._paths):
             for entry in self._entries.values():
                 self._write_lesson(entry, with_page)
+        if ledger is not None:
+            from perfkit.show.files import page
+
+            _write(self._out / "claims.html", page(ledger, title="Claims ledger"))
         index = self._out / "index.html"
         _write(index, _index(list(self._entries.values()), self._solutions, provenance, ledger))
         return index

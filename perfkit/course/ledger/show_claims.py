@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from perfkit.course.ledger._figures import shown
-from perfkit.show.document import Cell, Document, Table
+from perfkit.show.document import Bar, Cell, Document, Segment, Table
 
 if TYPE_CHECKING:
     from perfkit.course.ledger.ledger import Ledger, Row
@@ -16,36 +18,124 @@ __all__ = ["ledger_document"]
 _PARTS = {"cpu": "CPU part", "gpu": "GPU part", "multi": "several GPUs"}
 # The mark beside the status: only where the claim was tested as the source means it.
 _MARKS = {"holds here": "✓", "holds": "✓", "does not hold here": "✗", "does not hold": "✗"}
+# what the page counts, in its order, with the look of its part of the bar
+_GROUPS = {
+    "holds": "green",
+    "holds, with a caveat": "sky",
+    "does not hold": "vermilion",
+    "does not hold, with a caveat": "orange",
+    "needs a GPU": "grey",
+    "no record yet": "hollow",
+}
 
 
 def ledger_document(ledger: Ledger) -> Document:
-    """What the ledger says: a table of the claims, each with its status and its records."""
+    """What the ledger says: how many claims hold, those that do not, then all by lesson."""
+    by_lesson: dict[str, list[Row]] = {}
+    for row in sorted(ledger.rows, key=lambda row: row.claim.lessons[0]):
+        by_lesson.setdefault(row.claim.lessons[0], []).append(row)
     return Document(
         name="claims ledger",
-        sentence=_title(ledger),
-        lines=(_summary(ledger),),
+        sentence=_title(ledger.rows),
+        lines=tuple(filter(None, (_caveats(ledger.rows), _summary(ledger)))),
         warnings=ledger.refused,
+        bars=_bars(ledger.rows),
         tables=(
-            Table(
-                ("claim", "lesson", "status", "what is advised, and what the records say"),
-                tuple(map(_row, ledger.rows)),
-                title="Claims",
-                align="<<<<",
-                open=True,
-                wrap=True,
-                anchors=tuple(f"claim-{row.claim.id}" for row in ledger.rows),
-            ),
+            _fallen([row for row in ledger.rows if row.status.startswith("does not hold")]),
+            *(_of_lesson(lesson, rows) for lesson, rows in by_lesson.items()),
         ),
         foot=(_foot(ledger),),
     )
 
 
-def _title(ledger: Ledger) -> str:
-    return f"perfkit claims: {len(ledger.rows)} claims, and what the records say of them"
+def _group(row: Row) -> str:
+    status = row.status
+    if "hold" in status:
+        word = "does not hold" if status.startswith("does not") else "holds"
+        return f"{word}, with a caveat" if "," in status else word
+    return "needs a GPU" if status.startswith("needs") else "no record yet"
+
+
+def _counted(rows: Sequence[Row]) -> dict[str, int]:
+    found = Counter(map(_group, rows))
+    return {group: found[group] for group in _GROUPS if found[group]}
+
+
+def _title(rows: Sequence[Row]) -> str:
+    found = Counter(map(_group, rows))
+    holds = found["holds"] + found["holds, with a caveat"]
+    falls = found["does not hold"] + found["does not hold, with a caveat"]
+    gpu, none = found["needs a GPU"], found["no record yet"]
+    return (
+        f"{_many(len(rows), 'claim')}: {holds} {_verb(holds, 'hold')}, {falls} "
+        f"{_verb(falls, 'do')} not, {gpu} {_verb(gpu, 'need')} a GPU, {none} "
+        f"{_verb(none, 'have')} no record yet"
+    )
+
+
+def _many(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
+def _verb(n: int, plural: str) -> str:
+    singular = {"hold": "holds", "do": "does", "need": "needs", "have": "has"}
+    return singular[plural] if n == 1 else plural
+
+
+def _caveats(rows: Sequence[Row]) -> str:
+    found = Counter(map(_group, rows))
+    n = found["holds, with a caveat"] + found["does not hold, with a caveat"]
+    if not n:
+        return ""
+    return (
+        f"{n} of the verdicts {_verb(n, 'have')} a caveat in the status: “as tested” means that "
+        "something else was tested than the source means, and the row says what; “simulated” and "
+        "“predicted” are what the figure is."
+    )
 
 
 def _summary(ledger: Ledger) -> str:
     return "; ".join(f"{status}: {n}" for status, n in ledger.counts().items())
+
+
+def _bars(rows: Sequence[Row]) -> tuple[Bar, ...]:
+    counted = _counted(rows)
+    if len(counted) < 2:
+        return ()
+    segments = tuple(Segment(group, n, str(n), _GROUPS[group]) for group, n in counted.items())
+    return (Bar("Claims", segments, parts="verdict", quantity="claims"),)
+
+
+def _fallen(rows: Sequence[Row]) -> Table:
+    return Table(
+        ("claim", "lesson", "what was found"),
+        tuple(
+            (
+                row.claim.id,
+                row.records[0].number,
+                Cell(row.claim.technique, small=(row.records[0].outcome.sentence,)),
+            )
+            for row in rows
+        ),
+        title="What does not hold",
+        align="<<<",
+        open=True,
+        wrap=True,
+    )
+
+
+def _of_lesson(lesson: str, rows: Sequence[Row]) -> Table:
+    said = "; ".join(f"{group}: {n}" for group, n in _counted(rows).items())
+    return Table(
+        ("claim", "status", "what is advised, and what the records say"),
+        tuple(map(_row, rows)),
+        title=f"Lesson {lesson}",
+        note=said,
+        align="<<<",
+        open=True,
+        wrap=True,
+        anchors=tuple(f"claim-{row.claim.id}" for row in rows),
+    )
 
 
 def _foot(ledger: Ledger) -> str:
@@ -59,7 +149,8 @@ def _row(row: Row) -> tuple[str | Cell, ...]:
         first = row.records[0]
         measured = "" if figure is None else shown(figure)
         where = "; ".join(filter(None, (measured, _where(first, row), *_notes(row))))
-        said = (where, first.outcome.sentence)
+        tested = f"Tested differently from what the source means: {row.tested}."
+        said = (where, first.outcome.sentence, tested if row.tested else "")
     behind = (
         f"The source: {claim.source_figure}" if claim.source_figure else "",
         f"{claim.measured}.",
@@ -67,7 +158,6 @@ def _row(row: Row) -> tuple[str | Cell, ...]:
     )
     return (
         claim.id,
-        ", ".join(claim.lessons),
         " ".join(filter(None, (_MARKS.get(row.status, ""), row.status))),
         Cell(
             claim.technique,
@@ -87,7 +177,9 @@ def _where(record: Record, row: Row) -> str:
 def _notes(row: Row) -> list[str]:
     if not row.records:
         return []
-    notes = [f"tested: {row.tested}"] if row.tested else []
+    notes: list[str] = []
+    if len(row.claim.lessons) > 1:
+        notes.append(f"lessons {', '.join(row.claim.lessons)}")
     for part in row.not_recorded:
         detail = row.claim.where[part]
         notes.append(f"{_PARTS[part]}{f' ({detail})' if detail else ''} not recorded")

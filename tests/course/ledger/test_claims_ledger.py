@@ -11,6 +11,7 @@ from perfkit.course.ledger.claims import claims
 from perfkit.course.ledger.ledger import STATUSES, Row, ledger, status_of
 from perfkit.course.ledger.recording import Figure, FigureKind
 from perfkit.course.ledger.records import Record, Records
+from perfkit.course.ledger.show_claims import ledger_document
 from tests.course.ledger.made_records import GPU, SOMEWHERE, here, made
 
 # Counted in the course's list of claims: A1-A18, B1-B15, C1-C16, D1-D8, E1-E8.
@@ -174,7 +175,7 @@ def test_a_figure_that_nobody_measured_is_in_the_status(kind: FigureKind) -> Non
             assert row.status == f"{word}, {kind}"
     said = " ".join(str(ledger(Records((made(figures=figures),)), ALL_TAUGHT)).split())
     assert f"1.80× [1.70, 1.90]; {kind}, 2026-01-02" in said
-    assert f"A9 06 holds, {kind}" in said
+    assert f"A9 holds, {kind}" in said
 
 
 def test_what_was_tested_instead_is_in_the_status_and_beside_it() -> None:
@@ -186,7 +187,7 @@ def test_what_was_tested_instead_is_in_the_status_and_beside_it() -> None:
     assert row.to_dict()["as_tested"] == row.tested
     assert row_of("C6", made("C6")).status == "holds, as tested"
     assert row_of("C6", made("C6", holds=False)).status == "does not hold, as tested"
-    assert "tested: bytes, counted on a device without data" in " ".join(
+    assert "Tested differently from what the source means: bytes, counted on a device" in " ".join(
         str(ledger(Records((counted,)), ALL_TAUGHT)).split()
     )
     # on a GPU it is tested as the source means it
@@ -244,3 +245,36 @@ def test_html_escapes_what_records_say() -> None:
     assert "\u202e" not in html
     assert html.count("&lt;script&gt;") == 2
     assert all(f'id="claim-{claim}"' in html for claim in IDS)
+
+
+def test_the_summary_comes_first_and_counts_every_claim() -> None:
+    records = (
+        made("A9", device=here()),
+        made("C6", device=here()),
+        made("C7", device=here(), holds=False, sentence="It took as long."),
+        made("B6", lesson="06", device=here(), holds=False),
+        made("E4", lesson="07", device=GPU, type="cuda", gpus=1),
+    )
+    found = ledger(Records(records), ALL_TAUGHT)
+    document = ledger_document(found)
+    counted = {segment.label: segment.value for segment in document.bars[0].segments}
+    assert counted["holds"] == 2
+    assert counted["holds, with a caveat"] == 1
+    assert counted["does not hold"] == 1
+    assert counted["does not hold, with a caveat"] == 1
+    assert sum(counted.values()) == len(IDS)
+    assert document.sentence.startswith(f"{len(IDS)} claims: 3 hold, 2 do not, ")
+    assert "2 of the verdicts have a caveat" in document.lines[0]
+    fallen, *lessons = document.tables
+    assert [row[0] for row in fallen.rows] == ["B6", "C7"]
+    assert "It took as long." in str(found).partition("Lesson 00")[0]
+    assert [table.title for table in lessons] == sorted({table.title for table in lessons})
+    told = [name for table in lessons for name in table.anchors]
+    assert sorted(told) == sorted(f"claim-{claim}" for claim in IDS)
+
+
+def test_a_ledger_without_records_has_no_caveat_and_nothing_that_falls() -> None:
+    document = ledger_document(ledger(Records(), ALL_TAUGHT))
+    assert document.tables[0].rows == ()
+    assert "caveat" not in " ".join(document.lines)
+    assert "0 hold, 0 do not" in document.sentence
