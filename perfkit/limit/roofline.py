@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfkit.limit.call import Work
 from perfkit.limit.roofs import Roofs
-from perfkit.limit.work import Work
 
 __all__ = ["Least", "least"]
 

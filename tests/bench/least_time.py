@@ -121,7 +121,7 @@ def _fused_us(step: Any, roofs: Any) -> float:
 
 
 def _least_us(op: Any, roofs: Any) -> float:
-    from perfkit.limit.work import Work
+    from perfkit.limit.call import Work
 
     each = op.n_bytes // op.count
     dtype = op.form or "float32"

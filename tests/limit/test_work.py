@@ -10,9 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfkit.limit.arguments import arguments
+from perfkit.limit.call import Work
+from perfkit.limit.operator_kinds import COMPOSITE, NOTHING
 from perfkit.limit.roofline import least
 from perfkit.limit.roofs import Roofs
-from perfkit.limit.work import COMPOSITE, NOTHING, Work, arguments, is_known, work
+from perfkit.limit.work import is_known, work
 
 _KINETO = {
     torch.float32: "float",
@@ -173,11 +176,11 @@ def test_an_operator_is_one_of_three_kinds() -> None:
 
 def test_pointwise_operators_are_torchs_own() -> None:
     """torch tags them; what it does not tag is named here, with what it is."""
-    from perfkit.limit.work import _POINTWISE
+    from perfkit.limit.operator_kinds import POINTWISE
 
-    backward = {n for n in _POINTWISE if n.endswith("_backward")}
+    backward = {n for n in POINTWISE if n.endswith("_backward")}
     untagged = {"floor_divide", "hardswish", "mish", "tril", "triu", "log_sigmoid_backward"}
-    for name in _POINTWISE - backward - untagged:
+    for name in POINTWISE - backward - untagged:
         packet = getattr(torch.ops.aten, name)
         tags = {tag for o in packet.overloads() for tag in getattr(packet, o).tags}
         assert torch.Tag.pointwise in tags, name

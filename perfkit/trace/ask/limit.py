@@ -17,11 +17,14 @@ import msgspec
 import numpy as np
 
 from perfkit.base.display import Shown
+from perfkit.limit.arguments import Tensor, arguments
+from perfkit.limit.call import Work
 from perfkit.limit.datasheet import data_sheet, sheet_of
 from perfkit.limit.kept import kept_peaks, peaks_in_use
+from perfkit.limit.operator_kinds import COMPOSITE, NOTHING
 from perfkit.limit.roofline import least
 from perfkit.limit.roofs import Roofs
-from perfkit.limit.work import COMPOSITE, NOTHING, Tensor, Work, arguments, is_known, work
+from perfkit.limit.work import is_known, work
 from perfkit.trace.ask.operators import Nesting, nesting, owners
 from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import (

@@ -1,0 +1,381 @@
+"""What each kind of operator must do at least, from the shapes of one call.
+
+The rules are in :mod:`perfkit.limit.work`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from perfkit.limit.arguments import SIZES, Tensor
+from perfkit.limit.call import Call, Work
+from perfkit.limit.flops import counted
+from perfkit.limit.operator_kinds import COMPARES, POINTWISE, REDUCTIONS, WRITES
+
+__all__ = ["Counter", "counter"]
+
+#: Counts a call; raises where its shapes are not those of this operator.
+Counter = Callable[[Call], Work]
+
+
+def counter(base: str) -> Counter | None:
+    """What counts the operator of this name; None if nothing is known of it."""
+    found = _BY_NAME.get(base)
+    if found is not None:
+        return found
+    stem = base.rstrip("_") if not base.endswith("__") else base
+    if stem in POINTWISE:
+        return _pointwise
+    if base in WRITES:
+        return _fill
+    if stem in REDUCTIONS:
+        return _reduction
+    if base.startswith("_foreach_"):
+        return _foreach if stem.removeprefix("_foreach_") in POINTWISE else None
+    return None
+
+
+# --- elementwise ------------------------------------------------------------------------------
+
+
+def _broadcast(tensors: Sequence[Tensor]) -> int:
+    """Elements of the result."""
+    shape: list[int] = []
+    for tensor in tensors:
+        longer, shorter = sorted((shape, list(tensor.shape)), key=len, reverse=True)
+        padded = [1] * (len(longer) - len(shorter)) + shorter
+        if any(a != b and 1 not in (a, b) for a, b in zip(longer, padded, strict=True)):
+            raise ValueError("shapes do not broadcast")
+        shape = [b if a == 1 else a for a, b in zip(longer, padded, strict=True)]
+    return math.prod(shape)
+
+
+def _result_size(call: Call) -> int:
+    """Bytes of an element of the result: a tensor without dimensions does not widen others."""
+    if call.base.rstrip("_") in COMPARES:
+        return 1
+    tensors = call.tensors[1:] if call.base == "where" else call.tensors
+    wide = [t for t in tensors if t.shape] or tensors
+    floats = [t for t in wide if "float" in t.dtype] or wide
+    return max(SIZES[t.dtype] for t in floats)
+
+
+def _pointwise(call: Call) -> Work:
+    tensors = call.tensors
+    if call.base in ("clamp_min", "threshold_backward") and len(tensors) > 2:
+        tensors = tensors[:2]
+    read = sum(t.n_bytes for t in tensors)
+    if call.base.endswith("_"):
+        return call.plain("elementwise", read, tensors[0].n_bytes)
+    return call.plain("elementwise", read, _broadcast(tensors) * _result_size(call))
+
+
+def _foreach(call: Call) -> Work:
+    lists = call.lists
+    read = sum(t.n_bytes for one in lists for t in one)
+    read += sum(t.n_bytes for t in call.tensors)
+    written = sum(t.n_bytes for t in lists[0])
+    return call.plain("elementwise", read, written, lists[0][0].dtype)
+
+
+def _fill(call: Call) -> Work:
+    return call.plain("fill", 0, call.tensor(0).n_bytes)
+
+
+def _copy(call: Call) -> Work:
+    target, source = call.tensor(0), call.tensor(1)
+    return call.plain("copy", source.n_bytes, target.n_bytes)
+
+
+def _cat(call: Call) -> Work:
+    total = sum(t.n_bytes for t in call.lists[0])
+    return call.plain("copy", total, total, call.lists[0][0].dtype)
+
+
+def _dropout(call: Call) -> Work:
+    x = call.tensor(0)
+    return call.plain("elementwise", x.n_bytes, x.n_bytes + x.n)  # and a mask
+
+
+# --- matrix products --------------------------------------------------------------------------
+
+
+def _product(at: int) -> Counter:
+    def count(call: Call) -> Work:
+        a, b = call.tensor(at), call.tensor(at + 1)
+        out = math.prod((*a.shape[:-1], b.shape[-1]))
+        added = call.tensor(0).n_bytes if at else 0
+        size = 2 if a.dtype == "float8" else SIZES[a.dtype]
+        return call.matrix("matrix product", a.n_bytes + b.n_bytes + added, out * size)
+
+    return count
+
+
+def _convolution(call: Call) -> Work:
+    x, weight = call.tensor(0), call.tensor(1)
+    bias = call.args[2].n_bytes if isinstance(call.args[2], Tensor) else 0
+    read = x.n_bytes + weight.n_bytes + bias
+    if call.output is not None and len(call.values) <= 6:
+        flops = 2.0 * x.shape[0] * math.prod(call.output[2:]) * weight.n
+        written = math.prod(call.output) * SIZES[x.dtype]
+        return Work("convolution", flops, flops, read, written, x.dtype)
+    found = call.matrix("convolution", read, 0)
+    if str(call.values[6]).lower() in ("true", "1"):
+        return found  # the output of a transposed one is left out
+    # 2 · batch · positions · weight, and batch · positions · channels out
+    out = int(found.flops / (2 * weight.n) * weight.shape[0])
+    return Work("convolution", found.flops, found.flops, read, out * SIZES[x.dtype], x.dtype)
+
+
+def _convolution_backward(call: Call) -> Work:
+    grad, x, weight = call.tensor(0), call.tensor(1), call.tensor(2)
+    flops = counted(
+        "aten::convolution_backward",
+        [list(t.shape) for t in (grad, x, weight)],
+        call.values,
+    )
+    if flops is None:
+        raise ValueError("the shapes do not tell")
+    mask = str(call.values[10]).lower() if len(call.values) > 10 else "[true, true, true]"
+    for_x, for_weight = (part.strip(" []") in ("true", "1") for part in mask.split(",")[:2])
+    read = grad.n_bytes + (weight.n_bytes if for_x else 0) + (x.n_bytes if for_weight else 0)
+    written = (x.n_bytes if for_x else 0) + (weight.n_bytes if for_weight else 0)
+    return Work("convolution", flops, flops, read, written, x.dtype)
+
+
+def _old_convolution_backward(call: Call) -> Work:
+    """CuDNN's own operator, before torch 1.11: input, gradient, weight."""
+    x, grad, weight = call.tensor(0), call.tensor(1), call.tensor(2)
+    flops = 4.0 * x.shape[0] * math.prod(grad.shape[2:]) * weight.n
+    read = grad.n_bytes + x.n_bytes + weight.n_bytes
+    return Work("convolution", flops, flops, read, x.n_bytes + weight.n_bytes, x.dtype)
+
+
+def _attention(causal_at: int) -> Counter:
+    def count(call: Call) -> Work:
+        q, k, v = (call.tensor(at) for at in range(3))
+        out = math.prod((*q.shape[:-1], v.shape[-1])) * SIZES[q.dtype]
+        skipped = _skipped(call, causal_at, q.shape[2], k.shape[2])
+        return call.matrix("attention", q.n_bytes + k.n_bytes + v.n_bytes, out, skipped)
+
+    return count
+
+
+def _attention_backward(causal_at: int) -> Counter:
+    def count(call: Call) -> Work:
+        grad, q, k, v = (call.tensor(at) for at in range(4))
+        gradients = q.n_bytes + k.n_bytes + v.n_bytes
+        skipped = _skipped(call, causal_at, q.shape[2], k.shape[2])
+        return call.matrix("attention", gradients + 2 * grad.n_bytes, gradients, skipped)
+
+    return count
+
+
+def _flash(call: Call) -> Work:
+    """(batch, length, heads, width), called by itself."""
+    q, k, v = (call.tensor(at) for at in range(3))
+    if len(q.shape) != 4:
+        raise ValueError("packed sequences: their lengths are not in the shapes")
+    b, length, heads, _ = q.shape
+    flops = 2.0 * b * heads * length * k.shape[1] * (q.shape[3] + v.shape[3])
+    read = q.n_bytes + k.n_bytes + v.n_bytes
+    return Work("attention", flops, flops / 2, read, q.n_bytes, q.dtype)
+
+
+def _skipped(call: Call, at: int, q_length: int, k_length: int) -> float:
+    """Share of the scores that a causal mask leaves out; 0 where that is not known."""
+    told = str(call.values[at]).lower() if len(call.values) > at else ""
+    if told not in ("true", "1") or q_length != k_length:
+        return 0.0
+    return (q_length - 1) / (2 * q_length)
+
+
+# --- normalization, softmax, reductions -------------------------------------------------------
+
+
+def _normalize(call: Call) -> Work:
+    x = call.tensor(0)
+    return call.plain("normalization", x.n_bytes, x.n_bytes)
+
+
+def _normalize_backward(call: Call) -> Work:
+    grad, x = call.tensor(0), call.tensor(1)
+    return call.plain("normalization", grad.n_bytes + x.n_bytes, x.n_bytes)
+
+
+def _softmax(call: Call) -> Work:
+    x = call.tensor(0)
+    return call.plain("softmax", x.n_bytes, x.n_bytes)
+
+
+def _softmax_backward(call: Call) -> Work:
+    grad, out = call.tensor(0), call.tensor(1)
+    return call.plain("softmax", grad.n_bytes + out.n_bytes, grad.n_bytes)
+
+
+def _reduction(call: Call) -> Work:
+    if call.lists:
+        return call.plain("reduction", sum(t.n_bytes for t in call.lists[0]), 0, _of_list(call))
+    return call.plain("reduction", call.tensor(0).n_bytes, 0)
+
+
+def _loss(call: Call) -> Work:
+    """What is not reduced is written too; the shapes do not tell, so it is left out."""
+    return call.plain("reduction", sum(t.n_bytes for t in call.tensors), 0)
+
+
+def _of_list(call: Call) -> str:
+    return call.lists[0][0].dtype
+
+
+def _scan(call: Call) -> Work:
+    x = call.tensor(0)
+    return call.plain("reduction", x.n_bytes, x.n_bytes)
+
+
+def _nll(call: Call) -> Work:
+    x, target = call.tensor(0), call.tensor(1)
+    return call.plain("reduction", target.n * SIZES[x.dtype] + target.n_bytes, 0)
+
+
+def _nll_backward(call: Call) -> Work:
+    grad, x, target = call.tensor(0), call.tensor(1), call.tensor(2)
+    return call.plain("reduction", grad.n_bytes + target.n_bytes, x.n_bytes)
+
+
+# --- embedding, pooling -----------------------------------------------------------------------
+
+
+def _embedding(call: Call) -> Work:
+    weight, index = call.tensor(0), call.tensor(1)
+    rows = index.n * math.prod(weight.shape[1:]) * SIZES[weight.dtype]
+    return call.plain("embedding", rows + index.n_bytes, rows)
+
+
+def _embedding_backward(call: Call) -> Work:
+    grad, index = call.tensor(0), call.tensor(1)
+    n_rows = int(call.values[2])
+    whole = n_rows * grad.shape[-1] * SIZES[grad.dtype]
+    return call.plain("embedding", grad.n_bytes + index.n_bytes, whole)
+
+
+def _index_select(call: Call) -> Work:
+    x, index = call.tensor(0), call.tensor(2)
+    at = int(call.values[1])
+    chosen = x.n // max(x.shape[at], 1) * index.n * SIZES[x.dtype]
+    return call.plain("embedding", chosen + index.n_bytes, chosen)
+
+
+def _gather(call: Call) -> Work:
+    x, index = call.tensor(0), call.tensor(2)
+    chosen = index.n * SIZES[x.dtype]
+    return call.plain("embedding", chosen + index.n_bytes, chosen)
+
+
+def _pool(call: Call) -> Work:
+    """The output is left out: what the window is, older traces do not tell."""
+    return call.plain("pooling", call.tensor(0).n_bytes, 0)
+
+
+def _pool_backward(call: Call) -> Work:
+    grad, x = call.tensor(0), call.tensor(1)
+    return call.plain("pooling", grad.n_bytes, x.n_bytes)
+
+
+# --- optimizers -------------------------------------------------------------------------------
+
+
+def _adam(call: Call) -> Work:
+    parameters, gradients, first, second = call.lists[:4]
+    total = [sum(t.n_bytes for t in one) for one in (parameters, gradients, first, second)]
+    if len({len(one) for one in (parameters, gradients, first, second)}) != 1:
+        raise ValueError("these are not four lists of one length")
+    return call.plain("optimizer", sum(total), sum(total) - total[1], parameters[0].dtype)
+
+
+def _sgd(call: Call) -> Work:
+    parameters, gradients = call.lists[:2]
+    state = [one for one in call.lists[2:3] if len(one) == len(parameters)]
+    read = sum(t.n_bytes for one in (parameters, gradients, *state) for t in one)
+    written = sum(t.n_bytes for one in (parameters, *state) for t in one)
+    return call.plain("optimizer", read, written, parameters[0].dtype)
+
+
+def _unscale(call: Call) -> Work:
+    total = sum(t.n_bytes for t in call.lists[0])
+    return call.plain("optimizer", total, total, _of_list(call))
+
+
+_BY_NAME: dict[str, Counter] = {
+    "copy_": _copy,
+    "cat": _cat,
+    "native_dropout": _dropout,
+    "mm": _product(0),
+    "bmm": _product(0),
+    "_int_mm": _product(0),
+    "_scaled_mm": _product(0),
+    "addmm": _product(1),
+    "_addmm_activation": _product(1),
+    "baddbmm": _product(1),
+    "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
+    "cudnn_convolution_backward": _old_convolution_backward,
+    "_scaled_dot_product_flash_attention": _attention(4),
+    "_scaled_dot_product_flash_attention_for_cpu": _attention(4),
+    "_scaled_dot_product_efficient_attention": _attention(6),
+    "_scaled_dot_product_cudnn_attention": _attention(6),
+    "_scaled_dot_product_flash_attention_backward": _attention_backward(11),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward(7),
+    "_scaled_dot_product_efficient_attention_backward": _attention_backward(11),
+    "_scaled_dot_product_cudnn_attention_backward": _attention_backward(14),
+    "_flash_attention_forward": _flash,
+    **dict.fromkeys(
+        (
+            "native_layer_norm",
+            "native_group_norm",
+            "native_batch_norm",
+            "_native_batch_norm_legit",
+            "cudnn_batch_norm",
+            "miopen_batch_norm",
+            "_fused_rms_norm",
+        ),
+        _normalize,
+    ),
+    **dict.fromkeys(
+        (
+            "native_layer_norm_backward",
+            "native_group_norm_backward",
+            "native_batch_norm_backward",
+            "cudnn_batch_norm_backward",
+            "miopen_batch_norm_backward",
+            "_fused_rms_norm_backward",
+        ),
+        _normalize_backward,
+    ),
+    "_softmax": _softmax,
+    "_log_softmax": _softmax,
+    "_masked_softmax": _softmax,
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _softmax_backward,
+    "cumsum": _scan,
+    "mse_loss": _loss,
+    "smooth_l1_loss": _loss,
+    "huber_loss": _loss,
+    "nll_loss_forward": _nll,
+    "nll_loss_backward": _nll_backward,
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "index_select": _index_select,
+    "gather": _gather,
+    "max_pool2d_with_indices": _pool,
+    "avg_pool2d": _pool,
+    "_adaptive_avg_pool2d": _pool,
+    "max_pool2d_with_indices_backward": _pool_backward,
+    "avg_pool2d_backward": _pool_backward,
+    "_adaptive_avg_pool2d_backward": _pool_backward,
+    "_fused_adam_": _adam,
+    "_fused_adamw_": _adam,
+    "_fused_sgd_": _sgd,
+    "_amp_foreach_non_finite_check_and_unscale_": _unscale,
+}
