@@ -43,7 +43,7 @@ CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$
 
 .DEFAULT_GOAL := help
 .PHONY: help install lab lint check test test-parallel test-serial test-long test-cuda \
-	test-cuda-marked test-cuda-rooms test-cuda-lessons cuda-coverage gpu-day tour docs bench clean distclean chromium
+	test-cuda-marked test-cuda-rooms test-cuda-lessons cuda-coverage gpu-day tour docs dist bench clean distclean chromium
 .NOTPARALLEL:  # `make -j test`: the serial tests need the machine to themselves
 
 help:  ## show this list
@@ -148,6 +148,17 @@ $(DOCS)/.installed: $(STAMP)
 	@$(BIN)/python -m pip --python $(DOCS) install --quiet --disable-pip-version-check \
 		-c constraints.txt --group docs
 	@touch $@
+
+dist: install  ## sdist and wheel in dist/; the wheel runs lesson 00 in an empty environment
+	@rm -rf dist build/dist
+	@$(BIN)/python -m hatchling build -d dist -t sdist
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist dist/perfkit-*.tar.gz
+	@$(PYTHON) -m venv --without-pip build/dist/venv
+	@echo "Installing the wheel into build/dist/venv"
+	@$(BIN)/python -m pip --python build/dist/venv install --quiet --disable-pip-version-check \
+		-c constraints.txt "$$(ls dist/perfkit-*.whl)[lab]"
+	@cd build/dist && venv/bin/perfkit tutorial course && cd course && ../venv/bin/perfkit tour 00
+	@ls -l dist
 
 bench: install  ## ratios against named peers; results in build/bench
 	@mkdir -p build/bench
