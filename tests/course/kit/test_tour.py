@@ -341,7 +341,14 @@ def test_a_later_tour_links_what_is_new(clone: Path) -> None:
     _lesson(clone, RESULTS, name="01-two")
     tour([], clone / "out", lambda _: None)
     pages = {path.name for path in (clone / "out").iterdir()}
-    assert pages == {"00-start-here.html", "01-two.html", "index.html", "summary.json"}
+    assert pages == {
+        "00-start-here.html",
+        "01-two.html",
+        "claims.html",
+        "index.html",
+        "summary.json",
+    }
+    assert 'href="claims.html"' in (clone / "out" / "index.html").read_text(encoding="utf-8")
     assert ("a", "01-two.html") in _read(clone / "out" / "00-start-here.html").found
 
 
