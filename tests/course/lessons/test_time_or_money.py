@@ -263,6 +263,7 @@ def _ratio(low: float, high: float) -> Any:
 
 LEAST = {"texts": {"A": 1.0, "B": 3.0}, "catalogue": {"A": 5.0, "B": 1.0}}
 ALIKE = {"texts": {"A": 1.0, "B": 3.0}, "catalogue": {"A": 1.0, "B": 5.0}}
+NEARLY = {"texts": {"A": 1.0, "B": 3.0}, "catalogue": {"A": 1.2, "B": 1.0}}
 
 
 @pytest.mark.parametrize(
@@ -274,6 +275,7 @@ ALIKE = {"texts": {"A": 1.0, "B": 3.0}, "catalogue": {"A": 1.0, "B": 5.0}}
         (LEAST, _ratio(0.9, 1.3), {"mm": 1.1}, "not decided"),
         (LEAST, _ratio(0.5, 0.8), {"mm": 1.1}, "does not hold here"),
         (ALIKE, _ratio(5, 8), {"mm": 1.1}, "does not hold here"),
+        (NEARLY, _ratio(5, 8), {"mm": 1.1}, "does not hold here"),
     ],
 )
 def test_c9_needs_two_choices_and_a_roofline_that_holds(
