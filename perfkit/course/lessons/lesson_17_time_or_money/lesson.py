@@ -10,6 +10,7 @@ from typing import Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view, number
 
 __all__ = [
     "EXAMPLE_PRICES",
@@ -37,18 +38,6 @@ EXAMPLE_PRICES: Mapping[str, float] = MappingProxyType(
 PRICES_FROM = "made-up round prices of the size of 2025, no offers"
 
 
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
-
-
-def _number(given: Any) -> float:
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise NotYet(f"return a number, not a {type(given).__name__}")
-    return given
-
-
 # ---- three puzzles of one line -----------------------------------------------------------
 
 
@@ -60,7 +49,7 @@ def _check_least(answer: Answer) -> list[str]:
         (3e12, 6e9, 1e15, 2e12),
         (5e9, 8e8, 1e11, 1e10),
     ):
-        given = _number(answer(flops, nbytes, flop_per_s, bytes_per_s))
+        given = number(answer(flops, nbytes, flop_per_s, bytes_per_s))
         each = (1e3 * flops / flop_per_s, 1e3 * nbytes / bytes_per_s)
         if not math.isclose(given, max(each), rel_tol=1e-6):
             raise NotYet(
@@ -77,7 +66,7 @@ def _check_mfu(answer: Answer) -> list[str]:
         (9e12, 3e12, 0.05, 3e14),
         (1e9, 2.5e8, 0.1, 1e11),
     ):
-        given = _number(answer(flops, again, seconds, peak))
+        given = number(answer(flops, again, seconds, peak))
         wanted = (flops - again) / seconds / peak
         if math.isclose(given, wanted, rel_tol=1e-6):
             continue
@@ -91,7 +80,7 @@ def _check_mfu(answer: Answer) -> list[str]:
 
 def _check_electricity(answer: Answer) -> list[str]:
     for joules, steps, per_kwh in ((7.0, 100_000, 0.30), (3.6e6, 1, 0.25), (0.5, 10**7, 0.12)):
-        given = _number(answer(joules, steps, per_kwh))
+        given = number(answer(joules, steps, per_kwh))
         wanted = joules * steps / 3.6e6 * per_kwh
         if not math.isclose(given, wanted, rel_tol=1e-6):
             raise NotYet(
@@ -110,7 +99,7 @@ least_of = Exercise(
         "device does both at the same time.",
         "1e3 * max(flops / flop_per_s, nbytes / bytes_per_s)",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_least,
 )
 #: The second puzzle: model FLOPs utilization.
@@ -122,7 +111,7 @@ mfu_of = Exercise(
         "rate; over the peak, a share.",
         "(flops - again) / seconds / peak",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_mfu,
 )
 #: The third puzzle: what a step's joules cost.
@@ -133,7 +122,7 @@ electricity_of = Exercise(
         "A kWh is 1,000 W for 3,600 s: 3.6 million joules.",
         "joules * steps / 3.6e6 * per_kwh",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_electricity,
 )
 

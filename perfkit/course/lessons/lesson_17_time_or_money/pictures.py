@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes, with_source
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["draw_gpus"]
 
-_GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _COLOURS = ("#0072B2", "#E69F00")
 
 
@@ -26,7 +27,7 @@ def draw_gpus(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 3.4), facecolor=_GROUND)
+    figure = Figure(figsize=(7.2, 3.4), facecolor=GROUND)
     left, right = figure.subplots(1, 2, sharey=True)
     gpus = list(next(iter(least_ms.values())))
     said = []
@@ -36,16 +37,18 @@ def draw_gpus(
         # a million steps of a millisecond are 1,000 s
         dollars = {gpu: ms * 1e3 / 3600 * prices[gpu] for gpu, ms in by_gpu.items()}
         places = [at + 0.36 * row for at in range(len(gpus))]
+        best = min(dollars, key=lambda gpu: dollars[gpu])
         for axes, values in ((left, by_gpu), (right, dollars)):
             axes.barh(places, [values[g] for g in gpus], height=0.34, color=colour, label=training)
-        best = min(dollars, key=lambda gpu: dollars[gpu])
-        axes.annotate(
-            " cheapest",
-            (dollars[best], places[gpus.index(best)]),
-            va="center",
-            fontsize=8,
-            color=_INK,
-        )
+            for gpu, at in zip(gpus, places, strict=True):
+                mark = ", cheapest" if axes is right and gpu == best else ""
+                axes.annotate(
+                    f" {values[gpu]:.3g}{mark}",
+                    (values[gpu], at),
+                    va="center",
+                    fontsize=8,
+                    color=INK,
+                )
         said.append(
             f"{training}: "
             + ", ".join(f"{g} {by_gpu[g]:.3g} ms and ${dollars[g]:.3g}" for g in gpus)
@@ -53,19 +56,14 @@ def draw_gpus(
         )
     left.set_yticks([at + 0.18 for at in range(len(gpus))], gpus)
     left.invert_yaxis()
-    left.set_xscale("log")
-    right.margins(x=0.3)
-    left.set_xlabel("least time of a step, ms", fontsize=9, color=_DIM)
-    right.set_xlabel("price of a million steps, $", fontsize=9, color=_DIM)
+    left.margins(x=0.2)
+    right.margins(x=0.45)
+    left.set_xlabel("least time of a step, ms", fontsize=9, color=DIM)
+    right.set_xlabel("price of a million steps, $", fontsize=9, color=DIM)
     left.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     for axes in (left, right):
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        for side in ("left", "bottom"):
-            axes.spines[side].set_color(_DIM)
-        axes.tick_params(colors=_INK, labelsize=9)
-    figure.text(0.995, 0.012, source, ha="right", fontsize=8, color=_DIM)
-    figure.tight_layout(rect=(0, 0.04, 1, 1))
+        plain_axes(axes)
+    with_source(figure, source)
     return figure, (
         f"Least time of a step and price of a million steps by GPU ({source}). {'; '.join(said)}."
     )
