@@ -163,14 +163,14 @@ def cost(
     broken_even = None
     if before is not None:
         then = _length("before", before)
-        doubts += [d for d in then.doubts if d not in doubts]
+        doubts += then.doubts
         broken_even = _break_even(then, now, steps, price_per_hour, work_hours, wage_per_hour)
     elif work_hours:
         raise UsageError(
             "work_hours pays by what it saves: give the step before the work, too (`before`)"
         )
     elsewhere = _elsewhere(step, on, steps)
-    doubts += [d for one in elsewhere for d in one.step.doubts if d not in doubts]
+    doubts += [d for one in elsewhere for d in one.step.doubts]
     return RunCost(
         step_ms=ms,
         low_ms=low,
@@ -185,7 +185,7 @@ def cost(
         price_high=None if high is None else _hours(high, steps) * price_per_hour,
         break_even=broken_even,
         elsewhere=elsewhere,
-        warnings=tuple(doubts),
+        warnings=tuple(dict.fromkeys(doubts)),
     )
 
 

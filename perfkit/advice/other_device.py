@@ -65,8 +65,8 @@ def step_elsewhere(
     Args:
         opened: a trace with recorded shapes.
         device: name of a data sheet, e.g. ``"H200"``.
-        step_ms: length of a step without the profiler, where that is known: what is shorter then
-            is the host's part.
+        step_ms: length of a step without the profiler, where that is known: on a GPU what is
+            shorter then is the host's part.
 
     Raises:
         UsageError: no data sheet of ``device`` is known, no shapes were recorded, or no rates of
@@ -91,6 +91,8 @@ def step_elsewhere(
         raise UsageError(f"no operator was counted: a step on {device} cannot be predicted")
     apart = np.maximum(mine / low_here, 1.0)
     close, far = _weighted(apart, mine, (_CLOSE, _FAR))
+    if step_ms and not here.on_device:  # the profiler made operators and all else longer alike
+        working_ms *= step_ms / falls.step_ms
     kept_ms = max((step_ms or falls.step_ms) - working_ms, 0.0)
     scale = working_ms / (mine.sum() / 1e3 / n)  # with what was not counted, and overlaps
     ms = [

@@ -95,6 +95,7 @@ def test_another_device_is_predicted_with_a_band() -> None:
         assert one.step.least_ms < one.step.ms
     assert list(found.elsewhere) == sorted(found.elsewhere, key=lambda one: one.price)
     assert "predicted" in str(found)
+    assert len(set(found.warnings)) == len(found.warnings)
 
 
 def test_a_step_that_waits_for_its_workers_is_as_long_on_every_gpu() -> None:
