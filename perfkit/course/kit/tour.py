@@ -355,7 +355,8 @@ def _save(notebook: Any, path: Path) -> None:
     write_atomically(path, lambda part: nbformat.write(notebook, part))
 
 
-_FILE_OF_CELL = re.compile(r"""[^\s"'(]*ipykernel_\d+[/\\](\d+\.py)""")
+# it begins where a word does: from each letter of a picture's base64 it would take hours
+_FILE_OF_CELL = re.compile(r"""(?<![^\s"'(])[^\s"'(]*ipykernel_\d+[/\\](\d+\.py)""")
 
 
 def _without_process(value: Any) -> Any:

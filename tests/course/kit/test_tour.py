@@ -229,6 +229,18 @@ def test_a_saved_output_names_a_cell_and_no_process(clone: Path) -> None:
     assert "ipykernel_" not in path.read_text(encoding="utf-8")
 
 
+@pytest.mark.timeout(60)
+def test_a_large_picture_is_saved_without_looking_for_files_from_each_letter(clone: Path) -> None:
+    """From each letter to the end of 2 MB are 2e12 steps: it did not end within hours."""
+    path = _lesson(clone, "1")
+    notebook = nbformat.read(path, as_version=4)
+    letters = "iVBORw0KGgo" * 200_000
+    notebook.cells[-1].outputs = [new_output("display_data", {"text/html": f"<img {letters}>"})]
+    tour_._save(notebook, path)
+    (saved,) = nbformat.read(path, as_version=4).cells[-1].outputs
+    assert letters in saved.data["text/html"]
+
+
 class _Addresses(HTMLParser):
     """Every address in a page, by the tag that has it, and every id."""
 
