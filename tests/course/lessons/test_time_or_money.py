@@ -272,6 +272,7 @@ NEARLY = {"texts": {"A": 1.0, "B": 3.0}, "catalogue": {"A": 1.2, "B": 1.0}}
         (LEAST, _ratio(5, 8), {"mm": 1.1, "gelu": 3.0}, "holds here"),
         (LEAST, _ratio(5, 8), {"mm": 0.95}, "holds here"),
         (LEAST, _ratio(5, 8), {"mm": 0.5}, "not decided"),
+        (LEAST, _ratio(5, 8), {}, "not decided"),
         (LEAST, _ratio(0.9, 1.3), {"mm": 1.1}, "not decided"),
         (LEAST, _ratio(0.5, 0.8), {"mm": 1.1}, "does not hold here"),
         (ALIKE, _ratio(5, 8), {"mm": 1.1}, "does not hold here"),

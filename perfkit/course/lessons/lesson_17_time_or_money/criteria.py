@@ -38,7 +38,8 @@ def the_right_gpu(
         least_ms: training → GPU → predicted least time of a step; two trainings.
         prices: GPU → price an hour.
         shapes: of two products with the same FLOPs, the one with more bytes against the other.
-        over_least: operator → measured over least time on this machine.
+        over_least: operator → measured over least time on this machine; empty where no rates
+            of its device are known.
     """
     spent = {
         training: {gpu: ms * prices[gpu] for gpu, ms in by_gpu.items()}
@@ -54,22 +55,24 @@ def the_right_gpu(
             max(by_gpu.values()) / min(by_gpu.values()), "×", kind="predicted"
         )
     figures["shapes_ratio"] = Figure.of(shapes)
-    figures["closest_to_least"] = Figure(min(over_least.values()), "×")
-    figures["farthest_from_least"] = Figure(max(over_least.values()), "×")
+    said = ""
+    if over_least:
+        low, high = min(over_least.values()), max(over_least.values())
+        figures["closest_to_least"] = Figure(low, "×")
+        figures["farthest_from_least"] = Figure(high, "×")
+        said = f", and operators take {low:.2g} to {high:.2g} times their least time"
     return Outcome(
         holds=all_of(
             swap >= _CHEAPER,
             faster(shapes),
-            None if min(over_least.values()) < _SLACK else True,
+            True if over_least and low >= _SLACK else None,
         ),
         figures=figures,
         headline="shapes_ratio",
         sentence=f"At the example prices {name} costs {one[second] / one[first]:.2f} times as "
         f"much on {second} as on {first}, and {other_name} {other[first] / other[second]:.2f} "
         f"times as much on {first} as on {second} (predicted). Here, with the same FLOPs a "
-        f"product with one row takes {shapes.ratio:.1f} times as long as a square one, and "
-        f"operators take {min(over_least.values()):.2g} to {max(over_least.values()):.2g} times "
-        "their least time.",
+        f"product with one row takes {shapes.ratio:.1f} times as long as a square one{said}.",
     )
 
 
