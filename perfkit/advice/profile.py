@@ -107,6 +107,11 @@ class Profile(Shown):
             return None
         return math.ceil(1e3 * self.compiled.compile_s / self.step.median)
 
+    @property
+    def gives_gains(self) -> bool:
+        """Whether gains can be told: not of a trace file whose device was not recorded."""
+        return _HOST_ONLY not in self.warnings
+
     @cached_property
     def waterfall(self) -> Waterfall | None:
         """From the step down to its least time, cause by cause; computed when asked for.
@@ -335,14 +340,17 @@ def _passes(trace: Trace) -> list[str]:
     return [f"{n} backward passes are in it"] if n > 1 else []
 
 
+_HOST_ONLY = (
+    "the trace has no device activity: if a GPU was in use, its work and the waits for it are "
+    "not in this trace, so no gain is given"
+)
+
+
 def _host_only(case: Case) -> list[str]:
     """What a trace file without a device leaves unknown."""
     if case.on_device or not case.is_file:
         return []
-    return [
-        "the trace has no device activity: if a GPU was in use, its work and the waits for it are "
-        "not in this trace, so no gain is given"
-    ]
+    return [_HOST_ONLY]
 
 
 def _elsewhere_note(outside: Elsewhere | None) -> list[str]:

@@ -124,7 +124,8 @@ def _falls(p: Profile) -> tuple[Falls, ...]:
 def _fall_tables(p: Profile) -> tuple[Table, ...]:
     if p.waterfall is None or not p.waterfall.step_ms:
         return ()
-    return (replace(waterfall_table(p.waterfall), open=False, brief=False),)
+    table = waterfall_table(p.waterfall, gains=p.gives_gains)
+    return (replace(table, open=False, brief=False),)
 
 
 @document_for(Profiling)

@@ -113,8 +113,8 @@ def waterfall_picture(
     return Falls(title or usual, words, tuple(falls), scale_ms or of.step_ms, folds)
 
 
-def waterfall_table(of: Waterfall) -> Table:
-    """Each cause in both orders and alone."""
+def waterfall_table(of: Waterfall, *, gains: bool = True) -> Table:
+    """Each cause in both orders and, if gains can be told, alone."""
     both = of.orders_differ
     rows = []
     left = of.step_ms
@@ -127,20 +127,25 @@ def waterfall_table(of: Waterfall) -> Table:
                 fmt_ms(part.outside_in_ms),
                 fmt_ms(max(left, of.floor_ms)),
                 *((fmt_ms(part.inside_out_ms),) if both else ()),
-                fmt_bound(bound) if part.alone_ms > _WORTH_A_GAIN * of.step_ms else "–",
+                *(
+                    (fmt_bound(bound) if part.alone_ms > _WORTH_A_GAIN * of.step_ms else "–",)
+                    if gains
+                    else ()
+                ),
             )
         )
-    empty = ("",) * (2 if both else 1)
+    empty = ("",) * (both + gains)
     if of.uncounted_ms:
         rows.append((_uncounted(of), fmt_ms(of.uncounted_ms), fmt_ms(of.least_ms), *empty))
     if of.least_ms:
         rows.append((_LEAST, fmt_ms(of.least_ms), fmt_ms(0.0), *empty))
     return Table(
         ("removed one after another", "brings", "left", *(("kernels first",) if both else ()),
-         "alone"),
+         *(("alone",) if gains else ())),
         tuple(rows),
         title="From the step to its least time" if of.least_ms else "What the step consists of",
-        note=f"{per_step(of.n_steps)}; adds up to the step; alone: at most so many times as fast",
+        note=f"{per_step(of.n_steps)}; adds up to the step"
+        + ("; alone: at most so many times as fast" if gains else ""),
         open=True,
     )  # fmt: skip
 
