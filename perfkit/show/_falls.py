@@ -105,8 +105,22 @@ class Falls:
             )
         for y, fall in zip(at[1:], self.falls[1:], strict=True):  # from where the one above ends
             axes.plot([fall.end_ms + fall.ms] * 2, [y - 1, y], color="#57606a", lw=0.6, ls=":")
-        axes.set_yticks(at, names, fontsize="small")
+        for y, fall, name in zip(at, self.falls, names, strict=True):
+            # beside the bar, where there is room: names at the axis would squeeze other pictures
+            left, right = fall.end_ms / self.scale_ms, (fall.end_ms + fall.ms) / self.scale_ms
+            side, place = ("right", left - 0.008) if left >= 0.5 else ("left", right + 0.008)
+            if left < 0.5 < right:
+                place = left + 0.008
+            axes.text(
+                place * self.scale_ms,
+                y,
+                name,
+                ha=side,
+                va="center",
+                fontsize="small",
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
+            )
+        axes.set_yticks([])
         axes.set(xlim=(0, self.scale_ms * 1.002), ylim=(len(at) - 0.5, -0.5), xlabel="ms")
-        axes.tick_params(axis="y", length=0)
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
