@@ -9,22 +9,11 @@ from typing import Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view, number
 
 __all__ = ["CARDS", "Card", "eight_cards", "least_time", "ready_batches", "shrinks"]
 
 Answer = Callable[..., Any]
-
-
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
-
-
-def _number(given: Any) -> float:
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise NotYet(f"return a number, not a {type(given).__name__}")
-    return given
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
@@ -32,7 +21,7 @@ def _number(given: Any) -> float:
 
 def _check_least(answer: Answer) -> list[str]:
     for amount, per_second in ((600e9, 600e9), (1e12, 31e12), (16_106_127_360, 600e9), (0, 1e9)):
-        given, wanted = _number(answer(amount, per_second)), 1e3 * amount / per_second
+        given, wanted = number(answer(amount, per_second)), 1e3 * amount / per_second
         if not math.isclose(given, wanted, rel_tol=1e-6):
             raise NotYet(
                 f"{amount:,.0f} at {per_second:,.0f} a second: your line says {given:g}. How many "
@@ -43,7 +32,7 @@ def _check_least(answer: Answer) -> list[str]:
 
 def _check_shrinks(answer: Answer) -> list[str]:
     for channels, wanted in ((3, 5.0), (1, 6.0), (4, 24 / 5), (0, 8.0)):
-        given = _number(answer(channels))
+        given = number(answer(channels))
         if not math.isclose(given, wanted, rel_tol=1e-6):
             what = f"a picture of {channels} channels and its mask" if channels else "a mask alone"
             raise NotYet(f"{what}: the batch does not become {given:g} times smaller")
@@ -52,7 +41,7 @@ def _check_shrinks(answer: Answer) -> list[str]:
 
 def _check_ready(answer: Answer) -> list[str]:
     for workers, factor in ((2, 8), (8, 2), (1, 2), (4, 5)):
-        given = _number(answer(workers, factor))
+        given = number(answer(workers, factor))
         if given != workers * factor:
             raise NotYet(
                 f"{workers} workers with prefetch_factor={factor}: not {given:g} batches can be "
@@ -66,7 +55,7 @@ least_time = Exercise(
     "the least time",
     spec=(),
     hints=("Amount by rate is seconds.", "1e3 * amount / per_second"),
-    show=_shown,
+    show=no_view,
     check=_check_least,
 )
 #: The second puzzle: how far a batch shrinks.
@@ -77,7 +66,7 @@ shrinks = Exercise(
         "A pixel of float32 has 4 bytes a channel, and its mask int64: 8 more.",
         "In uint8 it is one byte a channel and one for the mask.",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_shrinks,
 )
 #: The third puzzle: how much a queue hides.
@@ -85,7 +74,7 @@ ready_batches = Exercise(
     "what the queue hides",
     spec=(),
     hints=("prefetch_factor is counted for each worker.",),
-    show=_shown,
+    show=no_view,
     check=_check_ready,
 )
 
