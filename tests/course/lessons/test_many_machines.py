@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit.base.errors import MeasurementError
 from perfkit.course.kit.claim import claim
 from perfkit.course.lessons.lesson_16_many_machines import measured
 from perfkit.course.lessons.lesson_16_many_machines.lesson import (
@@ -25,7 +24,6 @@ from perfkit.course.lessons.lesson_16_many_machines.measured import (
     OPTIONS,
     Line,
     failures_a_day,
-    line_through,
     predicted_s,
     trained_by_trainer,
     trainer_names,
@@ -290,15 +288,11 @@ def test_a_puzzle_takes_what_is_right_and_nothing_else(
 # ---- what the lesson measures and predicts
 
 
-def test_two_numbers_of_a_link_come_back_from_what_they_predict() -> None:
-    link = Line(2e-4, 3e9)
-    times = {size: predicted_s(4, size, link) for size in (4_000, 100_000, 8_000_000)}
-    found = line_through(times, 4)
-    assert found.alpha_s == pytest.approx(2e-4)
-    assert found.beta == pytest.approx(3e9)
+def test_a_rank_alone_sends_nothing_and_bytes_hardly_grow() -> None:
+    link = Line(0.0, 1e9)
     assert predicted_s(1, 1e9, link) == 0
-    with pytest.raises(MeasurementError, match="busy"):
-        line_through({4: 1.0, 400: 0.5}, 2)
+    assert predicted_s(2, 1e9, link) == pytest.approx(1.0)
+    assert predicted_s(1024, 1e9, link) == pytest.approx(2 * 1023 / 1024)
 
 
 def test_failures_grow_with_the_gpus() -> None:

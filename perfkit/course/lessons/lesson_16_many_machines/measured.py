@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-
-from perfkit.base.errors import MeasurementError
 
 __all__ = [
     "GONE",
     "NETWORKS",
     "OPTIONS",
     "Line",
-    "all_reduce_times",
     "failures_a_day",
     "has_trainer",
-    "line_through",
     "predicted_s",
     "trained_by_trainer",
     "trainer_names",
 ]
 
-_TIMES = 7
 #: The Llama 3 Herd of Models (2024), 3.3.4: unexpected interruptions, days, GPUs
 _LLAMA = (419, 54, 16_384)
 
@@ -70,38 +62,6 @@ def failures_a_day(gpus: int) -> float:
 def predicted_s(ranks: int, size_bytes: float, link: Line) -> float:
     """Seconds of an all-reduce round a ring: 2 (n - 1) messages of 1/n of the bytes."""
     return 2 * (ranks - 1) * (link.alpha_s + size_bytes / ranks / link.beta)
-
-
-def all_reduce_times(sizes_bytes: Sequence[int]) -> dict[int, float]:
-    """Median seconds of an all-reduce of so many bytes of fp32, in the process group.
-
-    All ranks call it. The sizes take turns, so that a slow moment hits all of them.
-    """
-    given = {size: torch.ones(size // 4) for size in sizes_bytes}
-    found: dict[int, list[float]] = {size: [] for size in sizes_bytes}
-    for turn in range(_TIMES + 1):
-        for size, tensor in given.items():
-            dist.barrier()
-            began_s = time.perf_counter()
-            dist.all_reduce(tensor)
-            if turn:  # the first one makes connections
-                found[size].append(time.perf_counter() - began_s)
-    return {size: statistics.median(times) for size, times in found.items()}
-
-
-def line_through(times: Mapping[int, float], ranks: int) -> Line:
-    """α and β from the smallest and the largest all-reduce.
-
-    Raises:
-        MeasurementError: the large one did not take longer.
-    """
-    few, many = min(times), max(times)
-    n = 2 * (ranks - 1)
-    more_s = times[many] - times[few]
-    if more_s <= 0:
-        raise MeasurementError(f"{many:,} B took no longer than {few:,} B: the machine is busy")
-    beta = n * (many - few) / ranks / more_s
-    return Line(max(times[few] / n - few / ranks / beta, 0.0), beta)
 
 
 # ---- a Trainer beside the same by hand ---------------------------------------------------
@@ -167,5 +127,6 @@ def trained_by_trainer(
             enable_model_summary=False,
             **options,
         )
-        trainer.fit(Module(), torch.utils.data.DataLoader(list(batches), batch_size=None))
+        rows: Any = list(batches)  # torch takes any sequence; its stub asks for a Dataset
+        trainer.fit(Module(), torch.utils.data.DataLoader(rows, batch_size=None))
     return model
