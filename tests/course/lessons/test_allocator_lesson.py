@@ -336,3 +336,15 @@ def test_d7_on_a_gpu_is_counted() -> None:
     assert settled.outcome is not None
     assert settled.outcome.figures["reserved_ratio"].kind == "exact"
     assert settled.outcome.figures["reserved_ratio_expandable"].kind == "simulated"
+
+
+@pytest.mark.parametrize(
+    ("late", "late_padded", "verdict"),
+    [(0, 0, "holds"), (4, 0, "does not hold"), (0, 3, "does not hold")],
+)
+def test_d8_asks_for_every_length(late: int, late_padded: int, verdict: str) -> None:
+    arms = {"random": _counts(1.5, late), "padded": _counts(1.0, late_padded)}
+    settled = claim("D8").settle(arms)
+    assert verdict in settled.verdict
+    assert settled.outcome is not None
+    assert f"with random lengths, {late} (simulated)" in settled.outcome.sentence

@@ -1,4 +1,4 @@
-"""When the claim of lesson 13 holds."""
+"""When the claims of lesson 13 hold."""
 
 from __future__ import annotations
 
@@ -60,4 +60,32 @@ def fragments(
         f"{bucketed.ratio:.2f} times, expandable segments {expandable.ratio:.2f} times. "
         f"cudaMalloc is called {padded.device_allocs} times with one length, all of them in the "
         f"first two steps, and {at_random.late_allocs} times later than that with random ones.",
+    )
+
+
+@criterion(
+    "D8",
+    lesson=_LESSON,
+    title="calls of cudaMalloc after the second step, with one length and with random ones",
+    holds_if="cudaMalloc is called in the first two steps and never after them, whatever the "
+    "lengths are",
+)
+def only_at_the_start(arms: Mapping[str, AllocatorCounts]) -> Outcome:
+    """Judge when memory was taken from the device.
+
+    Args:
+        arms: ``"random"`` and ``"padded"``, with torch's default settings.
+    """
+    at_random, padded = arms["random"], arms["padded"]
+    kind = cast("Literal['exact', 'simulated']", at_random.kind)
+    counted = "simulated" if kind == "simulated" else "counted"
+    return Outcome(
+        holds=all_of(padded.device_allocs > 0, padded.late_allocs == 0, at_random.late_allocs == 0),
+        figures={
+            "late_device_allocs": Figure(at_random.late_allocs, "1", kind=kind),
+            "late_device_allocs_padded": Figure(padded.late_allocs, "1", kind=kind),
+        },
+        headline="late_device_allocs",
+        sentence=f"With one length, {padded.late_allocs} calls of cudaMalloc come after the second "
+        f"step; with random lengths, {at_random.late_allocs} ({counted}).",
     )
