@@ -1021,5 +1021,5 @@ def within_a_device() -> bool:
     from torch import overrides
     from torch.utils._device import DeviceContext
 
-    modes = overrides._get_current_function_mode_stack()  # type: ignore[attr-defined]
+    modes = overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     return any(isinstance(mode, DeviceContext) for mode in modes)
