@@ -15,6 +15,7 @@ PACKAGE = Path(perfkit.__file__).parent
 #: What may name torch.cuda or compare with "cuda", and why.
 ALLOWED = {
     "base/torch_compat.py": "torch's private names: allocator history, contexts, captures",
+    "experiment/process/rank.py": "NCCL is CUDA's: a rank takes the GPU of its local number",
     "script/ranks/child.py": "NCCL is CUDA's: a rank takes the GPU of its local number",
     "widgets/launch.py": "NCCL is CUDA's, and needs a GPU a rank",
     "course/lessons": "what one lesson measures or teaches about CUDA, for a reader's own program",

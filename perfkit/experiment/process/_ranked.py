@@ -18,6 +18,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ __all__ = ["run_ranks"]
 
 # torchrun waits 30 s for ranks that it has asked to end; a Lab's next run does not.
 _ENDS_WITHIN_S = "2"
+_ANSWERS_WITHIN_S = 0.1
 
 
 def run_ranks(job: Job, commands_fd: int, events_fd: int) -> Failure | str:
@@ -93,10 +95,14 @@ def _torchrun(n: int, folder: Path) -> dict[int, int] | None:
 
 
 def _ask_ranks(number: int, frame: object) -> None:
-    """Pass the kernel's question where they are on to the ranks."""
+    """Pass the kernel's question where they are on to the ranks, one after the other.
+
+    They print their answers line by line into one pipe.
+    """
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(pid, number)
+            time.sleep(_ANSWERS_WITHIN_S)
 
 
 def _failure(codes: dict[int, int], folder: Path, oom_kills: int) -> Failure:
