@@ -11,7 +11,11 @@ import torch
 from perfkit.advice.profiling import profile
 
 # torch.compile itself looks at .grad of what is in the middle of a graph
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute"),
+    # with a GPU, torch.compiler.reset() is the first to import what says this
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),
+]
 
 
 @pytest.fixture(autouse=True)
