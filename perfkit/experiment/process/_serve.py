@@ -14,7 +14,7 @@ def serve(commands_fd: int, events_fd: int) -> int:
     return run(worker.PipeCommands(commands_fd), worker.Stream(events_fd))
 
 
-def run(commands: worker.Commands, stream: worker.Stream) -> int:
+def run(commands: worker.JobCommands, stream: worker.Stream) -> int:
     """Run the next job and report its outcome; return 0 if the workload ended well."""
     job = commands.job()
     if job.world_size == 1:

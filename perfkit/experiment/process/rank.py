@@ -20,7 +20,7 @@ import psutil
 
 from perfkit.base.machine.played import is_played
 from perfkit.experiment.process import _failure, worker
-from perfkit.experiment.process._job import Job, Ticket
+from perfkit.experiment.process._job import Ticket
 from perfkit.experiment.settings import Settings
 
 __all__ = ["LastStep"]
@@ -81,10 +81,6 @@ class _Asked:
         self._last = last
         self.steps: Until | None = None
         self.was_asked = False
-
-    def job(self) -> Job:
-        """Not asked for: the job is in the ticket."""
-        raise NotImplementedError
 
     def finish_asked(self) -> bool:
         """Never: the steps end by themselves."""

@@ -58,9 +58,6 @@ _FORKED = (
 class Commands(Protocol):
     """The kernel's commands to the child."""
 
-    def job(self) -> Job:
-        """The job; waits for it."""
-
     def finish_asked(self) -> bool:
         """Whether the run shall end after this step."""
 
@@ -69,6 +66,13 @@ class Commands(Protocol):
 
     def wait_for_go(self) -> None:
         """Stand still until it may go on, or shall end."""
+
+
+class JobCommands(Commands, Protocol):
+    """Commands that begin with the job."""
+
+    def job(self) -> Job:
+        """The job; waits for it."""
 
 
 class PipeCommands:
