@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 from perfkit.limit.arguments import SIZES, Tensor
 from perfkit.limit.call import Call, Work
 from perfkit.limit.flops import counted
-from perfkit.limit.operator_kinds import COMPARES, POINTWISE, REDUCTIONS, WRITES
+from perfkit.limit.operator_kinds import (
+    COMPARES,
+    POINTWISE,
+    REDUCTIONS,
+    TERNARY,
+    UNARY,
+    WRITES,
+)
 
 __all__ = ["Counter", "counter"]
 
@@ -51,24 +58,35 @@ def _broadcast(tensors: Sequence[Tensor]) -> int:
     return math.prod(shape)
 
 
-def _result_size(call: Call) -> int:
+def _result_size(call: Call, read: Sequence[Tensor]) -> int:
     """Bytes of an element of the result: a tensor without dimensions does not widen others."""
     if call.base.rstrip("_") in COMPARES:
         return 1
-    tensors = call.tensors[1:] if call.base == "where" else call.tensors
+    tensors = read[1:] if call.base == "where" else read
     wide = [t for t in tensors if t.shape] or tensors
     floats = [t for t in wide if "float" in t.dtype] or wide
     return max(SIZES[t.dtype] for t in floats)
 
 
+def _n_read(stem: str) -> int:
+    """How many arguments an elementwise operator reads, its scalars among them."""
+    if stem == "elu_backward":
+        return 6  # (gradient, three scalars, a flag, self or result)
+    return 1 if stem in UNARY else 3 if stem in TERNARY else 2
+
+
 def _pointwise(call: Call) -> Work:
-    tensors = call.tensors
-    if call.base in ("clamp_min", "threshold_backward") and len(tensors) > 2:
-        tensors = tensors[:2]
+    n = _n_read(call.base.rstrip("_"))
+    tensors = [a for a in call.args[:n] if isinstance(a, Tensor)]
     read = sum(t.n_bytes for t in tensors)
+    results = [a for a in call.args[n:] if isinstance(a, Tensor)]
     if call.base.endswith("_"):
-        return call.plain("elementwise", read, tensors[0].n_bytes)
-    return call.plain("elementwise", read, _broadcast(tensors) * _result_size(call))
+        written = call.tensor(0).n_bytes
+    elif results:  # out=
+        written = results[-1].n_bytes
+    else:
+        written = _broadcast(tensors) * _result_size(call, tensors)
+    return call.plain("elementwise", read, written)
 
 
 def _foreach(call: Call) -> Work:
@@ -195,13 +213,31 @@ def _skipped(call: Call, at: int, q_length: int, k_length: int) -> float:
 
 
 def _normalize(call: Call) -> Work:
+    """With its parameters and statistics: (input, and at most four more)."""
     x = call.tensor(0)
-    return call.plain("normalization", x.n_bytes, x.n_bytes)
+    read = sum(a.n_bytes for a in call.args[:5] if isinstance(a, Tensor))
+    return call.plain("normalization", read, x.n_bytes)
 
 
-def _normalize_backward(call: Call) -> Work:
-    grad, x = call.tensor(0), call.tensor(1)
-    return call.plain("normalization", grad.n_bytes + x.n_bytes, x.n_bytes)
+def _normalize_backward(weight_at: int | None = None, mask_at: int | None = None) -> Counter:
+    """(gradient, input, …): a weight may be as large as a sample, the statistics are left out."""
+
+    def count(call: Call) -> Work:
+        grad, x = call.tensor(0), call.tensor(1)
+        weight = call.args[weight_at] if weight_at is not None else None
+        size = weight.n_bytes if isinstance(weight, Tensor) else 0
+        asked = _flags(call, mask_at)
+        written = x.n_bytes * asked[0] + size * sum(asked[1:])
+        return call.plain("normalization", grad.n_bytes + x.n_bytes + size, written)
+
+    return count
+
+
+def _flags(call: Call, at: int | None) -> list[bool]:
+    """Which gradients were asked for; that of the input alone where the trace does not tell."""
+    told = str(call.values[at]).lower() if at is not None and len(call.values) > at else ""
+    found = [part.strip() in ("true", "1") for part in told.strip("[]() ").split(",")]
+    return found if told.strip("[]() ") else [True]
 
 
 def _softmax(call: Call) -> Work:
@@ -218,6 +254,14 @@ def _reduction(call: Call) -> Work:
     if call.lists:
         return call.plain("reduction", sum(t.n_bytes for t in call.lists[0]), 0, _of_list(call))
     return call.plain("reduction", call.tensor(0).n_bytes, 0)
+
+
+def _extreme(call: Call) -> Work:
+    """Of one tensor, or of two element by element."""
+    second = call.args[1] if len(call.args) > 1 else None
+    if isinstance(second, Tensor) and second.shape == call.tensor(0).shape:
+        return _pointwise(call)
+    return _reduction(call)
 
 
 def _loss(call: Call) -> Work:
@@ -283,6 +327,59 @@ def _pool_backward(call: Call) -> Work:
     return call.plain("pooling", grad.n_bytes, x.n_bytes)
 
 
+# --- resampling, padding ----------------------------------------------------------------------
+
+
+def _numbers(call: Call, at: int) -> list[float]:
+    told = str(call.values[at]).strip("[]() ")
+    return [float(part) for part in told.split(",")] if told else []
+
+
+def _resized(call: Call, x: Tensor) -> int:
+    """Elements of the result: (input, size, …), or (input, no size, factors)."""
+    spatial = x.shape[2:]
+    size = _numbers(call, 1)
+    if not size:
+        size = [math.floor(n * by) for n, by in zip(spatial, _numbers(call, 2), strict=True)]
+    if len(size) != len(spatial) or min(size) < 0:
+        raise ValueError("not a size of this input")
+    return math.prod(x.shape[:2]) * math.prod(map(int, size))
+
+
+def _resample(call: Call) -> Work:
+    """Whoever makes fewer elements of many need not read all."""
+    x = call.tensor(0)
+    n_out = _resized(call, x)
+    size = SIZES[x.dtype]
+    return call.plain("resampling", min(x.n, n_out) * size, n_out * size)
+
+
+def _resample_backward(call: Call) -> Work:
+    """(gradient, size of the result, size of the input, …)"""
+    grad = call.tensor(0)
+    whole = math.prod(map(int, _numbers(call, 2))) * SIZES[grad.dtype]
+    return call.plain("resampling", grad.n_bytes, whole)
+
+
+def _pad(call: Call) -> Work:
+    """(input, how much before and after each dimension, the last one first)"""
+    x = call.tensor(0)
+    by = [int(n) for n in _numbers(call, 1)]
+    shape = list(x.shape)
+    for at in range(len(by) // 2):
+        shape[-1 - at] += by[2 * at] + by[2 * at + 1]
+    if min(shape) < 0:
+        raise ValueError("not a padding of this input")
+    n_out = math.prod(shape)
+    size = SIZES[x.dtype]
+    return call.plain("copy", min(x.n, n_out) * size, n_out * size)
+
+
+def _pad_backward(call: Call) -> Work:
+    grad, x = call.tensor(0), call.tensor(1)
+    return call.plain("copy", grad.n_bytes, x.n_bytes)
+
+
 # --- optimizers -------------------------------------------------------------------------------
 
 
@@ -306,6 +403,18 @@ def _unscale(call: Call) -> Work:
     total = sum(t.n_bytes for t in call.lists[0])
     return call.plain("optimizer", total, total, _of_list(call))
 
+
+_RESAMPLING = (
+    *(f"upsample_nearest{n}d" for n in (1, 2, 3)),
+    *(f"_upsample_nearest_exact{n}d" for n in (1, 2, 3)),
+    "upsample_linear1d",
+    "upsample_bilinear2d",
+    "upsample_bicubic2d",
+    "upsample_trilinear3d",
+    "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa",
+)
+_PADS = tuple(f"{kind}_pad{n}d" for kind in ("reflection", "replication") for n in (1, 2, 3))
 
 _BY_NAME: dict[str, Counter] = {
     "copy_": _copy,
@@ -342,23 +451,20 @@ _BY_NAME: dict[str, Counter] = {
         ),
         _normalize,
     ),
-    **dict.fromkeys(
-        (
-            "native_layer_norm_backward",
-            "native_group_norm_backward",
-            "native_batch_norm_backward",
-            "cudnn_batch_norm_backward",
-            "miopen_batch_norm_backward",
-            "_fused_rms_norm_backward",
-        ),
-        _normalize_backward,
-    ),
+    "native_layer_norm_backward": _normalize_backward(5, 7),
+    "_fused_rms_norm_backward": _normalize_backward(4, 5),
+    "native_group_norm_backward": _normalize_backward(mask_at=9),
+    "native_batch_norm_backward": _normalize_backward(mask_at=9),
+    "cudnn_batch_norm_backward": _normalize_backward(),
+    "miopen_batch_norm_backward": _normalize_backward(),
     "_softmax": _softmax,
     "_log_softmax": _softmax,
     "_masked_softmax": _softmax,
     "_softmax_backward_data": _softmax_backward,
     "_log_softmax_backward_data": _softmax_backward,
     "cumsum": _scan,
+    "max": _extreme,
+    "min": _extreme,
     "mse_loss": _loss,
     "smooth_l1_loss": _loss,
     "huber_loss": _loss,
@@ -374,6 +480,10 @@ _BY_NAME: dict[str, Counter] = {
     "max_pool2d_with_indices_backward": _pool_backward,
     "avg_pool2d_backward": _pool_backward,
     "_adaptive_avg_pool2d_backward": _pool_backward,
+    **dict.fromkeys(_RESAMPLING, _resample),
+    **dict.fromkeys((f"{name}_backward" for name in _RESAMPLING), _resample_backward),
+    **dict.fromkeys(_PADS, _pad),
+    **dict.fromkeys((f"{name}_backward" for name in _PADS), _pad_backward),
     "_fused_adam_": _adam,
     "_fused_adamw_": _adam,
     "_fused_sgd_": _sgd,

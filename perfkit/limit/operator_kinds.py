@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["COMPARES", "COMPOSITE", "NOTHING", "POINTWISE", "REDUCTIONS", "WRITES"]
+__all__ = [
+    "COMPARES",
+    "COMPOSITE",
+    "NOTHING",
+    "POINTWISE",
+    "REDUCTIONS",
+    "TERNARY",
+    "UNARY",
+    "WRITES",
+]
 
 
 def _names(text: str) -> frozenset[str]:
@@ -49,6 +58,22 @@ POINTWISE = _names(
     sinh softplus softplus_backward sqrt square sub tan tanh tanh_backward threshold
     threshold_backward true_divide trunc where xlogy mse_loss_backward smooth_l1_loss_backward
     huber_loss_backward tril triu
+    """
+)
+#: Of these, which read one tensor and which up to three; the others read up to two. A tensor
+#: behind those is where the result goes (``out=``).
+UNARY = _names(
+    """
+    abs acos asin atan bitwise_not ceil celu cos cosh elu erf erfc erfinv exp exp2 expm1 floor
+    gelu hardsigmoid hardswish hardtanh isfinite isinf isnan isneginf isposinf leaky_relu log
+    log10 log1p log2 logical_not mish nan_to_num neg reciprocal relu relu6 round rsqrt sgn
+    sigmoid sign silu sin sinh softplus sqrt square tan tanh threshold tril triu trunc
+    """
+)
+TERNARY = _names(
+    """
+    addcdiv addcmul clamp clip huber_loss_backward lerp log_sigmoid_backward masked_fill
+    mse_loss_backward smooth_l1_loss_backward where
     """
 )
 #: Elementwise, with a bool as result.

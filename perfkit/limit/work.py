@@ -6,11 +6,15 @@ all that is used again stayed in a cache, and nothing more; what the shapes do n
 of a reduction, what a mask skips) is left out. So a count is never too high, and a time worked out
 from it is a least time:
 
-* elementwise: inputs read, the broadcast output written; in place, the first argument is both;
+* elementwise: inputs read, the broadcast output written; in place, the first argument is both, and
+  what is given as ``out=`` is only written;
 * matrix products, convolutions, attention: operands read, results written; of a convolution's
   backward those gradients that were asked for;
-* normalization: forward reads and writes the input's size once, backward reads two and writes one;
+* normalization: forward reads the input, its parameters and statistics, and writes the input's
+  size once; backward reads two and writes one, with a weight of the size of a sample (layer and
+  RMS norm) read and its gradients written where they were asked for;
 * softmax: forward one and one, backward two and one; reductions read their input;
+* resampling and padding: the smaller of input and output read, the output written;
 * embedding: the rows that are looked up, read and written; its backward writes the whole gradient;
 * fused optimizers: Adam reads four tensors and writes three, SGD with momentum three and two.
 
