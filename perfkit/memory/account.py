@@ -15,13 +15,18 @@ from perfkit.base.device import Device
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
-from perfkit.base.machine import Provenance, stamp
+from perfkit.base.machine import Provenance, facts, stamp
 from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.memory.allocator import AllocatorMeter, AllocatorUse
 from perfkit.memory.categories import CATEGORIES, INPUTS, OTHER, by_name
 from perfkit.memory.curve import NO_CURVE, Curve, curve_of
 from perfkit.memory.ledger import Ledger, Totals
-from perfkit.memory.out_of_memory import is_out_of_memory, remedies, requested_bytes
+from perfkit.memory.out_of_memory import (
+    ask_for_less,
+    is_out_of_memory,
+    remedies,
+    requested_bytes,
+)
 from perfkit.memory.places import (
     FunctionLine,
     LineMemory,
@@ -187,7 +192,10 @@ class MemoryAccount(Shown):
     @property
     def would_help(self) -> tuple[str, ...]:
         """What would bring the peak down, the most first; told when memory ran out."""
-        main = self.devices[0]
+        main, asked = self.devices[0], self.requested_bytes
+        if asked is not None and asked > main.peak_bytes:  # more than all that ever was alive
+            capacity = facts().ram_bytes if main.device == "cpu" else None
+            return (ask_for_less(asked, main.peak_bytes, capacity),)
         return remedies(main.at_peak_bytes, main.at_start_bytes, main.allocator)
 
     @property

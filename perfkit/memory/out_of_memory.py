@@ -11,7 +11,7 @@ from perfkit.base.exception_chain import exception_chain
 from perfkit.base.words import fmt_bytes
 from perfkit.memory.allocator import AllocatorState, AllocatorUse
 
-__all__ = ["is_out_of_memory", "release", "remedies", "requested_bytes"]
+__all__ = ["ask_for_less", "is_out_of_memory", "release", "remedies", "requested_bytes"]
 
 # torch's allocators say it in these words: "Tried to allocate 2.00 GiB" on CUDA, "Requested : 2.00
 # GiB" with cudaMallocAsync, "you tried to allocate 8000000000 bytes" on a CPU.
@@ -123,3 +123,22 @@ def remedies(
             )
     found.sort(key=lambda item: -item[0])
     return tuple(words for _, words in found)
+
+
+def ask_for_less(asked: int, held: int, capacity: int | None) -> str:
+    """Advice for a request larger than everything alive: what is alive is not the problem.
+
+    Args:
+        asked: the size of the allocation that failed, in bytes.
+        held: what all tensors held then, in bytes.
+        capacity: the device's whole memory in bytes; None if unknown.
+    """
+    if capacity is not None and asked > capacity:
+        return (
+            f"ask for less at once: this line asks for {fmt_bytes(asked)} and there are "
+            f"{fmt_bytes(capacity)} in all, so no setting makes room; check the shapes in it"
+        )
+    return (
+        f"ask for less at once: this line asks for {fmt_bytes(asked)}, and all tensors together "
+        f"hold {fmt_bytes(held)}; check the shapes in it first"
+    )

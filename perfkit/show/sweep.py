@@ -22,6 +22,7 @@ from perfkit.experiment.compare.batch import LargestBatch
 from perfkit.experiment.compare.sweep import Sweep
 from perfkit.experiment.compare.tune import Tuning
 from perfkit.experiment.settings._declared import words
+from perfkit.show._direction import told
 from perfkit.show.document import Document, Table, document_for
 
 if TYPE_CHECKING:
@@ -49,9 +50,15 @@ def _ab(found: ABResult) -> Document:
                 *((_faults([run.faults_per_step for run in runs]),) if counts else ()),
             )
         )
-    interval = f"{_end(found.low)} … {_end(found.high)}"
+    turned, ratio, low, high = told(found)
+    which = "second ÷ first" if turned else "first ÷ second"
     rows.append(
-        (f"ratio, per {found.per}", fmt_ratio(found.ratio), interval, *[""] * (3 if counts else 2))
+        (
+            f"{which}, per {found.per}",
+            fmt_ratio(ratio),
+            f"{_end(low)} … {_end(high)}",
+            *[""] * (3 if counts else 2),
+        )
     )
     n = len(found.blocks)
     return Document(
@@ -229,9 +236,11 @@ def _figure(found: Any, draw: Callable[[Any, Any], None]) -> Figure:
 
 
 def _ab_words(found: ABResult) -> str:
-    ratios = [block.a_ms / block.b_ms for block in found.blocks]
+    turned = told(found).turned
+    first, second = found.names[:: -1 if turned else 1]
+    ratios = [(block.a_ms / block.b_ms) ** (-1 if turned else 1) for block in found.blocks]
     return (
-        f"Ratio of the times of {found.names[0]!r} and {found.names[1]!r} in {len(ratios)} "
+        f"Ratio of the times of {first!r} and {second!r} in {len(ratios)} "
         f"blocks, from {fmt_ratio(min(ratios))} to {fmt_ratio(max(ratios))}. {found.sentence}"
     )
 
@@ -249,13 +258,15 @@ def _sweep_words(found: Sweep) -> str:
 def _draw_ab(axes: Any, found: ABResult) -> None:
     """The ratio of each block, and the interval."""
     numbers = range(1, len(found.blocks) + 1)
-    ratios = [block.a_ms / block.b_ms for block in found.blocks]
+    turned, _, low, high = told(found)
+    ratios = [(block.a_ms / block.b_ms) ** (-1 if turned else 1) for block in found.blocks]
     axes.axhline(1.0, color="#000000", lw=0.8, ls=":", label="no difference")
-    if found.per == "step" and math.isfinite(found.high):
-        axes.axhspan(found.low, found.high, color=_COLOURS[0], alpha=0.15, label="95 % interval")
+    if found.per == "step" and math.isfinite(high):
+        axes.axhspan(low, high, color=_COLOURS[0], alpha=0.15, label="95 % interval")
     axes.plot(numbers, ratios, "o", color=_COLOURS[0], ms=4, label="a block")
     axes.set(xlabel="block", ylabel="ratio of times per step")
-    axes.set_title(f"{found.names[0]} ÷ {found.names[1]}", fontsize="medium")
+    first, second = found.names[:: -1 if turned else 1]
+    axes.set_title(f"{first} ÷ {second}", fontsize="medium")
     axes.legend(fontsize="small", frameon=False)
 
 

@@ -26,6 +26,7 @@ from perfkit.measure.compare import Comparison
 from perfkit.measure.summary import Summary
 from perfkit.measure.verdict import MemoryUse, RunSummary
 from perfkit.show import run_picture
+from perfkit.show._direction import told
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["counted", "left", "phase_lines"]
 
+_WHICH = {False: "first ÷ second", True: "second ÷ first"}
 _BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's palette
 # A phase below this share of the run is not worth a word.
 _LEAST_SHARE = 0.005
@@ -64,9 +66,10 @@ def _comparison(c: Comparison) -> Document:
         )
         for name, arm, repeats in zip(c.names, (c.a, c.b), c.repeats, strict=True)
     ]
-    known = c.low > 0 and math.isfinite(c.high)
-    interval = f"{fmt_ratio(c.low)} … {fmt_ratio(c.high)}" if known else ABSENT
-    rows.append(("first ÷ second", fmt_ratio(c.ratio), interval, "", plural(c.n_blocks, "block")))
+    turned, ratio, low, high = told(c)
+    known = low > 0 and math.isfinite(high)
+    interval = f"{fmt_ratio(low)} … {fmt_ratio(high)}" if known else ABSENT
+    rows.append((_WHICH[turned], fmt_ratio(ratio), interval, "", plural(c.n_blocks, "block")))
     return Document(
         name="comparison",
         sentence=c.sentence,
@@ -251,16 +254,16 @@ def _draw(found: Comparison) -> Figure:
     left.set_yticks([0, 1], names)
     left.set(ylim=(1.6, -0.6), xlabel=f"time per call [{found.a.unit}]")
     left.set_xlim(left=0)
-    low, high = found.low, found.high
+    turned, ratio, low, high = told(found)
     if low > 0 and math.isfinite(high):
         right.plot([low, high], [0, 0], color=_BLUE, lw=6, alpha=0.5)
-    right.plot([found.ratio], [0], "o", color=_BLUE, ms=9)
+    right.plot([ratio], [0], "o", color=_BLUE, ms=9)
     right.axvline(1.0, color="black", lw=0.8, ls=":")
     right.set_yticks([])
-    right.set(ylim=(-1, 1), xlabel="first ÷ second (dotted: equal)")
+    right.set(ylim=(-1, 1), xlabel=f"{_WHICH[turned]} (dotted: equal)")
     left.set_title("median, 95 % interval, range", fontsize="medium")
     ends = fmt_interval(low, high) if math.isfinite(high) else "(no interval)"
-    right.set_title(f"{fmt_ratio(found.ratio)} {ends}", fontsize="medium")
+    right.set_title(f"{fmt_ratio(ratio)} {ends}", fontsize="medium")
     for axes in (left, right):
         axes.grid(axis="x", alpha=0.25)
         for side in ("top", "right"):

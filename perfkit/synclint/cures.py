@@ -47,7 +47,9 @@ _COUNTS = (
     "    0, X, torch.ones_like(X, dtype=torch.float32))"
 )
 _LATER = "# a tensor; look at it when the step is over"
-_PINNED = "# a batch: with DataLoader(…, pin_memory=True)"
+# From pageable memory the driver may keep the host waiting whatever non_blocking says.
+_PINNED = "# from pinned memory only: a batch of DataLoader(…, pin_memory=True)"
+_PINNED_INDEX = "# from pinned memory only; better, make the positions on the device (device=…)"
 _FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
 
 
@@ -269,7 +271,7 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
             literal="V",
         ),
     ),
-    "index_tensor": _line("X[Y.to(X.device, non_blocking=True)]", "X[Y]", note=_PINNED),
+    "index_tensor": _line("X[Y.to(X.device, non_blocking=True)]", "X[Y]", note=_PINNED_INDEX),
     "index_list": (
         _Cure(
             "X[V]",

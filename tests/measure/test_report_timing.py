@@ -40,6 +40,22 @@ def test_a_comparison_shows_both_arms_ratio_and_provenance(clock) -> None:
     assert max(map(len, text.splitlines())) <= 96
 
 
+def test_the_table_tells_the_ratio_the_way_round_that_the_sentence_does(clock) -> None:
+    """A headline "1.61×" stood above a table that said "0.621×"."""
+    c = compare(
+        lambda: clock.advance_ms(10), lambda: clock.advance_ms(20), clock=clock, names=("a", "b")
+    )
+    assert c.sentence.startswith("'a' is 2.00× as fast")
+    (row,) = [line for line in str(c).splitlines() if "÷" in line]
+    assert row.split()[:4] == ["second", "÷", "first", "2.00×"]
+    assert "0.500×" not in str(c)
+    picture = c.figure()
+    assert picture is not None
+    right = picture.axes[1]
+    assert right.get_title().startswith("2.00×")
+    assert right.get_xlabel().startswith("second ÷ first")
+
+
 def test_names_of_user_code_are_escaped(clock, run) -> None:
     c = compare(
         lambda: clock.advance_ms(20), lambda: clock.advance_ms(10), clock=clock, names=(EVIL, "b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import weakref
 from typing import Any
@@ -81,6 +82,26 @@ def test_it_is_told_by_category_and_the_memory_is_free_again() -> None:
     assert limit.free > free
     # the traceback still shows its lines
     assert caught.__traceback__ is not None
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [(2**50, "so no setting makes room"), (2**21, "all tensors together hold ")],
+)
+def test_one_allocation_larger_than_all_that_lives_is_not_cured_by_half_the_batch(
+    asked: int, words: str
+) -> None:
+    model = nn.Linear(64, 64)
+    accountant = Accountant(model=model)
+    with accountant:
+        model(torch.randn(64, 64)).sum().backward()
+        accountant.failed(RuntimeError(f"you tried to allocate {asked} bytes."))
+    # whatever earlier tests still hold: a peak between the two requests
+    result = accountant.result
+    devices = (dataclasses.replace(result.devices[0], peak_bytes=2**20), *result.devices[1:])
+    (help_,) = dataclasses.replace(result, devices=devices).would_help
+    assert help_.startswith("ask for less at once: this line asks for ")
+    assert words in help_
 
 
 def test_contexts_and_causes_let_go_too() -> None:

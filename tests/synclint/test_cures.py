@@ -126,6 +126,17 @@ def test_the_line_itself_is_rewritten(line: str, cure: str) -> None:
     assert cure in sync.instead
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["kept = pred[i]", "kept = fresh.to(pred.device)", "kept = pred * fresh.to(pred.device)"],
+)
+def test_a_copy_that_does_not_block_is_said_to_need_pinned_memory(line: str) -> None:
+    (sync,) = _found(line, i=torch.randperm(4), fresh=torch.ones(4, 5))
+    note, _, code = sync.instead.rpartition("\n")
+    assert "non_blocking=True" in code
+    assert "from pinned memory only" in note
+
+
 def test_only_what_makes_a_distribution_takes_validate_args() -> None:
     made, asked = _found(
         "probs = torch.distributions.Normal(pred, 1.0)\nlikely = probs.log_prob(pred).sum()"

@@ -8,18 +8,18 @@ A lesson's prose describes the machine on which it was written. After a measured
     on_your_machine(measured)                  # the text says: the second one is faster
     on_your_machine(measured, expect="same")   # the text says: it makes no difference
 
-says "On your machine: 2.3× as fast [2.1, 2.5], as the text says", or that no difference was seen,
-or that it went the other way.
+says "On your machine: 2.3× as fast [2.1, 2.5], as the text says", or that no difference was seen
+and how large a one may have been missed, or that it went the other way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Literal
 
 from perfkit.base.errors import UsageError
-from perfkit.base.words import fmt_interval, fmt_ratio
+from perfkit.base.words import fmt_interval, fmt_ratio, fmt_share
 
 __all__ = ["Expected", "OnYourMachine", "on_your_machine"]
 
@@ -98,19 +98,27 @@ def on_your_machine(
         kind = type(measured).__name__
         raise UsageError(f"a {kind} has no ratio with an interval to look at") from None
     seen = _seen(low, high, expect)
-    figure = f"{fmt_ratio(ratio)} as fast {fmt_interval(low, high)}"
+    # the way round in which the comparison above it tells the ratio: as a figure above 1
+    figure = (
+        f"{fmt_ratio(1 / ratio)} as long {fmt_interval(1 / high, 1 / low if low else inf)}"
+        if ratio > 0 and 0 < high < 1
+        else f"{fmt_ratio(ratio)} as fast {fmt_interval(low, high)}"
+    )
     agrees = seen == expect
     if agrees and seen == "same":
-        none = low <= 1 <= high
         said = (
-            f"On your machine: no difference seen ({figure}), as the text says."
-            if none
+            f"On your machine: no difference seen ({figure}), as the text says; "
+            f"{_hidden(low, high)}."
+            if low <= 1 <= high
             else f"On your machine: next to no difference, {figure}. The text says: hardly any."
         )
     elif agrees:
         said = f"On your machine: {figure}, as the text says."
     elif seen == "same":
-        said = f"On your machine: no difference seen ({figure}). The text says {_SAID[expect]}."
+        said = (
+            f"On your machine: no difference seen ({figure}); {_hidden(low, high)}. "
+            f"The text says {_SAID[expect]}."
+        )
     elif not isfinite(high):
         said = (
             f"On your machine: too few rounds for an interval (the ratio was {fmt_ratio(ratio)}). "
@@ -126,6 +134,11 @@ def on_your_machine(
     if because and not agrees:
         said = f"{said} {because}"
     return OnYourMachine(expect, seen, said)
+
+
+def _hidden(low: float, high: float) -> str:
+    """The largest difference that an interval around 1 leaves room for."""
+    return f"one of up to {fmt_share(max(high - 1, 1 / low - 1))} may hide in the interval"
 
 
 def _seen(low: float, high: float, expect: str) -> Literal["faster", "slower", "same", "unclear"]:

@@ -43,7 +43,7 @@ def alive(error: BaseException, *, gpu: Device | None = None) -> Alive:
         gpu: the kind of device to query; by default the one in use.
     """
     from perfkit.memory.live import now
-    from perfkit.memory.out_of_memory import remedies, requested_bytes
+    from perfkit.memory.out_of_memory import ask_for_less, remedies, requested_bytes
 
     state = now(_variables(error.__traceback__), limit=_TENSORS, device=gpu)
     device = _device(error, state)
@@ -58,7 +58,7 @@ def alive(error: BaseException, *, gpu: Device | None = None) -> Alive:
         found.append(_let_go(parts["other"], biggest))
     held = max(total, 0 if allocator is None else allocator.reserved_bytes)
     if asked is not None and asked > held:
-        found = [_ask_for_less(asked, held, _capacity(error, device))]
+        found = [ask_for_less(asked, held, _capacity(error, device))]
     frames = _frames(error.__traceback__)
     lines = [
         f"When memory ran out (measured in the run's process; {device}):",
@@ -175,20 +175,6 @@ def _capacity(error: BaseException, device: str) -> int | None:
         return memory_bytes()
     said = re.search(r"total capacity of ([\d.]+) GiB", str(error))
     return int(float(said[1]) * 2**30) if said else None
-
-
-def _ask_for_less(asked: int, held: int, capacity: int | None) -> str:
-    """Advice for a request larger than everything alive: what is alive is not the problem."""
-    if capacity is not None and asked > capacity:
-        return (
-            f"ask for less at once: this line asks for {fmt_bytes(asked)} and there are "
-            f"{fmt_bytes(capacity)} in all, so no setting makes room; check the shapes in it"
-        )
-    return (
-        f"ask for less at once: this line asks for {fmt_bytes(asked)}, and all tensors together "
-        "hold "
-        f"{fmt_bytes(held)}; check the shapes in it first"
-    )
 
 
 def _sentence(

@@ -34,6 +34,7 @@ from perfkit.course.lessons.lesson_02_read_a_trace.pictures import (
     Use,
     draw_steps,
     draw_use,
+    measured_on,
     words_of_steps,
     words_of_use,
 )
@@ -284,6 +285,19 @@ def test_the_numbers_in_the_lessons_prose_are_those_of_the_simulation() -> None:
     assert (CASES["sync"].batch, CASES["sync"].items, CASES["sync"].python_us) == (4096, 10, 700)
     assert CASES["compute"].batch == 4096
     assert BUSY.elementwise == 8
+
+
+def test_with_a_gpu_the_picture_says_whose_core_and_whose_flops_are_shown() -> None:
+    uses = [Use("one", 0.93, 0.029)]
+    on_gpu = words_of_use(uses, **measured_on("cuda"))
+    assert "one core of the host busy 93 %, 2.9 % of the GPU's achievable FLOP/s" in on_gpu
+    on_cpu = words_of_use(uses, **measured_on("cpu"))
+    assert "one core busy 93 %, 2.9 % of the achievable FLOP/s" in on_cpu
+    legend = draw_use(uses, **measured_on("cuda")).axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "one core of the host busy",
+        "achieved FLOP/s, of the GPU's achievable",
+    ]
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Use", "draw_steps", "draw_use", "words_of_steps", "words_of_use"]
+__all__ = ["Use", "draw_steps", "draw_use", "measured_on", "words_of_steps", "words_of_use"]
 
 _GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 # class → colour and pattern, as in the step strip; Okabe and Ito's palette
@@ -103,7 +103,23 @@ class Use:
     used: float
 
 
-def draw_use(uses: Sequence[Use], *, source: str, busy: str = "utilisation") -> Figure:
+def measured_on(device: str) -> dict[str, str]:
+    """What the two bars of a step that ran here are: ``source``, ``busy`` and ``of``.
+
+    With a GPU they speak of two things: the core is the host's, the FLOP/s are the GPU's.
+    """
+    if device == "cpu":
+        return {"source": "measured here", "busy": "one core busy"}
+    return {
+        "source": "measured here",
+        "busy": "one core of the host busy",
+        "of": "the GPU's achievable",
+    }
+
+
+def draw_use(
+    uses: Sequence[Use], *, source: str, busy: str = "utilisation", of: str = "the achievable"
+) -> Figure:
     """Two bars each: how busy it was, and how much of its arithmetic was used."""
     from matplotlib.figure import Figure
 
@@ -112,7 +128,7 @@ def draw_use(uses: Sequence[Use], *, source: str, busy: str = "utilisation") -> 
     rows = np.arange(len(uses))[::-1]
     for shift, values, colour, pattern, label in (
         (0.19, [u.busy for u in uses], "#E69F00", "///", busy),
-        (-0.19, [u.used for u in uses], "#0072B2", "", "achieved FLOP/s, of the achievable"),
+        (-0.19, [u.used for u in uses], "#0072B2", "", f"achieved FLOP/s, of {of}"),
     ):
         bars = axes.barh(rows + shift, values, 0.36, color=colour, label=label)
         for bar, value in zip(bars, values, strict=True):
@@ -139,11 +155,12 @@ def draw_use(uses: Sequence[Use], *, source: str, busy: str = "utilisation") -> 
     return figure
 
 
-def words_of_use(uses: Sequence[Use], *, source: str, busy: str = "utilisation") -> str:
+def words_of_use(
+    uses: Sequence[Use], *, source: str, busy: str = "utilisation", of: str = "the achievable"
+) -> str:
     """The same in words."""
     parts = "; ".join(
-        f"{u.name}: {busy} {fmt_share(u.busy)}, {fmt_share(u.used)} of the achievable FLOP/s"
-        for u in uses
+        f"{u.name}: {busy} {fmt_share(u.busy)}, {fmt_share(u.used)} of {of} FLOP/s" for u in uses
     )
     return f"Bars ({origin(source)}). {parts}."
 
