@@ -64,6 +64,35 @@ def test_the_plans_have_no_gap_and_time_for_every_lesson() -> None:
                 assert length >= minutes[number], what
 
 
+_LATER = re.compile(r"^Left for later: lessons (.+?), (\d+) h (\d+) min in all", re.M | re.S)
+
+
+def _numbers(words: str) -> set[str]:
+    """``"03, 05 and 07 to 19"`` as a set of lessons."""
+    found = set()
+    for first, last in re.findall(r"(\d\d)(?: to (\d\d))?", words):
+        found |= {f"{number:02d}" for number in range(int(first), int(last or first) + 1)}
+    return found
+
+
+def test_each_plan_has_every_lesson_or_says_what_is_left() -> None:
+    text = _markdown(NOTEBOOKS / "README.md")
+    minutes = {row[0]: int(row[3]) + int(row[4]) for row in _ROW.findall(text)}
+    half, day, two_days = (p for p in text.split("\n## ") if len(_BREAK.findall(p)) > 3)
+    for plan, before in ((half, ""), (day, ""), (two_days, day)):
+        taught = {
+            number
+            for *_, what in _BREAK.findall(before) + _BREAK.findall(plan)
+            for number in re.findall(r"\blesson (\d\d)", what)
+        }
+        left = set(minutes) - taught
+        later = _LATER.search(plan)
+        assert _numbers(later.group(1) if later else "") == left
+        if later:
+            hours, rest = map(int, later.groups()[1:])
+            assert 60 * hours + rest == sum(minutes[number] for number in left)
+
+
 @pytest.mark.parametrize(
     "path",
     [NOTEBOOKS / "README.md", NOTEBOOKS / "instructor-notes.md", *LESSONS, *SOLUTIONS],

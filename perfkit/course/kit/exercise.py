@@ -113,7 +113,8 @@ def _broken(answer: Any, error: Exception | SystemExit) -> Message:
     if frames:
         last = frames[-1]
         place = where(last.filename, last.lineno or 0, cell_names())
-        lines = (f"{said} ({place})", *([f"The line: {last.line}"] if last.line else []))
+        notes = getattr(error, "__notes__", [])  # of a check: with which input
+        lines = (f"{said} ({place})", *([f"The line: {last.line}"] if last.line else []), *notes)
         return Message("Your function stopped with an error", lines)
     if isinstance(error, TypeError):
         return Message("Your function cannot be called like that", (said,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from perfkit.course.kit.exercise import NotYet
@@ -34,14 +35,14 @@ def something(given: Any) -> Any:
 
 
 def number(given: Any) -> float:
-    """The number that the reader's function returned.
+    """The number that the reader's function returned; NumPy's and fractions are numbers, too.
 
     Raises:
         NotYet: it returned nothing, or no number.
     """
-    if isinstance(something(given), bool) or not isinstance(given, int | float):
+    if isinstance(something(given), bool) or not isinstance(given, Real):
         raise NotYet(f"return a number, not a {type(given).__name__}")
-    return given
+    return int(given) if isinstance(given, Integral) else float(given)
 
 
 def tensor(given: Any) -> Tensor:

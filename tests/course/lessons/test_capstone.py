@@ -87,6 +87,16 @@ def _clip_by_hand(model: Any) -> None:
     torch._foreach_mul_(slopes, (0.5 / length).clamp(max=1))
 
 
+def _by_index(scores: Any, wanted: Any) -> Any:
+    parts = cross_entropy(scores, wanted, reduction="none")
+    return (torch.tensor([3.0, 1, 1, 1], dtype=scores.dtype)[wanted] * parts).mean()
+
+
+def _divided(scores: Any, wanted: Any) -> Any:
+    parts = cross_entropy(scores, wanted, reduction="none")
+    return (parts.sum() + 2 * parts[wanted == 0].sum()) / len(wanted)
+
+
 def _as_list(features: Any, classes: Any) -> list[float]:
     """A function that returns all losses, which is as good as one that yields them."""
     return [float(loss) for loss in _fast(features, classes)]
@@ -99,6 +109,9 @@ RIGHT = {
     "a loss by hand, clipped by hand": _with(loss_of=_by_hand, clip=_clip_by_hand),
     "64 bits": _with(dtype=torch.float64),
     "a list of losses": _as_list,
+    "weights by index": _with(loss_of=_by_index),
+    "summed, then divided": _with(loss_of=_divided),
+    "scaled by a factor": _with(scaled=lambda x: x.sub(0.5).mul(4)),
 }
 
 
@@ -138,6 +151,32 @@ def _later_rate(features: Any, classes: Any) -> Iterator[Any]:
         yield loss.detach()
 
 
+def _of_each_parameter(model: Any) -> None:
+    for parameter in model.parameters():
+        nn.utils.clip_grad_norm_(parameter, 0.5)
+
+
+def _others_weighted(scores: Any, wanted: Any) -> Any:
+    parts = cross_entropy(scores, wanted, reduction="none")
+    return (parts * torch.where(wanted == 0, 1.0, 3.0)).mean()
+
+
+def _shuffled(features: Any, classes: Any) -> Iterator[Any]:
+    order = torch.randperm(len(features))
+    return _fast(features[order], classes[order])
+
+
+def _never_cleared(features: Any, classes: Any) -> Iterator[Any]:
+    model = _model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    for x, y in zip(((features - 0.5) / 0.25).split(32), classes.split(32), strict=True):
+        loss = _weighted_mean(model(x), y)
+        loss.backward()
+        _clip(model)
+        optimizer.step()
+        yield loss.detach()
+
+
 WRONG = {
     "nothing": (lambda features, classes: None, "returns nothing yet"),
     "one number": (lambda features, classes: 1.0, "has no steps"),
@@ -152,6 +191,12 @@ WRONG = {
     "16 bits": (_with(dtype=torch.bfloat16), "seed 0"),
     "another rate": (_with(lr=0.02), "seed 0"),
     "another rate later on": (_later_rate, "the loss of step 5"),
+    "each parameter clipped by itself": (_with(clip=_of_each_parameter), "a gradient that is cut"),
+    "gradients never cleared": (_never_cleared, "gradients that were not cleared"),
+    "the other classes weighted": (_with(loss_of=_others_weighted), "or another loss"),
+    "another order": (_shuffled, "Not the same result"),
+    "another scale": (_with(scaled=lambda x: x / 0.25 - 0.5), "other data"),
+    "a sum for a mean": (_with(loss_of=lambda s, y: 32 * _weighted_mean(s, y)), "another loss"),
 }
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 from perfkit.base.errors import MeasurementError, UsageError
@@ -80,7 +85,65 @@ def _adds_workers(host: Host) -> Pair:
     return pair
 
 
+def _arrays(host: Host) -> Any:
+    """NumPy's whole numbers are whole numbers."""
+    return tuple(numpy.array(_tries_all(host)))
+
+
+def _as_fractions(host: Host) -> Pair:
+    def time(pair: Pair) -> Fraction:
+        threads, workers = pair
+        computing = Fraction(int(host.step_ms), threads)
+        loading = Fraction(int(host.load_ms), workers or 1)
+        return max(computing, loading) if workers else computing + loading
+
+    cores = _cores(host)
+    return min(((t, w) for t in range(1, cores + 1) for w in range(cores - t + 1)), key=time)
+
+
+def _pairs_of_a_product(host: Host) -> Pair:
+    cores = _cores(host)
+    pairs = itertools.product(range(1, cores + 1), range(cores))
+    return min((p for p in pairs if sum(p) <= cores), key=lambda pair: _time(host, *pair))
+
+
 # ---- wrong ones
+
+
+def _in_proportion(rounded: Callable[[float], int]) -> Callable[[Host], Pair]:
+    """The cores shared in the ratio of the two times: plausible, and not the best."""
+
+    def choose(host: Host) -> Pair:
+        cores = _cores(host)
+        threads = rounded(cores * host.step_ms / (host.step_ms + host.load_ms))
+        threads = max(1, min(cores, threads))
+        return threads, cores - threads
+
+    return choose
+
+
+def _not_at_the_same_time(host: Host) -> Pair:
+    """Loading added to computing, although workers load beside it."""
+    cores = _cores(host)
+    pairs = [(t, w) for t in range(1, cores + 1) for w in range(cores - t + 1)]
+    return min(pairs, key=lambda p: host.step_ms / p[0] + host.load_ms / (p[1] or 1))
+
+
+def _with_quota(rounded: Callable[[float], int]) -> Callable[[Host], Pair]:
+    """The quota rounded in another way than the system's."""
+
+    def count(host: Host) -> int:
+        allowed = len(host.allowed)
+        return min(allowed, rounded(host.quota or allowed)) // host.ranks
+
+    return _of(count)
+
+
+def _no_rank_without(host: Host) -> Pair:
+    """More ranks than cores: nothing is left to choose from."""
+    cores = min(len(host.allowed), int(host.quota or 99)) // host.ranks
+    pairs = [(t, w) for t in range(1, cores + 1) for w in range(cores - t + 1)]
+    return min(pairs, key=lambda pair: _time(host, *pair))
 
 
 def _of(count: Callable[[Host], int]) -> Callable[[Host], Pair]:
@@ -94,7 +157,18 @@ def _of(count: Callable[[Host], int]) -> Callable[[Host], Pair]:
     return choose
 
 
-@pytest.mark.parametrize("answer", [_tries_all, _one_loop, _fewest, _adds_workers])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _tries_all,
+        _one_loop,
+        _fewest,
+        _adds_workers,
+        _arrays,
+        _as_fractions,
+        _pairs_of_a_product,
+    ],
+)
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(choose_for.check(answer))
     assert said.startswith("Done"), said
@@ -109,8 +183,11 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (lambda host: (2.0, 2), "whole numbers, not 2.0"),
         (lambda host: (0, 2), "with 0 threads nothing computes"),
         (lambda host: (1, -1), "-1 workers are not possible"),
-        (lambda host: (host.cpu_count, host.cpu_count), "8 threads and 8 workers, and there is 8"),
-        (lambda host: (1, 0), "a laptop (8 cores, 8 allowed): with 1 threads and 0 workers"),
+        (
+            lambda host: (host.cpu_count, host.cpu_count),
+            "8 threads and 8 workers, but it has only 8 cores for them",
+        ),
+        (lambda host: (1, 0), "a laptop (8 cores, 8 allowed): with 1 thread and 0 workers"),
         (lambda host: (_cores(host), 0), "another pair takes 40 ms"),
         (_of(lambda host: host.cpu_count), "a container (64 cores, 64 allowed, a quota of 4)"),
         (
@@ -127,19 +204,33 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         ),
         (
             lambda host: (1, 1) if _cores(host) == 1 else _tries_all(host),
-            "half a core (4 cores, 4 allowed, a quota of 0.5): 1 threads and 1 workers",
+            "half a core (4 cores, 4 allowed, a quota of 0.5): 1 thread and 1 worker",
         ),
         (
             lambda host: (1, 1) if _cores(host) == 2 and host.load_ms == 1 else _tries_all(host),
-            "light data (2 cores, 2 allowed): with 1 threads and 1 workers a batch takes 80 ms; "
+            "light data (2 cores, 2 allowed): with 1 thread and 1 worker a batch takes 80 ms; "
             "another pair takes 41 ms",
         ),
+        (_in_proportion(round), "light data on four cores (4 cores, 4 allowed): with 4 threads"),
+        (_in_proportion(math.ceil), "light data on four cores"),
+        (_in_proportion(math.floor), "light data (2 cores"),
+        (_not_at_the_same_time, "with 3 threads and 5 workers a batch takes 48 ms"),
+        (_with_quota(math.ceil), "a quota of 4.6): 3 threads and 2 workers, but it has only 4"),
+        (_with_quota(round), "a quota with a fraction"),
+        (lambda host: (_cores(host) // 2, _cores(host) // 2), "another pair takes 40 ms"),
+        (lambda host: {"threads": 1, "workers": 1}, "return a pair"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:
     said = " ".join(repr(choose_for.check(answer)).split())
     assert said.startswith("Not yet"), said
     assert reason in said, said
+
+
+def test_an_error_says_with_which_machine() -> None:
+    said = " ".join(repr(choose_for.check(_no_rank_without)).split())
+    assert "stopped with an error ValueError" in said
+    assert "The machine: half a core (4 cores, 4 allowed, a quota of 0.5)" in said
 
 
 def test_show_goes_through_the_machines_that_the_reader_knows() -> None:
@@ -240,12 +331,29 @@ def _counting(number: int) -> Callable[[], object]:
     return step
 
 
+def _notes_that_it_ran(folder: str, number: int) -> Callable[[], object]:
+    """A step that leaves a file; the five steps of the warm-up leave none."""
+    from pathlib import Path
+
+    calls: list[int] = []
+
+    def step() -> None:
+        calls.append(number)
+        if len(calls) > 5:
+            (Path(folder) / str(number)).touch()
+
+    return step
+
+
 # as if they came from a notebook: such functions travel by value
 _counting.__module__ = "__main__"
+_notes_that_it_ran.__module__ = "__main__"
 
 
 @pytest.mark.timeout(300)
-def test_they_train_side_by_side_and_stay_ready() -> None:
+def test_they_train_side_by_side_and_stay_ready(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
     with Together(_counting, 2, threads=1) as both:
         assert (both.n, both.threads, both.all_threads) == (2, 1, 2)
         ran = both.run(3)
@@ -255,6 +363,13 @@ def test_they_train_side_by_side_and_stay_ready() -> None:
             pass
         again = both.run(2)  # "stop" was no order to answer
         assert isinstance(again, Ran)
+        assert both.run(2, processes=1).seconds > 0
+        both.change(partial(_notes_that_it_ran, str(notes)))
+        first = both.run(1, processes=1)
+        assert first.seconds > 0
+        assert len(list(notes.iterdir())) == 1
+        both.run(1)
+        assert len(list(notes.iterdir())) == 2
     both.end()  # twice is once
 
 

@@ -92,7 +92,84 @@ def _by_hand(gradients: Gradients, limit: int, all_reduce: Reduce, ranks: int) -
                 buffer.div_(ranks)
 
 
+def _by_dtype(gradients: Gradients, limit: int, all_reduce: Reduce, ranks: int) -> None:
+    """First apart by dtype, then one bucket after the other."""
+    groups: dict[torch.dtype, Gradients] = {}
+    for one in gradients:
+        groups.setdefault(one.dtype, []).append(one)
+    for group in groups.values():
+        _in_order(group, limit, all_reduce, ranks)
+
+
+def _torchs_own(gradients: Gradients, limit: int, all_reduce: Reduce, ranks: int) -> None:
+    from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+    for bucket in _buckets(gradients, limit):
+        flattened = _flatten_dense_tensors([g.contiguous() for g in bucket])
+        all_reduce(flattened)
+        for one, part in zip(bucket, _unflatten_dense_tensors(flattened, bucket), strict=True):
+            one.copy_(part).div_(ranks)
+
+
+def _by_index(gradients: Gradients, limit: int, all_reduce: Reduce, ranks: int) -> None:
+    """The mean is taken before the exchange; each gradient is written by its index."""
+    for bucket in _buckets(gradients, limit):
+        flattened = torch.cat([g.reshape(-1) for g in bucket]).div(ranks)
+        all_reduce(flattened)
+        at = 0
+        for one in bucket:
+            one[...] = flattened[at : at + one.numel()].reshape(one.shape)
+            at += one.numel()
+
+
 # ---- wrong ones
+
+
+def _fills(
+    fits: Callable[[Gradients, torch.Tensor, int], bool], *, any_dtype: bool = False
+) -> Callable[..., None]:
+    """Buckets that are full by another rule."""
+
+    def average(gradients: Gradients, limit: int, all_reduce: Reduce, ranks: int) -> None:
+        buckets: list[Gradients] = []
+        for one in gradients:
+            last = buckets[-1] if buckets else []
+            alike = last and (any_dtype or last[0].dtype is one.dtype)
+            if alike and fits(last, one, limit):
+                last.append(one)
+            else:
+                buckets.append([one])
+        for bucket in buckets:
+            flattened = torch.cat([g.flatten() for g in bucket])
+            all_reduce(flattened)
+            parts = (flattened / ranks).split([g.numel() for g in bucket])
+            for one, part in zip(bucket, parts, strict=True):
+                one.copy_(part.view(one.shape))
+
+    return average
+
+
+def _nbytes(bucket: Gradients) -> int:
+    return sum(g.nbytes for g in bucket)
+
+
+def _bound_anew(gradients: Gradients, limit: int, all_reduce: Reduce, ranks: int) -> None:
+    """The name in the loop gets the mean; the gradient does not."""
+    for bucket in _buckets(gradients, limit):
+        flattened = torch.cat([g.flatten() for g in bucket])
+        all_reduce(flattened)
+        for one, part in zip(bucket, flattened.split([g.numel() for g in bucket]), strict=True):
+            one = part.view(one.shape) / ranks
+
+
+def _large_left_out(gradients: Gradients, limit: int, all_reduce: Reduce, ranks: int) -> None:
+    _in_order([g for g in gradients if g.nbytes <= limit], limit, all_reduce, ranks)
+
+
+def _as_if_it_returned(gradients: Gradients, limit: int, all_reduce: Any, ranks: int) -> None:
+    for bucket in _buckets(gradients, limit):
+        flattened = torch.cat([g.flatten() for g in bucket])
+        flattened = all_reduce(flattened) / ranks
 
 
 def _one_each(gradients: Gradients, limit: int, all_reduce: Reduce, ranks: int) -> None:
@@ -150,7 +227,19 @@ def _twice(gradients: Gradients, limit: int, all_reduce: Reduce, ranks: int) -> 
     _in_order(gradients, limit, all_reduce, ranks)
 
 
-@pytest.mark.parametrize("answer", [_in_order, _from_the_end, _divides_first, _packs, _by_hand])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _in_order,
+        _from_the_end,
+        _divides_first,
+        _packs,
+        _by_hand,
+        _by_dtype,
+        _torchs_own,
+        _by_index,
+    ],
+)
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(in_buckets.check(answer))
     assert said.startswith("Done"), said
@@ -172,6 +261,22 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_twice, "2,000 B are sent, more than"),
         (lambda g, limit, all_reduce, ranks: all_reduce(g), "takes one tensor, not a list"),
         (7, "pass your function itself"),
+        (
+            _fills(lambda b, g, limit: _nbytes(b) + g.nbytes < limit),
+            "buckets that are just full: 4 calls, and 2 are enough",
+        ),
+        (
+            _fills(lambda b, g, limit: sum(x.numel() for x in b) + g.numel() <= limit),
+            "a call with 1,000 B",  # elements taken for bytes
+        ),
+        (_fills(lambda b, g, limit: _nbytes(b) < limit), "a call with 936 B"),
+        (
+            _fills(lambda b, g, limit: _nbytes(b) + g.nbytes <= limit, any_dtype=True),
+            "two dtypes: a call with 640 B",
+        ),
+        (_bound_anew, "is what it was before: write the mean back, in place"),
+        (_large_left_out, "one larger than a bucket: 128 B are sent, fewer than the 3,328 B"),
+        (_as_if_it_returned, "unsupported operand"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(answer: Any, reason: str) -> None:

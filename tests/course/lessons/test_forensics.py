@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -53,6 +55,9 @@ def _with(**rows: Any) -> Callable[[], Any]:
         _with(step=("refuted", 135.3)),  # operator by operator
         _with(gain=("refuted", 1300 / 26.84)),  # by the step's own bound
         _with(imagenet=["stands", 131.2], pictures=("refuted", 12.0)),  # in GiB; a weaker bound
+        _with(step=("refuted", numpy.float32(26.84)), accumulate=("refuted", numpy.int64(16))),
+        _with(gain=("refuted", Fraction(10, 9)), fifth=("stands", Fraction(20, 4))),
+        _with(workers=("refuted", 2560), step=("refuted", 13.42)),  # in MiB; written only
     ],
 )
 def test_right_answers_pass(answer: Callable[[], Any]) -> None:
@@ -89,6 +94,15 @@ def test_right_answers_pass(answer: Callable[[], Any]) -> None:
         (_with(tenfold=("stands", 0.9)), "In per cent"),
         (_with(accumulate=("stands", 1)), "nothing divides"),
         (_with(accumulate=("refuted", 160)), "comes later"),
+        (_with(gain=("refuted", 10)), "idle for 10 % of the step, not busy"),
+        (_with(gain=("refuted", 1.0)), "without it, 90 % remains"),
+        (_with(step=(26.8, "refuted")), 'the verdict is "refuted" or "stands", not 26.8'),
+        (_with(workers=("refuted", 1610.6)), "count the masks"),
+        (_with(workers=("refuted", 2.68)), "workers: 2.68?"),
+        (_with(imagenet=("stands", 0.1409)), "1,281,167 times 110,000 bytes are more"),
+        (_with(tenfold=("stands", 10)), "which part is gone"),
+        (_with(fifth=("stands", 0.2)), "the picture from 12 to 3"),
+        (_with(accumulate=("refuted", 1 / 16)), "nothing divides"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(answer: Callable[[], Any], reason: str) -> None:
@@ -121,7 +135,7 @@ def test_show_puts_the_verdicts_beside_what_is_asked() -> None:
         (shrinks, lambda c: 4 * (c + 2) / (c + 1), "Done"),
         (shrinks, lambda c: 4 + 4 / (c + 1), "Done"),
         (shrinks, lambda c: None, "returns nothing yet"),
-        (shrinks, lambda c: 5, "a picture of 1 channels"),
+        (shrinks, lambda c: 5, "a picture of 1 channel and"),
         (shrinks, lambda c: 4, "a picture of 3 channels"),
         (shrinks, lambda c: (4 * c + 4) / (c + 1), "a picture of 3 channels"),
         (shrinks, lambda c: (c + 1) / (4 * c + 8), "a picture of 3 channels"),
@@ -133,7 +147,7 @@ def test_show_puts_the_verdicts_beside_what_is_asked() -> None:
         (ready_batches, lambda w, f: f, "not 8 batches"),
         (ready_batches, lambda w, f: w, "not 2 batches"),
         (ready_batches, lambda w, f: w + f, "not 10 batches"),
-        (ready_batches, lambda w, f: 16, "1 workers"),
+        (ready_batches, lambda w, f: 16, "1 worker with"),
         (ready_batches, lambda w, f: w * f + w, "not 18 batches"),
     ],
 )

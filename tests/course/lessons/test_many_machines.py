@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -86,7 +87,82 @@ def _since_the_last(job: Job, position: Any) -> None:
             since = 0
 
 
+def _at_the_end_too(job: Job, position: Any) -> None:
+    """One more checkpoint, of the finished job."""
+    _in_samples(job, position)
+    job.save({"epoch": job.epochs, "done": 0})
+
+
+def _from_one_iterator(job: Job, position: Any) -> None:
+    """All batches, of which the iterator skips those that the weights have behind them."""
+    batches = itertools.product(range(job.epochs), range(0, job.samples, job.batch))
+    for epoch, at in itertools.islice(batches, job.updates, None):
+        job.step(job.order(epoch)[at : at + job.batch])
+        if not job.updates % job.every:
+            job.save({"updates": job.updates})
+
+
+def _carries(job: Job, position: Any) -> None:
+    """A position in batches: after the last one of an epoch it is the next epoch's first."""
+    epoch, batch = (position["epoch"], position["batch"]) if position else (0, 0)
+    while epoch < job.epochs:
+        order = job.order(epoch)
+        n = math.ceil(len(order) / job.batch)
+        job.step(order[batch * job.batch :][: job.batch])
+        epoch, batch = epoch + (batch + 1) // n, (batch + 1) % n
+        if job.updates % job.every == 0:
+            job.save({"epoch": epoch, "batch": batch})
+
+
 # ---- wrong ones
+
+
+def _saved_as(position_of: Callable[[Job, int, int], Any]) -> Callable[..., None]:
+    """``_in_samples`` with another position in its checkpoint."""
+
+    def resume(job: Job, position: Any) -> None:
+        position = position or {"epoch": 0, "done": 0}
+        done = position["done"]
+        for epoch in range(position["epoch"], job.epochs):
+            order = job.order(epoch)
+            while done < len(order):
+                job.step(order[done : done + job.batch])
+                done += job.batch
+                if job.updates % job.every == 0:
+                    job.save(position_of(job, epoch, done))
+            done = 0
+
+    return resume
+
+
+def _full_batches_only(job: Job, position: Any) -> None:
+    position = position or {"epoch": 0, "done": 0}
+    done = position["done"]
+    for epoch in range(position["epoch"], job.epochs):
+        order = job.order(epoch)
+        while done + job.batch <= len(order):
+            job.step(order[done : done + job.batch])
+            done += job.batch
+            if job.updates % job.every == 0:
+                job.save({"epoch": epoch, "done": done})
+        done = 0
+
+
+def _across_epochs(job: Job, position: Any) -> None:
+    """All epochs as one list: the last batch of one takes samples of the next."""
+    samples = [sample for epoch in range(job.epochs) for sample in job.order(epoch)]
+    for at in range(job.updates * job.batch, len(samples), job.batch):
+        job.step(samples[at : at + job.batch])
+        if job.updates % job.every == 0:
+            job.save({})
+
+
+def _after_each_epoch(job: Job, position: Any) -> None:
+    for epoch in range(position["epoch"] if position else 0, job.epochs):
+        order = job.order(epoch)
+        for at in range(0, len(order), job.batch):
+            job.step(order[at : at + job.batch])
+        job.save({"epoch": epoch + 1})
 
 
 def _without_position(job: Job, position: Any) -> None:
@@ -187,7 +263,18 @@ def _nothing(job: Job, position: Any) -> None:
     return None
 
 
-@pytest.mark.parametrize("answer", [_in_samples, _by_updates, _all_batches, _since_the_last])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _in_samples,
+        _by_updates,
+        _all_batches,
+        _since_the_last,
+        _at_the_end_too,
+        _from_one_iterator,
+        _carries,
+    ],
+)
 def test_a_job_that_goes_on_is_accepted(answer: Callable[..., Any]) -> None:
     said = " ".join(str(exactly_once.check(answer)).split())
     assert said.startswith("Done"), said
@@ -207,6 +294,21 @@ def test_a_job_that_goes_on_is_accepted(answer: Callable[..., Any]) -> None:
         (_in_batches_of_one, "in other batches"),
         (_swallows, "trains nothing"),
         (_nothing, "trains nothing yet"),
+        (
+            _saved_as(lambda job, epoch, done: {"epoch": epoch, "done": done % job.samples}),
+            "0 samples came too seldom",  # an epoch that is done begins again
+        ),
+        (
+            _saved_as(lambda job, epoch, done: {"epoch": epoch, "done": done // 4 * 4}),
+            "6 samples in batches of 1, 2 epochs, killed before update 6",
+        ),
+        (
+            _saved_as(lambda job, epoch, done: {"order": job.order(epoch)}),
+            "a position has plain numbers",
+        ),
+        (_full_batches_only, "10 samples in batches of 4, 3 epochs, never killed"),
+        (_across_epochs, "in other batches"),
+        (_after_each_epoch, "5 updates without a checkpoint; one is due after 3"),
     ],
 )
 def test_a_job_that_does_not_is_refused(answer: Callable[..., Any], because: str) -> None:

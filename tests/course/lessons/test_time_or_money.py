@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 from perfkit.base.errors import UsageError
@@ -63,7 +66,41 @@ def _floor_of_negative(now: Way, other: Way, wage: float) -> int | None:
     return None if saved < 0 or more > 0 else 0
 
 
-@pytest.mark.parametrize("answer", [_by_formula, _counts_up, _as_float, _floor_of_negative])
+def _as_fractions(now: Way, other: Way, wage: float) -> int | None:
+    more = Fraction(wage) * Fraction(other.work_hours - now.work_hours)
+    saved = Fraction(_epoch(now)) - Fraction(_epoch(other))
+    if saved <= 0:
+        return 0 if saved == 0 and more <= 0 else None
+    return max(0, math.ceil(more / saved))
+
+
+def _of_numpy(now: Way, other: Way, wage: float) -> Any:
+    found = _by_formula(now, other, wage)
+    return None if found is None else numpy.int64(found)
+
+
+def _by_bisection(now: Way, other: Way, wage: float) -> int | None:
+    def pays(n: int) -> bool:
+        more = (other.work_hours - now.work_hours) * wage
+        return more <= n * (_epoch(now) - _epoch(other))
+
+    if _epoch(other) > _epoch(now) or not pays(100_000):
+        return None
+    return bisect.bisect_left(range(100_000), True, key=pays)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _by_formula,
+        _counts_up,
+        _as_float,
+        _floor_of_negative,
+        _as_fractions,
+        _of_numpy,
+        _by_bisection,
+    ],
+)
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = " ".join(repr(break_even_of.check(answer)).split())
     assert said.startswith("Done"), said
@@ -99,12 +136,15 @@ def _rounded(by: Callable[[float], int]) -> Callable[..., Any]:
         (lambda now, other, wage: "ten", "a number of epochs, or None for never, not a str"),
         (lambda now, other, wage: 3.5, "3.5 is no number of epochs"),
         (lambda now, other, wage: math.inf, "if it never pays, return None"),
-        (lambda now, other, wage: 0, "not from the start"),
+        (lambda now, other, wage: 0, "your function says that it pays from the start"),
         (_with(lambda w: w.per_hour * (w.compute_hours + w.load_hours)), "it pays"),
         (_with(lambda w: w.per_hour * w.compute_hours), "data-bound"),
         (_with(lambda w: max(w.compute_hours, w.load_hours)), "it pays"),
         (_rounded(math.floor), "it pays"),
-        (_rounded(lambda x: math.floor(x) + 1), "from 320 epochs on, not from 321"),
+        (
+            _rounded(lambda x: math.floor(x) + 1),
+            "it pays from 320 epochs on, and your function says that it pays from 321 epochs on",
+        ),
         (lambda now, other, wage: _by_formula(now, other, 1.0), "it pays"),
         (
             lambda now, other, wage: _by_formula(
@@ -118,6 +158,30 @@ def _rounded(by: Callable[[float], int]) -> Callable[..., Any]:
             ),
             "",
         ),
+        (
+            lambda now, other, wage: (
+                None if other.per_hour > now.per_hour else _by_formula(now, other, wage)
+            ),
+            "it pays from the start, and your function says that it never pays",
+        ),
+        (
+            lambda now, other, wage: max(1, _by_formula(now, other, wage) or 0),
+            "it pays from the start, and your function says that it pays from 1 epoch on",
+        ),
+        (
+            lambda now, other, wage: (
+                -1 if _epoch(other) > _epoch(now) else _by_formula(now, other, wage)
+            ),
+            "return 0 or more, or None if it never pays",
+        ),
+        (
+            lambda now, other, wage: (
+                None if _epoch(other) >= _epoch(now) else _by_formula(now, other, wage)
+            ),
+            "the same price without work",
+        ),
+        (_with(lambda w: w.per_hour * min(w.compute_hours, w.load_hours)), "never pays"),
+        (_rounded(round), "from 23 epochs on, and your function says that it pays from 22"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:

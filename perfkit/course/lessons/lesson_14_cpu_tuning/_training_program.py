@@ -72,20 +72,23 @@ def _main() -> None:
         torch.set_num_threads(told["threads"])
     # what the reader prints must not get between the answers
     answers, sys.stdout = sys.stdout, sys.stderr
-    make = cloudpickle.loads(base64.b64decode(told["make"]))
-    step = make(told["number"])
-    for _ in range(_WARM_UP_STEPS):
-        step()
+    step: Any = None
 
     def say(answer: dict[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    say({"threads": torch.get_num_threads()})
     while line := sys.stdin.readline():
         asked = json.loads(line)
-        if asked != "stop":
+        if asked == "stop":
+            continue
+        if "make" not in asked:
             say(_train(step, asked))
+            continue
+        step = cloudpickle.loads(base64.b64decode(asked["make"]))(asked["number"])
+        for _ in range(_WARM_UP_STEPS):
+            step()
+        say({"threads": torch.get_num_threads()})
 
 
 if __name__ == "__main__":

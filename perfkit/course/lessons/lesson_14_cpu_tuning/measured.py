@@ -91,29 +91,41 @@ class Together:
         environment = {k: v for k, v in os.environ.items() if k not in _THREADS}
         environment |= asked(malloc) if asked is not None else {}
         program = "perfkit.course.lessons.lesson_14_cpu_tuning._training_program"
-        made = base64.b64encode(cloudpickle.dumps(make)).decode()
         self._children = [LineChild("-m", program, env=environment) for _ in range(n)]
-        for number, child in enumerate(self._children):
-            child.tell({"make": made, "number": number, "threads": threads, "core": core})
+        for child in self._children:
+            child.tell({"threads": threads, "core": core})
         self.n = n
         self.malloc = malloc
-        self.threads = int(self._hear()[0]["threads"])
+        self.threads = self._make(make)
 
     @property
     def all_threads(self) -> int:
         """Threads of torch in all of them."""
         return self.n * self.threads
 
-    def run(self, steps: int) -> Ran:
-        """Let each do so many steps, all at the same time, and wait for the last.
+    def change(self, make: Make) -> None:
+        """Let them train something else from now on: ``make`` as for the constructor.
 
         Raises:
             MeasurementError: one of them ended.
         """
+        self._make(make)
+
+    def run(self, steps: int, *, processes: int | None = None) -> Ran:
+        """Let each do so many steps, all at the same time, and wait for the last.
+
+        Args:
+            steps: of each process.
+            processes: only the first so many train; None for all.
+
+        Raises:
+            MeasurementError: one of them ended.
+        """
+        children = self._children[:processes]
         began_s = time.perf_counter()
-        for child in self._children:
+        for child in children:
             child.tell({"steps": steps})
-        told = self._hear()
+        told = self._hear(children)
         return Ran(
             seconds=time.perf_counter() - began_s,
             switches=fmean(one["switches"] / one["steps"] for one in told),
@@ -151,9 +163,16 @@ class Together:
     ) -> None:
         self.end()
 
-    def _hear(self) -> list[dict[str, Any]]:
+    def _make(self, make: Make) -> int:
+        """Torch's threads in each, once all are ready."""
+        made = base64.b64encode(cloudpickle.dumps(make)).decode()
+        for number, child in enumerate(self._children):
+            child.tell({"make": made, "number": number})
+        return int(self._hear()[0]["threads"])
+
+    def _hear(self, children: Sequence[LineChild] | None = None) -> list[dict[str, Any]]:
         try:
-            return [child.hear() for child in self._children]
+            return [child.hear() for child in (self._children if children is None else children)]
         except EndedError as error:
             self.end()
             raise MeasurementError(f"a training ended in its process: {error}") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view, number
 
 if TYPE_CHECKING:
     import torch
@@ -17,24 +18,12 @@ __all__ = ["in_buckets", "ring_sends", "share_of_rank", "speed_of_many"]
 Answer = Callable[..., Any]
 
 
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
-
-
-def _number(given: Any) -> float:
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise NotYet(f"return a number, not a {type(given).__name__}")
-    return given
-
-
 # ---- three puzzles of one line -----------------------------------------------------------
 
 
 def _check_ring(answer: Answer) -> list[str]:
     for nbytes, ranks in ((8_000, 2), (8_000, 8), (100_000_000, 4), (12, 3), (5_000, 1)):
-        given, wanted = _number(answer(nbytes, ranks)), 2 * (ranks - 1) / ranks * nbytes
+        given, wanted = number(answer(nbytes, ranks)), 2 * (ranks - 1) / ranks * nbytes
         if not math.isclose(given, wanted, rel_tol=1e-9):
             raise NotYet(
                 f"{nbytes:,} B among {ranks} ranks: {given:,.0f} B are "
@@ -76,7 +65,7 @@ def _check_speed(answer: Answer) -> list[str]:
         (8, 50.0, 20.0, 30.0),
         (1, 10.0, 0.0, 0.0),
     ):
-        given = _number(answer(gpus, compute_ms, exchange_ms, hidden_ms))
+        given = number(answer(gpus, compute_ms, exchange_ms, hidden_ms))
         wanted = gpus * compute_ms / (compute_ms + max(exchange_ms - hidden_ms, 0.0))
         if not math.isclose(given, wanted, rel_tol=1e-9):
             raise NotYet(
@@ -96,7 +85,7 @@ ring_sends = Exercise(
         "finished.",
         "2 * (ranks - 1) / ranks * nbytes",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_ring,
 )
 #: The second puzzle: which samples a rank predicts.
@@ -104,7 +93,7 @@ share_of_rank = Exercise(
     "each sample once",
     spec=(),
     hints=("range takes a start, an end and a step.", "Start at rank, and go on by ranks."),
-    show=_shown,
+    show=no_view,
     check=_check_share,
 )
 #: The third puzzle: how fast many GPUs are.
@@ -116,7 +105,7 @@ speed_of_many = Exercise(
         "not hide of the exchange.",
         "gpus * compute_ms / (compute_ms + max(exchange_ms - hidden_ms, 0))",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_speed,
 )
 
@@ -142,11 +131,13 @@ def _cases() -> dict[str, list[torch.Tensor]]:
     large = _gradients([(9,), (40, 20), (11,), (12,)], [f32] * 4)
     turned = [x.t() for x in _gradients([(6, 9), (5, 20), (8, 8)], [f32] * 3)]
     mixed = _gradients([(30,), (50,), (20,), (60,)], [f32, f32, "bfloat16", "bfloat16"])
+    full = _gradients([(75,), (75,), (100,), (50,)], [f32] * 4)  # 600 B twice
     return {
         "small gradients": small,
         "one larger than a bucket": large,
         "gradients of a transposed weight": turned,
         "two dtypes": mixed,
+        "buckets that are just full": full,
         "no gradients": [],
     }
 
@@ -211,21 +202,20 @@ def _check(answer: Answer) -> list[str]:
         most = _most_calls(own, _LIMIT)
         if len(sizes) > most:
             raise NotYet(f"{name}: {len(sizes)} calls, and {most} are enough: fill the buckets")
-        for number, (found, before) in enumerate(zip(gradients, own, strict=True)):
+        for k, (found, before) in enumerate(zip(gradients, own, strict=True)):
             if found.shape != before.shape or found.dtype is not before.dtype:
-                raise NotYet(f"{name}: gradient {number} has another shape or dtype now")
+                raise NotYet(f"{name}: gradient {k} has another shape or dtype now")
             wanted = before.float() * (1 + sum(_OTHERS)) / _RANKS
             if torch.allclose(found.float(), wanted * _RANKS) and bool(wanted.any()):
-                raise NotYet(f"{name}: gradient {number} is the sum over the ranks, not the mean")
+                raise NotYet(f"{name}: gradient {k} is the sum over the ranks, not the mean")
             if torch.equal(found, before) and bool(wanted.any()):
                 raise NotYet(
-                    f"{name}: gradient {number} is what it was before: write the mean back, in "
-                    "place"
+                    f"{name}: gradient {k} is what it was before: write the mean back, in place"
                 )
             if not torch.allclose(found.float(), wanted, rtol=1e-2):
-                raise NotYet(f"{name}: gradient {number} is not the mean over the ranks")
+                raise NotYet(f"{name}: gradient {k} is not the mean over the ranks")
     return [
-        "the mean over the ranks, in place, in five cases",
+        "the mean over the ranks, in place, in six cases",
         "as many bytes as the gradients have, in buckets within the limit",
         "no more calls than full buckets need",
     ]

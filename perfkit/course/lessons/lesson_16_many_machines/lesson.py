@@ -9,6 +9,7 @@ from typing import Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view, number
 
 __all__ = [
     "Job",
@@ -20,18 +21,6 @@ __all__ = [
 ]
 
 Answer = Callable[..., Any]
-
-
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
-
-
-def _number(given: Any) -> float:
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise NotYet(f"return a number, not a {type(given).__name__}")
-    return float(given)
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
@@ -70,7 +59,7 @@ def _cost(every_s: float, save_s: float, between_s: float) -> float:
 
 def _check_every(answer: Answer) -> list[str]:
     for save_s, between_s in ((30, 172_800), (5, 86_400), (120, 10_800), (1, 10_000_000)):
-        given = _number(answer(save_s, between_s))
+        given = number(answer(save_s, between_s))
         if not given > 0:
             raise NotYet(f"an interval is longer than 0 s, not {given:g}")
         best = _cost(math.sqrt(2 * save_s * between_s), save_s, between_s)
@@ -86,7 +75,7 @@ def _check_every(answer: Answer) -> list[str]:
 def _check_ring(answer: Answer) -> list[str]:
     cases = ((2, 1e9, 1e-5, 1e10), (8, 1e6, 1e-5, 1e9), (1024, 4e9, 2e-5, 5e10), (1, 1e9, 1, 1e3))
     for ranks, size, alpha_s, beta in cases:
-        given = _number(answer(ranks, size, alpha_s, beta))
+        given = number(answer(ranks, size, alpha_s, beta))
         wanted = 2 * (ranks - 1) * (alpha_s + size / ranks / beta)
         if not math.isclose(given, wanted, rel_tol=1e-6, abs_tol=1e-12):
             raise NotYet(
@@ -104,7 +93,7 @@ share_of_rank = Exercise(
         "Skip what is done, whoever did it; then each rank takes every `ranks`-th one.",
         "order[start::step], where the start is different for each rank.",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_share,
 )
 #: The second puzzle: how often to save.
@@ -117,7 +106,7 @@ checkpoint_every = Exercise(
         "The sum is least where both are equal.",
         "The square root of 2 * save_s * between_s.",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_every,
 )
 #: The third puzzle: the time of an all-reduce.
@@ -129,7 +118,7 @@ ring_time = Exercise(
         "2 * (ranks - 1) messages of size / ranks bytes.",
         "Each takes alpha_s + bytes / beta.",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_ring,
 )
 
@@ -192,8 +181,7 @@ class Job:
         loss = (self._weight - target) ** 2
         self._weight -= 0.2 * (self._weight - target)
         self._losses.append(loss)
-        for number in numbers:
-            self._counted[number] += 1
+        self._counted.update(numbers)
         self.updates += 1
         self._since_save += 1
         self.most_updates_between_saves = max(self.most_updates_between_saves, self._since_save)
@@ -225,7 +213,7 @@ class Job:
 
     def times(self) -> list[int]:
         """How often each sample is in the weights."""
-        return [self._counted[number] for number in range(self.samples)]
+        return [self._counted[sample] for sample in range(self.samples)]
 
     def losses(self) -> list[float]:
         """The loss of each update that is in the weights."""

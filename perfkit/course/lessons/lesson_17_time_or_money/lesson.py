@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
+from perfkit.base.words import plural
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 from perfkit.course.kit.puzzle import no_view, number
@@ -192,12 +194,14 @@ def _right(now: Way, other: Way, wage: float) -> int | None:
 
 def _answered(given: Any) -> int | None:
     """Whole epochs, or None for never."""
-    if isinstance(given, bool) or (given is not None and not isinstance(given, int | float)):
+    if isinstance(given, bool) or (given is not None and not isinstance(given, Real)):
         raise NotYet(f"return a number of epochs, or None for never, not a {type(given).__name__}")
     if given is None:
         return None
     if not math.isfinite(given):
         raise NotYet("if it never pays, return None")
+    if given < 0:
+        raise NotYet("the first epoch is number 0: return 0 or more, or None if it never pays")
     if given != int(given):
         raise NotYet(f"an epoch is whole: {given:g} is no number of epochs")
     return int(given)
@@ -205,8 +209,9 @@ def _answered(given: Any) -> int | None:
 
 def _words(epochs: int | None) -> str:
     if epochs is None:
-        return "never"
-    return "from the start" if epochs == 0 else f"from {epochs:,} epochs on"
+        return "never pays"
+    when = "the start" if epochs == 0 else f"{plural(epochs, 'epoch')} on"
+    return f"pays from {when}"
 
 
 def _terms(way: Way) -> str:
@@ -219,8 +224,8 @@ def _judge(now: Way, other: Way, wage: float, answer: Answer) -> None:
     given, wanted = _answered(answer(now, other, wage)), _right(now, other, wage)
     if given != wanted:
         raise NotYet(
-            f"{_terms(now)}; {_terms(other)}; an hour of work is {wage:g}: it pays "
-            f"{_words(wanted)}, not {_words(given)}"
+            f"{_terms(now)}; {_terms(other)}; an hour of work is {wage:g}: it "
+            f"{_words(wanted)}, and your function says that it {_words(given)}"
         )
 
 
@@ -230,7 +235,7 @@ def _show(answer: Answer) -> Message:
     return Message(
         "Four offers",
         items=tuple(
-            f"{_terms(now)}; {_terms(other)}; work at {wage:g} an hour: pays "
+            f"{_terms(now)}; {_terms(other)}; work at {wage:g} an hour: "
             f"{_words(_answered(answer(now, other, wage)))}"
             for now, other, wage in OFFERS
         ),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import no_view, number
 from perfkit.course.lessons.lesson_18_capstone.slow_training import slow_training
 
 if TYPE_CHECKING:
@@ -28,21 +29,9 @@ __all__ = [
 Answer = Callable[..., Any]
 
 
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
-
-
-def _number(given: Any) -> float:
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise NotYet(f"return a number, not a {type(given).__name__}")
-    return given
-
-
 def _check_without(answer: Answer) -> list[str]:
     for share in (0.0, 0.5, 0.9, 0.03, 0.625):
-        given, wanted = _number(answer(share)), 1 / (1 - share)
+        given, wanted = number(answer(share)), 1 / (1 - share)
         if not math.isclose(given, wanted, rel_tol=1e-9):
             raise NotYet(
                 f"a fault of {share:.0%} of the time: without it {1 - share:.3g} of the time is "
@@ -53,7 +42,7 @@ def _check_without(answer: Answer) -> list[str]:
 
 def _check_all(answer: Answer) -> list[str]:
     for times in ([800.0, 400, 200, 100], [900.0, 300, 300, 310], [50.0, 60], [7.0]):
-        given, wanted = _number(answer(times)), times[0] / times[-1]
+        given, wanted = number(answer(times)), times[0] / times[-1]
         if not math.isclose(given, wanted, rel_tol=1e-9):
             raise NotYet(
                 f"epochs of {', '.join(f'{x:g}' for x in times)} ms, one fix after the other: "
@@ -64,7 +53,7 @@ def _check_all(answer: Answer) -> list[str]:
 
 def _check_pays(answer: Answer) -> list[str]:
     for once, before, after in ((600, 700, 100), (601, 700, 100), (50, 700, 100), (1000, 30, 20)):
-        given = _number(answer(once, before, after))
+        given = number(answer(once, before, after))
         wanted = math.ceil(once / (before - after))
         if given != wanted:
             raise NotYet(
@@ -79,7 +68,7 @@ speed_without = Exercise(
     "the most that one fix can bring",
     spec=(),
     hints=("What is left of a time of 1?", "1 / what is left"),
-    show=_shown,
+    show=no_view,
     check=_check_without,
 )
 #: The second puzzle: how much faster in all.
@@ -87,7 +76,7 @@ speed_of_all = Exercise(
     "how much faster in all",
     spec=(),
     hints=("The ratios of neighbours, multiplied, cancel out.", "times[0] / times[-1]"),
-    show=_shown,
+    show=no_view,
     check=_check_all,
 )
 #: The third puzzle: when work that is done once has paid.
@@ -98,7 +87,7 @@ epochs_until_it_pays = Exercise(
         "How much does an epoch save? A whole number of epochs has to save at least `once`.",
         "math.ceil(once / (before - after)); or without math: -(-once // (before - after)).",
     ),
-    show=_shown,
+    show=no_view,
     check=_check_pays,
 )
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
+from perfkit.base.words import plural
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 from perfkit.course.kit.puzzle import no_view, number
@@ -34,7 +36,11 @@ def _check_shrinks(answer: Answer) -> list[str]:
     for channels, wanted in ((3, 5.0), (1, 6.0), (4, 24 / 5), (0, 8.0)):
         given = number(answer(channels))
         if not math.isclose(given, wanted, rel_tol=1e-6):
-            what = f"a picture of {channels} channels and its mask" if channels else "a mask alone"
+            what = (
+                f"a picture of {plural(channels, 'channel')} and its mask"
+                if channels
+                else "a mask alone"
+            )
             raise NotYet(f"{what}: the batch does not become {given:g} times smaller")
     return ["three channels: 20 bytes a pixel become 4", "the fewer channels, the more it shrinks"]
 
@@ -44,8 +50,8 @@ def _check_ready(answer: Answer) -> list[str]:
         given = number(answer(workers, factor))
         if given != workers * factor:
             raise NotYet(
-                f"{workers} workers with prefetch_factor={factor}: not {given:g} batches can be "
-                "ready or under way before the loop takes the first"
+                f"{plural(workers, 'worker')} with prefetch_factor={factor}: not {given:g} batches "
+                "can be ready or under way before the loop takes the first"
             )
     return ["a profile that is not longer than this has not met the loader"]
 
@@ -98,13 +104,17 @@ class Card:
 
 @dataclass(frozen=True)
 class _Key:
-    """The verdict, the bounds that are true and tell, and what is wrong with others."""
+    """The verdict, the bounds that are true and tell, and what is wrong with others.
+
+    ``slip`` is a bound between them that only a wrong calculation gives, and what is wrong with it.
+    """
 
     verdict: str
     low: float
     high: float
     too_low: str
     too_high: str
+    slip: tuple[float, str] | None = None
 
 
 #: The eight cards, by name.
@@ -127,7 +137,8 @@ CARDS: Mapping[str, Card] = {
     ),
     "workers": Card(
         "Eight workers of a DataLoader hold 1,336 MB: 32 pictures of 512 × 512 × 3 in float32 and "
-        "32 masks in int64 each. prefetch_factor is the default, 2, and the loop is behind.",
+        "32 masks in int64 each. prefetch_factor is the default, 2, and the loop is slower than "
+        "its loader.",
         "what they hold, in MB of 10^6 bytes",
     ),
     "fifth": Card(
@@ -146,7 +157,7 @@ CARDS: Mapping[str, Card] = {
     "accumulate": Card(
         "Sixteen batches of 8 do what one of 128 does. The listing calls backward() on the mean "
         "loss of each, and then step().",
-        "the length of its first gradient, in lengths of the one of 128",
+        "the length of its first gradient, as a multiple of that of one batch of 128",
     ),
 }
 
@@ -167,6 +178,7 @@ _KEYS = {
         "refuted", 1.11, 49.0,
         "10 % of the step was idle: without it, 90 % remains",
         "that is more than the step's own bound allows",
+        slip=(10.0, "1 / 0.1? The GPU was idle for 10 % of the step, not busy for 10 %"),
     ),
     "workers": _Key(
         "refuted", 2_550.0, 2_690.0,
@@ -214,7 +226,7 @@ def _given(answer: Answer) -> dict[str, tuple[str, float]]:
         verdict, bound = row
         if verdict not in _VERDICTS:
             raise NotYet(f'{name}: the verdict is "refuted" or "stands", not {verdict!r}')
-        if isinstance(bound, bool) or not isinstance(bound, int | float):
+        if isinstance(bound, bool) or not isinstance(bound, Real):
             raise NotYet(f"{name}: the bound is a number, not a {type(bound).__name__}")
         if not math.isfinite(bound):
             raise NotYet(f"{name}: the bound is {bound}")
@@ -242,6 +254,8 @@ def _check(answer: Answer) -> list[str]:
             raise NotYet(f"{name}: {bound:,.4g}? {key.too_low}")
         if bound > key.high:
             raise NotYet(f"{name}: {bound:,.4g}? {key.too_high}")
+        if key.slip is not None and math.isclose(bound, key.slip[0], rel_tol=0.01):
+            raise NotYet(f"{name}: {bound:,.4g}? {key.slip[1]}")
         if verdict != key.verdict:
             raise NotYet(
                 f"{name}: the bound is right, {bound:,.4g}. Put it beside the figure: does it "
