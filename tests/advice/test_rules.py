@@ -18,7 +18,7 @@ from perfkit.advice import Diagnosis, Finding
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import BOUNDS, diagnose
 from perfkit.advice.findings import gain_words, interval
-from perfkit.advice.line_kinds import beside_the_model
+from perfkit.advice.line_kinds import beside_the_model, kind_of
 from perfkit.advice.rules import precision
 from perfkit.advice.rules.data import RULE_OF_CAUSE
 from perfkit.advice.rules.gather import _index_operators
@@ -319,6 +319,14 @@ def test_python_outside_of_torch_names_the_line_in_that_time(text: str, advice: 
     assert "100 % of the line samples taken in that time" in found.evidence[1]
     assert re.search(advice, found.what_to_do), found.what_to_do
     assert ("log(" in found.what_to_do) == ("log(" in advice)
+
+
+def test_python_inside_a_modules_forward_is_told_as_that() -> None:
+    line = _line("y = [f(part) for part in x]", 9, 9, waiting=False, library="__main__")
+    kind = kind_of(dataclasses.replace(line, function="forward"))
+    assert kind.words == "Python inside a module's forward"
+    assert "one operation on the whole tensor" in kind.what_to_do
+    assert kind_of(dataclasses.replace(line, function="train")).name == "python"
 
 
 def test_too_few_samples_in_that_time_name_no_line() -> None:

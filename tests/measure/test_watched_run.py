@@ -795,9 +795,10 @@ def test_long_steps_between_short_ones_are_no_group(clock) -> None:
 def test_what_ran_in_the_long_steps_is_named() -> None:
     run = WatchedRun(range(60), mark=Quiet)
     for i in run:
-        time.sleep(0.3 if i % 20 == 19 else 0.005)
+        time.sleep(0.8 if i % 20 == 19 else 0.005)
     said = run.summary.sentence
     assert "steps are uneven" in said
+    assert "in these it runs time.sleep(0.8 if i % 20 == 19 else 0.005) (test_watched_run" in said
 
 
 def test_one_long_step_is_told_by_its_number(clock) -> None:
