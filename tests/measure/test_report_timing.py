@@ -112,3 +112,22 @@ def test_the_first_screen_is_the_sentence_and_one_note(clock, quiet_machine) -> 
     assert show.text(c).count("Note:") == 1
     assert page.index("pk-verdict") < page.index("<details>") < page.index("<table>")
     assert page.index("</table>") < page.index("</details>")
+
+
+def test_the_picture_has_whole_steps_and_no_curve_lies_on_its_frame(clock) -> None:
+    """Ticks at step 0.5 and 1.5, and a memory curve that could not be seen."""
+    for n in (4, 60):
+        watched = WatchedRun([torch.zeros(4)] * n, now=clock.now)
+        for _ in watched:
+            clock.advance_ms(10)
+        picture = show.figure(watched.summary)
+        ticks = picture.axes[0].get_xticks()
+        assert len(ticks) >= 2
+        assert all(float(tick).is_integer() for tick in ticks)
+        for axes in picture.axes:
+            low, high = axes.get_ylim()
+            for line in axes.lines:
+                drawn = np.asarray(line.get_ydata(), float)
+                assert low < drawn.min()
+                assert drawn.max() < high
+    assert len(picture.axes) == 2  # with the memory

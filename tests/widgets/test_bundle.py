@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from javascript import says
 
 ROOT = Path(__file__).resolve().parents[2]
 STATIC = ROOT / "perfkit" / "widgets" / "static"
@@ -51,3 +52,13 @@ def test_the_bundle_names_no_host(name: str) -> None:
 
 def test_the_lock_file_names_no_registry() -> None:
     assert "http" not in (ROOT / "perfkit/widgets/js/package-lock.json").read_text()
+
+
+def test_an_axis_of_steps_has_whole_numbers_only(tmp_path: Path) -> None:
+    source = (ROOT / "perfkit/widgets/js/src/chart.js").read_text(encoding="utf-8")
+    (whole,) = re.findall(r"^const WHOLE = .*;$", source, re.MULTILINE)
+    assert 'xLabel === "step" ? { incrs: WHOLE }' in source
+    (tmp_path / "say.mjs").write_text(f"{whole}\nconsole.log(JSON.stringify(WHOLE));\n")
+    steps = says(tmp_path / "say.mjs")
+    assert steps[:6] == [1, 2, 5, 10, 20, 50]
+    assert all(isinstance(step, int) for step in steps)
