@@ -89,9 +89,10 @@ class DeviceAccount:
         freed_bytes: held by tensors at the start, and no longer at the end.
         half_batch_peak_bytes: predicted peak with half the batch. At each moment of the region
             inputs, activations and the temporaries of forward and backward are halved, all else
-            (parameters, gradients, buffers, optimizer state and its temporaries, other) stays;
-            the highest moment counts. None where no inputs were seen, where a batch of half the
-            size would save less than 5 %, or where the categories are not known.
+            (parameters, gradients, buffers, optimizer state and its temporaries, other, and the
+            activations that were there before the region) stays; the highest moment counts.
+            None where no inputs were seen, where a batch of half the size would save less than
+            5 %, or where the categories are not known.
     """
 
     device: str

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfkit.memory.categories import BATCH_CATEGORIES, OTHER, TEMPORARY, UNDECIDED
+from perfkit.memory.categories import BATCH_CATEGORIES, INPUTS, OTHER, TEMPORARY, UNDECIDED
 
 __all__ = ["Block", "Ledger", "Place", "Point", "Stay", "Totals", "Watched"]
 
@@ -263,8 +263,11 @@ class Ledger:
 
     def _grows(self, block: Block) -> bool:
         """Whether a batch of twice the size would make this block twice as large."""
-        fixed = block.sliced or block.phase == self._fixed_phase
-        return not fixed and _shown_category(block) in BATCH_CATEGORIES
+        category = _shown_category(block)
+        # a graph that an earlier step left is of that step's batch, not of this one's
+        is_earlier = block.phase == BEFORE and category != INPUTS
+        fixed = block.sliced or block.phase == self._fixed_phase or is_earlier
+        return not fixed and category in BATCH_CATEGORIES
 
 
 def _halved(points: list[Point]) -> list[Point]:

@@ -77,7 +77,9 @@ def remedies(
         if nbytes >= _WORTH * total:
             found.append((nbytes, words))
 
-    batch = at_peak["activations"] + at_peak["inputs"]
+    # what earlier steps left has its own advice below; it is not of this batch
+    activations = max(at_peak["activations"] - at_start["activations"], 0)
+    batch = activations + at_peak["inputs"]
     say(
         batch / 2,
         f"half the batch: about {fmt_bytes(batch / 2)} less (predicted: half of the activations "
@@ -86,9 +88,9 @@ def remedies(
         "for it",
     )
     say(
-        at_peak["activations"],
+        activations,
         "activation checkpointing (torch.utils.checkpoint), or torch.autocast with bfloat16: "
-        f"activations are {fmt_bytes(at_peak['activations'])}; in evaluation, torch.no_grad()",
+        f"activations are {fmt_bytes(activations)}; in evaluation, torch.no_grad()",
     )
     say(
         at_peak["temporary"],

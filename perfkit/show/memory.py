@@ -39,7 +39,8 @@ _USED, _CACHED = "held by tensors", "reserved, not in use"
 _HALF_BATCH = (
     "Half the batch is predicted: inputs, activations and the temporaries of forward and backward "
     "halved at every moment of the region, all else as it was (parameters, buffers, gradients, "
-    "optimizer state and what its step makes, other); the highest moment of that is the figure."
+    "optimizer state and what its step makes, other, activations from before); the highest moment "
+    "of that is the figure."
 )
 
 

@@ -171,6 +171,9 @@ def test_the_advice_follows_what_was_there(category: str, says: str) -> None:
     said = remedies({**nothing, category: 2**30}, nothing, None)
     assert any(says in words for words in said)
     assert remedies({**nothing, "parameters": 2**30}, nothing, None) == ()
+    # activations that an earlier step left are not of this batch
+    kept = remedies({**nothing, "activations": 2**30}, {**nothing, "activations": 2**30}, None)
+    assert [words.split(":")[0] for words in kept] == ["free what was there before"]
     before = remedies({**nothing, "other": 2**30}, {**nothing, "other": 2**30}, None)
     assert any("there before" in words for words in before)
 
