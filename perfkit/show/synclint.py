@@ -88,7 +88,7 @@ def _sentence(obj: Syncs | SyncCheck) -> str:
     cheap = sum(sync.right_after == sync.count for sync in obj)
     more = ""
     if copies:
-        of_them = "for a copy to it" if copies == n else f"{copies} of them for a copy to it"
+        of_them = "for a copy to it" if copies == n else f"{copies} of these lines for a copy to it"
         more += f", {of_them}"
     if cheap and cheap < n:
         more += f"; {cheap} only right after another wait, where that costs next to nothing"

@@ -30,6 +30,7 @@ _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant, ast.Li
 # What is no single value, or cannot be written in another place.
 _NO_VALUE = (ast.Tuple, ast.Slice, ast.Starred, ast.GeneratorExp, ast.NamedExpr)
 _INDEX_PUTS = frozenset({"index_put", "index_put_value"})
+_REPEATED = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # Python asks in these whether a part is true.
 _SHORT_CUTS = (ast.BoolOp, ast.Not, ast.IfExp)
 _SAYS = re.compile(
@@ -46,6 +47,7 @@ _COUNTS = (
     "counts = torch.zeros(6, device=X.device).scatter_add_(\n"
     "    0, X, torch.ones_like(X, dtype=torch.float32))"
 )
+_ONCE = "# it runs once, outside of the loop: leave it as it is"
 _LATER = "# a tensor; look at it when the step is over"
 # From pageable memory the driver may keep the host waiting whatever non_blocking says.
 _PINNED = "# from pinned memory only: a batch of DataLoader(…, pin_memory=True)"
@@ -112,6 +114,10 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         *_snippet(f"T = torch.where(C, V, W){_BOTH}", "if C:\n    T = V\nelse:\n    T = W"),
         *_snippet(
             "failed = ~C  # failed |= … in later steps; ask once, after the loop", "assert C"
+        ),
+        *_snippet(
+            "failed = C  # failed |= … in later steps; ask once, after the loop",
+            "if C:\n    raise V",
         ),
     ),
     "any": (
@@ -295,8 +301,9 @@ class _Match:
 class _Line:
     """The user's statement, parsed, and its text."""
 
-    def __init__(self, statement: ast.stmt, source: str) -> None:
+    def __init__(self, statement: ast.stmt, source: str, *, is_after_all: bool = False) -> None:
         self.statement = statement
+        self.is_after_all = is_after_all  # before or after the loop of a script or cell
         self.is_compound = hasattr(statement, "body")
         self._lines = source.splitlines()
 
@@ -371,6 +378,8 @@ def cures(waits: Sequence[tuple[str, Site]]) -> str:
         waits: entry of the catalogue and place, of each.
     """
     line = _line_of(waits[0][1]) if waits else None
+    if line is not None and line.is_after_all:
+        return _ONCE
     said: list[str] = []
     rewritten: list[_Match] = []
     puts = any(entry in _INDEX_PUTS for entry, _ in waits)
@@ -406,12 +415,27 @@ def _line_of(site: Site) -> _Line | None:
     if tree is None:
         return None
     found: ast.stmt | None = None
+    runs_once = True
     for node in ast.walk(tree):  # outer ones first
         if isinstance(node, ast.stmt) and node.lineno <= site.line <= (node.end_lineno or 0):
             found = node
+            runs_once = runs_once and not isinstance(node, _REPEATED)
     if found is None or isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return None
-    return _Line(found, source)
+    # without a loop the whole code may be the step
+    return _Line(found, source, is_after_all=runs_once and _has_loop(tree))
+
+
+def _has_loop(tree: ast.Module) -> bool:
+    """Whether the code itself has a loop, apart from its functions."""
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While):
+            return True
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            todo += ast.iter_child_nodes(node)
+    return False
 
 
 @functools.lru_cache(maxsize=16)

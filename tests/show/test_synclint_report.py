@@ -50,3 +50,18 @@ def test_a_single_sync_shows_itself() -> None:
     (sync,) = _syncs()
     assert "Tensor.item" in str(sync)
     assert "Tensor.item" in sync._repr_html_()
+
+
+def test_counts_of_lines_are_not_taken_for_counts_of_waits() -> None:
+    net = nn.Linear(2, 2)
+
+    def step() -> None:
+        for _ in range(3):
+            y = net(torch.randn(3, 2))
+            y.sum().item()
+            torch.tensor([1.0, 2.0], device=y.device) + y.detach()[:, 0].mean()
+
+    said = " ".join(show.text(find_syncs(step)).split())
+    assert (
+        "2 lines would make the host wait for a GPU, 6 times in this run, 1 of these lines" in said
+    )

@@ -110,6 +110,7 @@ def test_a_cure_has_the_names_of_the_line_and_does_not_wait(entry: str) -> None:
             "if err_g > 1:\n    err_g = err_g / 2",
             "err_g = torch.where(err_g > 1, err_g / 2, err_g)",
         ),
+        ("if torch.isnan(err_g):\n    raise ValueError('nan')", "failed = torch.isnan(err_g)"),
         ("assert torch.isfinite(err_g).all()", "good = torch.isfinite(err_g).all()"),
         (
             "pred = fresh.to('meta' if False else pred.device)",
@@ -135,6 +136,21 @@ def test_a_copy_that_does_not_block_is_said_to_need_pinned_memory(line: str) -> 
     note, _, code = sync.instead.rpartition("\n")
     assert "non_blocking=True" in code
     assert "from pinned memory only" in note
+
+
+def test_a_line_outside_of_the_loop_runs_once_and_is_left_alone() -> None:
+    code = (
+        "for _ in range(2):\n    running = running + err_g.item()\n"
+        "print(err_g)\nif err_g > 0:\n    last = err_g.item()"
+    )
+    inside, *outside = _found(code)
+    assert "err_g.detach()" in inside.instead
+    assert [sync.instead for sync in outside] == [
+        "# it runs once, outside of the loop: leave it as it is"
+    ] * 3
+    # what has no loop may be the step itself
+    (step,) = _found("running = running + err_g.item()")
+    assert "err_g.detach()" in step.instead
 
 
 def test_only_what_makes_a_distribution_takes_validate_args() -> None:
