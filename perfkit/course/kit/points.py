@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfkit.base.errors import UsageError
@@ -11,7 +11,7 @@ from perfkit.course.kit.message import Message
 from perfkit.course.ledger._figures import shown
 from perfkit.course.ledger.claims import claims as known_claims
 from perfkit.course.ledger.ledger import Row, ledger
-from perfkit.course.ledger.records import read_records
+from perfkit.course.ledger.records import Records, read_records
 
 __all__ = ["KeyPoints"]
 
@@ -22,7 +22,8 @@ class KeyPoints:
     Args:
         points: one or two sentences each.
         claims: ids of claims; the ledger's status and figure of each follow the points. These
-            change with the records, so do not compare the output of such a cell.
+            change with the records, so do not compare the output of such a cell. Where several
+            lessons teach a claim, the record of the lesson that teaches all of these is shown.
 
     Raises:
         UsageError: there are no points, one is not a text, or a claim is not in the ledger.
@@ -44,12 +45,25 @@ class KeyPoints:
     def _messages(self) -> list[Message]:
         found = [Message("Key points", items=self.points)]
         if self.claims:
-            rows = ledger(read_records(recorded_folders()), taught_claims(), lesson_hashes()).rows
+            taught = taught_claims()
+            records = self._of_this_lesson(read_records(recorded_folders()), taught or {})
+            rows = ledger(records, taught, lesson_hashes()).rows
             said = {row.claim.id: _said(row) for row in rows}
             found.append(
                 Message("The ledger says", items=tuple(said[claim] for claim in self.claims))
             )
         return found
+
+    def _of_this_lesson(self, found: Records, taught: Mapping[str, Sequence[str]]) -> Records:
+        """Without other lessons' records of a claim, if the lesson of these points has its own."""
+        teaching = [set(taught.get(claim, ())) for claim in self.claims]
+        lessons = set.intersection(*teaching) if teaching else set()
+        if len(lessons) != 1:
+            return found
+        number = lessons.pop()[:2]
+        own = {one.claim for one in found.records if one.number == number}
+        kept = (one for one in found.records if one.claim not in own or one.number == number)
+        return Records(tuple(kept), found.refused)
 
     def __repr__(self) -> str:
         return "\n\n".join(map(repr, self._messages()))

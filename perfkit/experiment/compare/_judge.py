@@ -17,6 +17,7 @@ __all__ = ["Checked", "Compared", "Judge"]
 # gradient of a bias before batch norm is pure rounding.
 _SHARE = 0.1
 _TINY = 1e-300
+_LARGEST_LOG = 700.0
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Checked:
         what: ``"loss"``, ``"gradient"``, ``"norm of the gradient"``, ``"starting weights"``, or
             one of these ``of`` a parameter.
         step: from 0.
-        difference: relative difference.
+        difference: relative difference; of a norm of the whole gradient relative to the smaller.
         tolerance: the relative difference that the precision allows.
     """
 
@@ -230,8 +231,10 @@ class Judge:
         if not all(map(math.isfinite, whole)):
             if not any(map(math.isfinite, whole)):
                 return []
-            return [Checked("norm of the gradient", step, math.inf, allowed.norm)]
-        everything = [Checked("norm of the gradient", step, _log_apart(*whole), allowed.norm)]
+            return [Checked("norm of the gradient", step, math.inf, _above(allowed.norm))]
+        everything = [
+            Checked("norm of the gradient", step, _larger_by(*whole), _above(allowed.norm))
+        ]
         apart = [_apart(one, other, 1.0) for _, one, other in pairs]
         if allowed.direction is not None and None not in apart:
             far = math.sqrt(sum((x or 0.0) ** 2 for x in apart)) / max(*whole, _TINY)
@@ -274,7 +277,13 @@ def _apart(one: Sketch, other: Sketch, scale: float) -> float | None:
     return max(math.sqrt(square), abs(one.norm - other.norm)) / max(scale, _TINY)
 
 
-def _log_apart(a: float, b: float) -> float:
+def _larger_by(a: float, b: float) -> float:
+    """By which share the larger is above the smaller: 15 if it is 16 times as large."""
     if a == b:
         return 0.0
-    return abs(math.log(a / b)) if a > 0 and b > 0 else math.inf
+    return max(a, b) / min(a, b) - 1 if a > 0 and b > 0 else math.inf
+
+
+def _above(log: float) -> float:
+    """A logarithm of a ratio as the share by which it is above 1."""
+    return math.expm1(min(log, _LARGEST_LOG))

@@ -371,7 +371,7 @@ def _check(answer: Answer) -> list[str]:
     if units > _MOST_UNITS:
         raise NotYet(
             f"the values are right, but at its peak it holds {units:.0f} floats for each pair of "
-            f"instances; at most {_MOST_UNITS} are needed"
+            f"instances; at most {_MOST_UNITS} are allowed"
         )
     waiting = _waiting(answer)
     if waiting:
@@ -390,7 +390,8 @@ push_apart = Exercise(
         f"push(means, present) takes the means, float32 (n, k, {NUMBERS}), and which of them "
         "belong to an instance that is there, bool (n, k). The others are zeros.",
         "It returns one float32: for each picture the mean over its pairs of relu(FAR - gap)², 0 "
-        "if there is no pair; then the mean over pictures. Its gradient is right and finite.",
+        "if there is no pair; then the mean over pictures. gap is the distance of the two means. "
+        "The gradient is right and finite.",
         "The number of operators does not depend on k, and no line waits.",
         f"At its peak it holds at most {_MOST_UNITS} floats for each pair of instances.",
     ),

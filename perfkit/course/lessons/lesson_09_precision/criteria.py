@@ -73,8 +73,8 @@ def mixed_precision(
         headline="step_ratio" if on_gpu is None else "bf16_ratio",
         sentence=f"Under autocast to bf16 a step takes {1 / judged.ratio:.2f} times as long as in "
         f"fp32 and keeps {100 * share:.0f} % of the bytes; over {len(curves['fp32'])} seeds its "
-        f"loss ends {distance:.2g} of the seeds' distance from fp32, and {of_weights:.2g} of it "
-        "with the weights in bf16.",
+        f"loss ends {distance:.2g} times as far from that of fp32 as two seeds are apart, with the "
+        f"weights in bf16 {of_weights:.2g} times.",
     )
 
 

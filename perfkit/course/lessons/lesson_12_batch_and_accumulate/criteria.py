@@ -25,7 +25,7 @@ Losses = Mapping[str, list[float]]
     "B3",
     lesson=_LESSON,
     title="samples a second by batch size, small pictures and large ones; the largest batch",
-    holds_if="a larger batch takes less time a sample with small pictures, and still at least a "
+    holds_if="a larger batch takes less time per sample with small pictures, and still at least a "
     "fifth less with large ones; and the prediction from two small batches is the largest that "
     "fits, on a GPU to a twentieth",
 )
@@ -54,15 +54,15 @@ def as_large_as_possible(
             "loss_many_scaled": Figure(ends["many, scaled"], "1"),
         },
         headline="small_ratio",
-        sentence=f"Batches of 128 instead of 8 are {small.ratio:.2f}× as fast a sample with small "
-        f"pictures, and batches of 32 {large.ratio:.2f}× with large ones, which keep the "
+        sentence=f"Batches of 128 instead of 8 are {small.ratio:.2f}× as fast per sample with "
+        f"small pictures, and batches of 32 {large.ratio:.2f}× with large ones, which keep the "
         f"device busy at 8 already{_slower(large)}. {tried.sentence}",
     )
 
 
 def _slower(large: Comparison) -> str:
     # on an H100 0.41 times as fast
-    return "; why the larger batch is even slower is not looked at" if large.high < 0.9 else ""
+    return "; the larger batch is even slower there" if large.high < 0.9 else ""
 
 
 @criterion(

@@ -158,7 +158,7 @@ def _batches(given: Any, n: int) -> list[list[int]]:
     try:
         found = [[int(k) for k in batch] for batch in given]
     except TypeError:
-        raise NotYet("return a list of batches, each a list of the numbers of texts") from None
+        raise NotYet("return a list of batches, each a list of indices of texts") from None
     if any(not 0 <= k < n for batch in found for k in batch):
         raise NotYet(f"{n} texts have the numbers 0 to {n - 1}; a batch has another one")
     return found
@@ -241,8 +241,7 @@ def _check(answer: Answer) -> list[str]:
 batches_of_like_length = Exercise(
     "batches of like length, mixed anew in each epoch",
     spec=(
-        "batches(lengths, size, seed) returns a list of batches, each a list of the numbers of "
-        "texts.",
+        "batches(lengths, size, seed) returns a list of batches, each a list of indices of texts.",
         "Each text is in one batch. All batches have `size` texts, but one that may have fewer.",
         f"At most {_MOST_PADDING:.0%} of the positions of padded batches are padding.",
         "Another seed lets other texts meet; the same seed gives the same batches.",
