@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -90,7 +91,88 @@ def _buckets(lengths: Any, size: int, seed: int) -> Any:
     return found
 
 
+def _by_numpy(lengths: Any, size: int, seed: int) -> Any:
+    draw = np.random.default_rng(seed)
+    lengths = np.asarray(lengths)
+    order = draw.permutation(len(lengths))
+    found: list[Any] = []
+    for begin in range(0, len(order), 16 * size):
+        pool = order[begin : begin + 16 * size]
+        pool = pool[np.argsort(lengths[pool])]
+        found += [pool[k : k + size] for k in range(0, len(pool), size)]
+    return [found[k] for k in draw.permutation(len(found))]
+
+
+def _one_by_one(lengths: Any, size: int, seed: int) -> Any:
+    """A generator."""
+    yield from _pools(lengths, size, seed)
+
+
+def _by_steps_of_length(lengths: Any, size: int, seed: int) -> Any:
+    """Mixed, and then sorted by the length in steps of 16: equal ones stay mixed."""
+    draw = random.Random(seed)
+    order = list(range(len(lengths)))
+    draw.shuffle(order)
+    found = _cut(sorted(order, key=lambda k: lengths[k] // 16), size)
+    draw.shuffle(found)
+    return found
+
+
 # ---- wrong ones
+
+
+def _mixed_inside(lengths: Any, size: int, seed: int) -> Any:
+    """The order within a batch changes, and who is in it does not."""
+    draw = random.Random(seed)
+    found = _sorted_once(lengths, size, seed)
+    for batch in found:
+        draw.shuffle(batch)
+    return found
+
+
+def _lengths_of_texts(lengths: Any, size: int, seed: int) -> Any:
+    found = _cut(sorted(lengths), size)
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def _pools_of_neighbours(lengths: Any, size: int, seed: int) -> Any:
+    """The texts are not mixed before they go into pools."""
+    found = []
+    for pool in _cut(range(len(lengths)), 20 * size):
+        found += _cut(sorted(pool, key=lengths.__getitem__), size)
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def _small_pools(lengths: Any, size: int, seed: int) -> Any:
+    draw = random.Random(seed)
+    order = list(range(len(lengths)))
+    draw.shuffle(order)
+    found = []
+    for pool in _cut(order, 2 * size):
+        found += _cut(sorted(pool, key=lengths.__getitem__), size)
+    draw.shuffle(found)
+    return found
+
+
+def _pools_in_order(lengths: Any, size: int, seed: int) -> Any:
+    draw = random.Random(seed)
+    order = list(range(len(lengths)))
+    draw.shuffle(order)
+    found = []
+    for pool in _cut(order, 20 * size):
+        found += _cut(sorted(pool, key=lengths.__getitem__), size)
+    return found
+
+
+def _the_rest_in_a_larger_batch(lengths: Any, size: int, seed: int) -> Any:
+    found = sorted(_pools(lengths, size, seed), key=len)
+    if len(found) > 1 and len(found[0]) < size:
+        rest = found.pop(0)
+        found[0] = found[0] + rest
+    random.Random(seed).shuffle(found)
+    return found
 
 
 def _random(lengths: Any, size: int, seed: int) -> Any:
@@ -139,7 +221,10 @@ def _twice(lengths: Any, size: int, seed: int) -> Any:
     return [*found[:-1], [*found[-1][:-1], found[0][0]]] if len(found) > 1 else found
 
 
-@pytest.mark.parametrize("answer", [_pools, _jitter, _by_tensors, _buckets])
+@pytest.mark.parametrize(
+    "answer",
+    [_pools, _jitter, _by_tensors, _buckets, _by_numpy, _one_by_one, _by_steps_of_length],
+)
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(batches_of_like_length.check(answer))
     assert said.startswith("Done"), said
@@ -161,6 +246,13 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_sorts_in_place, "changes the list of lengths"),
         (_twice, "more than once"),
         (lambda lengths, size, seed: [[k] for k in range(len(lengths))], "yours have 1"),
+        (_mixed_inside, "with another seed 100% of all pairs meet again"),
+        (_lengths_of_texts, "your batches list the lengths of texts"),
+        (_pools_of_neighbours, "with another seed 100% of all pairs meet again"),
+        (lambda lengths, size, seed: _pools(lengths, size, 0), "of all pairs meet again"),
+        (_small_pools, "of the positions are padding; at most 30%"),
+        (_pools_in_order, "mix the batches, too"),
+        (_the_rest_in_a_larger_batch, "all batches but one have 16 texts, yours have 16, 21"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:

@@ -103,7 +103,97 @@ def _by_hand(model: Any, parts: Any) -> Any:
     return total
 
 
+def _without_empty_parts(model: Any, parts: Any) -> Any:
+    model.zero_grad()
+    total, count = 0.0, _count(parts)
+    for part in parts:
+        if (part[1] != IGNORED).any():
+            share = _loss(model, part, reduction="sum") / count
+            share.backward()
+            total = total + share.detach()
+    return total
+
+
+def _those_that_count(model: Any, parts: Any) -> float:
+    """Takes the targets that count out of each part, and returns a Python number."""
+    model.zero_grad()
+    total, count = 0.0, _count(parts)
+    for tokens, targets in parts:
+        counts = targets != IGNORED
+        share = cross_entropy(model(tokens)[counts], targets[counts], reduction="sum") / count
+        share.backward()
+        total += share.item()
+    return total
+
+
+def _from_the_last_on(model: Any, parts: Any) -> Any:
+    """Another order, and the division is in the gradient that backward begins with."""
+    for parameter in model.parameters():
+        parameter.grad = None
+    total, count = torch.zeros(()), _count(parts)
+    for tokens, targets in reversed(parts):
+        each = cross_entropy(model(tokens).transpose(1, 2), targets, reduction="none").sum()
+        each.backward(gradient=1 / count.float())
+        total += each.detach() / count
+    return total
+
+
 # ---- wrong ones
+
+
+def _cleared_for_each_part(model: Any, parts: Any) -> Any:
+    total, count = 0.0, _count(parts)
+    for part in parts:
+        model.zero_grad()
+        share = _loss(model, part, reduction="sum") / count
+        share.backward()
+        total = total + share.detach()
+    return total
+
+
+def _sums_by_parts(model: Any, parts: Any) -> Any:
+    model.zero_grad()
+    total = 0.0
+    for part in parts:
+        share = _loss(model, part, reduction="sum") / len(parts)
+        share.backward()
+        total = total + share.detach()
+    return total
+
+
+def _loss_of_the_last(model: Any, parts: Any) -> Any:
+    model.zero_grad()
+    share, count = torch.zeros(()), _count(parts)
+    for part in parts:
+        share = _loss(model, part, reduction="sum") / count
+        share.backward()
+    return share.detach()
+
+
+def _as_one_batch(model: Any, parts: Any) -> Any:
+    """The batch that was not to be."""
+    model.zero_grad()
+    tokens, targets = (torch.cat([one[i].flatten() for one in parts]) for i in (0, 1))
+    loss = cross_entropy(model(tokens), targets)
+    loss.backward()
+    return loss.detach()
+
+
+def _by_rows(model: Any, parts: Any) -> Any:
+    """The weight of a part by its texts, not its tokens."""
+    model.zero_grad()
+    total, rows = 0.0, sum(len(tokens) for tokens, _ in parts)
+    for part in parts:
+        share = (_loss(model, part) * len(part[0]) / rows).nan_to_num()
+        share.backward()
+        total = total + share.detach()
+    return total
+
+
+def _cleared_at_the_end(model: Any, parts: Any) -> Any:
+    total = _shares(model, parts)
+    model.zero_grad()
+    return total
 
 
 def _mean_of_means(model: Any, parts: Any) -> Any:
@@ -194,11 +284,22 @@ def _only_the_loss(model: Any, parts: Any) -> Any:
         return sum(_loss(model, part, reduction="sum") for part in parts) / _count(parts)
 
 
-@pytest.mark.parametrize("answer", [_shares, _divided_at_the_end, _weighted_means, _by_hand])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _shares,
+        _divided_at_the_end,
+        _weighted_means,
+        _by_hand,
+        _without_empty_parts,
+        _those_that_count,
+        _from_the_last_on,
+    ],
+)
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(token_correct.check(answer))
     assert said.startswith("Done"), said
-    assert "the model is called once for each part" in said
+    assert "the model is called at most once for each part" in said
 
 
 @pytest.mark.parametrize(
@@ -221,6 +322,12 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_updates, "changes the weights"),
         (_keeps_the_graph, "still holds a graph: detach it"),
         (lambda model, parts: 2 * _shares(model, parts), "the gradients are right, the loss is"),
+        (_cleared_for_each_part, "does each token of every part have the same weight?"),
+        (_sums_by_parts, "has the right direction, and is 12 times as long"),
+        (_loss_of_the_last, "the gradients are right, the loss is 3.8290, not 1.29"),
+        (_as_one_batch, "times the memory of one: let go of a part's graph"),
+        (_by_rows, "parts of different lengths: the gradient points elsewhere"),
+        (_cleared_at_the_end, "a parameter has no gradient in .grad"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:

@@ -62,7 +62,82 @@ def _as_a_product(x: Any, mask: Any) -> Any:
     return rows * torch.reciprocal(torch.maximum(longest, torch.ones(())))
 
 
+def _rows(x: Any, mask: Any) -> Any:
+    keep = mask[:, None].float()
+    return (x - (x * keep).sum(0) / keep.sum().clamp(min=1)) * keep
+
+
+def _detached_at_the_end(x: Any, mask: Any) -> Any:
+    rows = _rows(x, mask)
+    return rows / rows.norm(dim=1).max().clamp(min=1).detach()
+
+
+def _a_safe_divisor(x: Any, mask: Any) -> Any:
+    rows = _rows(x, mask)
+    longest = rows.detach().norm(dim=1).max()
+    return rows / torch.where(longest > 1, longest, 1.0)
+
+
+def _scaled(x: Any, mask: Any) -> Any:
+    weight = mask.to(x.dtype)
+    mean = torch.einsum("n,nd->d", weight, x) / weight.sum().clamp_min(1)
+    rows = torch.einsum("nd,n->nd", x - mean, weight)
+    with torch.no_grad():
+        scale = 1 / rows.pow(2).sum(1).max().sqrt().clamp(min=1)
+    return scale * rows
+
+
 # ---- wrong ones
+
+
+def _not_zeroed(x: Any, mask: Any) -> Any:
+    keep = mask[:, None].float()
+    rows = x - (x * keep).sum(0) / keep.sum().clamp(min=1)
+    return rows / rows.detach().norm(dim=1).max().clamp(min=1)
+
+
+def _divided_by_n(x: Any, mask: Any) -> Any:
+    keep = mask[:, None].float()
+    rows = (x - (x * keep).mean(0)) * keep
+    return rows / rows.detach().norm(dim=1).max().clamp(min=1)
+
+
+def _each_row_by_its_own(x: Any, mask: Any) -> Any:
+    rows = _rows(x, mask)
+    return rows / rows.detach().norm(dim=1, keepdim=True).clamp(min=1)
+
+
+def _by_the_whole_norm(x: Any, mask: Any) -> Any:
+    rows = _rows(x, mask)
+    return rows / rows.detach().norm().clamp(min=1)
+
+
+def _divided_before_it_is_chosen(x: Any, mask: Any) -> Any:
+    rows = _rows(x, mask)
+    longest = rows.detach().norm(dim=1).max()
+    return torch.where(longest > 1, rows / longest, rows)
+
+
+def _nan_hidden(x: Any, mask: Any) -> Any:
+    keep = mask[:, None].float()
+    rows = ((x - (x * keep).sum(0) / keep.sum()) * keep).nan_to_num()
+    return rows / rows.detach().norm(dim=1).max().clamp(min=1)
+
+
+def _any_row(x: Any, mask: Any) -> Any:
+    return _rows(x, mask) if mask.any() else torch.zeros_like(x)
+
+
+def _item_without_a_branch(x: Any, mask: Any) -> Any:
+    """``fullgraph=True`` takes it into the graph; the host waits all the same."""
+    rows = _rows(x, mask)
+    return rows / max(1.0, rows.norm(dim=1).max().item())
+
+
+def _mean_detached(x: Any, mask: Any) -> Any:
+    keep = mask[:, None].float()
+    rows = (x - ((x * keep).sum(0) / keep.sum().clamp(min=1)).detach()) * keep
+    return rows / rows.detach().norm(dim=1).max().clamp(min=1)
 
 
 def _careless(x: Any, mask: Any) -> Any:
@@ -110,7 +185,10 @@ def _row_by_row(x: Any, mask: Any) -> Any:
     return torch.stack([rows[k] for k in range(x.shape[0])])
 
 
-@pytest.mark.parametrize("answer", [_multiplied, _chosen, _as_a_product])
+@pytest.mark.parametrize(
+    "answer",
+    [_multiplied, _chosen, _as_a_product, _detached_at_the_end, _a_safe_divisor, _scaled],
+)
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(in_one_graph.check(answer))
     assert said.startswith("Done"), said
@@ -123,13 +201,22 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (lambda *_: None, "returns nothing yet"),
         (lambda x, mask: [x], "return a tensor, not a list"),
         (lambda x, mask: x.sum(0), "return the shape of x"),
-        (lambda x, mask: x, "values differ by up to"),
+        (lambda x, mask: x, "some rows: a row that does not count is not 0"),
         (_careless, "a line ends the graph"),
         (_branches, "a line ends the graph: "),
         (_with_a_gradient, "the values are right, and the gradient is not"),
         (_nan_of_nothing, "no row: a value is not finite"),
-        (_mean_of_all, "some rows: values differ"),
-        (_always_divided, "short rows, which stay as long as they are: values differ"),
+        (_mean_of_all, "some rows: the rows that count do not add up to 0"),
+        (_always_divided, "short rows, which stay as long as they are: the longest row is 1 long"),
+        (_not_zeroed, "some rows: a row that does not count is not 0"),
+        (_divided_by_n, "some rows: the rows that count do not add up to 0"),
+        (_each_row_by_its_own, "one mean, and one divisor, for all of them?"),
+        (_by_the_whole_norm, "some rows: the longest row is"),
+        (_divided_before_it_is_chosen, "no row: the values are right, and a gradient is not finit"),
+        (_nan_hidden, "what divides by 0, although nobody asks for the result?"),
+        (_any_row, "a line ends the graph"),
+        (_item_without_a_branch, "the host would wait for a GPU at test_compile.py"),
+        (_mean_detached, "the values are right, and the gradient is not"),
         (_row_by_row, "graphs for six lengths: two are enough"),
     ],
 )

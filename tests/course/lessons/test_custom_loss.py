@@ -73,7 +73,68 @@ def _both_ways(means: Any, present: Any) -> Any:
     return (each.sum((1, 2)) / weight.sum((1, 2)).clamp(min=1)).mean()
 
 
+def _from_products(means: Any, present: Any) -> Any:
+    """a² + b² - 2ab, kept above 0 before the root."""
+    product = means @ means.transpose(1, 2)
+    square = product.diagonal(dim1=1, dim2=2)
+    gap = (square[:, :, None] + square[:, None] - 2 * product).clamp(min=1e-12).sqrt()
+    return _mean(gap, _pairs(present))
+
+
+def _chosen(means: Any, present: Any) -> Any:
+    pair = _pairs(present)
+    each = torch.where(pair, torch.relu(FAR - torch.cdist(means, means)).square(), 0.0)
+    return (each.sum((1, 2)) / pair.sum((1, 2)).clamp(min=1)).mean()
+
+
+def _counted_by_hand(means: Any, present: Any) -> Any:
+    """Everything, less the diagonal, and each pair twice on both sides of the division."""
+    there, n = present.float(), present.sum(1)
+    each = torch.relu(FAR - torch.cdist(means, means)).square()
+    both = torch.einsum("nij,ni,nj->n", each, there, there) - FAR**2 * n
+    return (both / (n * (n - 1)).clamp(min=1)).mean()
+
+
 # ---- wrong ones
+
+
+def _summed(means: Any, present: Any) -> Any:
+    each = torch.relu(FAR - torch.cdist(means, means)).square() * _pairs(present)
+    return each.sum((1, 2)).mean()
+
+
+def _pairs_of_all(means: Any, present: Any) -> Any:
+    """Divides by the pairs of all k, absent ones included."""
+    k = means.shape[1]
+    each = torch.relu(FAR - torch.cdist(means, means)).square() * _pairs(present)
+    return (each.sum((1, 2)) / (k * (k - 1) / 2)).mean()
+
+
+def _not_squared(means: Any, present: Any) -> Any:
+    pair = _pairs(present)
+    each = torch.relu(FAR - torch.cdist(means, means)) * pair
+    return (each.sum((1, 2)) / pair.sum((1, 2)).clamp(min=1)).mean()
+
+
+def _nan_hidden(means: Any, present: Any) -> Any:
+    pair = _pairs(present)
+    each = torch.relu(FAR - torch.cdist(means, means)).square() * pair
+    return (each.sum((1, 2)) / pair.sum((1, 2))).nan_to_num().mean()
+
+
+def _asks_first(means: Any, present: Any) -> Any:
+    if not _pairs(present).any():
+        return (means * 0).sum()
+    return _cdist(means, present)
+
+
+def _row_by_row(means: Any, present: Any) -> Any:
+    total = torch.zeros(len(means))
+    for i in range(means.shape[1]):
+        gap = (means[:, i : i + 1] - means[:, i + 1 :]).norm(dim=-1)
+        weight = present[:, i : i + 1] & present[:, i + 1 :]
+        total = total + (torch.relu(FAR - gap).square() * weight).sum(1)
+    return (total / _pairs(present).sum((1, 2)).clamp(min=1)).mean()
 
 
 def _broadcast(means: Any, present: Any) -> Any:
@@ -124,7 +185,10 @@ def _without_a_guard(means: Any, present: Any) -> Any:
     return (each.sum((1, 2)) / pair.sum((1, 2))).mean()
 
 
-@pytest.mark.parametrize("answer", [_cdist, _pdist, _checkpointed, _both_ways])
+@pytest.mark.parametrize(
+    "answer",
+    [_cdist, _pdist, _checkpointed, _both_ways, _from_products, _chosen, _counted_by_hand],
+)
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(push_apart.check(answer))
     assert said.startswith("Done"), said
@@ -148,6 +212,12 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_with_the_absent, "some instances absent: the push term is"),
         (_over_the_batch, "some instances absent: the push term is"),
         (_without_a_guard, "a picture with one instance: the push term is"),
+        (_summed, "not 1.9224, 28 times as much"),
+        (_pairs_of_all, "some instances absent: the push term is"),
+        (_not_squared, "every instance present: the push term is"),
+        (_nan_hidden, "a picture with one instance: the value is right, but its gradient is not f"),
+        (_asks_first, "the host would wait for a GPU at"),
+        (_row_by_row, "the operators grow with the instances"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:

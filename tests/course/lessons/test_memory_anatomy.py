@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 from collections.abc import Callable, Iterator
@@ -75,7 +76,62 @@ def _unequal_parts(blocks: Any, x: Any) -> Any:
     return x
 
 
+def _in_threes(blocks: Any, x: Any) -> Any:
+    for i in range(0, len(blocks), 3):
+        x = _again(nn.Sequential(*blocks[i : i + 3]), x)
+    return x
+
+
+def _the_last_kept(blocks: Any, x: Any) -> Any:
+    for i in range(0, 12, 4):
+        x = _again(nn.Sequential(*blocks[i : i + 4]), x)
+    return _plainly(blocks[12:], x)
+
+
+def _zipped(blocks: Any, x: Any) -> Any:
+    each = iter(blocks)
+    for part in zip(each, each, each, each, strict=True):
+        x = _again(functools.partial(_plainly, part), x)
+    return x
+
+
 # ---- wrong ones
+
+
+def _every_other(blocks: Any, x: Any) -> Any:
+    for i, block in enumerate(blocks):
+        x = _again(block, x) if i % 2 else block(x)
+    return x
+
+
+def _late_lambda(blocks: Any, x: Any) -> Any:
+    """By the time it runs again, ``part`` is the last one."""
+    for i in range(0, len(blocks), 4):
+        part = blocks[i : i + 4]
+        x = _again(lambda y: nn.Sequential(*part)(y), x)  # noqa: B023
+    return x
+
+
+def _always_from_x(blocks: Any, x: Any) -> Any:
+    for i in range(0, len(blocks), 4):
+        y = _again(nn.Sequential(*blocks[i : i + 4]), x)
+    return y
+
+
+def _one_of_four_left_out(blocks: Any, x: Any) -> Any:
+    for i in range(0, len(blocks), 4):
+        x = _again(nn.Sequential(*blocks[i : i + 3]), x)
+    return x
+
+
+def _cut_off(blocks: Any, x: Any) -> Any:
+    for i in range(0, len(blocks), 4):
+        x = _again(nn.Sequential(*blocks[i : i + 4]), x.detach())
+    return x
+
+
+def _half_of_it(blocks: Any, x: Any) -> Any:
+    return _plainly(blocks[8:], _in_fours(blocks[:8], x))
 
 
 def _each(blocks: Any, x: Any) -> Any:
@@ -127,7 +183,18 @@ def _no_grad(blocks: Any, x: Any) -> Any:
         return _plainly(blocks, x)
 
 
-@pytest.mark.parametrize("answer", [_in_fours, _sequential, _in_pairs_by_a_closure, _unequal_parts])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        _in_fours,
+        _sequential,
+        _in_pairs_by_a_closure,
+        _unequal_parts,
+        _in_threes,
+        _the_last_kept,
+        _zipped,
+    ],
+)
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(in_the_budget.check(answer))
     assert said.startswith("Done"), said
@@ -152,6 +219,12 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_without_the_last, "the result differs from that of the loop"),
         (_without_dropout, "the result differs from that of the loop"),
         (_no_grad, "the result has no gradient"),
+        (_every_other, "the budget is 8.4 MB"),
+        (_late_lambda, "one block runs again 4 times and another never: a lambda looks"),
+        (_always_from_x, "the result differs from that of the loop"),
+        (_one_of_four_left_out, "are all 16 blocks in it"),
+        (_cut_off, "every block must get its gradient"),
+        (_half_of_it, "the budget is 8.4 MB"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cosine_similarity, cross_entropy, nll_loss, normalize
 
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.course.kit.claim import claim
@@ -71,7 +71,64 @@ def _in_double(model: Any, left: Any, right: Any) -> Any:
     return _of(*(normalize(x.double(), dim=1) for x in both)).float()
 
 
+def _log_softmax(model: Any, left: Any, right: Any) -> Any:
+    with torch.amp.autocast(device_type="cpu", dtype=torch.bfloat16):
+        both = [model(x).float() for x in (left, right)]
+    one, other = (normalize(x, dim=1) for x in both)
+    return -(one @ other.T / TEMPERATURE).log_softmax(1).diagonal().mean()
+
+
+def _decorated(model: Any, left: Any, right: Any) -> Any:
+    run = torch.autocast("cpu", dtype=torch.bfloat16)(model)
+    both = run(left).float(), run(right).float()
+    return _of(*(x / x.norm(dim=1, keepdim=True) for x in both))
+
+
+def _cosine(model: Any, left: Any, right: Any) -> Any:
+    with _bf16():
+        one, other = (model(x).to(torch.float32) for x in (left, right))
+    similar = cosine_similarity(one[:, None], other[None], dim=-1) / TEMPERATURE
+    return nll_loss(similar.log_softmax(1), torch.arange(len(left)))
+
+
 # ---- wrong ones
+
+
+def _in_fp16(model: Any, left: Any, right: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.float16):
+        both = model(left), model(right)
+    return _of(*(normalize(x.float(), dim=1) for x in both))
+
+
+def _widened_after_normalize(model: Any, left: Any, right: Any) -> Any:
+    with _bf16():
+        both = model(left), model(right)
+    return _of(*(normalize(x, dim=1).float() for x in both))
+
+
+def _one_side_in_fp32(model: Any, left: Any, right: Any) -> Any:
+    """The block ends one line too early."""
+    with _bf16():
+        one = model(left)
+    return _of(*(normalize(x.float(), dim=1) for x in (one, model(right))))
+
+
+def _widened_inside(model: Any, left: Any, right: Any) -> Any:
+    """In the block a product is narrow again, whatever it is given."""
+    with _bf16():
+        return _of(*(normalize(model(x).float(), dim=1) for x in (left, right)))
+
+
+def _narrow_inputs(model: Any, left: Any, right: Any) -> Any:
+    both = model(left.bfloat16()), model(right.bfloat16())
+    return _of(*(normalize(x.float(), dim=1) for x in both))
+
+
+def _without_temperature(model: Any, left: Any, right: Any) -> Any:
+    with _bf16():
+        both = model(left), model(right)
+    one, other = (normalize(x.float(), dim=1) for x in both)
+    return cross_entropy(one @ other.T, torch.arange(len(left)))
 
 
 def _all_in_bf16(model: Any, left: Any, right: Any) -> Any:
@@ -125,7 +182,16 @@ def _without_the_diagonal(model: Any, left: Any, right: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "answer", [_after_the_block, _switched_off_inside, _one_call_and_cross_entropy, _in_double]
+    "answer",
+    [
+        _after_the_block,
+        _switched_off_inside,
+        _one_call_and_cross_entropy,
+        _in_double,
+        _log_softmax,
+        _decorated,
+        _cosine,
+    ],
 )
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(loss_in_fp32.check(answer))
@@ -148,6 +214,11 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_narrow_weights, "the weights are torch.bfloat16 afterwards"),
         (_left_on, "autocast is still on after your function"),
         (_without_the_diagonal, "the loss is 0.0005, not"),
+        (_in_fp16, "the model's products are not in bf16: {'float16': 4"),
+        (_widened_after_normalize, "still have 16 bits: div, linalg_vector_norm"),
+        (_one_side_in_fp32, "the model returns float32 in one of its calls"),
+        (_widened_inside, "the loss is torch.bfloat16"),
+        (_without_temperature, "the loss is 0.0005, not"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:
@@ -155,6 +226,12 @@ def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason
     assert said.startswith("Not yet"), said
     assert reason in said, said
     assert not torch.is_autocast_enabled("cpu")
+
+
+def test_an_answer_that_stops_is_told_where() -> None:
+    said = " ".join(repr(loss_in_fp32.check(_narrow_inputs)).split())
+    assert "Your function stopped with an error" in said
+    assert "left.bfloat16()" in said
 
 
 def test_show_takes_a_loss_in_bf16_too() -> None:

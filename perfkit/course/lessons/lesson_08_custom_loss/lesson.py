@@ -356,7 +356,10 @@ def _check(answer: Answer) -> list[str]:
         (slope,) = torch.autograd.grad(slow, leaf)
         wanted = slow.detach()
         if not torch.allclose(value, wanted, rtol=_CLOSE, atol=1e-6):
-            raise NotYet(f"{name}: the push term is {float(wanted):.4f}, not {float(value):.4f}")
+            raise NotYet(
+                f"{name}: the push term is {float(wanted):.4f}, not {float(value):.4f}"
+                + (f", {float(value / wanted):.3g} times as much" if wanted > 0 else "")
+            )
         if not bool(gradient.isfinite().all()):
             raise NotYet(f"{name}: the value is right, but its gradient is not finite")
         if not torch.allclose(gradient, slope, rtol=1e-3, atol=1e-4 * float(slope.abs().max())):

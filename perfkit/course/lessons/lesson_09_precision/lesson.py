@@ -333,6 +333,17 @@ def _formats(answer: Answer, model: nn.Module) -> FormatCount:
     return count_formats(lambda: answer(model, left, right))
 
 
+def _formats_of_the_model(answer: Answer) -> set[str]:
+    """The formats of what the model returns, over all its calls."""
+    seen: set[str] = set()
+    model = _model(0)
+    model.register_forward_hook(
+        lambda _, given, made: seen.add(str(made.dtype).removeprefix("torch."))
+    )
+    answer(model, *_pairs(0))
+    return seen
+
+
 def _narrow(found: FormatCount) -> list[str]:
     """Operators with a result of 16 bits."""
     return [name for name, forms in found.operators.items() if {"bfloat16", "float16"} & set(forms)]
@@ -366,6 +377,12 @@ def _check(answer: Answer) -> list[str]:
         raise NotYet(
             f"the model's products are not in bf16: {products or 'there are none'}; is autocast "
             "on, with dtype=torch.bfloat16, where the model runs?"
+        )
+    outside = _formats_of_the_model(answer) - {"bfloat16"}
+    if outside:
+        raise NotYet(
+            f"the model returns {' and '.join(sorted(outside))} in one of its calls: autocast is "
+            "not on there"
         )
     ready = _narrow(_formats(answer, _Ready()))
     if ready:

@@ -209,6 +209,43 @@ def _value_and_slope(answer: Answer, x: torch.Tensor, mask: torch.Tensor) -> tup
     return given.detach(), torch.zeros_like(x) if slope is None else slope
 
 
+def _waiting(answer: Answer) -> list[str]:
+    """Lines that would wait for a GPU; ``fullgraph=True`` takes a plain ``.item()`` along."""
+    from torch import nn
+
+    from perfkit.synclint.find import find_syncs
+
+    _, x, mask = next(_cases())
+
+    class Rows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = nn.Parameter(x.clone())
+
+        def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+            # a mask that the device has computed
+            return self.rows * 1, self.rows.detach().isfinite().all(dim=1) & mask
+
+    model: nn.Module = Rows()
+
+    def step() -> None:
+        answer(*model()).square().sum().backward()
+
+    return [f"{line.place}: {line.op}" for line in find_syncs(step, model)]
+
+
+def _how_values_differ(given: torch.Tensor, wanted: torch.Tensor, mask: torch.Tensor) -> str:
+    if bool((given[~mask] != 0).any()):
+        return "a row that does not count is not 0"
+    kept = given[mask]
+    if len(kept) and float(kept.mean(0).abs().max()) > 1e-3 * float(kept.abs().max()):
+        return "the rows that count do not add up to 0: one mean, and one divisor, for all of them?"
+    lengths = [float(rows.norm(dim=1).max()) for rows in (given, wanted)]
+    if abs(lengths[0] - lengths[1]) > 1e-3 * lengths[1]:
+        return f"the longest row is {lengths[0]:.3g} long, not {lengths[1]:.3g}"
+    return f"values differ by up to {float((given - wanted).abs().max()):.3g}"
+
+
 def _show(answer: Answer) -> Message:
     name, x, mask = next(_cases())
     given, _ = _value_and_slope(answer, x, mask)
@@ -234,25 +271,29 @@ def _check(answer: Answer) -> list[str]:
             if not bool(given.isfinite().all()):
                 raise NotYet(f"{name}: a value is not finite")
             if not torch.allclose(given, wanted, rtol=1e-4, atol=1e-5):
-                raise NotYet(
-                    f"{name}: values differ by up to {float((given - wanted).abs().max()):.3g}"
-                )
+                raise NotYet(f"{name}: {_how_values_differ(given, wanted, mask)}")
             if not bool(slope.isfinite().all()):
-                raise NotYet(f"{name}: the values are right, and a gradient is not finite")
+                raise NotYet(
+                    f"{name}: the values are right, and a gradient is not finite: what divides by "
+                    "0, although nobody asks for the result?"
+                )
             if not torch.allclose(slope, its_slope, rtol=1e-3, atol=1e-5):
                 raise NotYet(
-                    f"{name}: the values are right, and the gradient is not: .item() gave a number "
-                    "through which none flows"
+                    f"{name}: the values are right, and the gradient is not: none flows through "
+                    "the divisor, which .item() made a number, and all of it through the mean"
                 )
         if len(graphs) > 2:
             raise NotYet(
                 f"{len(graphs)} graphs for six lengths: two are enough, one for the first length "
                 "and one for all"
             )
+        waiting = _waiting(answer)
+        if waiting:
+            raise NotYet(f"one graph, and the host would wait for a GPU at {waiting[0]}")
     finally:
         torch.compiler.reset()
     return [
-        "fullgraph=True: no line ends the graph",
+        "fullgraph=True: no line ends the graph, and none waits",
         f"{len(graphs)} graphs for six lengths",
         "values and gradients of the careless version, in six cases, also without a row",
     ]
@@ -265,8 +306,8 @@ in_one_graph = Exercise(
         "Rows that count: minus their mean, then divided by the longest of them if it is longer "
         "than 1. Through that divisor flows no gradient. All other rows are 0; so are all if none "
         "counts.",
-        "torch.compile(centred, fullgraph=True) accepts it, and for six different n it is compiled "
-        "at most twice.",
+        "torch.compile(centred, fullgraph=True) accepts it, for six different n it is compiled at "
+        "most twice, and no line waits for a GPU.",
     ),
     hints=(
         "Keep the shape: x[mask] has another one for each mask. Multiply by the mask instead.",
