@@ -36,6 +36,7 @@ __all__ = [
     "fmt_share",
     "fmt_si",
     "fmt_us",
+    "no_difference",
     "plural",
 ]
 
@@ -48,6 +49,10 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _TIME_UNITS = (("ns", 1e-6, 1e3), ("µs", 1e-3, 1e3), ("ms", 1.0, 1e3), ("s", 1e3, 600.0))
 _LONG_TIME_UNITS = (("min", 60e3, 600.0), ("h", 3600e3, math.inf))
 _SI_UNITS = ("", "k", "M", "G", "T", "P", "E")
+
+
+# The widest interval, as its upper end over its lower one, that says "no difference seen".
+_NARROW = 1.25
 
 
 def fmt_number(x: float | None) -> str:
@@ -143,6 +148,14 @@ def fmt_interval(low: float | None, high: float | None) -> str:
             for end, n, value in zip(ends, decimals, (low, high), strict=True)
         ]
     return f"[{ends[0]}, {ends[1]}]"
+
+
+def no_difference(low: float, high: float) -> str:
+    """What an interval of a ratio that holds 1 says: nothing was seen, or nothing can be.
+
+    An interval whose ends are more than a quarter apart has room for a difference that matters.
+    """
+    return "no difference seen" if high <= _NARROW * low else "too unsteady to tell"
 
 
 def fmt_bound(gain: float) -> str:

@@ -14,6 +14,7 @@ from perfkit.base.words import (
     fmt_number,
     fmt_ratio,
     fmt_share,
+    no_difference,
 )
 from perfkit.experiment.process.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
 from perfkit.show._text import clip
@@ -235,7 +236,8 @@ def _speed(base: RunResult | None, run: RunResult) -> str:
 
 def _ratio_sentence(compared: Ratio) -> str:
     said = f"{fmt_ratio(compared.ratio)} as fast {fmt_interval(compared.low, compared.high)}"
-    seen = said if compared.different else f"no difference seen: {said}"
+    none = no_difference(compared.low, compared.high)
+    seen = said if compared.different else f"{none}: {said}"
     return f"{seen} per {compared.per}; {ONE_AFTER_THE_OTHER}"
 
 

@@ -22,6 +22,7 @@ from perfkit.base.words import (
     fmt_number,
     fmt_ratio,
     fmt_share,
+    no_difference,
     plural,
 )
 from perfkit.experiment.process.result import SPEED, Ratio, RunResult, ratio
@@ -152,7 +153,8 @@ def verdict(board: Board, run: RunResult) -> str:
         return f"{number} the speed of {other}{per}, unconfirmed"
     ends = fmt_interval(speed.ratio.low, speed.ratio.high)
     if not speed.ratio.different:
-        return f"confirmed against {other}: no difference seen, {number} {ends}{per}"
+        none = no_difference(speed.ratio.low, speed.ratio.high)
+        return f"confirmed against {other}: {none}, {number} {ends}{per}"
     word = "faster" if speed.ratio.ratio > 1 else "slower"
     return f"confirmed: {word} than {other}, {number} {ends}{per}"
 
@@ -230,7 +232,8 @@ def _ratio_cell(board: Board, run: RunResult) -> dict[str, Any]:
         return found | _cell(text, f"unconfirmed{per}") | {"why": UNCONFIRMED}
     ends = _unbroken(fmt_interval(compared.low, compared.high))
     word = "faster" if compared.ratio > 1 else "slower"
-    detail = f"{word if compared.different else 'no difference seen'} {ends}{per}"
+    said = word if compared.different else no_difference(compared.low, compared.high)
+    detail = f"{said} {ends}{per}"
     finite = compared.high if np.isfinite(compared.high) else None
     why = f"{speed.sentence} {plural(speed.n_blocks, 'block')}, run in turns."
     return found | _cell(text, detail) | {"low": compared.low, "high": finite, "why": why}
@@ -315,8 +318,9 @@ def _plain_speed(board: Board, run: RunResult) -> str:
     text = f"{fmt_ratio(speed.ratio.ratio)}{per}"
     if speed.kind != "confirmed":
         return f"{text}, {speed.kind}"
-    seen = "" if speed.ratio.different else ", no difference seen"
-    return f"{text} {fmt_interval(speed.ratio.low, speed.ratio.high)}{seen}"
+    low, high = speed.ratio.low, speed.ratio.high
+    seen = "" if speed.ratio.different else f", {no_difference(low, high)}"
+    return f"{text} {fmt_interval(low, high)}{seen}"
 
 
 def _footnotes(board: Board) -> list[str]:

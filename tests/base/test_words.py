@@ -191,3 +191,19 @@ def test_the_widgets_say_the_same(tmp_path: Path) -> None:
     )
     expected = [[text for _, text in CASES[k]] for k in ("number", "us")]
     assert says(tmp_path / "say.mjs") == expected
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.98, 1.02, "no difference seen"),
+        (0.9, 1.1, "no difference seen"),
+        (0.43, 1.07, "too unsteady to tell"),
+        (0.8, 1.25, "too unsteady to tell"),
+        (0.0, math.inf, "too unsteady to tell"),
+    ],
+)
+def test_no_difference_is_not_said_of_an_interval_that_has_room_for_one(
+    low: float, high: float, said: str
+) -> None:
+    assert words.no_difference(low, high) == said

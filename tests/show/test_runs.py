@@ -143,6 +143,7 @@ def test_the_figure_leaves_pyplot_alone_and_has_words():
         (Ratio(2.0, 1.9, 2.1), "2.00× as fast"),
         (Ratio(0.5, 0.4, 0.6), "0.500× as fast"),
         (Ratio(1.01, 0.9, 1.1), "no difference seen"),
+        (Ratio(1.01, 0.7, 1.5), "too unsteady to tell: 1.01× as fast"),
     ],
 )
 def test_a_ratio_is_a_sentence(ratio, words):

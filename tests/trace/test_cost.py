@@ -42,6 +42,8 @@ def test_the_interval_covers_as_often_as_it_says() -> None:
 def test_words() -> None:
     base = [10.0, 10.1, 10.2, 9.9, 9.8, 10.3]
     assert "no difference seen (95 % interval −" in _sentence(base, base)
+    spread = [3.0, 30.0, 5.0, 20.0, 4.0, 10.0]
+    assert "too unsteady to tell (95 % interval −" in _sentence(spread, spread)
     assert "+20 % (95 % interval +" in _sentence([12 * x / 10 for x in base], base)
     faster = _sentence([3.0, 3.1, 3.2, 2.9, 2.8, 3.0], base)
     assert "the cost is unknown" in faster

@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from perfkit.base.words import fmt_change, fmt_ms, fmt_s, plural
+from perfkit.base.words import fmt_change, fmt_ms, fmt_s, no_difference, plural
 
 _CONFIDENCE = 0.95
 # Up to so many pairs the ranks are counted exactly; beyond, the normal curve is as good.
@@ -95,7 +95,7 @@ class Cost:
             return "the steps themselves differ, so the cost is unknown"
         interval = f"95 % interval {fmt_change(low - 1)} to {fmt_change(high - 1)}"
         if low <= 1:
-            return f"no difference seen ({interval})"
+            return f"{no_difference(low, high)} ({interval})"
         return f"{fmt_change(slowdown - 1)} ({interval})"
 
 

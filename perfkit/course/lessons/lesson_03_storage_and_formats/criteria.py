@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from perfkit.base.errors import MissingError
+from perfkit.base.words import no_difference
 from perfkit.course.kit.images import ImageSet
 from perfkit.course.ledger.criteria import all_of, criterion, faster
 from perfkit.course.ledger.recording import Figure, Outcome
@@ -291,5 +292,7 @@ def _said(found: Comparison) -> str:
     if not np.isfinite(found.high):
         return "with too few measurements to tell"
     if not found.different:
-        return f"with no difference seen ({found.low:.2f} to {found.high:.2f} times as fast)"
+        ends = f"{found.low:.2f} to {found.high:.2f} times as fast"
+        seen = no_difference(found.low, found.high) == "no difference seen"
+        return f"with no difference seen ({ends})" if seen else f"too unsteadily to tell ({ends})"
     return f"{found.ratio:.1f} times as fast"

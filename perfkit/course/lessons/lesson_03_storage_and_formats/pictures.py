@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfkit.base.errors import UsageError
-from perfkit.base.words import fmt_bytes, fmt_interval, fmt_ms, fmt_ratio
+from perfkit.base.words import fmt_bytes, fmt_interval, fmt_ms, fmt_ratio, no_difference
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,7 +185,7 @@ def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str
     axes.grid(visible=False, axis="y")
     said = "; ".join(
         f"{name} {fmt_ratio(one.ratio)} {fmt_interval(one.low, one.high)}"
-        + ("" if one.different else " (no difference seen)")
+        + ("" if one.different else f" ({no_difference(one.low, one.high)})")
         for name, one in gains.items()
     )
     return figure, f"Bars with 95 % interval, {label}: {said}."
