@@ -344,7 +344,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
         beside = (
             f"; the device computes for {fmt_share(bound.work)}"
             if case.on_device
-            else f"; {most} ({fmt_share(bound.work)}) is compute"
+            else f"; {most} ({fmt_share(bound.work)}) is spent in torch's operators"
         )
     return f"Partly {bound.part}-bound: {words}{beside}"
 

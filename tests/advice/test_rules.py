@@ -336,6 +336,51 @@ def test_too_few_samples_in_that_time_name_no_line() -> None:
     assert "log(" not in found.what_to_do
 
 
+def test_numpy_between_small_operators_is_told_as_numpy() -> None:
+    """x = x + np.random.rand(...) in a loop: all its gaps are short, and torch.compile no cure."""
+    sim = Simulated()
+    for i in range(4):
+        sim.step(i, i * 2_500, 2_500)
+        for k in range(10):
+            sim.host("aten::mul", i * 2_500 + k * 250, 50)
+    trace = load(sim.json())
+    steps = find_steps(trace)
+    gaps = Case(trace, steps, breakdown(trace, steps)).outside_of_torch
+    middle = [int(a + b) // 2 for a, b in zip(gaps.start, gaps.end, strict=True)]
+    numpy, python, other = (
+        _line(text, n, 14, waiting=False, library="__main__")
+        for text, n in (("x = x + np.random.rand(8)", 12), ("y = f(x)", 12), ("y = g(x)", 2))
+    )
+
+    def rules_of(first: Line, second: Line) -> dict[str, Finding]:
+        taken = tuple((middle[i], int(i >= 12)) for i in range(14))
+        lines = first, dataclasses.replace(second, line=2)
+        told = _diagnosis(sim, LineSamples(lines, 14, taken=taken))
+        return {finding.rule: finding for finding in told.findings}
+
+    found = rules_of(numpy, other)
+    assert "small-calls" not in found
+    assert found["host-python"].line == "data.py:9: x = x + np.random.rand(8)"
+    assert "compile" not in found["host-python"].what_to_do
+    # plain Python there is not known to be anything but the calls
+    assert "small-calls" in rules_of(python, other)
+
+
+def test_gaps_too_long_for_a_call_are_not_told_as_calls() -> None:
+    def said(op: int, gap: int) -> str:
+        sim = Simulated()
+        for i in range(4):
+            sim.step(i, i * 2_500, 2_500)
+            for k in range(2_500 // (op + gap)):
+                sim.host("aten::mul", i * 2_500 + k * (op + gap), op)
+        return _finding(_diagnosis(sim), "small-calls").evidence[1]
+
+    assert "what it costs Python to call operators" in said(30, 20)
+    long = said(50, 200)
+    assert "half of that time in gaps of 200 µs or less" in long
+    assert "what it costs" not in long
+
+
 def test_calling_small_operators_is_no_logging() -> None:
     sim = Simulated()
     for i in range(4):
