@@ -276,11 +276,15 @@ class PushedRun:
                 wall_s=wall_s,
                 update_s=self.update_ns / 1e9,
                 one_shot=False,
-                problems=(*problems, *(f.sentence() for f in self.failures)),
+                problems=(
+                    *problems,
+                    *(f.sentence() for f in self.failures),
+                    *filter(None, [self.phases.doubt]),
+                ),
                 may_be_grouped=False,
                 waits_known=self.uses_loader,
-                phase_ns=tuple(self.phase_ns),
-                columns=self.facts.columns(),
+                phase_ns=self.phases.told(self.phase_ns),
+                columns=None if self.phases.doubt else self.facts.columns(),
                 during=self.lookout.during,
             )
         )

@@ -619,13 +619,14 @@ class WatchedRun:
                 problems=(
                     *self._problems,
                     *_failures(*self._instruments, self._phases, self._facts),
+                    *filter(None, [self._phases.doubt]),
                 ),
                 busy=self._busy,
                 loading=None if self._looks is None else self._looks.result(),
                 batch_bytes=self._batch_bytes or None,
                 during=self._lookout.during,
-                phase_ns=tuple(self._phase_ns),
-                columns=self._facts.columns(),
+                phase_ns=self._phases.told(self._phase_ns),
+                columns=None if self._phases.doubt else self._facts.columns(),
             )
         )
 

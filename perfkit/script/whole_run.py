@@ -154,6 +154,8 @@ def whole_run(
             "a step here is one backward pass: no optimizer stepped in the first "
             f"{min(n_steps, PASSES)} of them"
         )
+    if seen is not None and seen.run.phases.doubt:
+        warnings.append(seen.run.phases.doubt)
     if seen is not None and n_steps:
         warnings += _extras_missing(options, seen, n_steps, ended)
     return WholeRun(
@@ -271,8 +273,8 @@ def _steps(
             memory=tuple(seen.run.memory),
             wall_s=times.ended_s - times.began_s,
             update_s=seen.run.update_ns / 1e9,
-            phase_ns=tuple(seen.run.phase_ns),
-            columns=seen.run.facts.columns(),
+            phase_ns=seen.run.phases.told(seen.run.phase_ns),
+            columns=None if seen.run.phases.doubt else seen.run.facts.columns(),
             one_shot=False,
             problems=(),
             may_be_grouped=False,

@@ -202,6 +202,27 @@ def test_another_thread_is_not_counted(phases: Phases, clock: Clock) -> None:
     assert taken(phases) == {"other": 9}
 
 
+def test_many_calls_of_a_long_step_are_told_apart(phases: Phases, clock: Clock) -> None:
+    """LBFGS calls its closure 20 times a step; forward was counted as optimizer from then on."""
+    model, criterion = Slow(clock, 30), nn.MSELoss()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        for _ in range(25):
+            loss = criterion(model(X + 1), torch.zeros(1).expand_as(model(X + 1)))
+        loss.backward()
+        return loss
+
+    phases.take()
+    for _ in range(2):
+        optimizer.step(closure)
+        assert taken(phases)["forward"] == 25 * 2 * 30
+    assert not phases.stops_at_modules
+    assert phases.doubt == ""
+    assert phases.told((1, 2, 3, 4, 5, 6, 7)) == (1, 2, 3, 4, 5, 6, 7)
+
+
 def test_a_step_of_many_loose_modules_gives_up_on_them(phases: Phases, clock: Clock) -> None:
     layers = [nn.Linear(4, 4) for _ in range(50)]
     phases.take()
@@ -209,6 +230,9 @@ def test_a_step_of_many_loose_modules_gives_up_on_them(phases: Phases, clock: Cl
         layer(X)
     phases.take()
     assert phases.stops_at_modules
+    assert "calls 50 modules by themselves" in phases.doubt
+    # what is known of the steps before is no share of the run
+    assert phases.told((1, 2, 3, 4, 5, 6, 7)) == (1, 0, 3, 4, 0, 6, 14)
     assert not torch_module._global_forward_pre_hooks
 
 
