@@ -332,14 +332,14 @@ def _counting(number: int) -> Callable[[], object]:
 
 
 def _notes_that_it_ran(folder: str, number: int) -> Callable[[], object]:
-    """A step that leaves a file; the five steps of the warm-up leave none."""
+    """A step that leaves a file; the three steps of the warm-up leave none."""
     from pathlib import Path
 
     calls: list[int] = []
 
     def step() -> None:
         calls.append(number)
-        if len(calls) > 5:
+        if len(calls) > 3:
             (Path(folder) / str(number)).touch()
 
     return step
@@ -416,7 +416,7 @@ _fails.__module__ = "__main__"
 @pytest.mark.timeout(300)
 def test_a_training_that_ends_early_says_why() -> None:
     with pytest.raises(MeasurementError, match="no training today"):
-        Together(_fails, 1)
+        Together(_fails, 1).run(1)
 
 
 def test_what_cannot_be_started_is_refused() -> None:

@@ -23,7 +23,7 @@ from perfkit.memory.resident import ResidentMeter, resident_bytes
 if sys.platform != "win32":
     import resource
 
-_WARM_UP_STEPS = 5
+_WARM_UP_STEPS = 3
 
 
 def _counted() -> tuple[int, int, float]:

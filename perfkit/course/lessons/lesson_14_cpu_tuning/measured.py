@@ -54,8 +54,10 @@ class Ran:
 class Together:
     """Fresh processes that train at the same time, each for itself.
 
-    It stays ready between calls of :meth:`run`; a process that waits takes no core. The processes
-    end with this object or with the program, at the latest.
+    They start when this object is made, and the first call waits until they are ready: make several
+    objects before you use one, and their processes start beside each other. They stay ready between
+    calls of :meth:`run`; a process that waits takes no core. They end with this object or with the
+    program, at the latest.
 
     Args:
         make: called with the process's number in each process; returns a step.
@@ -66,7 +68,6 @@ class Together:
 
     Raises:
         UsageError: no process, or a malloc or core that this machine lacks.
-        MeasurementError: a process ended before it was ready; the message has its last words.
     """
 
     def __init__(
@@ -96,7 +97,17 @@ class Together:
             child.tell({"threads": threads, "core": core})
         self.n = n
         self.malloc = malloc
-        self.threads = self._make(make)
+        self._threads: int | None = None  # as soon as they are ready
+        self._make(make)
+
+    @property
+    def threads(self) -> int:
+        """Threads of torch in each, once all are ready.
+
+        Raises:
+            MeasurementError: one of them ended; the message has its last words.
+        """
+        return self._wait_until_ready()
 
     @property
     def all_threads(self) -> int:
@@ -109,6 +120,8 @@ class Together:
         Raises:
             MeasurementError: one of them ended.
         """
+        self._wait_until_ready()
+        self._threads = None
         self._make(make)
 
     def run(self, steps: int, *, processes: int | None = None) -> Ran:
@@ -121,6 +134,7 @@ class Together:
         Raises:
             MeasurementError: one of them ended.
         """
+        self._wait_until_ready()
         children = self._children[:processes]
         began_s = time.perf_counter()
         for child in children:
@@ -138,6 +152,7 @@ class Together:
     @contextlib.contextmanager
     def training(self) -> Iterator[None]:
         """All of them train while the body of ``with`` runs, for a minute at most."""
+        self._wait_until_ready()
         for child in self._children:
             child.tell({"until_called_s": _AT_MOST_S})
         try:
@@ -163,12 +178,15 @@ class Together:
     ) -> None:
         self.end()
 
-    def _make(self, make: Make) -> int:
-        """Torch's threads in each, once all are ready."""
+    def _make(self, make: Make) -> None:
         made = base64.b64encode(cloudpickle.dumps(make)).decode()
         for number, child in enumerate(self._children):
             child.tell({"make": made, "number": number})
-        return int(self._hear()[0]["threads"])
+
+    def _wait_until_ready(self) -> int:
+        if self._threads is None:
+            self._threads = int(self._hear()[0]["threads"])
+        return self._threads
 
     def _hear(self, children: Sequence[LineChild] | None = None) -> list[dict[str, Any]]:
         try:
