@@ -13,10 +13,10 @@ from perfkit.base.errors import ProfilerBusyError
 from perfkit.base.scratch import scratch_folder
 from perfkit.trace.record.quiet import quiet_profiler
 
-# CUPTI, which records what the device does, stays attached to the process when a profiler stops, and
-# every launch takes longer from then on, until the process ends: a ResNet-50 step 35 ms instead of
-# 26 on an H100 (pytorch/pytorch#144455). With this variable at 1 it lets go. Before CUDA 12.6 that
-# crashes where CUDA graphs are used (pytorch/pytorch#146604), so there it stays.
+# CUPTI, which records what the device does, stays attached to the process when a profiler stops:
+# every launch takes longer from then on (pytorch/pytorch#144455; a ResNet-50 step 35 ms instead of
+# 26 on an H100). With this variable at 1 it lets go. Before CUDA 12.6 that crashes where CUDA
+# graphs are used (pytorch/pytorch#146604), so there it stays.
 _LET_GO = "TEARDOWN_CUPTI"
 _SAFE_CUDA = (12, 6)
 
