@@ -27,7 +27,7 @@ from perfkit.trace.ask.breakdown import Breakdown, breakdown
 from perfkit.trace.ask.limit import Limit, limit
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.ask.syncs import Sync
-from perfkit.trace.ask.waterfall import Waterfall, waterfall, without_profiler
+from perfkit.trace.ask.waterfall import Waterfall, waterfall_beside
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.read.steps import WHOLE, Steps, find_steps, n_backward_passes
@@ -121,11 +121,23 @@ class Profile(Shown):
         if self.nothing or self.is_piece:
             return None
         try:
-            found = waterfall(self.trace)
+            return self.waterfall_on(None)
         except Exception:  # a trace of a kind that nobody has seen must not cost the report
             return None
-        plain_ms = None if self.cost is None else self.cost.unprofiled_step_ms
-        return without_profiler(found, plain_ms)
+
+    def waterfall_on(self, device: str | None) -> Waterfall:
+        """The same with the rates of this device; ``"here"`` for this machine's measured ones.
+
+        Raises:
+            UsageError: ``device`` is another than the recorded one, or no data sheet of it is
+                known.
+        """
+        return waterfall_beside(
+            self.trace,
+            device=device,
+            plain_ms=None if self.cost is None else self.cost.unprofiled_step_ms,
+            surplus_ms=0.0 if self.cost is None else self.cost.surplus_ms,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the events, as plain JSON types."""

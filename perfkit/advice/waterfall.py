@@ -10,7 +10,7 @@ from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import Profiling
 from perfkit.base.arguments import check_text, shown
 from perfkit.base.errors import UsageError
-from perfkit.trace.ask.waterfall import Waterfall, WaterfallChange, change, without_profiler
+from perfkit.trace.ask.waterfall import Waterfall, WaterfallChange, change
 from perfkit.trace.read.columns import Trace
 
 __all__ = ["waterfall"]
@@ -74,11 +74,9 @@ def waterfall(
 def _of(name: str, source: object, device: str | None) -> Waterfall:
     if isinstance(source, Profiling):
         source = source.result
-    options = {} if device is None else {"device": device}
     if isinstance(source, Profile):
-        plain_ms = None if source.cost is None else source.cost.unprofiled_step_ms
-        found: Waterfall = OpenTrace(source.trace).ask("waterfall", **options)
-        return without_profiler(found, plain_ms)
+        return source.waterfall_on(device)
+    options = {} if device is None else {"device": device}
     if isinstance(source, OpenTrace | Trace | str | bytes | os.PathLike):
         opened: Waterfall = open_trace(source).ask("waterfall", **options)
         return opened

@@ -21,6 +21,7 @@ from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.trace import Category, Recorder, Recording, breakdown, find_steps, load
 from perfkit.trace.record import record as record_module
 from perfkit.trace.record.lines import Sampler
+from perfkit.trace.record.profiler import lets_go
 from tests.left_running import assert_nothing_runs
 
 
@@ -650,3 +651,11 @@ with Recorder(steps=2):
     )
     assert done.stderr == "mine\n" * 6
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("cuda", "safe"),
+    [(None, False), ("11.8", False), ("12.4", False), ("12.6", True), ("13.0", True)],
+)
+def test_cupti_lets_go_where_that_is_safe(cuda: str | None, safe: bool) -> None:
+    assert lets_go(cuda) is safe

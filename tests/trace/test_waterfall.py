@@ -18,7 +18,7 @@ from perfkit import show
 from perfkit.base.errors import UsageError
 from perfkit.cli import main
 from perfkit.trace import limit, load, waterfall
-from perfkit.trace.ask.waterfall import CAUSES, Waterfall
+from perfkit.trace.ask.waterfall import CAUSES, Waterfall, change, waterfall_beside
 
 
 def parts(of: Waterfall, what: str = "outside_in_ms") -> dict[str, Any]:
@@ -59,6 +59,30 @@ def busy_host() -> bytes:
     whole = json.loads(sim.json())
     whole["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
     return json.dumps(whole).encode()
+
+
+def test_what_only_the_profiler_takes_is_no_gain_of_any_fix() -> None:
+    trace = load(busy_host())
+    found = waterfall_beside(trace, plain_ms=0.94, surplus_ms=0.06)
+    adds_up(found)
+    assert parts(found)["profiler"] == 60
+    assert parts(found)["launch"] == 40
+    assert parts(found, "inside_out_ms")["profiler"] == 60
+    assert found.plain_ms == pytest.approx(0.94)
+    assert found.gain_of("launch") == pytest.approx(940 / 900)
+    said = " ".join(str(found).split())
+    assert said.startswith("A step takes 940 µs and needs at least")
+    assert "the profiler's own time 60.0 µs |" in said
+    # the device waits for 100 µs: more than that is not the profiler's
+    assert parts(waterfall_beside(trace, surplus_ms=5.0))["profiler"] == 100
+    faster = change(waterfall(trace), found)
+    assert faster.ratio == pytest.approx(1000 / 940)
+    assert "took 1.00 ms before and 940 µs after" in " ".join(str(faster).split())
+
+
+def test_without_a_device_the_profilers_time_cannot_be_told_apart() -> None:
+    trace = load(cpu_training(3).json())
+    assert "profiler" not in parts(waterfall_beside(trace, surplus_ms=0.05))
 
 
 def test_faster_kernels_bring_nothing_while_the_host_is_busy_all_the_time() -> None:

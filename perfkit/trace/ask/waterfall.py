@@ -20,6 +20,10 @@ launches, then kernels) and from the inside out; in either order they add up to 
 Without a device there is one lane, the host's, on which operators are the work: without a
 DataLoader's workers both orders are the same.
 
+A profiler slows the host, so that a device with little work for each operator idles while it
+records, and not without it. Where steps without it were seen too, by how much they are shorter is
+taken off first, as a part of its own: no fix brings it.
+
 The last to go is the time of operators above their least time (:mod:`perfkit.trace.ask.limit`);
 what remains is that least time, and the time of operators whose work is not known.
 """
@@ -53,15 +57,16 @@ from perfkit.trace.read.steps import Steps, find_steps
 
 __all__ = ["CAUSES", "Part", "Waterfall", "WaterfallChange", "change", "waterfall"]
 
-#: What can be removed, from the outside in: ``data`` (the DataLoader), ``sync`` (the device idles
+#: What can be removed, from the outside in: ``profiler`` (time that only recording takes; removed
+#: first in both orders), ``data`` (the DataLoader), ``sync`` (the device idles
 #: because the host waited for it), ``copy`` (transfers that nothing hides), ``communication``
 #: (likewise), ``driver`` (allocating memory, loading code), ``host`` (Python and other work between
 #: operators), ``launch`` (the host calls operators and launches kernels), ``pauses`` (short ones of
 #: the device between queued kernels), ``queued`` (longer ones, whose cause is not recorded),
 #: ``above`` (operators above their least time).
 CAUSES = (
-    "data", "sync", "copy", "communication", "driver", "host", "launch", "pauses", "queued",
-    "above",
+    "profiler", "data", "sync", "copy", "communication", "driver", "host", "launch", "pauses",
+    "queued", "above",
 )  # fmt: skip
 
 # The host's layers in order of priority, and the cause that each is work of; a wait is none.
@@ -99,7 +104,7 @@ class Part:
         cause: one of :data:`CAUSES`.
         outside_in_ms: what removing it brings when the causes before it are gone already.
         inside_out_ms: what removing it brings when those after it are gone already.
-        alone_ms: what removing nothing else brings.
+        alone_ms: what removing nothing else brings (of ``profiler`` aside, which is gone then).
     """
 
     cause: str
@@ -114,7 +119,7 @@ class Waterfall(Shown):
 
     Attributes:
         parts: what can be removed, from the outside in; only causes that the steps have.
-        step_ms: length of a step as recorded.
+        step_ms: length of a step as recorded, with the profiler's own time in it.
         least_ms: least time of the operators whose work is known; 0 where no rates or no shapes
             are.
         uncounted_ms: recorded time of the other operators: whether they could be faster is not
@@ -160,6 +165,11 @@ class Waterfall(Shown):
         return self.least_ms + self.uncounted_ms
 
     @property
+    def plain_ms(self) -> float:
+        """Length of a step without what only recording takes, as far as that is known."""
+        return self.step_ms - self.ms_of("profiler")
+
+    @property
     def n_steps(self) -> int:
         """Number of steps."""
         return len(self.steps_ms)
@@ -178,8 +188,8 @@ class Waterfall(Shown):
             cause: one of :data:`CAUSES`; of one that the steps do not have it is 1.
         """
         alone = next((p.alone_ms for p in self.parts if p.cause == cause), 0.0)
-        left = self.step_ms - alone
-        return self.step_ms / left if left > 0 else float("inf")
+        left = self.plain_ms - alone
+        return self.plain_ms / left if left > 0 else float("inf")
 
     def ms_of(self, cause: str) -> float:
         """``outside_in_ms`` of this cause; 0 for one that the steps do not have.
@@ -215,11 +225,12 @@ class WaterfallChange(Shown):
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the second is: mean step before over after.
+        """How many times as fast the second is: mean step before over after, both without the
+        profiler's own time where that is known.
 
         Of one recording each: no interval can be given.
         """
-        return self.before.step_ms / self.after.step_ms if self.after.step_ms else float("inf")
+        return self.before.plain_ms / self.after.plain_ms if self.after.plain_ms else float("inf")
 
     @property
     def changes_ms(self) -> dict[str, float]:
@@ -282,6 +293,29 @@ def waterfall(
     Raises:
         UsageError: ``device`` is another than the recorded one, or no data sheet of it is known.
     """
+    return waterfall_beside(trace, steps, device=device, within=within)
+
+
+def waterfall_beside(
+    trace: Trace,
+    steps: Steps | None = None,
+    *,
+    device: str | None = None,
+    within: Nesting | None = None,
+    plain_ms: float | None = None,
+    surplus_ms: float = 0.0,
+) -> Waterfall:
+    """The waterfall of recorded steps beside others of the same run, without the profiler.
+
+    Args:
+        trace, steps, device, within: as for :func:`waterfall`.
+        plain_ms: length of a step without the profiler, where that is known.
+        surplus_ms: by how much the recorded ones are clearly longer: on a device, so much of its
+            waiting for the host is the profiler's.
+
+    Raises:
+        UsageError: as for :func:`waterfall`.
+    """
     steps = find_steps(trace) if steps is None else steps
     host = host_layers(trace, steps)
     far = limit_beside(
@@ -296,12 +330,14 @@ def waterfall(
             f"the waterfall ends at the least time of the device that was recorded, "
             f"{far.recorded_on}; for {far.device} ask `limit`"
         )
-    lanes = _lanes(trace, steps, host, far)
+    lanes = _lanes(trace, steps, host, far).with_profiler(surplus_ms)
     n = max(len(lanes.steps_ns), 1)
     total = sum(lanes.steps_ns)
-    outside_in, inside_out = lanes.gains(CAUSES), lanes.gains(reversed(CAUSES))
+    first, *others = CAUSES
+    outside_in, inside_out = lanes.gains(CAUSES), lanes.gains((first, *reversed(others)))
+    alone = {c: lanes.gains((first, c) if c != first else (c,))[c] for c in CAUSES}
     parts = tuple(
-        Part(c, outside_in[c] / n / 1e6, inside_out[c] / n / 1e6, lanes.gains((c,))[c] / n / 1e6)
+        Part(c, outside_in[c] / n / 1e6, inside_out[c] / n / 1e6, alone[c] / n / 1e6)
         for c in CAUSES
         if outside_in[c] or inside_out[c]
     )
@@ -320,6 +356,7 @@ def waterfall(
         workers_set_the_pace=lanes.is_paced,
         host_ms=sum(lanes.host.values()) / n / 1e6,
         working_above_ms=lanes.device["above"] / n / 1e6,
+        unprofiled_step_ms=plain_ms,
         warnings=together(
             steps.warnings, far.warnings if lanes.least_ns else (), lanes.doubts
         ),  # that no least time is known is said by its absence
@@ -348,6 +385,23 @@ class _Lanes:
     uncounted_ns: int
     above_of: Mapping[str, float]
     doubts: tuple[str, ...] = ()
+
+    def with_profiler(self, surplus_ms: float) -> _Lanes:
+        """So much of each step as the profiler's: where the device waited for the host.
+
+        Without a device its time lies within the operators, and cannot be told apart.
+        """
+        left = round(surplus_ms * 1e6) * len(self.steps_ns) if self.host else 0
+        device, host = dict(self.device), dict(self.host)
+        for cause in ("launch", "host"):
+            taken = min(left, device.get(cause, 0), host.get(cause, 0))
+            if taken <= 0:
+                continue
+            left -= taken
+            for lane in (device, host):
+                lane[cause] -= taken
+                lane["profiler"] = lane.get("profiler", 0) + taken
+        return replace(self, device=device, host=host)
 
     def left(self, gone: set[str]) -> int:
         """How long the steps take without these causes."""
@@ -502,13 +556,3 @@ def _shared(of: Mapping[str, float], whole_ms: float) -> dict[str, float]:
         return {}
     largest = sorted(of.items(), key=lambda item: -item[1])
     return {name: whole_ms * us / total for name, us in largest if us}
-
-
-def without_profiler(found: Waterfall, step_ms: float | None) -> Waterfall:
-    """The same, told how long a step takes without the profiler.
-
-    Args:
-        found: a waterfall.
-        step_ms: that length, or None where it is not known.
-    """
-    return found if not step_ms else replace(found, unprofiled_step_ms=step_ms)
