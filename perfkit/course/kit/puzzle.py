@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from perfkit.course.kit.exercise import NotYet
+from perfkit.course.kit.exercise import Exercise, NotYet
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["no_view", "number", "something", "tensor"]
+__all__ = ["Answer", "number", "puzzle", "something", "tensor"]
+
+#: What the reader writes.
+Answer = Callable[..., Any]
 
 
-def no_view(answer: Callable[..., Any]) -> NoReturn:
-    """The ``show`` of a puzzle.
+def puzzle(
+    title: str, *, hints: Sequence[str], check: Callable[[Answer], Sequence[str]]
+) -> Exercise:
+    """A puzzle: its title says it all, so it has no spec; ``show`` refers to the other two.
+
+    Args:
+        title: one line.
+        hints: from vague to nearly the solution.
+        check: as of :class:`~perfkit.course.kit.exercise.Exercise`.
 
     Raises:
-        NotYet: always.
+        UsageError: hints is a single text instead of a list.
     """
+    return Exercise(title, hints=hints, show=_no_view, check=check)
+
+
+def _no_view(answer: Answer) -> NoReturn:
     raise NotYet("a puzzle has only .check(answer) and .hint()")
 
 

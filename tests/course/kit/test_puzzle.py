@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from perfkit.course.kit.exercise import Exercise, NotYet
-from perfkit.course.kit.puzzle import no_view, number, something, tensor
+from perfkit.course.kit.exercise import NotYet
+from perfkit.course.kit.puzzle import number, puzzle, something, tensor
 
 
 def test_a_number_is_passed_on_and_anything_else_is_told() -> None:
@@ -25,5 +25,8 @@ def test_a_number_is_passed_on_and_anything_else_is_told() -> None:
 
 
 def test_a_puzzle_says_what_it_has() -> None:
-    puzzle = Exercise("A puzzle", hints=["think"], show=no_view, check=lambda answer: ["so"])
-    assert "only .check(answer) and .hint()" in repr(puzzle.show(lambda: 1))
+    made = puzzle("A puzzle", hints=["think"], check=lambda answer: [f"{number(answer())} it is"])
+    assert "only .check(answer) and .hint()" in repr(made.show(lambda: 1))
+    assert "1 it is" in repr(made.check(lambda: 1))
+    assert "replace None" in repr(made.check(lambda: None))
+    assert "think" in repr(made.hint())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view, tensor
+from perfkit.course.kit.puzzle import Answer, puzzle, tensor
 
 if TYPE_CHECKING:
     import torch
@@ -96,8 +96,6 @@ def quadratic(counts: Mapping[int, int]) -> Callable[[int], int]:
 
 # ---- three puzzles of one line -----------------------------------------------------------
 
-Answer = Callable[..., Any]
-
 
 def _has_shape(given: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     if tuple(given.shape) != shape:
@@ -176,31 +174,25 @@ def _check_safe(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: bins for a whole batch.
-every_bin = Exercise(
+every_bin = puzzle(
     "bins for a whole batch",
-    spec=(),
     hints=(
         "Picture 0 may keep its numbers, 0 to most. Where do those of picture 1 begin?",
         "Add (most + 1) times the picture's number: torch.arange(n)[:, None, None] has the "
         "shape to add.",
     ),
-    show=no_view,
     check=_check_bins,
 )
 #: The second puzzle: each pixel's own mean.
-own_means = Exercise(
+own_means = puzzle(
     "each pixel's own mean",
-    spec=(),
     hints=("An index may be a tensor of whole numbers, longer than what it indexes.",),
-    show=no_view,
     check=_check_own,
 )
 #: The third puzzle: means of bins that may be empty.
-safe_means = Exercise(
+safe_means = puzzle(
     "means, also of nothing",
-    spec=(),
     hints=("Where the count is 0 the sum is 0 too: any number but 0 will do to divide by.",),
-    show=no_view,
     check=_check_safe,
 )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view, tensor
+from perfkit.course.kit.puzzle import Answer, number, puzzle, tensor
 from perfkit.measure.formats import FormatCount, count_formats
 
 if TYPE_CHECKING:
@@ -114,8 +114,6 @@ def rounded(x: torch.Tensor, form: Format, *, scale: torch.Tensor | float = 1.0)
 
 # ---- three puzzles of one line -----------------------------------------------------------
 
-Answer = Callable[..., Any]
-
 
 def _check_stays(answer: Answer) -> list[str]:
     import torch
@@ -171,38 +169,28 @@ def _check_fits(answer: Answer) -> list[str]:
 def _number(given: Any) -> Any:
     import torch
 
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if isinstance(given, bool) or not isinstance(given, int | float | torch.Tensor):
-        raise NotYet(f"return a number or a tensor, not a {type(given).__name__}")
-    return given
+    return given if isinstance(given, torch.Tensor) else number(given)
 
 
 #: The first puzzle: which weights an update does not change.
-stays = Exercise(
+stays = puzzle(
     "which weights stay",
-    spec=(),
     hints=("Add it, and compare with what was there before.",),
-    show=no_view,
     check=_check_stays,
 )
 #: The second puzzle: the share of gradients that become 0 in fp16.
-vanishes = Exercise(
+vanishes = puzzle(
     "what vanishes in fp16",
-    spec=(),
     hints=(
         ".half() rounds to fp16. Which values are 0 after it, and were not before?",
         "Two conditions, joined with &; the mean of a bool tensor needs .float().",
     ),
-    show=no_view,
     check=_check_vanishes,
 )
 #: The third puzzle: the scale with which a tensor fits e4m3.
-fits = Exercise(
+fits = puzzle(
     "a scale for fp8",
-    spec=(),
     hints=("448 over the largest absolute value. torch.finfo(torch.float8_e4m3fn).max is 448.",),
-    show=no_view,
     check=_check_fits,
 )
 

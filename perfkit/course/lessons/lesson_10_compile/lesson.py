@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view
+from perfkit.course.kit.puzzle import Answer, number, puzzle, tensor
 
 if TYPE_CHECKING:
     import torch
@@ -17,8 +17,6 @@ __all__ = ["LENGTHS", "in_one_graph", "next_length", "none_too_large", "steps_un
 
 #: Lengths of ten batches.
 LENGTHS = (40, 56, 33, 61, 48, 70, 39, 52, 66, 45)
-
-Answer = Callable[..., Any]
 
 # where the errors come from that torch.compile raises for a graph that it cannot make
 _OF_COMPILING = ("torch._dynamo", "torch.fx")
@@ -63,11 +61,7 @@ def _check_steps(answer: Answer) -> list[str]:
         (90.0, 5.0, 4.9),
     ):
         wanted = compile_s / ((before_ms - after_ms) / 1e3)
-        given = answer(compile_s, before_ms, after_ms)
-        if given is None:
-            raise NotYet("your function returns nothing yet: replace None")
-        if isinstance(given, bool) or not isinstance(given, int | float):
-            raise NotYet(f"return a number, not a {type(given).__name__}")
+        given = number(answer(compile_s, before_ms, after_ms))
         # rounded up or not
         if not (math.isclose(given, wanted, rel_tol=1e-6) or 0 <= given - wanted <= 1):
             raise NotYet(
@@ -85,10 +79,8 @@ def _check_large(answer: Answer) -> list[str]:
     try:
         for largest in (1.0, 9_999.0, 10_001.0, -20_000.0, 1e6):
             x = torch.tensor([[0.5, largest], [-3.0, 2.0]])
-            given = _run(run, x)
-            if given is None:
-                raise NotYet("your function returns nothing yet: replace None")
-            if not isinstance(given, torch.Tensor) or given.shape != x.shape:
+            given = tensor(_run(run, x))
+            if given.shape != x.shape:
                 raise NotYet("return a tensor of the shape of x")
             if not torch.allclose(given, x / 10 if abs(largest) > 1e4 else x):
                 raise NotYet(
@@ -104,11 +96,7 @@ def _check_large(answer: Answer) -> list[str]:
 
 def _check_length(answer: Answer) -> list[str]:
     for length in (1, 2, 63, 64, 65, 128, 129, 1000):
-        given = answer(length)
-        if given is None:
-            raise NotYet("your function returns nothing yet: replace None")
-        if isinstance(given, bool) or not isinstance(given, int | float):
-            raise NotYet(f"return a number, not a {type(given).__name__}")
+        given = number(answer(length))
         wanted = (length + 63) // 64 * 64
         if given != wanted:
             fits = given >= length and given % 64 == 0
@@ -118,37 +106,31 @@ def _check_length(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: when compiling has paid.
-steps_until_it_pays = Exercise(
+steps_until_it_pays = puzzle(
     "from which step on it pays",
-    spec=(),
     hints=(
         "Each compiled step saves before_ms - after_ms. How many of these are compile_s?",
         "compile_s is in seconds, the others in ms.",
         "compile_s * 1000 / (before_ms - after_ms)",
     ),
-    show=no_view,
     check=_check_steps,
 )
 #: The second puzzle: a choice without a branch.
-none_too_large = Exercise(
+none_too_large = puzzle(
     "a choice without a branch",
-    spec=(),
     hints=(
         "torch.where(condition, one, other) chooses on the device, and nobody reads the condition.",
         "The condition is a tensor with one bool: x.abs().max() > 1e4",
     ),
-    show=no_view,
     check=_check_large,
 )
 #: The third puzzle: fewer lengths.
-next_length = Exercise(
+next_length = puzzle(
     "the next multiple of 64",
-    spec=(),
     hints=(
         "How many whole times 64 fit below, and one more unless it fits exactly.",
         "(length + 63) // 64 counts them.",
     ),
-    show=no_view,
     check=_check_length,
 )
 
@@ -194,11 +176,7 @@ def _value_and_slope(answer: Answer, x: torch.Tensor, mask: torch.Tensor) -> tup
     import torch
 
     x = x.clone().requires_grad_()
-    given = _run(answer, x, mask)
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if not isinstance(given, torch.Tensor):
-        raise NotYet(f"return a tensor, not a {type(given).__name__}")
+    given = tensor(_run(answer, x, mask))
     if given.shape != x.shape:
         raise NotYet(f"return the shape of x, {tuple(x.shape)}, not {tuple(given.shape)}")
     if not given.requires_grad:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.puzzle import Answer, number, puzzle, something, tensor
 from perfkit.course.lessons.lesson_08_custom_loss.lesson import cells
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ __all__ = ["SIDE", "batches_of_cells", "in_the_budget", "one_row", "states", "tw
 #: Width and height of a picture.
 SIDE = 64
 _INSTANCES = 16
-
-Answer = Callable[..., Any]
 
 
 def batches_of_cells(
@@ -45,10 +44,6 @@ def batches_of_cells(
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
-
-
-def _shown(answer: Answer) -> Message:
-    raise NotYet("a puzzle has only .check(answer) and .hint()")
 
 
 def _optimizers() -> dict[str, torch.optim.Optimizer]:
@@ -93,13 +88,10 @@ def _check_states(answer: Answer) -> list[str]:
     import torch
 
     for name, optimizer in _optimizers().items():
-        given = answer(optimizer)
-        if given is None:
-            raise NotYet("your function returns nothing yet: replace None")
+        given = something(answer(optimizer))
         if isinstance(given, torch.Tensor) and given.numel() == 1:
             given = given.item()
-        if isinstance(given, bool) or not isinstance(given, int | float):
-            raise NotYet(f"return a number of bytes, not a {type(given).__name__}")
+        given = number(given)
         wanted = _state_bytes(optimizer)
         if given != wanted:
             raise NotYet(f"{name}: its state takes {wanted:,} B, not {given:,}")
@@ -111,11 +103,7 @@ def _check_row(answer: Answer) -> list[str]:
 
     weight = torch.ones(3, requires_grad=True)
     outputs = torch.arange(12.0).view(4, 3) * weight
-    given = answer(outputs)
-    if given is None:
-        raise NotYet("your function returns nothing yet: replace None")
-    if not isinstance(given, torch.Tensor):
-        raise NotYet(f"return a tensor, not a {type(given).__name__}")
+    given = tensor(answer(outputs))
     if given.shape != (3,) or not torch.equal(given.detach(), outputs.detach()[0]):
         raise NotYet("return the first row: shape (3,), the same values")
     if given.requires_grad:
@@ -141,11 +129,7 @@ def _check_twice(answer: Answer) -> list[str]:
     def gradients(through: Answer) -> list[torch.Tensor]:
         torch.manual_seed(1)
         block.zero_grad()
-        y = through(block, x)
-        if y is None:
-            raise NotYet("your function returns nothing yet: replace None")
-        if not isinstance(y, torch.Tensor):
-            raise NotYet(f"return what the block returns, a tensor, not a {type(y).__name__}")
+        y = tensor(through(block, x))
         if not y.requires_grad:
             raise NotYet("no gradient flows back to the block's parameters")
         y.square().sum().backward()  # type: ignore[no-untyped-call]
@@ -167,38 +151,32 @@ def _check_twice(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: bytes of an optimizer's state.
-states = Exercise(
+states = puzzle(
     "bytes of an optimizer's state",
-    spec=(),
     hints=(
         "optimizer.state is a dict: parameter → a dict of tensors. A tensor has .nbytes.",
         "sum(t.nbytes for state in optimizer.state.values() for t in state.values())",
     ),
-    show=_shown,
     check=_check_states,
 )
 #: The second puzzle: one row, and nothing else.
-one_row = Exercise(
+one_row = puzzle(
     "one row, and nothing else",
-    spec=(),
     hints=(
         "There are two things to let go of: the graph, and the storage that the row is part of.",
         ".detach() lets go of the graph, .clone() of the storage.",
     ),
-    show=_shown,
     check=_check_row,
 )
 #: The third puzzle: a block that is computed twice.
-twice = Exercise(
+twice = puzzle(
     "a block that is computed twice",
-    spec=(),
     hints=(
         "torch.utils.checkpoint.checkpoint(function, *args) calls the function now, keeps the "
         "args, and calls it again in the backward pass.",
         "Say use_reentrant=False. The other kind gives the block no gradient where its input "
         "needs none.",
     ),
-    show=_shown,
     check=_check_twice,
 )
 
@@ -238,8 +216,8 @@ class _Run:
         self.blocks, self.x = _chain()
         self._answer = answer
         self.calls = [0] * _BLOCKS
-        for number, block in enumerate(self.blocks):
-            block.register_forward_pre_hook(self._counting(number))
+        for index, block in enumerate(self.blocks):
+            block.register_forward_pre_hook(self._counting(index))
 
     def _counting(self, number: int) -> Callable[..., None]:
         def count(*_: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view, number, something
+from perfkit.course.kit.puzzle import Answer, number, puzzle, something
 
 if TYPE_CHECKING:
     import torch
@@ -56,8 +56,6 @@ def stripes(n: int, side: int, *, seed: int = 0) -> tuple[torch.Tensor, torch.Te
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
-
-Answer = Callable[..., Any]
 
 
 def _check_share(answer: Answer) -> list[str]:
@@ -113,34 +111,28 @@ def _check_exchange(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: the weight of a part.
-share_of_batch = Exercise(
+share_of_batch = puzzle(
     "the weight of a part",
-    spec=(),
     hints=(
         "The mean of a part is its sum divided by `part`. It should be divided by `batch`.",
         "Multiply by part, divide by batch.",
     ),
-    show=no_view,
     check=_check_share,
 )
 #: The second puzzle: the largest batch from two peaks.
-largest_batch = Exercise(
+largest_batch = puzzle(
     "the largest batch from two peaks",
-    spec=(),
     hints=(
         "A straight line: what do 8 more samples cost, and what remains with none?",
         "each = (at_16 - at_8) / 8; without samples it is at_8 - 8 * each, or 2 * at_8 - at_16.",
         "(room - (2 * at_8 - at_16)) * 8 // (at_16 - at_8)",
     ),
-    show=no_view,
     check=_check_largest,
 )
 #: The third puzzle: when the processes exchange their gradients.
-exchange_when = Exercise(
+exchange_when = puzzle(
     "one exchange for each update",
-    spec=(),
     hints=("The remainder number % parts counts 0, 1, … parts - 1 within each update.",),
-    show=no_view,
     check=_check_exchange,
 )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view, number, something
+from perfkit.course.kit.puzzle import Answer, number, puzzle, something
 
 if TYPE_CHECKING:
     import torch
@@ -54,8 +54,6 @@ def texts(
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
-
-Answer = Callable[..., Any]
 
 
 def _check_padding(answer: Answer) -> list[str]:
@@ -103,36 +101,30 @@ def _check_serve(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: what of a batch is padding.
-padding_share = Exercise(
+padding_share = puzzle(
     "the share of padding",
-    spec=(),
     hints=(
         "A padded batch has as many positions as texts × the longest of them.",
         "1 - sum(lengths) / (len(lengths) * max(lengths))",
     ),
-    show=no_view,
     check=_check_padding,
 )
 #: The second puzzle: what a first request takes from the device.
-first_segment = Exercise(
+first_segment = puzzle(
     "what a first request takes",
-    spec=(),
     hints=(
         "Three cases, from small to large: a if … else b if … else c.",
         "Up to a multiple of m: -(-nbytes // m) * m.",
     ),
-    show=no_view,
     check=_check_segment,
 )
 #: The third puzzle: whether free pieces can serve a request.
-can_serve = Exercise(
+can_serve = puzzle(
     "free, and large enough",
-    spec=(),
     hints=(
         "A tensor's memory is in one piece.",
         "Is there any piece, in any segment, of at least `request`?",
     ),
-    show=no_view,
     check=_check_serve,
 )
 

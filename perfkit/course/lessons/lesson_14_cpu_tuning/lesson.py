@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -11,11 +11,9 @@ from typing import Any
 from perfkit.base.words import plural
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view, number
+from perfkit.course.kit.puzzle import Answer, number, puzzle
 
 __all__ = ["MACHINES", "Host", "choose_for", "faults_of", "quota_of", "share_of_cores"]
-
-Answer = Callable[..., Any]
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
@@ -70,38 +68,32 @@ def _check_quota(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: the threads of one of several processes.
-share_of_cores = Exercise(
+share_of_cores = puzzle(
     "the threads of one of several processes",
-    spec=(),
     hints=(
         "The cores, divided among the processes, rounded down. What if there are more processes?",
         "max(1, cores // processes)",
     ),
-    show=no_view,
     check=_check_share,
 )
 #: The second puzzle: how many pages a new tensor takes.
-faults_of = Exercise(
+faults_of = puzzle(
     "the pages of a new tensor",
-    spec=(),
     hints=(
         "Divide, and round up: a page that is begun is given as a whole.",
         "-(-nbytes // page), or math.ceil(nbytes / page)",
     ),
-    show=no_view,
     check=_check_faults,
 )
 #: The third puzzle: what a container's quota says.
-quota_of = Exercise(
+quota_of = puzzle(
     "what a quota says",
-    spec=(),
     hints=(
         'The file holds two words: a quota and a period, both in µs. "max" means no quota.',
         "quota / period is a number of cores. More than the machine has is no use.",
         'quota, period = text.split(); cores if quota == "max" else min(cores, int(quota) / '
         "int(period))",
     ),
-    show=no_view,
     check=_check_quota,
 )
 

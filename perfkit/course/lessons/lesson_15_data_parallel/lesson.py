@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view, number
+from perfkit.course.kit.puzzle import Answer, number, puzzle, something
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["in_buckets", "ring_sends", "share_of_rank", "speed_of_many"]
-
-Answer = Callable[..., Any]
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
@@ -35,9 +33,7 @@ def _check_ring(answer: Answer) -> list[str]:
 
 def _check_share(answer: Answer) -> list[str]:
     for n, ranks in ((10, 4), (12, 4), (3, 4), (7, 2), (5, 1)):
-        shares = [answer(n, rank, ranks) for rank in range(ranks)]
-        if any(share is None for share in shares):
-            raise NotYet("your function returns nothing yet: replace None")
+        shares = [something(answer(n, rank, ranks)) for rank in range(ranks)]
         try:
             seen = [int(k) for share in shares for k in share]
         except TypeError:
@@ -76,36 +72,30 @@ def _check_speed(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: what a rank sends in an all-reduce.
-ring_sends = Exercise(
+ring_sends = puzzle(
     "what a rank sends",
-    spec=(),
     hints=(
         "Cut the gradients into as many pieces as there are ranks. How large is a piece?",
         "ranks - 1 times a piece is passed on and added to, and ranks - 1 times one that is "
         "finished.",
         "2 * (ranks - 1) / ranks * nbytes",
     ),
-    show=no_view,
     check=_check_ring,
 )
 #: The second puzzle: which samples a rank predicts.
-share_of_rank = Exercise(
+share_of_rank = puzzle(
     "each sample once",
-    spec=(),
     hints=("range takes a start, an end and a step.", "Start at rank, and go on by ranks."),
-    show=no_view,
     check=_check_share,
 )
 #: The third puzzle: how fast many GPUs are.
-speed_of_many = Exercise(
+speed_of_many = puzzle(
     "how fast many are",
-    spec=(),
     hints=(
         "One GPU makes a batch in compute_ms. Many make gpus batches in that, and in what does "
         "not hide of the exchange.",
         "gpus * compute_ms / (compute_ms + max(exchange_ms - hidden_ms, 0))",
     ),
-    show=no_view,
     check=_check_speed,
 )
 

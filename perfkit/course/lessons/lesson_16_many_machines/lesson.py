@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view, number
+from perfkit.course.kit.puzzle import Answer, number, puzzle, something
 
 __all__ = [
     "Job",
@@ -20,8 +20,6 @@ __all__ = [
     "share_of_rank",
 ]
 
-Answer = Callable[..., Any]
-
 
 # ---- three puzzles of one line -----------------------------------------------------------
 
@@ -31,9 +29,7 @@ def _check_share(answer: Answer) -> list[str]:
         order = [(7 * i + 3) % 101 for i in range(n)]
         shares = []
         for rank in range(ranks):
-            given = answer(list(order), done, rank, ranks)
-            if given is None:
-                raise NotYet("your function returns nothing yet: replace None")
+            given = something(answer(list(order), done, rank, ranks))
             try:
                 shares.append([int(one) for one in given])
             except (TypeError, ValueError):
@@ -86,39 +82,33 @@ def _check_ring(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: which samples a rank gets after a restart.
-share_of_rank = Exercise(
+share_of_rank = puzzle(
     "the samples of one rank",
-    spec=(),
     hints=(
         "Skip what is done, whoever did it; then each rank takes every `ranks`-th one.",
         "order[start::step], where the start is different for each rank.",
     ),
-    show=no_view,
     check=_check_share,
 )
 #: The second puzzle: how often to save.
-checkpoint_every = Exercise(
+checkpoint_every = puzzle(
     "how often to save",
-    spec=(),
     hints=(
         "Saving costs save_s / every of the time. A failure costs half an interval on average: "
         "every / (2 * between_s) of the time.",
         "The sum is least where both are equal.",
         "The square root of 2 * save_s * between_s.",
     ),
-    show=no_view,
     check=_check_every,
 )
 #: The third puzzle: the time of an all-reduce.
-ring_time = Exercise(
+ring_time = puzzle(
     "the time of an all-reduce",
-    spec=(),
     hints=(
         "How many messages does a rank send one after the other, and how many bytes has each?",
         "2 * (ranks - 1) messages of size / ranks bytes.",
         "Each takes alpha_s + bytes / beta.",
     ),
-    show=no_view,
     check=_check_ring,
 )
 

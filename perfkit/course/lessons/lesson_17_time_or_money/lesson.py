@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import Any
 from perfkit.base.words import plural
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view, number
+from perfkit.course.kit.puzzle import Answer, number, puzzle
 
 __all__ = [
     "EXAMPLE_PRICES",
@@ -25,8 +25,6 @@ __all__ = [
     "least_of",
     "mfu_of",
 ]
-
-Answer = Callable[..., Any]
 
 #: What the first page of a data sheet prints for 16 bits, 10¹² FLOP/s. Some count only what is
 #: computed, others twice as much, "with sparsity"; perfkit's table has the dense figures.
@@ -93,38 +91,32 @@ def _check_electricity(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: the roofline.
-least_of = Exercise(
+least_of = puzzle(
     "the least time of an operator",
-    spec=(),
     hints=(
         "Arithmetic takes flops / flop_per_s seconds, moving the bytes nbytes / bytes_per_s. A "
         "device does both at the same time.",
         "1e3 * max(flops / flop_per_s, nbytes / bytes_per_s)",
     ),
-    show=no_view,
     check=_check_least,
 )
 #: The second puzzle: model FLOPs utilization.
-mfu_of = Exercise(
+mfu_of = puzzle(
     "the share of the peak that serves the model",
-    spec=(),
     hints=(
         "Only the FLOPs that the model needs: without those done again. Over the time, that is a "
         "rate; over the peak, a share.",
         "(flops - again) / seconds / peak",
     ),
-    show=no_view,
     check=_check_mfu,
 )
 #: The third puzzle: what a step's joules cost.
-electricity_of = Exercise(
+electricity_of = puzzle(
     "the price of electricity",
-    spec=(),
     hints=(
         "A kWh is 1,000 W for 3,600 s: 3.6 million joules.",
         "joules * steps / 3.6e6 * per_kwh",
     ),
-    show=no_view,
     check=_check_electricity,
 )
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view, number
+from perfkit.course.kit.puzzle import Answer, number, puzzle
 from perfkit.course.lessons.lesson_18_capstone.slow_training import slow_training
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ __all__ = [
 ]
 
 # ---- three puzzles of one line -----------------------------------------------------------
-
-Answer = Callable[..., Any]
 
 
 def _check_without(answer: Answer) -> list[str]:
@@ -64,30 +62,24 @@ def _check_pays(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: how much faster without a fault of that share.
-speed_without = Exercise(
+speed_without = puzzle(
     "the most that one fix can bring",
-    spec=(),
     hints=("What is left of a time of 1?", "1 / what is left"),
-    show=no_view,
     check=_check_without,
 )
 #: The second puzzle: how much faster in all.
-speed_of_all = Exercise(
+speed_of_all = puzzle(
     "how much faster in all",
-    spec=(),
     hints=("The ratios of neighbours, multiplied, cancel out.", "times[0] / times[-1]"),
-    show=no_view,
     check=_check_all,
 )
 #: The third puzzle: when work that is done once has paid.
-epochs_until_it_pays = Exercise(
+epochs_until_it_pays = puzzle(
     "when work that is done once has paid",
-    spec=(),
     hints=(
         "How much does an epoch save? A whole number of epochs has to save at least `once`.",
         "math.ceil(once / (before - after)); or without math: -(-once // (before - after)).",
     ),
-    show=no_view,
     check=_check_pays,
 )
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 from perfkit.base.words import plural
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
-from perfkit.course.kit.puzzle import no_view, number
+from perfkit.course.kit.puzzle import Answer, number, puzzle
 
 __all__ = ["CARDS", "Card", "eight_cards", "least_time", "ready_batches", "shrinks"]
-
-Answer = Callable[..., Any]
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
@@ -57,30 +54,24 @@ def _check_ready(answer: Answer) -> list[str]:
 
 
 #: The first puzzle: an amount and a rate.
-least_time = Exercise(
+least_time = puzzle(
     "the least time",
-    spec=(),
     hints=("Amount by rate is seconds.", "1e3 * amount / per_second"),
-    show=no_view,
     check=_check_least,
 )
 #: The second puzzle: how far a batch shrinks.
-shrinks = Exercise(
+shrinks = puzzle(
     "how far a batch shrinks",
-    spec=(),
     hints=(
         "A pixel of float32 has 4 bytes a channel, and its mask int64: 8 more.",
         "In uint8 it is one byte a channel and one for the mask.",
     ),
-    show=no_view,
     check=_check_shrinks,
 )
 #: The third puzzle: how much a queue hides.
-ready_batches = Exercise(
+ready_batches = puzzle(
     "what the queue hides",
-    spec=(),
     hints=("prefetch_factor is counted for each worker.",),
-    show=no_view,
     check=_check_ready,
 )
 
