@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfkit.base.display import Shown
 from perfkit.base.words import fmt_ratio, fmt_share
+from perfkit.course.kit.achievable import achievable_tflop_per_s
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
+from perfkit.course.kit.simulated_cases import BUSY, CASES
 from perfkit.course.kit.simulated_gpu import (
     BOUNDS,
     SimulatedTraining,
@@ -21,16 +23,12 @@ from perfkit.course.kit.simulated_gpu import (
     what_bounds,
     what_if,
 )
-from perfkit.course.kit.sizes import has_gpu_speed
 from perfkit.measure.clock import clock_in_use
 from perfkit.show import strip
 from perfkit.show.document import Document, document_for
 from perfkit.trace.ask.breakdown import breakdown
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.steps import find_steps
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "BUSY",
@@ -47,17 +45,6 @@ __all__ = [
     "tokens",
     "what_if_table",
 ]
-
-#: The four steps of the lesson: one network, four loops around it.
-CASES: Mapping[str, SimulatedTraining] = {
-    "data": SimulatedTraining(batch=1024, loader_us=8_000),
-    "launch": SimulatedTraining(batch=16),
-    "sync": SimulatedTraining(batch=4096, items=10, python_us=700),
-    "compute": SimulatedTraining(batch=4096),
-}
-
-#: Always busy but rarely multiplying: eight elementwise kernels after each narrow layer.
-BUSY = SimulatedTraining(batch=65_536, width=32, elementwise=8, item_at_end=True)
 
 
 # ---- to look at --------------------------------------------------------------------------
@@ -152,31 +139,6 @@ def pace(work: Callable[[], object], *, calls: int = 5, rounds: int = 6) -> Pace
         wall = max(clock.now() - began, 1) / 1e9
         found.append(Pace((time.process_time() - used) / wall, wall / calls))
     return min(found, key=lambda one: one.seconds)
-
-
-def achievable_tflop_per_s(
-    device: torch.device | str = "cpu", *, size: int = 0, calls: int = 8
-) -> float:
-    """Rate of a large float32 matrix product on this machine in 10¹² FLOP/s, best of a few calls.
-
-    Args:
-        device: the device to use.
-        size: of the square matrices; by default 4096 on a GPU, and 768 on a CPU or a played GPU.
-        calls: products to time.
-    """
-    import torch
-
-    n = size or (4096 if has_gpu_speed(device) else 768)
-    a, b = torch.ones(n, n, device=device), torch.ones(n, n, device=device)
-    clock = clock_in_use()
-    best_ns = float("inf")
-    for _ in range(calls + 2):
-        clock.settle()
-        begin = clock.now()
-        torch.mm(a, b)
-        clock.settle()
-        best_ns = min(best_ns, clock.now() - begin)
-    return 2.0 * n**3 / max(best_ns, 1.0) / 1e3
 
 
 # ---- the exercise ------------------------------------------------------------------------

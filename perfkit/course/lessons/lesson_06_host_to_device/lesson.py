@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base.device import here
 from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.far_device import far_device
 from perfkit.course.kit.message import Message
 
 if TYPE_CHECKING:
@@ -48,14 +48,6 @@ def scenes(
     masks[:, :, : side // 2] = random.integers(0, CLASSES, (n, 1, 1))
     masks[:, :, side // 2 :] = random.integers(0, CLASSES, (n, 1, 1))
     return pictures, masks
-
-
-def far_device() -> torch.device:
-    """The GPU if there is one, else torch's ``meta`` device: shapes and sizes, no data."""
-    import torch
-
-    gpu = here()
-    return torch.device("meta" if gpu.is_cpu else gpu.type)
 
 
 Answer = Callable[..., Any]

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from perfkit.course.lessons.lesson_06_host_to_device.lesson import far_device
+from perfkit.course.kit.far_device import far_device
 from perfkit.course.lessons.lesson_06_host_to_device.transfers import Way, feed, late_read
 from perfkit.measure.compare import Comparison, compare
 from perfkit.memory.crossings import crossings

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from perfkit.course.kit.published import PUBLISHED
 from perfkit.course.kit.simulated_gpu import SimulatedGpu
 from perfkit.course.ledger.criteria import all_of, criterion
 from perfkit.course.ledger.recording import Figure, Outcome
-from perfkit.course.lessons.lesson_07_sync_points.lesson import PUBLISHED, crossover
+from perfkit.course.lessons.lesson_07_sync_points.lesson import crossover
 from perfkit.course.lessons.lesson_07_sync_points.measured import (
     FetchedMasks,
     KeptLosses,

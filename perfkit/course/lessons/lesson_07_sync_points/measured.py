@@ -15,8 +15,8 @@ import psutil
 import torch
 from torch.nn.functional import cross_entropy
 
+from perfkit.course.kit.far_device import far_device
 from perfkit.course.ledger.recording import Figure
-from perfkit.course.lessons.lesson_06_host_to_device.lesson import far_device
 from perfkit.course.lessons.lesson_07_sync_points.lesson import CLASSES, IGNORE, masks
 from perfkit.measure.compare import Comparison, compare
 from perfkit.memory.crossings import crossings

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from perfkit.course.kit.cells import cells
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 from perfkit.course.kit.puzzle import Answer, number, puzzle, something, tensor
-from perfkit.course.lessons.lesson_08_custom_loss.lesson import cells
 
 if TYPE_CHECKING:
     import torch

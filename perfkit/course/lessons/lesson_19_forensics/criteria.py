@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from perfkit.course.kit.published import PUBLISHED
 from perfkit.course.ledger.criteria import all_of, criterion
 from perfkit.course.ledger.recording import Figure, FigureKind, Outcome
-from perfkit.course.lessons.lesson_07_sync_points.lesson import PUBLISHED
 from perfkit.course.lessons.lesson_19_forensics.measured import Clocked, Listing
 
 _LESSON = "19-forensics"
