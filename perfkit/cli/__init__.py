@@ -5,24 +5,37 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
-import json
 import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from perfkit._version import __version__
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.printable import printable
-from perfkit.cli import claims, compare_runs, doctor, record, run_command, trace, tutorial
+from perfkit.cli import (
+    claims,
+    compare_runs,
+    doctor,
+    lab,
+    output,
+    record,
+    run_command,
+    synclint,
+    tour,
+    trace,
+    tutorial,
+)
 
 __all__ = ["main"]
 
 # in the order of the help
-_COMMANDS = (run_command, trace, claims, compare_runs, record, tutorial)
-_OWN_FILES = (__file__, doctor.__file__, *(command.__file__ for command in _COMMANDS))
+_COMMANDS = (
+    *(doctor, lab, tour, run_command, trace, claims, compare_runs, record, tutorial),
+    synclint,
+)
+_OWN_FILES = (__file__, *(one.__file__ for one in (output, *_COMMANDS)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,94 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"perfkit {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    doctor.add(commands)
-
-    lab = commands.add_parser("lab", help="open JupyterLab on a lesson, the first by default")
-    lab.add_argument("--port", type=int, help="default: the first free port from 8888 up")
-    lab.add_argument(
-        "--browser",
-        action=argparse.BooleanOptionalAction,
-        help="open a browser (default: if there is a screen, and not over ssh)",
-    )
-    lab.add_argument(
-        "--in-place",
-        action="store_true",
-        help="open the clone's own notebooks, to edit the course (default: your copy, my-course)",
-    )
-    lab.add_argument("lesson", nargs="?", default="00", help="e.g. 00 (the default)")
-    lab.set_defaults(run=_lab)
-
-    tour = commands.add_parser(
-        "tour",
-        help="run lessons without a browser and print what they found and measured",
-        epilog="Writes one site (index.html and a page for each lesson) and summary.json. A lesson "
-        "that fails does not end the tour; the exit code is then 1.",
-    )
-    tour.add_argument("lesson", nargs="*", help="e.g. 00 06; default: all, a minute or so each")
-    tour.add_argument(
-        "--out", type=_folder, default=Path("build", "tour"), help="default: build/tour"
-    )
-    tour.add_argument(
-        "--save", action="store_true", help="write the outputs back into the notebooks"
-    )
-    tour.set_defaults(run=_tour)
-
     for command in _COMMANDS:
         command.add(commands)
-
-    synclint = commands.add_parser(
-        "synclint",
-        help="list the lines of a training script that would make it wait for a GPU; needs no GPU",
-        description="Runs the script for a few optimizer steps, then stops it.",
-    )
-    synclint.add_argument("--json", action="store_true", help="print JSON instead of text")
-    synclint.add_argument("--steps", type=int, default=2, metavar="N", help="default: 2")
-    synclint.add_argument("--strict", action="store_true", help="exit with 1 if any line is found")
-    synclint.add_argument("script", help="the script, as you would give it to python")
-    synclint.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, after --")
-    synclint.set_defaults(run=_synclint)
     return parser
-
-
-def _folder(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("it is empty; give the name of a folder")
-    return Path(text)
-
-
-def _lab(arguments: argparse.Namespace) -> int:
-    from perfkit.course.kit._places import lesson_path
-    from perfkit.course.kit.server import serve
-    from perfkit.course.kit.tutorial import own_copy
-
-    path = lesson_path(arguments.lesson)
-    if not arguments.in_place:
-        path = own_copy(path, _say)
-    serve(path, port=arguments.port, browser=arguments.browser, say=_say)
-    return 0
-
-
-def _tour(arguments: argparse.Namespace) -> int:
-    from perfkit.course.kit.tour import tour
-
-    tour(arguments.lesson, arguments.out, _say, save=arguments.save)
-    return 0
-
-
-def _synclint(arguments: argparse.Namespace) -> int:
-    from perfkit.synclint.script import run_script
-
-    argv = arguments.args[1:] if arguments.args[:1] == ["--"] else arguments.args
-    # with --json the script's own output goes to stderr: standard output is one JSON object
-    with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
-        result = run_script(arguments.script, argv, steps=arguments.steps)
-    found = result.to_dict()
-    print(json.dumps(found, indent=1) if arguments.json else result)
-    return int(arguments.strict and bool(found["syncs"]))
-
-
-def _say(line: str) -> None:
-    print(printable(line, lines=True), flush=True)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
+from perfkit.cli.output import add_command, add_json, say
 
 _EPILOG = """\
 A status comes only from records (`perfkit record`); no claim holds without one. "here" means that
@@ -44,21 +44,22 @@ the record was made on a processor or GPU with the same name as this machine's.
 
 def add(commands: Any) -> None:
     """Add the command to the parser of ``perfkit``."""
-    claims = commands.add_parser(
+    claims = add_command(
+        commands,
         "claims",
+        run,
         help="list the course's claims and what the records say about each",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    claims.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_json(claims)
     claims.add_argument("--html", metavar="OUT", help="write one self-contained page")
     claims.add_argument(
         "--records", metavar="DIR", help="default: data/recorded, and the user's data folder"
     )
-    claims.set_defaults(run=_claims)
 
 
-def _claims(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Print the ledger, or write it as a page; return 0."""
     from perfkit.course.kit._recorded import lesson_hashes, recorded_folders, taught_claims
     from perfkit.course.ledger.ledger import ledger
     from perfkit.course.ledger.records import read_records
@@ -75,8 +76,6 @@ def _claims(arguments: argparse.Namespace) -> int:
 
         path = write_page(found, arguments.html, title="Claims ledger")
         print(f"page: {printable(str(path))}", file=sys.stderr if arguments.json else sys.stdout)
-    if arguments.json:
-        print(json.dumps(found.to_dict(), indent=1))
-    elif arguments.html is None:
-        print(found)
+    if arguments.json or arguments.html is None:
+        say(found, as_json=arguments.json)
     return 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from perfkit.base.errors import PerfkitError, UsageError
+from perfkit.cli.output import add_command, add_json, say
 
 _EPILOG = """\
 A and B are stores of runs: what perfkit.sweep(…, store="A.jsonl") and perfkit.ab(…, store=…)
@@ -33,11 +33,12 @@ Exit code: 0 no regression, 1 a regression, 2 bad input (one line on stderr).
 
 def add(commands: Any) -> None:
     """Add the command to ``perfkit``'s parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "compare-runs",
+        run,
         help="compare two stores of runs; exit code 1 if something got slower",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("before", metavar="A", help="the store of runs from before a change")
     parser.add_argument("after", metavar="B", help="the store of runs from after it")
@@ -46,11 +47,10 @@ def add(commands: Any) -> None:
         default="5%",
         help="how much slower is not yet a regression: 5%% or 0.05 (default: 5%%)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_json(parser)
     parser.add_argument(
         "--markdown", type=Path, metavar="OUT", help="write a table for a pull request"
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,10 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     except PerfkitError as error:
         print(f"perfkit: {error}", file=sys.stderr)
         return 2
-    if arguments.json:
-        print(json.dumps(found.to_dict(), indent=1, allow_nan=False))
-    else:
-        print(found)
+    say(found, as_json=arguments.json)
     return 1 if found.regressions else 0
 
 

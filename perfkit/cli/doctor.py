@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from perfkit.base.errors import UsageError
+from perfkit.cli.output import add_command, add_json, say
 
 _EPILOG = """\
 --json prints one object:
@@ -35,13 +35,14 @@ It fails with 1 where nothing can be measured.
 
 def add(commands: Any) -> None:
     """Add the command to ``perfkit``'s parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "doctor",
+        run,
         help="show what this machine has, and which parts of perfkit work on it",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_json(parser)
     parser.add_argument(
         "--peaks", action="store_true", help="measure what this machine reaches at best, once"
     )
@@ -57,26 +58,20 @@ def add(commands: Any) -> None:
         help="with --peaks: whose disk to measure (default: the current folder)",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="print all tables")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the facts or the peaks; return 0."""
     if arguments.peaks:
         from perfkit.limit.kept import peaks
-        from perfkit.show import brief
 
         found = peaks(arguments.device, again=arguments.again, folder=arguments.folder)
-        if arguments.json:
-            print(found.to_json())
-        else:
-            print(found if arguments.verbose else brief(found))
+        say(found, as_json=arguments.json, verbose=arguments.verbose)
         return 0
     for flag in ("again", "device", "folder"):
         if getattr(arguments, flag):
             raise UsageError(f"--{flag} is for --peaks: give both")
     from perfkit.base.machine import doctor
 
-    machine = doctor()
-    print(json.dumps(machine.to_dict(), indent=1) if arguments.json else machine)
+    say(doctor(), as_json=arguments.json)
     return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.device import known
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.printable import printable
+from perfkit.cli.output import add_command, folder
 
 if TYPE_CHECKING:
     from perfkit.course.ledger.criteria import Criterion
@@ -35,17 +36,18 @@ and attach FILE to a pull request.
 
 def add(commands: Any) -> None:
     """Add the command to the parser of ``perfkit``."""
-    record = commands.add_parser(
+    record = add_command(
+        commands,
         "record",
+        run,
         help="run the lessons on this machine and record what they settle",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     record.add_argument("lesson", nargs="*", help="e.g. 00 or 06-host-to-device; default: all")
     record.add_argument(
         "--claim", action="append", metavar="ID", help="only this claim, e.g. A9; may be repeated"
     )
-    record.add_argument("--out", type=_folder, metavar="DIR", help="default: see below")
+    record.add_argument("--out", type=folder, metavar="DIR", help="default: see below")
     record.add_argument(
         "--scale",
         type=_positive,
@@ -69,13 +71,6 @@ def add(commands: Any) -> None:
         dest="imported",
         help="add the records of such a file",
     )
-    record.set_defaults(run=_record)
-
-
-def _folder(text: str) -> Path:
-    if not text:
-        raise argparse.ArgumentTypeError("it is empty; give the name of a folder")
-    return Path(text)
 
 
 def _file(text: str) -> Path:
@@ -94,24 +89,25 @@ def _positive(text: str) -> float:
     return value
 
 
-def _record(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, export or import; return 0, or 1 if a claim's cell failed."""
     from perfkit.course.kit._recorded import recorded_folder
 
     claims = _checked_claims(arguments.claim)
     lessons = arguments.lesson or None
-    folder = arguments.out or recorded_folder()
+    place = arguments.out or recorded_folder()
     if arguments.export is not None:
-        return _export(arguments.export, folder, claims, lessons)
+        return _export(arguments.export, place, claims, lessons)
     if arguments.imported is not None:
         if claims or lessons:
             raise UsageError("--import takes the whole file: leave out lessons and --claim")
-        return _import(arguments.imported, folder)
-    return _measure(arguments, folder, claims, lessons)
+        return _import(arguments.imported, place)
+    return _measure(arguments, place, claims, lessons)
 
 
 def _measure(
     arguments: argparse.Namespace,
-    folder: Path,
+    place: Path,
     claims: list[str] | None,
     lessons: list[str] | None,
 ) -> int:
@@ -124,7 +120,7 @@ def _measure(
         raise UsageError("no such claim; lessons with some: " + (", ".join(known) or "none"))
     done = record_lessons(
         _lessons(settled),
-        folder,
+        place,
         scale=arguments.scale,
         device=arguments.device,
         before=_say_lesson,
@@ -132,8 +128,8 @@ def _measure(
     )
     counts = {state: sum(d.state == state for d in done) for state in _STATES}
     print(", ".join(f"{n} {state}" for state, n in counts.items() if n or state in _ALWAYS))
-    for place in sorted({str(d.path.parent) for d in done if d.path is not None}):
-        print(f"records: {place}")
+    for written in sorted({str(d.path.parent) for d in done if d.path is not None}):
+        print(f"records: {written}")
     return int(bool(counts["failed"]))
 
 
@@ -155,7 +151,7 @@ def _lessons(settled: Sequence[Criterion]) -> list[Lesson]:
     return found
 
 
-def _export(path: Path, folder: Path, claims: list[str] | None, lessons: list[str] | None) -> int:
+def _export(path: Path, place: Path, claims: list[str] | None, lessons: list[str] | None) -> int:
     from perfkit.course.ledger.exchange import export_records
     from perfkit.course.ledger.recording import lesson_number
     from perfkit.course.ledger.records import read_records
@@ -163,7 +159,7 @@ def _export(path: Path, folder: Path, claims: list[str] | None, lessons: list[st
     numbers = None if lessons is None else {lesson_number(one) for one in lessons}
     found = [
         one
-        for one in read_records([folder]).records
+        for one in read_records([place]).records
         if one.device.is_here
         and (claims is None or one.claim in claims)
         and (numbers is None or one.number in numbers)
@@ -174,18 +170,18 @@ def _export(path: Path, folder: Path, claims: list[str] | None, lessons: list[st
     return 0
 
 
-def _import(path: Path, folder: Path) -> int:
+def _import(path: Path, place: Path) -> int:
     from perfkit.course.ledger.exchange import import_records, read_export
 
-    results = import_records(read_export(path), folder)
+    results = import_records(read_export(path), place)
     for one in results:
         if one.kept:
             where = f"{one.record.claim:<4} lesson {one.record.number}, {one.record.device.name}"
             print(printable(f"{where}: not taken: {one.kept}", 400))
     taken = [one.path for one in results if one.path is not None]
     print(f"{_n_records(len(taken))} of {len(results)} taken")
-    for place in sorted({str(one.parent) for one in taken}):
-        print(f"records: {printable(place)}")
+    for written in sorted({str(one.parent) for one in taken}):
+        print(f"records: {printable(written)}")
     return 0
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
 from perfkit.base.program import Program, show_error_as_its_own
+from perfkit.cli.output import add_command
 from perfkit.cli.run_files import file_of, save, text_of, write
 from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
 from perfkit.script.ranks.meeting import Meeting
@@ -59,12 +60,13 @@ does the same: it calls torchrun, and reports also where every rank was killed.
 
 def add(commands: Any) -> None:
     """Add the command to ``perfkit``'s parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "run",
+        run,
         help="run a training script unchanged, and say what bounds its steps",
         usage="perfkit run [options] (SCRIPT | -m MODULE) [ARGS ...]",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -133,7 +135,7 @@ def add(commands: Any) -> None:
         "script", nargs="?", metavar="SCRIPT", help="as you would give it to python"
     )
     parser.add_argument("args", nargs=argparse.REMAINDER, metavar="ARGS", help="its arguments")
-    parser.set_defaults(run=run, is_the_program=True)
+    parser.set_defaults(is_the_program=True)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.files import why_not_writable, write_atomically
+from perfkit.cli.output import json_of
 
 if TYPE_CHECKING:
     from perfkit.script.ranks.joint import RankedRun
@@ -27,7 +27,7 @@ def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) ->
 
             write_page(result, path, scrub=scrub)
         elif flag == "json":
-            text = _json(result, scrub=scrub)
+            text = json_of(result, scrub=scrub) + "\n"
             write_atomically(path, lambda part: part.write_text(text, "utf-8"))
         elif not isinstance(result, WholeRun) or result.profile is None:
             raise UsageError(f"no trace in {path}: no step was recorded")
@@ -36,14 +36,6 @@ def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) ->
             write_atomically(path, lambda part: profile.save(part, scrub=scrub))
     except PerfkitError as error:
         write(f"perfkit: {error}\n")
-
-
-def _json(result: WholeRun | RankedRun, *, scrub: bool) -> str:
-    from perfkit.base.scrub import scrub as scrubbed
-    from perfkit.show.plain import plain
-
-    data = plain(result)
-    return json.dumps(scrubbed(data) if scrub else data, indent=1, allow_nan=False) + "\n"
 
 
 def text_of(result: WholeRun | RankedRun, *, verbose: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Any, Self
 from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.printable import printable
+from perfkit.cli.output import add_command, add_json, say
 
 # Most files are read faster than this; only slower ones need to show progress.
 _SILENT_S = 2.0
@@ -76,11 +76,12 @@ Exit code: 0 done, 2 a file that cannot be read or is not a trace (one line on s
 
 def add(commands: Any) -> None:
     """Add the command to ``perfkit``'s parser."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "trace",
+        run,
         help="explain traces recorded by torch.profiler, one file or one per rank",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="a trace; several are ranks")
     parser.add_argument("--diff", metavar="OTHER", help="a trace to compare FILE with")
@@ -102,7 +103,7 @@ def add(commands: Any) -> None:
         action="store_true",
         help="print all tables: operators, source lines, host waits, every step",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_json(parser)
     parser.add_argument("--html", type=Path, metavar="OUT", help="write a self-contained page")
     parser.add_argument(
         "--scrub",
@@ -117,7 +118,6 @@ def add(commands: Any) -> None:
         metavar="GIB",
         help="refuse a compressed trace that expands to more than this (default: 2 GiB)",
     )
-    parser.set_defaults(run=run)
 
 
 def _gib(text: str) -> float:
@@ -149,19 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
         from perfkit.show.files import write_page
 
         write_page(report, arguments.html, scrub=arguments.scrub)
-    if arguments.json:
-        from perfkit.show.plain import plain
-
-        said = plain(report)
-        if arguments.scrub:
-            from perfkit.base.scrub import scrub
-
-            said = scrub(said)
-        print(json.dumps(said, indent=1, allow_nan=False))
-    else:
-        from perfkit.show import brief
-
-        print(report if arguments.verbose else brief(report))
+    say(report, as_json=arguments.json, verbose=arguments.verbose, scrub=arguments.scrub)
     return 0
 
 

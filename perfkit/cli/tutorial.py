@@ -8,6 +8,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from perfkit.cli.output import add_command
+
 _DESCRIPTION = """\
 Copies lessons, solutions and data makers into DIR, from a wheel or a clone; nothing is
 downloaded. If you changed files there, the command names them and writes nothing. Files that you
@@ -17,15 +19,11 @@ have not changed since an earlier copy are updated.
 
 def add(commands: Any) -> None:
     """Add the command to the parser of ``perfkit``."""
-    tutorial = commands.add_parser(
-        "tutorial",
-        help="copy the course into a folder",
-        description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    tutorial = add_command(
+        commands, "tutorial", run, help="copy the course into a folder", description=_DESCRIPTION
     )
     tutorial.add_argument("folder", type=_folder, metavar="DIR", help="created if missing")
     tutorial.add_argument("--force", action="store_true", help="also overwrite changed files")
-    tutorial.set_defaults(run=_tutorial)
 
 
 def _folder(text: str) -> Path:
@@ -34,7 +32,8 @@ def _folder(text: str) -> Path:
     return Path(text).expanduser()
 
 
-def _tutorial(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    """Copy what is missing or older; return 0."""
     from perfkit.course.kit.tutorial import copy_course
 
     copied = copy_course(arguments.folder, force=arguments.force)
