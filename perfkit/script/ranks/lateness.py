@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from perfkit.measure.phases import PHASES
 from perfkit.script.ranks.record import PhaseRows
+from perfkit.trace.ask.late_rank import HARDLY, LEAST_SHARE, more_than_fair
 
 __all__ = ["LateRank", "Lateness", "lateness"]
 
@@ -27,12 +28,8 @@ __all__ = ["LateRank", "Lateness", "lateness"]
 ALWAYS_OWN = ("data_wait", "evaluation", "checkpoint")
 # Fewer steps in common say little.
 _FEWEST_STEPS = 5
-# It is late if more than twice its fair share of the waiting is for it, in three steps at least,
-# and this share of the time of the others' steps is lost by it.
-_LEAST_SHARE = 0.02
+# A rank that is late comes last in as many steps at least.
 _LEAST_STEPS = 3
-# Of the mean wait: in steps with less nobody is late.
-_HARDLY = 0.1
 
 _Array = npt.NDArray[np.float64]
 
@@ -155,13 +152,13 @@ def lateness(
     for i, rank in enumerate(known):
         phase_ms = of(rank)
         waits[rank] = float((first - phase_ms[:, own].sum(axis=1)).mean())
-        mine_last = (last == i) & (wait_ms > _HARDLY * wait_ms.mean())
+        mine_last = (last == i) & (wait_ms > HARDLY * wait_ms.mean())
         lost_ms = float(wait_ms[mine_last].sum()) / len(numbers)
         share = lost_ms / max(float(wait_ms.mean()), 1e-12)
         if (
             mine_last.sum() < _LEAST_STEPS
-            or share < min(2 / n, (1 + 1 / n) / 2)
-            or lost_ms < _LEAST_SHARE * step_ms
+            or share < more_than_fair(1, n)
+            or lost_ms < LEAST_SHARE * step_ms
         ):
             continue
         mean = phase_ms[mine_last].mean(axis=0)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import TraceError, UsageError
+from perfkit.trace.ask.late_rank import HARDLY, LEAST_SHARE, more_than_fair
 from perfkit.trace.ask.rank_pool import read_ranks
 from perfkit.trace.ask.rank_summary import IN_GROUP, summarize
 from perfkit.trace.read.lookups import together
@@ -31,16 +32,11 @@ from perfkit.trace.read.lookups import together
 # would make memory, not the processor, the limit.
 _MOST_AT_ONCE = 4
 
-# A rank is a straggler if it comes last in more than twice its fair share of the collectives in
-# which somebody waits (in two of them at least), and the others together lose more than this share
-# of their steps by waiting for it.
-_STRAGGLER_WAIT_SHARE = 0.02
 # Of more ranks than this, pairs are kept only for those that most time is lost by waiting for.
 _ALL_PAIRS = 64
 _PAIRS_FOR = 8
-# Of the mean wait in a collective. Of buckets that are sent one after the other only the first one
-# waits for the late rank; who is last in the others is chance.
-_HARDLY = 0.1
+# Of many ranks a fair share is less than one collective: to be last once is chance, twice is not.
+_LEAST_OFTEN = 2
 
 _Array = npt.NDArray[np.float64]
 
@@ -241,7 +237,7 @@ class _Met:
         """Who came last how often; in a collective for which hardly anybody waits, nobody did."""
         if not self.n:
             return
-        limit_us = _HARDLY * float(self.lost_us.sum()) / self.n
+        limit_us = HARDLY * float(self.lost_us.sum()) / self.n
         for _, last, waits in self.of:
             waited_for = waits.sum(axis=0)
             decided = last[(waited_for > 0) & (waited_for >= limit_us)]
@@ -311,13 +307,6 @@ def _stragglers(found: list[Rank], lost: Mapping[int, float], n_matched: int) ->
     if len(found) < 2 or not n_matched:
         return ()
     others_ms = sum(r.step_ms for r in found) * (len(found) - 1) / len(found)
-    # Of two ranks a fair share is a half already: there a straggler comes last in 3 of 4.
-    fair = n_matched / len(found)
-    # Of many ranks it is less than one collective: to be last once is chance, twice is not.
-    often = max(min(2 * fair, (n_matched + fair) / 2), min(2, n_matched))
-    bad = [
-        r.rank
-        for r in found
-        if r.last_in >= often and lost[r.rank] > _STRAGGLER_WAIT_SHARE * others_ms
-    ]
+    often = max(more_than_fair(n_matched, len(found)), min(_LEAST_OFTEN, n_matched))
+    bad = [r.rank for r in found if r.last_in >= often and lost[r.rank] > LEAST_SHARE * others_ms]
     return tuple(sorted(bad, key=lambda number: -lost[number]))
