@@ -12,7 +12,7 @@ A lesson's criteria are in ``perfkit/course/lessons/lesson_NN_slug/criteria.py``
         ...
         return Outcome(
             holds=as_uint8 < as_float,
-            figures={"bytes_ratio": Figure(as_float / as_uint8, "×", kind="exact")},
+            figures={"bytes_ratio": Figure.exact(as_float / as_uint8, "×")},
             headline="bytes_ratio",
             sentence="A batch of uint8 images with uint8 masks is a fifth of the float32 one.",
         )

@@ -62,6 +62,15 @@ class Figure:
             raise UsageError(f"a figure cannot be {self.kind!r}; it is one of: {kinds}")
 
     @classmethod
+    def exact(cls, value: float, unit: str = "1") -> Figure:
+        """A figure that does not depend on a clock; by default a plain number.
+
+        Raises:
+            UsageError: as of the class.
+        """
+        return cls(value, unit, kind="exact")
+
+    @classmethod
     def of(cls, comparison: Any, *, kind: FigureKind = "measured") -> Figure:
         """The ratio of a ``perfkit.compare`` or ``perfkit.ab`` result, with its interval.
 

@@ -38,6 +38,11 @@ def test_a_figure_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
         Figure(**wrong)
 
 
+def test_an_exact_figure_is_a_plain_number_unless_it_has_a_unit() -> None:
+    assert Figure.exact(3) == Figure(3, "1", kind="exact")
+    assert Figure.exact(2.5, "×") == Figure(2.5, "×", kind="exact")
+
+
 def test_the_ratio_of_a_comparison_with_its_interval() -> None:
     found = compare(lambda: sum(range(200)), lambda: sum(range(100)), budget_s=2)
     # on a busy machine one block is all that fits, and one block has no interval

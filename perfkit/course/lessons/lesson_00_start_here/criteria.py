@@ -62,8 +62,8 @@ def few_steps(found: FewSteps) -> Outcome:
         figures={
             "tools_that_agree": Figure(n, f"of {len(agree)} tools"),
             "line_share_percent": Figure(100 * (ours.share if ours else 0.0), "%"),
-            "steps_profiled": Figure(found.profile.n_steps, "steps", kind="exact"),
-            "steps_of_the_run": Figure(found.steps, "steps", kind="exact"),
+            "steps_profiled": Figure.exact(found.profile.n_steps, "steps"),
+            "steps_of_the_run": Figure.exact(found.steps, "steps"),
             "cprofile_seconds": Figure(found.cprofile_s, "s"),
         },
         headline="tools_that_agree",

@@ -47,7 +47,7 @@ def profiler_options(cost: ProfilerCost) -> Outcome:
         assert one.stop is not None
         figures[f"{short}_ratio"] = Figure.of(one.ratio)
         figures[f"{short}_stop"] = _of(one.stop)
-        figures[f"{short}_events"] = Figure(one.events, "1", kind="exact")
+        figures[f"{short}_events"] = Figure.exact(one.events)
     cpu, everything = cost[_CHOICES["cpu"]], cost[_CHOICES["all"]]
     assert everything.ratio is not None
     assert everything.stop is not None
@@ -111,7 +111,7 @@ def first_steps_counted(times: Any) -> Outcome:
         "first_step_ratio": _over_processes(first),
         "counted_ratio": _over_processes(counted),
         "scheduled": _of(summarize(scheduled)),
-        "steps_recorded": Figure(_ACTIVE, "1", kind="exact"),
+        "steps_recorded": Figure.exact(_ACTIVE),
     }
     return Outcome(
         holds=faster(figures["counted_ratio"]),
@@ -140,9 +140,9 @@ def loss_alone(profile: Profile, *, classes: int) -> Outcome:
     return Outcome(
         holds=n_slices >= classes,
         figures={
-            "operator_calls": Figure(n_calls, "1", kind="exact"),
-            "kinds": Figure(len(calls), "1", kind="exact"),
-            "slices": Figure(n_slices, "1", kind="exact"),
+            "operator_calls": Figure.exact(n_calls),
+            "kinds": Figure.exact(len(calls)),
+            "slices": Figure.exact(n_slices),
         },
         headline="operator_calls",
         sentence=(

@@ -35,9 +35,9 @@ def three_parts(trace: Trace, recorded: Trace, device: str) -> Outcome:
     named = [c for c in ("data wait", "forward", "backward") if here.shares().get(c, 0) > 0]
     simulated = [c for c in ("data wait", "forward", "backward") if shares[c] > 0]
     figures = {
-        "parts_named": Figure(len(named), "1", kind="exact"),
+        "parts_named": Figure.exact(len(named)),
         "simulated_parts_named": Figure(len(simulated), "1", kind="simulated"),
-        "unexplained_ns": Figure(unexplained, "ns", kind="exact"),
+        "unexplained_ns": Figure.exact(unexplained, "ns"),
         **{
             f"simulated_{c.replace(' ', '_')}": Figure(100 * shares[c], "%", kind="simulated")
             for c in simulated

@@ -100,12 +100,12 @@ def kept_in_ram(
     """
     figures = {f"{name}_ratio": Figure.of(one) for name, one in against_files.items()}
     figures |= {
-        "encoded_bytes": Figure(encoded_bytes, "B", kind="exact"),
-        "decoded_bytes": Figure(decoded_bytes, "B", kind="exact"),
+        "encoded_bytes": Figure.exact(encoded_bytes, "B"),
+        "decoded_bytes": Figure.exact(decoded_bytes, "B"),
         "warm_file": Figure(access.a.median, "ms", access.a.low, access.a.high),
         "list_item": Figure(1e6 * access.b.median, "ns", 1e6 * access.b.low, 1e6 * access.b.high),
-        "imagenet_encoded": Figure(_IMAGENET_BYTES / 1e9, "GB", kind="exact"),
-        "imagenet_decoded_256": Figure(_IMAGENET * 3 * 256 * 256 / 1e9, "GB", kind="exact"),
+        "imagenet_encoded": Figure.exact(_IMAGENET_BYTES / 1e9, "GB"),
+        "imagenet_decoded_256": Figure.exact(_IMAGENET * 3 * 256 * 256 / 1e9, "GB"),
     }
     figures |= _cold(cold_ms)
     figures |= {f"own_of_{name}": Figure(ratio, "×") for name, ratio in own.items()}
@@ -145,11 +145,9 @@ def resized_offline(
     epochs = break_even(online_s, online_s / timed.ratio, once_s)
     figures = {
         "load_ratio": Figure.of(timed),
-        "pixels_ratio": Figure(
-            images.size[0] * images.size[1] / (size[0] * size[1]), "×", kind="exact"
-        ),
-        "bytes_ratio": Figure(
-            images.total_bytes / sum(file.stat().st_size for file in small), "×", kind="exact"
+        "pixels_ratio": Figure.exact(images.size[0] * images.size[1] / (size[0] * size[1]), "×"),
+        "bytes_ratio": Figure.exact(
+            images.total_bytes / sum(file.stat().st_size for file in small), "×"
         ),
     }
     said = "does not pay"
@@ -188,8 +186,8 @@ def table_rows(
         holds=all_of(same, faster(timed)),
         figures={
             "row_ratio": Figure.of(timed),
-            "frame_calls": Figure(of_frame, "1", kind="exact"),
-            "tensor_calls": Figure(of_tensor, "1", kind="exact"),
+            "frame_calls": Figure.exact(of_frame),
+            "tensor_calls": Figure.exact(of_tensor),
         },
         headline="row_ratio",
         sentence=(
@@ -234,9 +232,9 @@ def columns_not_text(
     found = {short: against_csv[name] for short, name in names.items()}
     sizes = {name: getattr(files, name).stat().st_size for name in ("csv", "parquet", "arrow")}
     figures = {f"{name}_ratio": Figure.of(one) for name, one in found.items()}
-    figures |= {f"{name}_bytes": Figure(size, "B", kind="exact") for name, size in sizes.items()}
-    figures["two_columns_bytes"] = Figure(two_columns_bytes, "B", kind="exact")
-    figures["mapped_allocates"] = Figure(allocated, "B", kind="exact")
+    figures |= {f"{name}_bytes": Figure.exact(size, "B") for name, size in sizes.items()}
+    figures["two_columns_bytes"] = Figure.exact(two_columns_bytes, "B")
+    figures["mapped_allocates"] = Figure.exact(allocated, "B")
     return Outcome(
         holds=all_of(sizes["parquet"] < sizes["csv"], faster(found["parquet"])),
         figures=figures,
@@ -265,7 +263,7 @@ def vector_instructions(
     for name, one in against_none.items():
         short = name.lower().replace(" ", "_")
         figures[f"{short}_ratio"] = Figure.of(one)
-        figures[f"{short}_same"] = Figure(int(same[name]), "1", kind="exact")
+        figures[f"{short}_same"] = Figure.exact(int(same[name]))
     without = [one.name for one in WORKS if one.name in against_none and not one.reaches]
     said = f" The switch does not reach {', '.join(without)}." if without else ""
     resize = against_none["torch resize"]

@@ -25,8 +25,8 @@ _BATCH_BYTES = 32 * 512 * 512 * (3 * 4 + 8)
 def memory_of_workers(held: Mapping[tuple[int, int], Ahead]) -> Outcome:
     """Judge what is held by (workers, prefetch_factor), ``(1, 2)`` and ``(2, 4)`` among them."""
     figures = {
-        "batch_bytes": Figure(_BATCH_BYTES, "B", kind="exact"),
-        "batches_per_worker": Figure(held[1, 2].batches, "1", kind="exact"),
+        "batch_bytes": Figure.exact(_BATCH_BYTES, "B"),
+        "batches_per_worker": Figure.exact(held[1, 2].batches),
         "eight_workers_bytes": Figure(8 * 2 * _BATCH_BYTES, "B", kind="predicted"),
         "source_bytes": Figure(8 * _BATCH_BYTES, "B", kind="predicted"),
     }
@@ -137,7 +137,7 @@ def threads_or_processes(threads: Comparison, processes: Comparison, beside: Com
             "threads_ratio": Figure.of(threads),
             "processes_ratio": Figure.of(processes),
             "processes_to_threads_ratio": Figure.of(beside),
-            "cores": Figure(facts().cores, "1", kind="exact"),
+            "cores": Figure.exact(facts().cores),
         },
         headline="processes_ratio",
         sentence=f"Two processes run pure Python {processes.ratio:.2f}× as fast as one thread "
@@ -157,8 +157,8 @@ def duplicates(without: Mapping[int, int], shared: Mapping[int, int]) -> Outcome
     return Outcome(
         holds=set(without.values()) == {4} and set(shared.values()) == {1},
         figures={
-            "times_read": Figure(max(without.values()), "1", kind="exact"),
-            "times_read_shared": Figure(max(shared.values()), "1", kind="exact"),
+            "times_read": Figure.exact(max(without.values())),
+            "times_read_shared": Figure.exact(max(shared.values())),
         },
         headline="times_read",
         sentence="Without shares, two ranks with two workers each read every sample "

@@ -79,8 +79,8 @@ def local_copy(
     return Outcome(
         holds=all_of(afterwards.requests == 0, faster(read)),
         figures={
-            "copy_requests": Figure(copying.requests, "1", kind="exact"),
-            "epoch_requests": Figure(afterwards.requests, "1", kind="exact"),
+            "copy_requests": Figure.exact(copying.requests),
+            "epoch_requests": Figure.exact(afterwards.requests),
             "epoch_ratio": Figure.of(read, kind="simulated"),
             "copy_ratio": Figure.of(copied, kind="simulated"),
         },
@@ -116,11 +116,11 @@ def read_through_cache(
         ),
         figures={
             "warm_ratio": Figure.of(timed, kind="simulated"),
-            "uncached_requests": Figure(uncached.requests, "1", kind="exact"),
-            "cold_requests": Figure(cold.requests, "1", kind="exact"),
-            "warm_requests": Figure(warm.requests, "1", kind="exact"),
-            "shard_requests": Figure(in_shards.requests, "1", kind="exact"),
-            "uncached_bytes": Figure(uncached.bytes, "B", kind="exact"),
+            "uncached_requests": Figure.exact(uncached.requests),
+            "cold_requests": Figure.exact(cold.requests),
+            "warm_requests": Figure.exact(warm.requests),
+            "shard_requests": Figure.exact(in_shards.requests),
+            "uncached_bytes": Figure.exact(uncached.bytes, "B"),
         },
         headline="warm_ratio",
         sentence=f"An epoch from a warm cache asks a store {_stated(latency_ms)} for "

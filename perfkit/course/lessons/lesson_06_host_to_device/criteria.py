@@ -28,9 +28,9 @@ def small_batches(as_floats: Crossings, as_bytes: Crossings, timed: Comparison) 
     return Outcome(
         holds=large == 5 * small,
         figures={
-            "float_bytes": Figure(large, "B", kind="exact"),
-            "uint8_bytes": Figure(small, "B", kind="exact"),
-            "bytes_ratio": Figure(large / small, "×", kind="exact"),
+            "float_bytes": Figure.exact(large, "B"),
+            "uint8_bytes": Figure.exact(small, "B"),
+            "bytes_ratio": Figure.exact(large / small, "×"),
             "step_ratio": Figure.of(timed),
         },
         headline="bytes_ratio",
@@ -52,8 +52,8 @@ def no_copy(array: Any, timed: Comparison) -> Outcome:
     return Outcome(
         holds=copied and shared,
         figures={
-            "copied_bytes": Figure(array.nbytes if copied else 0, "B", kind="exact"),
-            "shared_bytes": Figure(0 if shared else array.nbytes, "B", kind="exact"),
+            "copied_bytes": Figure.exact(array.nbytes if copied else 0, "B"),
+            "shared_bytes": Figure.exact(0 if shared else array.nbytes, "B"),
             "time_ratio": Figure.of(timed),
         },
         headline="time_ratio",
@@ -70,8 +70,8 @@ def no_copy(array: Any, timed: Comparison) -> Outcome:
 def make_there(sent_bytes: int, made_bytes: int, timed: Comparison | None = None) -> Outcome:
     """Judge what crosses; ``timed``, on a GPU, compares the two."""
     figures = {
-        "sent_bytes": Figure(sent_bytes, "B", kind="exact"),
-        "made_bytes": Figure(made_bytes, "B", kind="exact"),
+        "sent_bytes": Figure.exact(sent_bytes, "B"),
+        "made_bytes": Figure.exact(made_bytes, "B"),
     }
     if timed is not None:
         figures["time_ratio"] = Figure.of(timed)
@@ -138,10 +138,10 @@ def round_trips(found: RoundTrips) -> Outcome:
     crossed = found.crossed_bytes
     right, again = crossed["as it should be"], crossed["model.cpu() and back"]
     figures = {
-        "right_bytes": Figure(right, "B", kind="exact"),
-        "model_bytes": Figure(again, "B", kind="exact"),
-        "outputs_bytes": Figure(crossed["outputs.cpu()"], "B", kind="exact"),
-        "bytes_ratio": Figure(again / right, "×", kind="exact"),
+        "right_bytes": Figure.exact(right, "B"),
+        "model_bytes": Figure.exact(again, "B"),
+        "outputs_bytes": Figure.exact(crossed["outputs.cpu()"], "B"),
+        "bytes_ratio": Figure.exact(again / right, "×"),
     }
     if found.timed is not None and found.emptied is not None:
         figures["step_ratio"] = Figure.of(found.timed)
@@ -166,9 +166,9 @@ def cut_in_two(crossed_bytes: Sequence[int]) -> Outcome:
     return Outcome(
         holds=worst > best,
         figures={
-            "worst_bytes": Figure(worst, "B", kind="exact"),
-            "best_bytes": Figure(best, "B", kind="exact"),
-            "bytes_ratio": Figure(worst / best, "×", kind="exact"),
+            "worst_bytes": Figure.exact(worst, "B"),
+            "best_bytes": Figure.exact(best, "B"),
+            "bytes_ratio": Figure.exact(worst / best, "×"),
         },
         headline="bytes_ratio",
         sentence="Where a model is cut in two decides how many bytes cross in every step.",

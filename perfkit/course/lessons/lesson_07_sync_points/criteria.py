@@ -134,8 +134,8 @@ def ask_and_run(
     )
     least_ms = max(compute_ms, traffic_ms)
     figures = {
-        "flops": Figure(work.flops, "FLOP", kind="exact"),
-        "traffic_bytes": Figure(work.traffic_bytes, "B", kind="exact"),
+        "flops": Figure.exact(work.flops, "FLOP"),
+        "traffic_bytes": Figure.exact(work.traffic_bytes, "B"),
         "least_compute_ms": Figure(compute_ms, "ms", kind="predicted"),
         "least_ms": Figure(least_ms, "ms", kind="predicted"),
         "beyond_ratio": Figure(least_ms / PUBLISHED.after_ms, "×", kind="predicted"),
@@ -212,12 +212,12 @@ def kept_losses(found: KeptLosses) -> Outcome:
         and found.grows["item"] == 0
         and found.waits == {"loss": 0, "item": 1, "detach": 0},
         figures={
-            "graph_bytes": Figure(round(whole), "B", kind="exact"),
-            "after_backward_bytes": Figure(round(after), "B", kind="exact"),
-            "after_backward_nodes": Figure(found.after_backward_nodes, "1", kind="exact"),
+            "graph_bytes": Figure.exact(round(whole), "B"),
+            "after_backward_bytes": Figure.exact(round(after), "B"),
+            "after_backward_nodes": Figure.exact(found.after_backward_nodes),
             "after_backward_resident": Figure(round(resident), "B"),
-            "detached_bytes": Figure(round(value), "B", kind="exact"),
-            "item_bytes": Figure(round(found.grows["item"]), "B", kind="exact"),
+            "detached_bytes": Figure.exact(round(value), "B"),
+            "item_bytes": Figure.exact(round(found.grows["item"]), "B"),
             "item_waits": Figure(found.waits["item"], "1", kind="predicted"),
             "detached_waits": Figure(found.waits["detach"], "1", kind="predicted"),
         },
@@ -240,8 +240,8 @@ def fetched_masks(found: FetchedMasks) -> Outcome:
     """Judge bytes and waits of both; lesson 06 has a ``step_ratio`` of this claim."""
     fetched, summed = found.fetched_bytes, found.summed_bytes
     figures = {
-        "fetched_bytes": Figure(fetched, "B", kind="exact"),
-        "summed_bytes": Figure(summed, "B", kind="exact"),
+        "fetched_bytes": Figure.exact(fetched, "B"),
+        "summed_bytes": Figure.exact(summed, "B"),
         "fetched_waits": Figure(found.waits[0], "1", kind="predicted"),
         "summed_waits": Figure(found.waits[1], "1", kind="predicted"),
     }

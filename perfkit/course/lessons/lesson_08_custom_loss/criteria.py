@@ -49,8 +49,8 @@ def without_the_loop(
     loop, vectorised = operators["loop"], operators["vectorised"]
     figures = {
         **{f"ratio_{k}": Figure.of(one) for k, one in timed.items()},
-        "loop_operators": Figure(loop[most], "1", kind="exact"),
-        "vectorised_operators": Figure(vectorised[most], "1", kind="exact"),
+        "loop_operators": Figure.exact(loop[most]),
+        "vectorised_operators": Figure.exact(vectorised[most]),
         "loop_waits": Figure(waits["loop"], "1", kind="predicted"),
         "vectorised_waits": Figure(waits["vectorised"], "1", kind="predicted"),
     }
@@ -64,8 +64,8 @@ def without_the_loop(
         figures[f"loop_{_MOST}"] = Figure(loop_s, "s")
         said += f". With {_MOST} the loop takes {loop_s:.0f} s a batch"
     for name, one in (on_gpu or {}).items():
-        figures[f"{name}_launches"] = Figure(one.launches, "1", kind="exact")
-        figures[f"{name}_seen_waits"] = Figure(one.waits, "1", kind="exact")
+        figures[f"{name}_launches"] = Figure.exact(one.launches)
+        figures[f"{name}_seen_waits"] = Figure.exact(one.waits)
     return Outcome(
         holds=all_of(
             faster(timed[most]),
@@ -93,7 +93,7 @@ def profiled_alone(found: Profile) -> Outcome:
     return Outcome(
         holds=bool(blamed),
         figures={
-            "calls_each": Figure(round(each), "1", kind="exact"),
+            "calls_each": Figure.exact(round(each)),
             "tiny_share": Figure(100 * tiny / max(calls, 1), "%"),
         },
         headline="calls_each",

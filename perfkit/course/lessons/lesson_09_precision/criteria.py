@@ -60,7 +60,7 @@ def mixed_precision(
     of_weights = apart(curves, "fp32", "weights in bf16")
     figures = {
         "step_ratio": Figure.of(timed),
-        "saved_share": Figure(100 * share, "%", kind="exact"),
+        "saved_share": Figure.exact(100 * share, "%"),
         "loss_apart": Figure(distance, "1"),
         "weights_apart": Figure(of_weights, "1"),
     }
@@ -101,7 +101,7 @@ def narrow_products(
     figures = {"bf16_ratio": Figure.of(product)}
     for name, error in errors.items():
         key = name.lower().replace(" ", "_")
-        figures[f"{key}_error"] = Figure(100 * error, "%", kind="exact")
+        figures[f"{key}_error"] = Figure.exact(100 * error, "%")
     said = (
         f"A product in bf16 takes {1 / product.ratio:.2f} times as long as in fp32, in half the "
         f"bytes and with an error of {100 * errors['bf16']:.1g} %; in e4m3 the error is "

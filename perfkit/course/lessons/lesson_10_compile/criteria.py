@@ -44,8 +44,8 @@ def pays(
     careless, clean = reports["careless"], reports["clean"]
     one_graph = not clean.breaks and not clean.given_up and clean.n_graphs <= _MOST_GRAPHS
     figures = {
-        "graphs": Figure(clean.n_graphs, "1", kind="exact"),
-        "graphs_careless": Figure(careless.n_graphs, "1", kind="exact"),
+        "graphs": Figure.exact(clean.n_graphs),
+        "graphs_careless": Figure.exact(careless.n_graphs),
     }
     counted = (
         f"For ten lengths {careless.n_graphs} graphs are compiled of the careless model before "
@@ -65,7 +65,7 @@ def pays(
         figures["break_even_steps"] = Figure(steps, "1")
     for mode, one in (on_gpu or {}).items():
         figures[f"{mode.replace('-', '_')}_ratio"] = Figure.of(one.timed)
-        figures[f"{mode.replace('-', '_')}_launches"] = Figure(one.launches, "1", kind="exact")
+        figures[f"{mode.replace('-', '_')}_launches"] = Figure.exact(one.launches)
     paid = "and never pays" if steps is None else f"which {steps:,} steps pay back"
     return Outcome(
         holds=all_of(faster(timed), same, one_graph),

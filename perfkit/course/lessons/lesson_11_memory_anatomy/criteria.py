@@ -36,10 +36,10 @@ def kept_losses(
     whole, value = validation.bytes_per_step, detached.bytes_per_step
     after = training.bytes_per_step
     figures = {
-        "validation_graph_bytes": Figure(round(whole), "B", kind="exact"),
-        "validation_detached_bytes": Figure(round(value), "B", kind="exact"),
-        "training_bytes": Figure(round(after), "B", kind="exact"),
-        "training_nodes": Figure(round(training.nodes_per_step), "1", kind="exact"),
+        "validation_graph_bytes": Figure.exact(round(whole), "B"),
+        "validation_detached_bytes": Figure.exact(round(value), "B"),
+        "training_bytes": Figure.exact(round(after), "B"),
+        "training_nodes": Figure.exact(round(training.nodes_per_step)),
         "training_resident": Figure(round(resident.resident_bytes), "B"),
     }
     if training.heap_bytes_per_step:
@@ -80,10 +80,10 @@ def to_the_byte(
         holds=dict(by_hand) == dict(counted) and after_backward_bytes <= _A_LOSS_BYTES,
         figures={
             **{
-                f"{name.replace(' ', '_')}_bytes": Figure(n, "B", kind="exact")
+                f"{name.replace(' ', '_')}_bytes": Figure.exact(n, "B")
                 for name, n in counted.items()
             },
-            "after_backward_bytes": Figure(round(after_backward_bytes), "B", kind="exact"),
+            "after_backward_bytes": Figure.exact(round(after_backward_bytes), "B"),
         },
         headline="kept_for_backward_bytes",
         sentence=f"For its backward pass the forward pass keeps {kept:,} B, {kept / rest:.0f} "

@@ -48,7 +48,7 @@ def as_large_as_possible(
             "small_ratio": Figure.of(small),
             "large_ratio": Figure.of(large),
             "predicted_batch": Figure(tried.predicted, "1", kind="predicted"),
-            "largest_batch": Figure(tried.fitted, "1", kind="exact"),
+            "largest_batch": Figure.exact(tried.fitted),
             "loss_few": Figure(ends["few, tuned"], "1"),
             "loss_many_same": Figure(ends["many, same"], "1"),
             "loss_many_scaled": Figure(ends["many, scaled"], "1"),
@@ -93,11 +93,11 @@ def accumulated(
     return Outcome(
         holds=all_of(same, parts <= _SMALL_PEAK * once),
         figures={
-            "peak_ratio": Figure(once / parts, "×", kind="exact"),
+            "peak_ratio": Figure.exact(once / parts, "×"),
             "time_ratio": Figure.of(timed),
-            "printed_length": Figure(lengths[last], "×", kind="exact"),
-            "all_reduces": Figure(exchanges["every part"], "1", kind="exact"),
-            "all_reduces_no_sync": Figure(exchanges["no_sync"], "1", kind="exact"),
+            "printed_length": Figure.exact(lengths[last], "×"),
+            "all_reduces": Figure.exact(exchanges["every part"]),
+            "all_reduces_no_sync": Figure.exact(exchanges["no_sync"]),
         },
         headline="peak_ratio",
         sentence=f"16 parts of 8 rise to {parts / 1e6:.0f} MB, a batch of 128 to "

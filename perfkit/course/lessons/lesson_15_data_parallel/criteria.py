@@ -51,9 +51,9 @@ def gathered(whole: Links, outputs_bytes: int) -> Outcome:
     return Outcome(
         holds=first >= away and first > _UNEVEN * most,
         figures={
-            "first_bytes": Figure(first, "B", kind="exact"),
-            "other_bytes": Figure(most, "B", kind="exact"),
-            "busiest_over_mean": Figure(whole.busiest, "×", kind="exact"),
+            "first_bytes": Figure.exact(first, "B"),
+            "other_bytes": Figure.exact(most, "B"),
+            "busiest_over_mean": Figure.exact(whole.busiest, "×"),
         },
         headline="busiest_over_mean",
         sentence=f"In a step of DataParallel on {whole.devices} devices the first receives "
@@ -79,9 +79,9 @@ def loss_inside(whole: Links, inside: Links, *, same: bool) -> Outcome:
     return Outcome(
         holds=same and after < before,
         figures={
-            "bytes_ratio": Figure(before / after, "×", kind="exact"),
-            "first_bytes": Figure(after, "B", kind="exact"),
-            "busiest_over_mean": Figure(inside.busiest, "×", kind="exact"),
+            "bytes_ratio": Figure.exact(before / after, "×"),
+            "first_bytes": Figure.exact(after, "B"),
+            "busiest_over_mean": Figure.exact(inside.busiest, "×"),
         },
         headline="bytes_ratio",
         sentence=f"The first device receives {after:,} B instead of {before:,} B; the gradients "
@@ -110,9 +110,9 @@ def first_alone(
     return Outcome(
         holds=by_loss == [0] and by_update == [0],
         figures={
-            "devices_with_loss": Figure(len(by_loss), "1", kind="exact"),
-            "devices_with_update": Figure(len(by_update), "1", kind="exact"),
-            "devices_with_loss_inside": Figure(n_inside, "1", kind="exact"),
+            "devices_with_loss": Figure.exact(len(by_loss)),
+            "devices_with_update": Figure.exact(len(by_update)),
+            "devices_with_loss_inside": Figure.exact(n_inside),
         },
         headline="devices_with_loss",
         sentence=f"Of {len(outside)} devices {len(by_loss)} compute the loss and "
@@ -138,9 +138,9 @@ def even(whole: Links, sent: Sequence[int]) -> Outcome:
     return Outcome(
         holds=most < _UNEVEN < whole.busiest,
         figures={
-            "busiest_ddp": Figure(most, "×", kind="exact"),
-            "busiest_dp": Figure(whole.busiest, "×", kind="exact"),
-            "ddp_sent_bytes": Figure(max(sent), "B", kind="exact"),
+            "busiest_ddp": Figure.exact(most, "×"),
+            "busiest_dp": Figure.exact(whole.busiest, "×"),
+            "ddp_sent_bytes": Figure.exact(max(sent), "B"),
         },
         headline="busiest_ddp",
         sentence=f"Each of {len(sent)} ranks sends {max(sent):,} B: the busiest "
@@ -167,7 +167,7 @@ def as_one(apart: float, close: float) -> Outcome:
     """
     return Outcome(
         holds=None if apart <= close else False,
-        figures={"apart": Figure(apart, "1", kind="exact")},
+        figures={"apart": Figure.exact(apart)},
         headline="apart",
         sentence=f"The gradients are {apart:.1e} of their length apart (rounding explains "
         f"{close:.0e}). Whether it is faster needs several GPUs: ranks of one CPU share its cores.",
@@ -194,9 +194,9 @@ def distributed(apart: float, close: float, plain: CollectiveCount, gradient_byt
         holds=apart <= close and set(plain.by_name) == {"c10d::allreduce_"}
         and sent <= 2 * gradient_bytes,
         figures={
-            "apart": Figure(apart, "1", kind="exact"),
-            "all_reduces": Figure(plain.total, "1", kind="exact"),
-            "sent_bytes": Figure(sent, "B", kind="exact"),
+            "apart": Figure.exact(apart),
+            "all_reduces": Figure.exact(plain.total),
+            "sent_bytes": Figure.exact(sent, "B"),
         },
         headline="sent_bytes",
         sentence=f"The gradients are {apart:.1e} of their length apart; a step has "
@@ -224,7 +224,7 @@ def seeded_alike(
          (("drawn", drawn), ("wrapped", wrapped), ("after", after))}  # fmt: skip
     return Outcome(
         holds=None if n["drawn"] < 2 else n["after"] > 1,
-        figures={f"different_{name}": Figure(k, "1", kind="exact") for name, k in n.items()},
+        figures={f"different_{name}": Figure.exact(k) for name, k in n.items()},
         headline="different_after",
         sentence=f"{len(drawn)} ranks with different seeds draw {n['drawn']} sets of weights; "
         f"wrapped, they have {n['wrapped']}, and after the first updates {n['after']}. Nothing "
@@ -249,9 +249,9 @@ def only_gradients(plain: CollectiveCount, with_norm: CollectiveCount) -> Outcom
     return Outcome(
         holds=not others,
         figures={
-            "others": Figure(sum(others.values()), "1", kind="exact"),
-            "others_without_norm": Figure(
-                sum(v for k, v in plain.by_name.items() if "allreduce" not in k), "1", kind="exact"
+            "others": Figure.exact(sum(others.values())),
+            "others_without_norm": Figure.exact(
+                sum(v for k, v in plain.by_name.items() if "allreduce" not in k)
             ),
         },
         headline="others",
@@ -278,9 +278,9 @@ def sharded_predictions(apart: float, counts: Mapping[str, int], close: float) -
     return Outcome(
         holds=apart <= close and counts["sharded"] == counts["samples"],
         figures={
-            "apart": Figure(apart, "1", kind="exact"),
-            "predicted": Figure(counts["sharded"], "1", kind="exact"),
-            "predicted_with_sampler": Figure(counts["sampler"], "1", kind="exact"),
+            "apart": Figure.exact(apart),
+            "predicted": Figure.exact(counts["sharded"]),
+            "predicted_with_sampler": Figure.exact(counts["sampler"]),
         },
         headline="apart",
         sentence=f"{counts['sharded']} predictions of {counts['samples']} samples, at most "
@@ -307,8 +307,8 @@ def three_ways(ways: Mapping[str, Split]) -> Outcome:
     figures = {}
     for name, way in ways.items():
         key = name.lower().replace(" ", "_")
-        figures[f"{key}_held"] = Figure(way.held_bytes, "B", kind="exact")
-        figures[f"{key}_sent"] = Figure(way.sent_bytes, "B", kind="exact")
+        figures[f"{key}_held"] = Figure.exact(way.held_bytes, "B")
+        figures[f"{key}_sent"] = Figure.exact(way.sent_bytes, "B")
     said = "; ".join(f"{n}: holds {w.held_bytes:,} B, sends {w.sent_bytes:,.0f} B"
                      for n, w in ways.items())  # fmt: skip
     return Outcome(
@@ -341,9 +341,9 @@ def between_devices(
     return Outcome(
         holds=alone,
         figures={
-            "state_first": Figure(states[0], "B", kind="exact"),
-            "crossed_from_first": Figure(first.total, "B", kind="exact"),
-            "crossed_from_last": Figure(last.total, "B", kind="exact"),
+            "state_first": Figure.exact(states[0], "B"),
+            "crossed_from_first": Figure.exact(first.total, "B"),
+            "crossed_from_last": Figure.exact(last.total, "B"),
         },
         headline="crossed_from_last",
         sentence=f"The optimizer's {states[0]:,} B of state are "

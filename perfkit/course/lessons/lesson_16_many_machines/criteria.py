@@ -37,9 +37,9 @@ def several_hosts(
     return Outcome(
         holds=all_of(two, one, lost["with position"] == 0),
         figures={
-            "bytes_ratio": Figure(sent["DDP"] / sent["DiLoCo"], "×", kind="exact"),
-            "lost_without_position": Figure(lost["without position"], "1", kind="exact"),
-            "lost_with_position": Figure(lost["with position"], "1", kind="exact"),
+            "bytes_ratio": Figure.exact(sent["DDP"] / sent["DiLoCo"], "×"),
+            "lost_without_position": Figure.exact(lost["without position"]),
+            "lost_with_position": Figure.exact(lost["with position"]),
             "ddp_1024_s": Figure(predicted["DDP"], "s", kind="predicted"),
             "diloco_1024_s": Figure(predicted["DiLoCo"], "s", kind="predicted"),
         },
@@ -75,7 +75,7 @@ def by_option(same: Mapping[str, bool | None], names: Mapping[str, bool] | None)
         )
         return Outcome(
             holds=None,
-            figures={"options_compared": Figure(0, "1", kind="exact")},
+            figures={"options_compared": Figure.exact(0)},
             headline="options_compared",
             sentence=said,
         )
@@ -83,8 +83,8 @@ def by_option(same: Mapping[str, bool | None], names: Mapping[str, bool] | None)
     return Outcome(
         holds=all_of(*same.values(), all(names[name] for name in OPTIONS)),
         figures={
-            "options_compared": Figure(len(same), "1", kind="exact"),
-            "names_gone": Figure(gone, "1", kind="exact"),
+            "options_compared": Figure.exact(len(same)),
+            "names_gone": Figure.exact(gone),
         },
         headline="options_compared",
         sentence=f"{', '.join(same)}: {sum(map(bool, same.values()))} of {len(same)} give the "

@@ -40,11 +40,11 @@ def all_together(
         holds=all_of(enough, *same),
         figures={
             "ratio": Figure.of(timed),
-            "operators_slow": Figure(operators["slow"], "1", kind="exact"),
-            "operators_fast": Figure(operators["fast"], "1", kind="exact"),
+            "operators_slow": Figure.exact(operators["slow"]),
+            "operators_fast": Figure.exact(operators["fast"]),
             "waits_slow": Figure(waits["slow"], "1", kind="predicted"),
             "waits_fast": Figure(waits["fast"], "1", kind="predicted"),
-            "bytes_ratio": Figure(sent["slow"] / sent["fast"], "×", kind="exact"),
+            "bytes_ratio": Figure.exact(sent["slow"] / sent["fast"], "×"),
         },
         headline="ratio",
         sentence=f"Without its eight faults an epoch is {timed.ratio:.1f}× as fast; a step asks "

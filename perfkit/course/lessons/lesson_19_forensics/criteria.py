@@ -36,8 +36,8 @@ def listings_run(found: Sequence[Listing]) -> Outcome:
     return Outcome(
         holds=None if not tried else not raises and not other,
         figures={
-            "listings_tried": Figure(len(tried), "1", kind="exact"),
-            "listings_that_fail": Figure(len(raises) + len(other), "1", kind="exact"),
+            "listings_tried": Figure.exact(len(tried)),
+            "listings_that_fail": Figure.exact(len(raises) + len(other)),
         },
         headline="listings_that_fail",
         sentence=f"Of {len(tried)} listings, {len(raises) + len(other)} do not do what is said; "
