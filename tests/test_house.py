@@ -93,9 +93,7 @@ def test_no_file_that_many_import_is_private(arrows: Arrows) -> None:
 
 
 def test_the_picture_in_the_readme_is_the_order_of_the_contracts() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    picture = readme.split("## How the code is laid out")[1].split("```")[1]
-    drawn = [set(re.findall(r"(\w+)/", line)) for line in picture.strip().splitlines()]
+    drawn = _picture()
     layers = [
         {room.strip().removeprefix("perfkit.") for room in layer.split("|")}
         for layer in _contract("layers", "perfkit.cli")["layers"]
@@ -106,6 +104,27 @@ def test_the_picture_in_the_readme_is_the_order_of_the_contracts() -> None:
     ]
     for layer in layers:
         assert any(layer <= row for row in drawn), layer
+
+
+def test_no_import_goes_up_in_the_picture(arrows: Arrows) -> None:
+    """Also not one within a function, and none that is looked up by name."""
+    row = {room: at for at, rooms in enumerate(_picture()) for room in rooms}
+    between = {(_room(start), _room(end)) for start, ahead in arrows.items() for end in ahead}
+    # the package itself hands out names of every room, and is in none
+    up = [(a, b) for a, b in between if a in row and b in row and row[b] < row[a]]
+    assert ("show", "trace") in between
+    assert up == []
+
+
+def _room(module: str) -> str:
+    return (*module.split("."), "")[1]
+
+
+def _picture() -> list[set[str]]:
+    """The rooms in README.md, a set for each row."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    picture = readme.split("## How the code is laid out")[1].split("```")[1]
+    return [set(re.findall(r"(\w+)/", line)) for line in picture.strip().splitlines()]
 
 
 def test_the_toolkit_names_no_lesson_and_no_claim() -> None:

@@ -69,11 +69,6 @@ class Requests:
         """How many blocks are asked for."""
         return sum(entry.what == "alloc" for entry in self.entries)
 
-    @property
-    def n_marks(self) -> int:
-        """How many marks there are."""
-        return sum(entry.what == "mark" for entry in self.entries)
-
 
 def requests_of(snapshot: Mapping[str, Any], device: int = 0) -> Requests:
     """The requests in a snapshot as ``torch.cuda.memory`` documents it.

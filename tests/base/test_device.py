@@ -37,7 +37,6 @@ class Toy(Device):
         activity="PrivateUse1",
         type_numbers=(99,),
         runtime_categories=("toy_runtime",),
-        prefixes=("toy",),
         waits=r"^toyWait",
         copies=r"^toyCopy",
         blocking_copies=r"^toyCopyNow$",

@@ -286,7 +286,8 @@ def test_operators_requests_are_those_of_the_step() -> None:
     found = recorded.requests
     assert found is not None
     assert recorded.warnings == ()
-    assert (found.device, found.source, found.n_marks) == ("cpu", "operators", 2)
+    assert (found.device, found.source) == ("cpu", "operators")
+    assert [e.what for e in found.entries].count("mark") == 2
     assert elsewhere.nbytes not in [e.nbytes for e in found.entries]
     sizes = [e.nbytes for e in found.entries if e.what == "alloc"]
     assert sizes[0] == 64 * 256 * 4  # the weights, there before

@@ -27,7 +27,6 @@ class Cuda(Device):
         type_numbers=(1, 6),  # CUDA, HIP
         runtime_categories=("cuda_runtime", "cuda_driver"),
         sync_categories=("cuda_sync",),
-        prefixes=("cuda", "hip", "cu"),
         waits=r"^(cuda|hip|cu)(Stream|Device|Event|Ctx)Synchronize|^cuda(Thread)Synchronize",
         copies=r"^(cuda|hip|cu)Memcpy|^hipMemcpyWithStream",
         blocking_copies=(

@@ -24,7 +24,6 @@ class ProfilerNames:
         type_numbers: its numbers in ``c10::DeviceType``, as in a trace's memory events.
         runtime_categories: categories of the host's calls to the device.
         sync_categories: categories of waits on the device's side.
-        prefixes: how names of runtime calls begin, e.g. ``("cuda", "hip")``.
         waits: regular expression of the calls in which the host waits; empty if none is known.
         copies: of those that copy.
         blocking_copies: of the copies that return only when the copy is done, whatever the memory.
@@ -35,7 +34,6 @@ class ProfilerNames:
     type_numbers: tuple[int, ...]
     runtime_categories: tuple[str, ...] = ()
     sync_categories: tuple[str, ...] = ()
-    prefixes: tuple[str, ...] = ()
     waits: str = ""
     copies: str = ""
     blocking_copies: str = ""

@@ -27,7 +27,6 @@ class Xpu(Accelerator):
         activity="XPU",
         type_numbers=(12,),
         runtime_categories=("xpu_runtime", "xpu_driver"),
-        prefixes=("xpu", "ze", "ur"),
         # zeEventHostSynchronize, zeCommandQueueSynchronize; urQueueFinish, urEventWait
         waits=r"^xpu.*[Ww]ait|^ze\w+Synchronize$|^ur(QueueFinish|EventWait)$",
         copies=r"^urEnqueue(USM|MemBuffer)\w*(Memcpy|Copy|Read|Write)"

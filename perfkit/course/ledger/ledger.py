@@ -52,7 +52,6 @@ class Row:
             something other than the source means (``tested`` says what); "simulated" or
             "predicted" if the figure behind it is.
         records: all its records, those behind the status first.
-        n_decisive: how many of them are behind the status.
         not_recorded: parts of its ``where`` that no record covers.
         older: records, of ``records``, whose lesson has changed since.
     """
@@ -61,7 +60,6 @@ class Row:
     taught_in: tuple[str, ...] | None
     status: Status
     records: tuple[Record, ...]
-    n_decisive: int
     not_recorded: tuple[str, ...]
     older: tuple[Record, ...] = ()
 
@@ -156,19 +154,19 @@ def _is_older(record: Record, hashes: Mapping[str, str]) -> bool:
 
 def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -> Row:
     if not found:
-        return Row(claim, taught_in, _unrecorded(claim, taught_in), (), 0, tuple(claim.where))
+        return Row(claim, taught_in, _unrecorded(claim, taught_in), (), tuple(claim.where))
     # a model of a GPU shows what would follow, not what a GPU does
     telling = [one for one in found if "cpu" in claim.where or not _only_simulated(one)]
     if not telling:
         missing = _unrecorded(claim, taught_in)
         if missing == "needs a GPU" and any(not one.device.is_cpu for one in found):
             missing = "not recorded"  # there was a GPU, but only the model was recorded
-        return Row(claim, taught_in, missing, tuple(found), 0, tuple(claim.where))
+        return Row(claim, taught_in, missing, tuple(found), tuple(claim.where))
     decisive = _decisive(telling)
     status = _status(claim, decisive)
     rest = [one for one in found if one not in decisive]
     parts = tuple(part for part in PARTS if part in claim.where and not _covers(found, part))
-    return Row(claim, taught_in, status, (*decisive, *rest), len(decisive), parts)
+    return Row(claim, taught_in, status, (*decisive, *rest), parts)
 
 
 def _status(claim: Claim, decisive: list[Record]) -> Status:

@@ -141,14 +141,6 @@ _LONGEST_US = 100 * 86_400 * 1e6
 _NEEDS_CONCRETE = re.compile(r"conv|attention|pool|embedding|index_select", re.IGNORECASE)
 
 _NOTHING = Args()
-_INTEGERS = (
-    ("external_id", np.int64),
-    ("correlation", np.int64),
-    ("sequence", np.int64),
-    ("stream", np.int32),
-    ("device", np.int32),
-    ("n_bytes", np.int64),
-)
 
 
 def _numbered() -> defaultdict[Any, int]:

@@ -85,7 +85,6 @@ def test_this_machine_s_record_decides_and_the_other_is_told() -> None:
     row = row_of("A9", newer, own)
     assert row.status == "does not hold here"
     assert row.records == (own, newer)
-    assert row.n_decisive == 1
     assert row.headline == Figure(1.0, "×")
 
 
@@ -158,7 +157,6 @@ def test_a_simulation_does_not_say_what_a_gpu_does() -> None:
     row = row_of("C8", simulated, measured)
     assert row.status == "holds"
     assert row.records == (measured, simulated)
-    assert row.n_decisive == 1
     assert row.not_recorded == ()
     # bytes are counted alike on any machine
     assert row_of("C8", made("C8", device=here())).status == "holds here"
