@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from perfkit.course.kit.far_device import far_device
+from perfkit.course.kit.fresh_process import in_fresh_process
 from perfkit.course.ledger.recording import Figure
 from perfkit.course.lessons.lesson_07_sync_points.lesson import CLASSES, IGNORE, masks
 from perfkit.measure.compare import Comparison, compare
@@ -139,11 +138,8 @@ def kept_losses(device: str = "cpu") -> KeptLosses:
     kept.clear()
     after_backward = _growth(partial(training, "loss"))
     (nodes,) = nodes_of([one for one in kept[-1:] if isinstance(one, torch.Tensor)])
-    # one thread: the network is so small that a second one would only spin
-    code = f"import {__name__} as m; m.torch.set_num_threads(1); "
-    code += f"print(m._resident_growth({device!r}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return KeptLosses(grows, waits, after_backward, nodes, float(done.stdout))
+    resident = in_fresh_process(_resident_growth, device)
+    return KeptLosses(grows, waits, after_backward, nodes, float(resident))
 
 
 def fetched_masks(device: str = "cpu", *, budget_s: float = 2.0) -> FetchedMasks:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import dataclass
 
 import psutil
 import torch
 from torch import nn
 
+from perfkit.course.kit.fresh_process import in_fresh_process
 from perfkit.memory.graphs import nodes_of
 
 __all__ = ["KeptAfterBackward", "kept_after_backward"]
@@ -41,14 +40,9 @@ def kept_after_backward(device: str = "cpu") -> KeptAfterBackward:
         device: ``"cpu"`` or ``"cuda"``; the nodes are in the host's memory either way.
 
     Raises:
-        RuntimeError: the process failed; the text says how.
+        MeasurementError: the process failed; the message says how.
     """
-    # one thread: the network is so small that a second one would only spin
-    code = f"import {__name__} as m; m.torch.set_num_threads(1); print(*m._growth({device!r}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the process that keeps losses failed: {done.stderr[-500:]}")
-    nodes, resident = done.stdout.split()
+    nodes, resident = in_fresh_process(_growth, device)
     return KeptAfterBackward(int(nodes), float(resident), _BLOCKS)
 
 
