@@ -31,6 +31,7 @@ from perfkit.base.printable import printable
 from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ratio, fmt_s, fmt_share
 from perfkit.measure.clock import Clock, clock_in_use
 from perfkit.measure.drift import Conditions, conditions, drift
+from perfkit.measure.looks import Looks
 from perfkit.measure.paired import FEWEST, Interval, ratio_interval
 from perfkit.measure.power import power
 from perfkit.measure.summary import Summary, summarize
@@ -55,9 +56,6 @@ _LONG = 2.0
 # Arms whose calls take about equally long get the same number of calls per letter, so that
 # interruptions (timer, scheduler, garbage collection) affect both alike.
 _ALIKE = 2.0
-# Measuring stops early when the interval is tight. It checks only the width, at a few geometrically
-# spaced moments: stopping when a difference appears would give too many false ones.
-_LOOK_GROWTH = 1.5
 # Warm-up and finding the repeats take at most these shares of the budget; the rest is for blocks.
 # One call of each is always made.
 _WARM_UP_SHARE = 0.25
@@ -249,7 +247,7 @@ def compare(
         if not spent(_WARM_UP_SHARE):
             gc.collect()
     first_block = wall()
-    next_look = min_blocks
+    looks = Looks(min_blocks)
     while not stopped:
         outer = int(order.integers(2))
         block: tuple[list[float], list[float]] = ([], [])
@@ -262,10 +260,8 @@ def compare(
             stopped = "most blocks"
         elif spent(needed_ns=(wall() - first_block) / done):
             stopped = "time budget"
-        elif done >= next_look:
-            next_look = math.ceil(done * _LOOK_GROWTH)
-            if ratio_interval(*arms).tight:
-                stopped = "interval tight"
+        elif looks.is_due(done) and ratio_interval(*arms).tight:
+            stopped = "interval tight"
     return _comparison(
         names,
         np.array(arms[0]),

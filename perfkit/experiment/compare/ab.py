@@ -43,6 +43,7 @@ from perfkit.experiment.process.session import positive
 from perfkit.experiment.settings import Setting, Settings, check_values
 from perfkit.experiment.settings._declared import declared, words
 from perfkit.measure.compare import doubts, sentence
+from perfkit.measure.looks import Looks
 from perfkit.measure.paired import FEWEST, Interval, ratio_interval
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 __all__ = ["ABResult", "Block", "ab"]
 
 _MOST_BLOCKS = 200
-_LOOK_GROWTH = 1.5
 # If batches differ by more than this, compare the time per sample.
 _OTHER_WORK = 0.2
 _PREPARED_WITHIN_S = 15.0
@@ -340,7 +340,7 @@ class _Measuring:
         self, min_blocks: int, max_blocks: int, tell: Callable[[str], None]
     ) -> tuple[str, Interval]:
         """Measure; return why it ended, and the ratio."""
-        next_look = min_blocks
+        looks = Looks(min_blocks)
         first_s = time.monotonic()
         while True:
             written = self._next()
@@ -357,10 +357,8 @@ class _Measuring:
                 stopped = "most blocks"
             elif spent_s + each_s > self._budget_s:
                 stopped = "time budget"
-            elif done >= next_look:
-                next_look = math.ceil(done * _LOOK_GROWTH)
-                if found.tight:
-                    stopped = "interval tight"
+            elif looks.is_due(done) and found.tight:
+                stopped = "interval tight"
             if stopped:
                 return stopped, self._ended()
 

@@ -40,6 +40,7 @@ from perfkit.experiment.process.result import RunResult
 from perfkit.experiment.process.session import Session, positive
 from perfkit.experiment.settings import Setting, Settings
 from perfkit.experiment.settings._declared import words
+from perfkit.measure.looks import Looks
 from perfkit.measure.paired import Interval, ratio_interval
 
 if TYPE_CHECKING:
@@ -53,9 +54,7 @@ _HALVED_TO = 4
 # Fewer rounds give no interval; more are not needed to resolve a few per cent.
 _FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 20
-# Checking after every round would give too many false clear answers.
 _FIRST_LOOK = 4
-_LOOK_GROWTH = 1.5
 # A point is clearly slower when its whole interval is beyond this.
 _WORSE = 1.02
 _ALPHA = 0.05
@@ -417,7 +416,7 @@ class _Sweeping:
 
     def until_clear(self) -> str:
         """Measure; return why it ended."""
-        number, next_look = 0, _FIRST_LOOK
+        number, looks = 0, Looks(_FIRST_LOOK)
         while True:
             alive = self._alive()
             if not alive:
@@ -438,10 +437,8 @@ class _Sweeping:
             if number >= _MOST_ROUNDS:
                 return "most rounds"
             self._halve(number)
-            if number >= next_look:
-                next_look = math.ceil(number * _LOOK_GROWTH)
-                if self._clear():
-                    return "clear"
+            if looks.is_due(number) and self._clear():
+                return "clear"
 
     def on_workers(self, executor: Executor, options: Mapping[str, Any]) -> str:
         """Make the rounds that the store lacks on the executor's workers; return why it ended."""
