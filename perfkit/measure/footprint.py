@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
 from perfkit.base.device import in_use
 from perfkit.base.heap import heap_bytes
+from perfkit.base.resident import resident_bytes
 
 __all__ = ["Footprint", "footprint"]
 
@@ -51,20 +51,4 @@ def footprint() -> Footprint:
     # a process may have used the GPU and train on the CPU now: then 0 B there say nothing
     if not device.is_cpu and (held := sum(map(device.allocated, device.devices()))):
         return Footprint(held, "allocated")
-    return Footprint(_resident_bytes(), "resident", heap_bytes())
-
-
-def _resident_bytes() -> int:
-    try:
-        # without Python's file objects, which take several times as long as the reading
-        file = os.open("/proc/self/statm", os.O_RDONLY)
-        try:
-            # second field: resident pages (proc(5), /proc/pid/statm)
-            pages = int(os.read(file, 128).split()[1])
-        finally:
-            os.close(file)
-    except (OSError, IndexError, ValueError):
-        import psutil
-
-        return int(psutil.Process().memory_info().rss)
-    return pages * os.sysconf("SC_PAGESIZE")
+    return Footprint(resident_bytes(), "resident", heap_bytes())

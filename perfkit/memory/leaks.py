@@ -179,9 +179,10 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
         >>> losses, model = [], torch.nn.Linear(256, 256)
         >>> print(perfkit.find_leaks(lambda: losses.append(model(torch.rand(64, 256)).sum())))
     """
+    from perfkit.base.heap import heap_bytes
+    from perfkit.base.resident import resident_bytes
     from perfkit.memory.containers import ContainerSizes
     from perfkit.memory.graphs import GraphSize
-    from perfkit.memory.resident import heap_bytes, resident_bytes
     from perfkit.memory.survey import survey, tensor_ids
     from perfkit.memory.tracker import Tracker
 

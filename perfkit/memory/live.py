@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.device import Device
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.resident import resident_bytes
 from perfkit.memory.allocator import AllocatorState, allocator_states
 from perfkit.memory.categories import OTHER, UNDECIDED, by_name, name_of
-from perfkit.memory.resident import Resident, resident_bytes
+from perfkit.memory.resident import Resident
 
 if TYPE_CHECKING:
     from torch import Tensor

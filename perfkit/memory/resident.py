@@ -13,20 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
+from perfkit.base.resident import resident_bytes
 
-from perfkit.base.heap import heap_bytes
-
-__all__ = ["Resident", "ResidentMeter", "heap_bytes", "resident_bytes"]
+__all__ = ["Resident", "ResidentMeter"]
 
 _PROC = Path("/proc/self")
 _running: list[ResidentMeter] = []
 _lock = threading.Lock()
-
-
-def resident_bytes() -> int:
-    """The resident set of this process now, in bytes."""
-    return int(psutil.Process().memory_info().rss)
 
 
 @dataclass(frozen=True)

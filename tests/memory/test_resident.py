@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.memory.resident import Resident, ResidentMeter, resident_bytes
+from perfkit.base.resident import resident_bytes
+from perfkit.memory.resident import Resident, ResidentMeter
 
 pytestmark = pytest.mark.serial
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +10,7 @@ from typing import Protocol
 import psutil
 
 from perfkit.base.device import Device
+from perfkit.base.resident import resident_bytes
 
 if sys.platform != "win32":
     import resource
@@ -43,20 +43,15 @@ class ResidentMemory:
 
     def __init__(self) -> None:
         self._process = psutil.Process()
-        self._page = os.sysconf("SC_PAGE_SIZE") if sys.platform == "linux" else 0
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY) if self._page else -1
         self._highest = 0
 
     def now(self) -> int:
-        if self._page:
-            size = int(os.pread(self._statm, 128, 0).split()[1]) * self._page
-        else:
-            size = int(self._process.memory_info().rss)
+        size = resident_bytes()
         self._highest = max(self._highest, size)
         return size
 
     def peak(self) -> int:
-        if self._page:
+        if sys.platform == "linux":
             for line in Path("/proc/self/status").read_text().splitlines():
                 if line.startswith("VmHWM:"):
                     return int(line.split()[1]) * 1024

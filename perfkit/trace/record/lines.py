@@ -32,6 +32,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.resident import resident_bytes
 from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, package_path, where
 
@@ -251,12 +252,8 @@ class Sampler:
 
     def set_deadline(self, monotonic_s: float | None) -> None:
         """Call ``on_deadline`` at this time of ``time.monotonic``; None calls it off."""
-        resident = resident_bytes() if self._memory_limit_bytes is not None else None
-        self._memory_ceiling_bytes = (
-            resident + self._memory_limit_bytes
-            if resident is not None and self._memory_limit_bytes is not None
-            else None
-        )
+        limit = self._memory_limit_bytes
+        self._memory_ceiling_bytes = None if limit is None else resident_bytes() + limit
         self._deadline_s = monotonic_s
         self._wake.set()
 
@@ -338,8 +335,7 @@ class Sampler:
     def _memory_is_full(self) -> bool:
         if self._memory_ceiling_bytes is None:
             return False
-        resident = resident_bytes()
-        return resident is not None and resident > self._memory_ceiling_bytes
+        return resident_bytes() > self._memory_ceiling_bytes
 
     def _sample(self) -> None:
         frame = sys._current_frames().get(self._thread_id)
@@ -397,15 +393,6 @@ class Sampler:
             else ()
         )
         return LineSamples(tuple(merged[x] for x in order), n, self._rate, warnings, taken)
-
-
-def resident_bytes() -> int | None:
-    """Memory of this process; None where it is not cheap to know."""
-    try:
-        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)

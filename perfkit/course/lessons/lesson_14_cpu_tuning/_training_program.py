@@ -18,7 +18,8 @@ from typing import Any
 import cloudpickle
 import torch
 
-from perfkit.memory.resident import ResidentMeter, resident_bytes
+from perfkit.base.resident import resident_bytes
+from perfkit.memory.resident import ResidentMeter
 
 if sys.platform != "win32":
     import resource

@@ -1,0 +1,28 @@
+"""The resident set of this process: the one place that reads it."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["resident_bytes"]
+
+
+def resident_bytes() -> int:
+    """The RAM pages of this process now, in bytes, shared ones included.
+
+    About 10 µs on Linux; elsewhere psutil is asked. No file stays open: a forked process would read
+    its parent's.
+    """
+    try:
+        # without Python's file objects, which take several times as long as the reading
+        file = os.open("/proc/self/statm", os.O_RDONLY)
+        try:
+            # second field: resident pages (proc(5), /proc/pid/statm)
+            pages = int(os.read(file, 128).split()[1])
+        finally:
+            os.close(file)
+    except (OSError, IndexError, ValueError):
+        import psutil
+
+        return int(psutil.Process().memory_info().rss)
+    return pages * os.sysconf("SC_PAGESIZE")

@@ -1,0 +1,29 @@
+"""The resident set of this process."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import psutil
+import pytest
+
+from perfkit.base.resident import resident_bytes
+
+
+def test_it_is_what_the_system_says() -> None:
+    before = psutil.Process().memory_info().rss
+    found = resident_bytes()
+    after = psutil.Process().memory_info().rss
+    assert min(before, after) - 2**24 < found < max(before, after) + 2**24
+
+
+def test_without_proc_another_reader_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: str, flags: int, **_: Any) -> int:
+        raise FileNotFoundError(path)
+
+    known = resident_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refused)
+        found = resident_bytes()
+    assert abs(found - known) < 2**25
