@@ -884,7 +884,7 @@ def _sets_by_copy(target: Any, index: Any, value: Any) -> bool:
     return n_numbers == target.dim() == len(parts)
 
 
-_OPERATORS_FILE = torch._ops.__file__
+_OPERATORS_FILE = torch_compat.operators_file()
 
 
 def _leave_out_our_frames(trace: TracebackType | None) -> None:

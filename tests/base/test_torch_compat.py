@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import importlib
+import re
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -51,6 +55,66 @@ def test_torch_has_the_private_name(module: str, name: str) -> None:
     except ModuleNotFoundError:  # a class, or a module that only exists in memory
         here = functools.reduce(getattr, module.split(".")[1:], torch)
     assert hasattr(here, name), f"torch {torch.__version__} has no {module}.{name}"
+
+
+def private_names(source: str) -> Iterator[str]:
+    """Private parts of torch that this source imports or uses, but for type checkers."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{one.name}" for one in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)]
+        else:
+            continue
+        for name in names:
+            # torch.ops has operators, not parts of torch; _pytree is taken as if it were public
+            if re.match(r"torch\.(?!ops\b)(\w+\.)*_[a-z]", name) and "._pytree" not in name:
+                yield name
+
+
+def test_no_other_file_uses_private_parts_of_torch() -> None:
+    package = Path(compat.__file__).parents[1]
+    found = {
+        (path.name, name)
+        for path in package.rglob("*.py")
+        if path.name != "torch_compat.py"
+        for name in private_names(path.read_text(encoding="utf-8"))
+    }
+    # what a program of a lesson warms up, before it forks
+    assert found == {("_first_steps_program.py", "torch._dynamo")}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch._dynamo",
+        "from torch._subclasses.fake_tensor import FakeTensorMode",
+        "from torch.utils._python_dispatch import TorchDispatchMode",
+        "torch.autograd._engine_run_backward()",
+        "torch._scaled_mm(a, b)",
+    ],
+)
+def test_a_private_name_is_found(line: str) -> None:
+    assert list(private_names(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.ops.aten._local_scalar_dense.default",
+        "from torch.utils._pytree import tree_leaves",
+        "self._torch.cuda.synchronize()",
+        "if TYPE_CHECKING:\n    from torch.utils._python_dispatch import TorchDispatchMode",
+    ],
+)
+def test_what_is_not_private_is_not(line: str) -> None:
+    assert not list(private_names(line))
 
 
 def test_saved_tensors_of_a_node_are_found() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from perfkit.base.errors import MissingError
+from perfkit.base.torch_compat import float8_product
 from perfkit.course.kit.sizes import has_gpu_speed
 from perfkit.measure.compare import Comparison, compare
 
@@ -68,13 +69,7 @@ def fp8_product(size: int, *, budget_s: float = 3.0) -> Comparison | None:
     if not has_gpu_speed("cuda") or torch.cuda.get_device_capability() < _FP8_SINCE:
         return None
     narrow = torch.randn(size, size, device="cuda").bfloat16()
-    one = narrow.to(torch.float8_e4m3fn)
-    other = one.t().contiguous().t()  # the second matrix in columns, as the hardware wants it
-    scale = torch.ones((), device="cuda")
-
-    def in_fp8() -> None:
-        torch._scaled_mm(one, other, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
-
+    in_fp8 = float8_product(size, "cuda")
     return compare(lambda: narrow @ narrow, in_fp8, names=("bf16", "e4m3"), budget_s=budget_s)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import profile
+from perfkit.base.torch_compat import fake_mode
 from perfkit.trace.ask.limit import Limit, limit
 
 __all__ = ["count", "least_ms", "on_paper"]
@@ -24,7 +24,7 @@ def on_paper(make_step: Callable[[], Callable[[], object]]) -> Profile:
     Args:
         make_step: builds model and optimizer on the CPU and returns a training step.
     """
-    with FakeTensorMode():
+    with fake_mode():
         step = make_step()
 
         def in_bf16() -> None:
