@@ -110,3 +110,22 @@ def test_with_sharded_parameters_the_wait_in_the_forward_pass_is_no_lateness() -
     assert found is not None
     assert [(one.rank, one.phase) for one in found.late] == [(1, "data_wait")]
     assert found.late[0].lost_ms == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(("extra_ms", "is_late"), [(0.55, False), (0.75, True)])
+def test_a_rank_that_costs_a_fiftieth_of_the_steps_is_late(extra_ms: float, is_late: bool) -> None:
+    assert bool(_of(_ranks(4, {(2, _DATA): extra_ms})).late) is is_late
+
+
+@pytest.mark.parametrize(("n_steps", "is_late"), [(2, False), (3, True)])
+def test_to_be_last_twice_is_chance(n_steps: int, is_late: bool) -> None:
+    few = np.where(np.arange(_N) % 10 == 5, 300.0, 0.0)
+    few[10 * n_steps :] = 0.0
+    assert bool(_of(_ranks(4, {(1, _CHECKPOINT): few})).late) is is_late
+
+
+@pytest.mark.parametrize(("n_rows", "is_known"), [(5, False), (6, True)])
+def test_five_steps_in_common_beside_the_first_are_enough(n_rows: int, is_known: bool) -> None:
+    rows = {i: PhaseRows(r.numbers[:n_rows], r.phase_ms[:n_rows]) for i, r in _ranks(2, {}).items()}
+    found = lateness([0, 1], rows.get, own_phases=_OWN)
+    assert (found is not None) is is_known
