@@ -169,6 +169,22 @@ def computing(operators_us: float, facts: Facts) -> _MADE:
     return sim, {"facts": facts}
 
 
+def allocating(us: float) -> Simulated:
+    sim = gpu_training(4, n_kernels=5, python=400)
+    for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        sim.call("cudaMalloc", event["ts"] + 10, us)
+    return sim
+
+
+def longer(python: float) -> Simulated:
+    """Steps whose gaps between operators are long enough to be one piece of work."""
+    return cpu_training(6, python=python, forward=900, backward=1_500)
+
+
+def waiting(us: float) -> Simulated:
+    return cpu_training(6, wait=us, loader=SINGLE, forward=3_000, backward=5_000, optimizer=500)
+
+
 def changed(**changes: Any) -> Facts:
     return dataclasses.replace(ADAMW, **changes)
 
@@ -206,6 +222,13 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
         20,
         40,
     ),
+    ("device-allocations", allocating, 35, 60),
+    ("held-device", lambda us: gpu_training(4, n_kernels=30, kernel=us, every=us + 60), 700, 420),
+    ("small-calls", lambda us: cpu_training(6, python=us), 120, 185),
+    ("small-calls", lambda us: cpu_training(6, python=us), 330, 270),
+    ("host-python", lambda us: cpu_training(6, python=us), 270, 330),
+    ("host-python", longer, 350, 520),
+    ("dataloader-no-workers", waiting, 690, 1_020),
     ("dataloader-no-workers", lambda us: cpu_training(6, wait=us, loader=SINGLE), 250, 350),
 ]
 
