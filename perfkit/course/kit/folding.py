@@ -19,6 +19,8 @@ _ASKS = "Predict("
 # JupyterLab's metadata key for a collapsed section
 _COLLAPSED = "jp-MarkdownHeadingCollapsed"
 _HEADING = re.compile(r"(#{1,6}) +(.+)")
+# Of a folded output JupyterLab shows the first line: of a report's HTML that is its verdict.
+_FIRST_LINE = "<!-- a saved result -->"
 # Needed while guessing or solving; shows no measurements.
 _OPEN = ("lock", "exercise", "quiz")
 
@@ -96,3 +98,13 @@ def fold_answers(notebook: Any) -> None:
                 place[name] = True
         if jupyter:
             metadata["jupyter"] = jupyter
+        for output in cell.get("outputs", ()):
+            _begin_with_a_comment(output.get("data", {}), is_folded=number in folded)
+
+
+def _begin_with_a_comment(data: Any, *, is_folded: bool) -> None:
+    html = data.get("text/html")
+    if html is None:
+        return
+    text = "".join(html).removeprefix(f"{_FIRST_LINE}\n")
+    data["text/html"] = f"{_FIRST_LINE}\n{text}" if is_folded else text

@@ -57,6 +57,28 @@ def test_outputs_below_the_question_are_folded_but_for_what_a_reader_needs() -> 
     assert again == notebook
 
 
+def test_the_first_line_of_a_folded_report_gives_nothing_away() -> None:
+    """JupyterLab shows it in place of the output, and a report begins with its verdict."""
+    report = '<div aria-label="profile: Data-bound">Data-bound</div>'
+
+    def reported(id_: str, html: Any) -> Any:
+        cell = new_code_cell("1", id=id_)
+        cell.outputs = [new_output("display_data", data={"text/html": html, "text/plain": "Data"})]
+        return cell
+
+    asked = _cell("predict", "guess = Predict('Which?', {})")
+    notebook = new_notebook(
+        cells=[reported("before", report), asked, reported("look", [report, "\n"])]
+    )
+    for _ in range(2):  # folding what is folded changes nothing
+        fold_answers(notebook)
+        before, _, look = (cell.outputs[0] for cell in notebook.cells)
+        assert before["data"]["text/html"] == report
+        first, _, rest = look["data"]["text/html"].partition("\n")
+        assert first == "<!-- a saved result -->"
+        assert rest == f"{report}\n"
+
+
 def test_a_notebook_without_a_guess_folds_nothing() -> None:
     assert folded_cells(new_notebook(cells=[_cell("look")])) == []
 
