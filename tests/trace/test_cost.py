@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,3 +67,9 @@ def test_only_a_clear_surplus_is_the_profilers() -> None:
     assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 4) == 0.0  # neither clear nor many
     assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 5) == 5.0
     assert surplus_ms([50.0] * 6, [40.0] * 30 + [340.0]) == pytest.approx(50 - 1540 / 31)
+
+
+def test_what_stays_slower_afterwards_is_said() -> None:
+    known = Cost(None, None, 0, 0, 0.1, 0.2, 10)
+    assert "restart" not in known.sentence()
+    assert "TEARDOWN_CUPTI=1 detaches it" in replace(known, stays_attached=True).sentence()

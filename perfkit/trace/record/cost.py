@@ -33,6 +33,7 @@ class Cost:
         slowdown_interval: 95 % interval of the ratio of profiled to unprofiled steps (see
             :func:`ratio_interval`); None where there are too few for one.
         unprofiled_mean_ms: mean of the later steps, which also has the rare long ones.
+        stays_attached: whether launches stay slower until the process ends.
     """
 
     profiled_step_ms: float | None
@@ -44,6 +45,7 @@ class Cost:
     n_events: int
     slowdown_interval: tuple[float, float] | None = None
     unprofiled_mean_ms: float | None = None
+    stays_attached: bool = False
 
     @property
     def slowdown(self) -> float | None:
@@ -85,6 +87,11 @@ class Cost:
             f"stopping {fmt_s(self.stop_s)} and reading {fmt_s(self.read_s)}, once "
             f"({plural(self.n_events, 'event')})"
         )
+        if self.stays_attached:
+            parts.append(
+                "from now on every launch of this process takes longer, until you restart it "
+                "(CUPTI stays attached; from CUDA 12.6 on TEARDOWN_CUPTI=1 detaches it)"
+            )
         return "Profiling cost: " + "; ".join(parts) + "."
 
     def _verdict(self, slowdown: float) -> str:

@@ -13,10 +13,11 @@ from perfkit.base.errors import ProfilerBusyError
 from perfkit.base.scratch import scratch_folder
 from perfkit.trace.record.quiet import quiet_profiler
 
-# CUPTI, which records what the device does, stays attached to the process when a profiler stops:
-# every launch takes longer from then on (pytorch/pytorch#144455; a ResNet-50 step 35 ms instead of
-# 26 on an H100). With this variable at 1 it lets go. Before CUDA 12.6 that crashes where CUDA
-# graphs are used (pytorch/pytorch#146604), so there it stays.
+# CUPTI, which records what the device does, stays attached to the process when a profiler stops,
+# and every launch takes longer from then on (pytorch/pytorch#144455): on an H100 1.31 times as long
+# (median of 8 processes), with this variable at 1, when it lets go, 1.02 times (8), and unprofiled
+# 1.00 times (9). Before CUDA 12.6 letting go crashes where CUDA graphs are used
+# (pytorch/pytorch#146604), so there it stays.
 _LET_GO = "TEARDOWN_CUPTI"
 _SAFE_CUDA = (12, 6)
 
@@ -65,6 +66,13 @@ def lets_go(cuda: str | None) -> bool:
     """Whether CUPTI may be detached after profiling, with this ``torch.version.cuda``."""
     numbers = re.match(r"(\d+)\.(\d+)", cuda or "")
     return numbers is not None and tuple(map(int, numbers.groups())) >= _SAFE_CUDA
+
+
+def stays_attached() -> bool:
+    """Whether this process launches more slowly from now on, because CUPTI does not let go."""
+    import torch
+
+    return torch.version.cuda is not None and os.environ.get(_LET_GO) != "1"
 
 
 def raw_trace(profile: Any) -> bytes:

@@ -59,7 +59,12 @@ from perfkit.trace.record.elsewhere import Elsewhere, elsewhere
 from perfkit.trace.record.facts import Facts, OptimizerFacts, optimizer_facts
 from perfkit.trace.record.lines import LineSamples, Sampler
 from perfkit.trace.record.pauses import GcPauses
-from perfkit.trace.record.profiler import raw_trace, refuse_beside_another, start_quietly
+from perfkit.trace.record.profiler import (
+    raw_trace,
+    refuse_beside_another,
+    start_quietly,
+    stays_attached,
+)
 from perfkit.trace.record.quiet import quiet_profiler
 
 STEPS = 6
@@ -813,6 +818,7 @@ class Recorder:
                 n_events=len(trace),
                 slowdown_interval=ratio_interval(*told),
                 unprofiled_mean_ms=statistics.fmean(told[1]) if told[1] else None,
+                stays_attached=trace.has_device and stays_attached(),
             ),
             lines=_in_trace_time(
                 self._sampler.result(with_forgotten=self._n_profiled == 0), trace, self._marks
