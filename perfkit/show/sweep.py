@@ -51,10 +51,10 @@ def _ab(found: ABResult) -> Document:
             )
         )
     turned, ratio, low, high = told(found)
-    which = "second ÷ first" if turned else "first ÷ second"
+    way = "second ÷ first" if turned else "first ÷ second"
     rows.append(
         (
-            f"{which}, per {found.per}",
+            f"{way}, per {found.per}",
             fmt_ratio(ratio),
             f"{_end(low)} … {_end(high)}",
             *[""] * (3 if counts else 2),

@@ -186,17 +186,18 @@ def _right(now: Way, other: Way, wage: float) -> int | None:
 
 def _answered(given: Any) -> int | None:
     """Whole epochs, or None for never."""
-    if isinstance(given, bool) or (given is not None and not isinstance(given, Real)):
-        raise NotYet(f"return a number of epochs, or None for never, not a {type(given).__name__}")
     if given is None:
         return None
-    if not math.isfinite(given):
+    if isinstance(given, bool) or not isinstance(given, Real):
+        raise NotYet(f"return a number of epochs, or None for never, not a {type(given).__name__}")
+    epochs = float(given)
+    if not math.isfinite(epochs):
         raise NotYet("if it never pays, return None")
-    if given < 0:
+    if epochs < 0:
         raise NotYet("the first epoch is number 0: return 0 or more, or None if it never pays")
-    if given != int(given):
-        raise NotYet(f"an epoch is whole: {given:g} is no number of epochs")
-    return int(given)
+    if not epochs.is_integer():
+        raise NotYet(f"an epoch is whole: {epochs:g} is no number of epochs")
+    return int(epochs)
 
 
 def _words(epochs: int | None) -> str:
