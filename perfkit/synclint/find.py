@@ -10,6 +10,7 @@ from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.statement import statement
+from perfkit.base.user_code import package_path
 from perfkit.synclint.branches import runs_only_without_gpu
 from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, Entry
 from perfkit.synclint.cures import cures
@@ -208,7 +209,10 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
             waits.append((entry_of(one), one.site))
         if op not in ops:
             ops.append(op)
-    inside = next((f"{one.inside.file}:{one.inside.line}" for one, _ in hits if one.inside), "")
+    library = next((one.inside for one, _ in hits if one.inside), None)
+    inside = ""
+    if library is not None:
+        inside = f"{package_path(library.file) or library.file}:{library.line}"
     below = next((one.site.below for one, _ in hits if one.site.below), None)
     return Sync(
         kind="copy" if all(one.entry in COPIES for one, _ in hits) else "value",

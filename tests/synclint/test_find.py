@@ -278,7 +278,7 @@ def test_the_line_is_the_users_and_the_library_is_named(net: nn.Module) -> None:
 
     (sync,) = find_syncs(step)
     assert sync.code == "torch.distributions.Normal(loss, 1.0)"
-    assert "torch/distributions/" in sync.inside
+    assert sync.inside.startswith("torch/distributions/")  # not where it is installed
     assert "validate_args=False" in sync.instead
 
 
