@@ -50,6 +50,9 @@ def test_words() -> None:
     faster = _sentence([3.0, 3.1, 3.2, 2.9, 2.8, 3.0], base)
     assert "the cost is unknown" in faster
     assert "%" not in faster
+    compiling = _sentence([100 * x for x in base], base)  # +9,900 % is not the profiler's
+    assert "the cost is unknown" in compiling
+    assert "%" not in compiling
     assert "too few to tell" in _sentence([1.0], [2.0])
 
 
@@ -63,6 +66,7 @@ def test_only_a_clear_surplus_is_the_profilers() -> None:
 
     assert surplus_ms([50.0] * 6, [40.0] * 30) == pytest.approx(10.0)
     assert surplus_ms([50.0] * 6, [40.0] * 3) == 10.0
+    assert surplus_ms([840.0] * 6, [2.0] * 30) == 0.0  # they compiled
     assert surplus_ms([50.0], [40.0] * 3) == 0.0  # too few
     assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 4) == 0.0  # neither clear nor many
     assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 5) == 5.0

@@ -63,6 +63,20 @@ def test_what_the_samples_have_in_common_is_the_call() -> None:
     assert common_frame(samples[:1] + [Sample(0.0, None)] * 9) is None
 
 
+def test_a_comprehension_is_not_told_as_below_its_own_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perfkit.trace.record.lines._source", lambda line: "[f(x) for x in y]")
+    outer = _key("train").chain[0]
+    inner = (_key("listcomp").code, outer[1])  # a frame of its own on the same line
+    chain = (inner, outer)
+    samples = [Sample(0.0, _Key(inner[0], inner[1], False, "x", None, 0, chain))] * 20
+    other = [Sample(0.0, _key("other"))] * 20
+    found = common_frame(samples, other)
+    assert found is not None
+    assert (found.place, found.below) == ("cell [1], line 1", "")
+
+
 def _of(lengths: Sequence[float], texts: dict[int, str], after: float = 0.0) -> Elsewhere:
     """Steps of these lengths in s; 6 after the second are recorded, of 0.1 s."""
     at, steps, samples = 0.0, [], []

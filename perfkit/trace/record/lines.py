@@ -458,8 +458,13 @@ def common_frame(
         place,
         _source(deepest),
         counts[deepest] / len(samples),
-        _source(outermost) if outermost != deepest and ordinary else "",
+        # a comprehension has a frame of its own, on the same line
+        _source(outermost) if not _on_one_line(outermost, deepest) and ordinary else "",
     )
+
+
+def _on_one_line(one: tuple[CodeType, int], other: tuple[CodeType, int]) -> bool:
+    return (one[0].co_filename, one[1]) == (other[0].co_filename, other[1])
 
 
 def _source(line: tuple[CodeType, int]) -> str:
