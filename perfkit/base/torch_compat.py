@@ -11,6 +11,7 @@ import contextlib
 import functools
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -457,6 +458,30 @@ def forget_forward_hook(handle: Any) -> None:
     getattr(module, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
 
 
+def forward_end_switch(
+    hook: Callable[[Any, Any, Any], None],
+) -> tuple[Callable[[Any], Any], Callable[[Any], None]]:
+    """A hook at the end of one module's forward pass, that is cheap to put on and take off.
+
+    Returns how to put it on a module, which returns where it is then; and how to take it from
+    there. ``register_forward_hook`` does the same in ten times the time. Hides
+    ``torch.nn.Module._forward_hooks`` (since torch 1.0).
+    """
+    from torch.utils.hooks import RemovableHandle
+
+    number = RemovableHandle(OrderedDict()).id
+
+    def put(module: Any) -> Any:
+        hooks = module._forward_hooks
+        hooks[number] = hook
+        return hooks
+
+    def take(hooks: Any) -> None:
+        hooks.pop(number, None)
+
+    return put, take
+
+
 def module_hook_switch(
     hook: Callable[[Any, Any], None],
 ) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -482,17 +507,18 @@ def module_hook_switch(
     return on, off
 
 
-def watch_compiled_modules(around: Callable[[Callable[[], Any], Any], Any]) -> Callable[[], None]:
-    """Route calls of what ``torch.compile(module)`` returns through ``around(call, module)``.
+def watch_compiled_modules(begins: Callable[[Any], CallEnd | None]) -> Callable[[], None]:
+    """Call ``begins(module)`` before what ``torch.compile(module)`` returned runs.
 
-    Returns how to stop. Such a module warns of global hooks; ``around`` turns them off. Hides
-    ``torch._dynamo.eval_frame.OptimizedModule.__call__`` (since torch 2.7; before, compiled
-    modules do not warn and are called like any other).
+    What it returns is called at the end; neither may raise. Returns how to stop. Such a module
+    warns of global hooks: ``begins`` turns them off. Hides
+    ``torch._dynamo.eval_frame.OptimizedModule.__call__`` (since torch 2.7; before, compiled modules
+    do not warn and are called like any other).
     """
-    return _compiled_arounds.add(around)
+    return _compiled_listeners.add(begins)
 
 
-def _install_compiled_arounds(arounds: _Arounds) -> Callable[[], None]:
+def _install_compiled_listeners(listeners: _Listeners) -> Callable[[], None]:
     undo: list[Callable[[], None]] = []
 
     def install() -> None:
@@ -502,7 +528,13 @@ def _install_compiled_arounds(arounds: _Arounds) -> Callable[[], None]:
             return
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            return arounds(functools.partial(original, self, *args, **kwargs), self)
+            end = listeners.begin(self)
+            if end is None:
+                return original(self, *args, **kwargs)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                end(None)
 
         kind.__call__ = __call__
         undo.append(functools.partial(setattr, kind, "__call__", original))
@@ -724,54 +756,92 @@ def n_optimizer_step_hooks() -> int:
 # --- experiment ---------------------------------------------------------------------------
 
 
-class _Arounds:
-    """Listeners around a function of torch, which is replaced while there is one.
+#: Called as the call ends, with what it returned; None where it raised.
+CallEnd = Callable[[Any], None]
 
-    They nest, the last one outermost; each may be removed at any time.
+
+class _Listeners:
+    """Listeners to calls of functions of torch, which are replaced while there is one.
+
+    A listener is called before the call, and returns what is to be called at its end, or None. It
+    must not raise. They nest, the last one outermost; each may be removed at any time. There are
+    several such calls a step: what is not needed for one listener is left out for one.
+
+    Attributes:
+        begin: tells all of them.
     """
 
-    def __init__(self, install: Callable[[_Arounds], Callable[[], None]]) -> None:
+    def __init__(self, install: Callable[[_Listeners], Callable[[], None]]) -> None:
         self._install = install
         self._undo: Callable[[], None] | None = None
-        self._arounds: tuple[Callable[..., Any], ...] = ()
+        self._begins: tuple[Callable[..., CallEnd | None], ...] = ()
+        self.begin: Callable[..., CallEnd | None] = _nobody_listens
 
-    def add(self, around: Callable[..., Any]) -> Callable[[], None]:
-        """Call ``around(call, *facts)`` from now on; returns how to stop."""
-        token = functools.partial(around)  # the same function may be added twice
-        self._arounds = (*self._arounds, token)
+    def add(self, begins: Callable[..., CallEnd | None]) -> Callable[[], None]:
+        """Call ``begins`` from now on; returns how to stop."""
+        token = functools.partial(begins)  # the same function may be added twice
+        self._listen((*self._begins, token))
         if self._undo is None:
             self._undo = self._install(self)
 
         def stop() -> None:
-            self._arounds = tuple(one for one in self._arounds if one is not token)
-            if not self._arounds and self._undo is not None:
+            self._listen(tuple(one for one in self._begins if one is not token))
+            if not self._begins and self._undo is not None:
                 undo, self._undo = self._undo, None
                 undo()
 
         return stop
 
-    def __call__(self, call: Callable[[], Any], *facts: Any) -> Any:
-        arounds = self._arounds
-        if len(arounds) == 1:
-            return arounds[0](call, *facts)
-        for around in arounds:
-            call = functools.partial(around, call, *facts)
-        return call()
+    def _listen(self, begins: tuple[Callable[..., CallEnd | None], ...]) -> None:
+        self._begins = begins
+        one = begins[0] if begins else _nobody_listens
+        self.begin = one if len(begins) < 2 else self._begin_all
+
+    def _begin_all(self, *facts: Any) -> CallEnd | None:
+        ends = [end for begins in reversed(self._begins) if (end := begins(*facts)) is not None]
+        if len(ends) < 2:
+            return ends[0] if ends else None
+
+        def end_all(result: Any) -> None:
+            for end in reversed(ends):
+                end(result)
+
+        return end_all
+
+    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``original`` with the listeners, who are told nothing but that it is called."""
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            end = self.begin()
+            if end is None:
+                return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                end(None)
+
+        return call
+
+
+def _nobody_listens(*facts: Any) -> None:
+    return None
 
 
 def watch_loader_iterators(
-    around: Callable[[Callable[[], Any], bool, Any], Any],
+    begins: Callable[[bool, Any], CallEnd | None],
 ) -> Callable[[], None]:
-    """Route every fetch of a DataLoader through ``around(fetch, is_batch, source)``.
+    """Call ``begins(is_batch, source)`` before every fetch of a DataLoader.
 
-    A fetch is a batch (``__next__``, whose source is the iterator) or the start of an iterator,
-    which starts its workers (its source is the loader). Returns how to stop.
+    What it returns is called at the end, with what was fetched. A fetch is a batch (``__next__``,
+    whose source is the iterator) or the start of an iterator, which starts its workers (its source
+    is the loader). Neither may raise. Returns how to stop.
     Hides ``torch.utils.data.dataloader._BaseDataLoaderIter`` (since torch 1.2).
     """
-    return _loader_arounds.add(around)
+    return _loader_listeners.add(begins)
 
 
-def _install_loader_arounds(arounds: _Arounds) -> Callable[[], None]:
+def _install_loader_listeners(listeners: _Listeners) -> Callable[[], None]:
     from torch.utils.data import dataloader
 
     iterator: Any = dataloader._BaseDataLoaderIter
@@ -779,10 +849,24 @@ def _install_loader_arounds(arounds: _Arounds) -> Callable[[], None]:
     original_next, original_iter = iterator.__next__, loader.__iter__
 
     def __next__(self: Any) -> Any:  # noqa: N807 - replaces the method
-        return arounds(functools.partial(original_next, self), True, self)
+        end = listeners.begin(True, self)
+        if end is None:
+            return original_next(self)
+        batch = None
+        try:
+            batch = original_next(self)
+            return batch
+        finally:
+            end(batch)
 
     def __iter__(self: Any) -> Any:  # noqa: N807
-        return arounds(functools.partial(original_iter, self), False, self)
+        end = listeners.begin(False, self)
+        if end is None:
+            return original_iter(self)
+        try:
+            return original_iter(self)
+        finally:
+            end(None)
 
     def stop() -> None:
         iterator.__next__, loader.__iter__ = original_next, original_iter
@@ -817,36 +901,49 @@ def watch_backward_passes(ended: Callable[[], object]) -> Callable[[], None]:
     return stop
 
 
-_loader_arounds = _Arounds(_install_loader_arounds)
+_loader_listeners = _Listeners(_install_loader_listeners)
 
 
-def watch_saves(around: Callable[[Callable[[], Any]], Any]) -> Callable[[], None]:
-    """Route ``torch.save`` through ``around(save)``; returns how to stop.
+def watch_saves(begins: Callable[[], CallEnd | None]) -> Callable[[], None]:
+    """Call ``begins()`` before a checkpoint is written, and what it returns at the end.
 
-    Also ``safetensors.torch.serialize_file``, through which its ``save_file`` goes, where that
-    module is imported. A name bound before (``from torch import save``) is not seen.
+    Returns how to stop. Seen are ``torch.save``; ``save`` and ``async_save`` of
+    ``torch.distributed.checkpoint`` (of the latter what its caller waits for); and
+    ``safetensors.torch.serialize_file``, through which its ``save_file`` goes; the last two as soon
+    as they are imported. A name bound before (``from torch import save``) is not seen.
     """
-    return _save_arounds.add(around)
+    return _save_listeners.add(begins)
 
 
-def _install_save_arounds(arounds: _Arounds) -> Callable[[], None]:
-    import torch
+_SAVES = {
+    "torch": ("save",),
+    "torch.distributed.checkpoint": ("save", "async_save"),
+    "safetensors.torch": ("serialize_file",),
+}
 
+
+def _install_save_listeners(listeners: _Listeners) -> Callable[[], None]:
     undo: list[Callable[[], None]] = []
-    for module, name in (
-        (torch, "save"),
-        (sys.modules.get("safetensors.torch"), "serialize_file"),
-    ):
+
+    def replace(module: Any, name: str) -> None:
         original: Any = getattr(module, name, None)
         if original is None:
-            continue
+            return
+        save = listeners.around(original)
 
-        @functools.wraps(original)
-        def save(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            return arounds(functools.partial(_original, *args, **kwargs))
+        def put_back() -> None:
+            if getattr(module, name, None) is save:  # else somebody replaced it, and calls ours
+                setattr(module, name, original)
 
         setattr(module, name, save)
-        undo.append(functools.partial(setattr, module, name, original))
+        undo.append(put_back)
+
+    def install(module_name: str) -> None:
+        for name in _SAVES[module_name]:
+            replace(sys.modules.get(module_name), name)
+
+    for module_name in _SAVES:
+        undo.append(when_imported(module_name, functools.partial(install, module_name)))
 
     def stop() -> None:
         while undo:
@@ -855,8 +952,8 @@ def _install_save_arounds(arounds: _Arounds) -> Callable[[], None]:
     return stop
 
 
-_save_arounds = _Arounds(_install_save_arounds)
-_compiled_arounds = _Arounds(_install_compiled_arounds)
+_save_listeners = _Listeners(_install_save_listeners)
+_compiled_listeners = _Listeners(_install_compiled_listeners)
 
 
 #: The name of a DataLoader's worker process: ``_worker_loop`` sets it (since torch 2.7).
@@ -971,23 +1068,21 @@ def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
     return stop
 
 
-def watch_backward(around: Callable[[Callable[[], Any]], Any]) -> Callable[[], None]:
-    """Route every backward pass through ``around(run)``; returns how to stop.
+def watch_backward(begins: Callable[[], CallEnd | None]) -> Callable[[], None]:
+    """Call ``begins()`` before every backward pass, and what it returns at its end.
 
-    Hides ``torch.autograd._engine_run_backward`` (since torch 2.3), through which
-    ``Tensor.backward`` and ``torch.autograd.grad`` go.
+    Neither may raise. Returns how to stop. Hides ``torch.autograd._engine_run_backward`` (since
+    torch 2.3), through which ``Tensor.backward`` and ``torch.autograd.grad`` go.
     """
-    return _backward_arounds.add(around)
+    return _backward_listeners.add(begins)
 
 
-def _install_backward_arounds(arounds: _Arounds) -> Callable[[], None]:
+def _install_backward_listeners(listeners: _Listeners) -> Callable[[], None]:
     from torch import autograd as _autograd
 
     autograd: Any = _autograd
     original: Any = autograd._engine_run_backward
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return arounds(functools.partial(original, *args, **kwargs))
+    run = listeners.around(original)
 
     def stop() -> None:
         if autograd._engine_run_backward is run:
@@ -997,7 +1092,7 @@ def _install_backward_arounds(arounds: _Arounds) -> Callable[[], None]:
     return stop
 
 
-_backward_arounds = _Arounds(_install_backward_arounds)
+_backward_listeners = _Listeners(_install_backward_listeners)
 
 
 def leave_function_mode(mode: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.torch_compat import CallEnd
 from perfkit.measure.batch import SampleCounter
 
 
@@ -25,10 +26,10 @@ class LoaderWait:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._thread = threading.get_ident()
-        self._depth = 0
+        self._began_s: float | None = None  # while a fetch runs
+        self._source: Any = None
         self._count = SampleCounter()
         self._instrument = Instrument("the look at batches")
-        self._batch_came = self._instrument.hook(self._came)
         self._stop: Callable[[], None] | None = None
         self.wait_s = 0.0
         self.samples: int | None = None
@@ -36,7 +37,7 @@ class LoaderWait:
         self.source: weakref.ref[Any] | None = None  # the iterator that gave the last batch
 
     def __enter__(self) -> LoaderWait:
-        self._stop = torch_compat.watch_loader_iterators(self._around)
+        self._stop = torch_compat.watch_loader_iterators(self._begins)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -55,21 +56,25 @@ class LoaderWait:
         self.wait_s, self.samples = 0.0, None
         return taken
 
-    def _around(self, fetch: Callable[[], Any], is_batch: bool, source: Any) -> Any:
-        if threading.get_ident() != self._thread or self._depth:
-            return fetch()  # another thread, or a loader inside a data set: already counted
-        self._depth += 1
-        began_s = self._clock()
+    def _begins(self, is_batch: bool, source: Any) -> CallEnd | None:
+        if self._began_s is not None or threading.get_ident() != self._thread:
+            return None  # a loader inside a data set, counted already; another thread
+        self._source = source if is_batch else None
+        self._began_s = began_s = self._clock()
         if self.first_asked_s is None:
             self.first_asked_s = began_s
-        try:
-            fetched = fetch()
-        finally:
-            self._depth -= 1
+        return self._ended
+
+    def _ended(self, fetched: Any) -> None:
+        began_s, self._began_s = self._began_s, None
+        source, self._source = self._source, None
+        if began_s is not None:
             self.wait_s += max(self._clock() - began_s, 0.0)
-        if is_batch:
-            self._batch_came(fetched, source)
-        return fetched
+        if source is not None and fetched is not None and self._instrument.failure is None:
+            try:
+                self._came(fetched, source)
+            except Exception as error:
+                self._instrument.fail(error, "the look at a batch")
 
     def _came(self, batch: Any, source: Any) -> None:
         if self.source is None or self.source() is not source:

@@ -14,14 +14,15 @@ after it before any training. Otherwise it belongs to its step (a frozen teacher
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.torch_compat import CallEnd
 
 __all__ = ["PHASES", "Phases"]
 
@@ -31,10 +32,16 @@ _DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _EVALUATION, _CHECKPOINT, _OTHER = range
 # A forward pass that may be evaluation, and what follows it; see _settle.
 _LOOK, _AFTER_LOOK = len(PHASES), len(PHASES) + 1
 _N = len(PHASES) + 2
-# In these a module's forward pass is a part of something else.
+# In these a module's forward pass is a part of something else …
 _INSIDE = frozenset((_FORWARD, _BACKWARD, _LOOK, _EVALUATION))
+# … a fetch of a batch …
+_NO_FETCH = frozenset((_DATA, _EVALUATION, _LOOK))
+# … and a backward pass or a step of an optimizer.
+_NO_TRAINING = frozenset((_BACKWARD, _EVALUATION))
+_ZEROS = (0,) * len(PHASES)
 # A step that calls so many modules from outside of a module makes telling them apart too dear, if
-# what that costs is more than this share of the step. One call costs 60 to 95 µs on a 2.5 GHz core.
+# what that costs is more than this share of the step. One call costs at most 80 µs on a 2.5 GHz
+# core, where the hooks have left its caches.
 _MOST_CALLS = 40
 _CALL_NS = 80_000
 _MOST_COST = 0.02
@@ -68,7 +75,7 @@ class Phases:
         self._fetched = False
         self._modules_on: Callable[[], None] = _nothing
         self._modules_off: Callable[[], None] = _nothing
-        self._end_hook: Any = None
+        self._open: Any = None  # where the hook is of the outermost module, while it runs
         self._sees_modules = True
         self.stops_at_modules = False
         self._calls_at_the_end = 0
@@ -114,7 +121,7 @@ class Phases:
         """Begin, in this thread. Does nothing where it has begun; imports torch."""
         if self._undo or not self._instrument.is_on:
             return
-        self._thread_id = threading.get_ident()
+        self._thread_id = get_ident()
         with self._instrument.guard("starting"):
             self._hook_all()
         self._phase, self._since = _OTHER, 0
@@ -123,25 +130,25 @@ class Phases:
         self._stack.clear()
 
     def _hook_all(self) -> None:
+        import torch
         from torch.optim import optimizer
 
-        guarded = self._instrument.hook
+        # these run some times a step: what they need is looked up once
+        self._is_compiling = torch.compiler.is_compiling
+        self._grad_is_on = torch.is_grad_enabled
+        self._graph_task = torch_compat.graph_task_id_reader()
+        self._script_module = torch.jit.ScriptModule
         self._modules_on, self._modules_off = torch_compat.module_hook_switch(
             _before_module(weakref.ref(self))
         )
-        self._module_ended = guarded(self._forward_ended)
-        self._enter_safely, self._leave_safely = guarded(self._enter), guarded(self._leave)
-        self._trains_safely = guarded(self._trains)
-        self._fetch_begins, self._fetch_ends = guarded(self._begin_fetch), guarded(self._end_fetch)
-        self._compiled_begins = guarded(self._begin_compiled)
-        self._compiled_ends = guarded(self._end_compiled)
+        self._put_end, self._take_end = torch_compat.forward_end_switch(self._forward_ended)
         self._undo += [
-            torch_compat.watch_loader_iterators(self._around_fetch),
-            torch_compat.watch_backward(self._around_backward),
-            torch_compat.watch_saves(self._around_save),
-            torch_compat.watch_compiled_modules(self._around_compiled),
-            optimizer.register_optimizer_step_pre_hook(guarded(self._before_optimizer)).remove,
-            optimizer.register_optimizer_step_post_hook(guarded(self._after_optimizer)).remove,
+            torch_compat.watch_loader_iterators(self._before_fetch),
+            torch_compat.watch_backward(self._before_backward),
+            torch_compat.watch_saves(self._before_save),
+            torch_compat.watch_compiled_modules(self._before_compiled),
+            optimizer.register_optimizer_step_pre_hook(self._before_optimizer).remove,
+            optimizer.register_optimizer_step_post_hook(self._after_optimizer).remove,
             self._see_no_modules,
         ]
         self._see_modules()
@@ -156,10 +163,16 @@ class Phases:
 
     def _silence(self) -> None:
         """After a failure, maybe within one of torch's own loops over these hooks: they stay."""
+        self._thread_id = 0  # and do nothing, as in a thread that is not watched
         for call in (self._see_no_modules, *self._undo[:4]):
             call()
 
+    def _failed(self, error: Exception, during: str) -> None:
+        """A hook of ours raised: the program goes on without the phases."""
+        self._instrument.fail(error, during)
+
     def _unhook(self) -> None:
+        self._thread_id = 0
         undo, self._undo = self._undo, []
         for call in undo:
             with self._instrument.guard("ending"):
@@ -180,19 +193,23 @@ class Phases:
         if self._phase in (_OTHER, _AFTER_LOOK):
             self._settle(evaluated=self._n_looks > _MOST_LOOKS)
             self._phase = _OTHER
-        dear_ns = _MOST_COST * sum(self._ns[: len(PHASES)])
-        if self._sees_modules and self._n_calls > max(_MOST_CALLS, dear_ns / _CALL_NS):
+        if self._n_calls > _MOST_CALLS and self._sees_modules:
+            self._stop_at_modules_that_are_dear()
+        self._n_calls = self._waited = 0
+        ns = self._ns
+        taken = tuple(ns[: len(PHASES)])
+        ns[: len(PHASES)] = _ZEROS
+        return taken
+
+    def _stop_at_modules_that_are_dear(self) -> None:
+        if self._n_calls * _CALL_NS > _MOST_COST * sum(self._ns[: len(PHASES)]):
             self._sees_modules, self.stops_at_modules = False, True
             self._calls_at_the_end = self._n_calls
             self._see_no_modules()
-        self._n_calls = self._waited = 0
-        taken = tuple(self._ns[: len(PHASES)])
-        self._ns[: len(PHASES)] = [0] * len(PHASES)
-        return taken
 
-    def skip(self) -> None:
-        """The time since the step ended belongs to no phase."""
-        self._since = self._now()
+    def skip(self, now_ns: int) -> None:
+        """The time since the step ended, until now, belongs to no phase."""
+        self._since = now_ns
 
     def begin(self, phase: str) -> None:
         """A phase begins here that no hook shows; :meth:`end` ends it."""
@@ -277,17 +294,26 @@ class Phases:
 
     # --- DataLoaders ------------------------------------------------------------------------
 
-    def _around_fetch(self, fetch: Callable[[], Any], is_batch: bool, source: Any) -> Any:
-        if threading.get_ident() != self._thread_id or self._phase in (_DATA, _EVALUATION, _LOOK):
-            return fetch()
-        self._fetch_begins()
+    # These catch what is their own without a guard, which costs as much as all the rest of them.
+
+    def _before_fetch(self, is_batch: bool, source: Any) -> CallEnd | None:
+        if self._phase in _NO_FETCH or get_ident() != self._thread_id:
+            return None
         try:
-            return fetch()
-        finally:
-            self._fetch_ends()
+            self._begin_fetch()
+        except Exception as error:
+            self._failed(error, "the begin of a fetch")
+        return self._after_fetch
+
+    def _after_fetch(self, _: Any) -> None:
+        try:
+            self._end_fetch()
+        except Exception as error:
+            self._failed(error, "the end of a fetch")
 
     def _begin_fetch(self) -> None:
-        self._close_forward()
+        if self._open is not None:
+            self._close_forward()
         self._advance()
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=True)
@@ -309,19 +335,26 @@ class Phases:
 
     def _see_no_modules(self) -> None:
         self._modules_off()
-        hook, self._end_hook = self._end_hook, None
-        if hook is not None:
-            hook.remove()
+        hooks, self._open = self._open, None
+        if hooks is not None:
+            self._take_end(hooks)
 
-    def _around_compiled(self, call: Callable[[], Any], module: Any) -> Any:
-        if threading.get_ident() != self._thread_id:
-            return call()
+    def _before_compiled(self, module: Any) -> CallEnd | None:
+        if get_ident() != self._thread_id:
+            return None
         phase = self._phase
-        self._compiled_begins(module)
         try:
-            return call()
-        finally:
-            self._compiled_ends(phase)
+            self._begin_compiled(module)
+        except Exception as error:
+            self._failed(error, "the begin of a compiled module")
+
+        def after(_: Any) -> None:
+            try:
+                self._end_compiled(phase)
+            except Exception as error:
+                self._failed(error, "the end of a compiled module")
+
+        return after
 
     def _begin_compiled(self, module: Any) -> None:
         self._modules_off()  # it warns of hooks
@@ -334,25 +367,24 @@ class Phases:
             self._see_modules()
 
     def _forward_begins(self, module: Any) -> None:
-        if threading.get_ident() != self._thread_id or self._phase in _INSIDE or not self._undo:
+        if get_ident() != self._thread_id or self._phase in _INSIDE:
             return
-        import torch
-
-        if isinstance(module, torch.jit.ScriptModule):
-            return  # takes no hook
-        if torch_compat.graph_task_id_reader()() >= 0:
-            return  # a checkpointed part is computed again, in backward
-        # a hook of this module alone, while it runs: those inside it run at full speed
-        self._see_no_modules()
-        self._end_hook = module.register_forward_hook(self._module_ended)
-        self._opens(module)
+        try:
+            if isinstance(module, self._script_module):
+                return  # takes no hook
+            if self._graph_task() >= 0:
+                return  # a checkpointed part is computed again, in backward
+            # a hook of this module alone, while it runs: those inside it run at full speed
+            self._modules_off()
+            self._open = self._put_end(module)
+            self._opens(module)
+        except Exception as error:
+            self._failed(error, "the begin of a forward pass")
 
     def _opens(self, module: Any) -> None:
         """A forward pass begins."""
-        import torch
-
         self._n_calls += 1
-        looks = not module.training or not torch.is_grad_enabled()
+        looks = not module.training or not self._grad_is_on()
         self._advance()
         if self._phase == _AFTER_LOOK and not looks:
             self._settle(evaluated=self._n_looks > _MOST_LOOKS)
@@ -364,17 +396,23 @@ class Phases:
         self._stack.append(self._phase)
         self._phase = _LOOK if looks else _FORWARD
 
-    def _forward_ended(self, *_: Any) -> None:
-        if threading.get_ident() == self._thread_id:
+    def _forward_ended(self, module: Any, args: Any, result: Any) -> None:
+        if get_ident() != self._thread_id:
+            return
+        try:
             self._close_forward()
+        except Exception as error:
+            self._failed(error, "the end of a forward pass")
 
     def _close_forward(self) -> None:
         """The outermost module has ended, maybe by raising."""
-        if self._end_hook is None:
+        if self._open is None:
             return
-        self._see_no_modules()
+        self._take_end(self._open)
+        self._open = None
         self._closes()
-        self._see_modules()
+        if self._sees_modules:
+            self._modules_on()
 
     def _closes(self) -> None:
         if self._phase in (_FORWARD, _LOOK):
@@ -385,17 +423,25 @@ class Phases:
 
     # --- backward, optimizer, checkpoint ------------------------------------------------------
 
-    def _around_backward(self, run: Callable[[], Any]) -> Any:
-        if threading.get_ident() != self._thread_id or self._phase in (_BACKWARD, _EVALUATION):
-            return run()
-        self._trains_safely(_BACKWARD)
+    def _before_backward(self) -> CallEnd | None:
+        if self._phase in _NO_TRAINING or get_ident() != self._thread_id:
+            return None
         try:
-            return run()
-        finally:
-            self._leave_safely()
+            self._trains(_BACKWARD)
+        except Exception as error:
+            self._failed(error, "the begin of a backward pass")
+        return self._after_it
+
+    def _after_it(self, _: Any) -> None:
+        """A backward pass or a checkpoint has ended."""
+        try:
+            self._leave()
+        except Exception as error:
+            self._failed(error, f"the end of {self.current}")
 
     def _trains(self, phase: int) -> None:
-        self._close_forward()
+        if self._open is not None:
+            self._close_forward()
         self._advance()
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=self._n_looks > _MOST_LOOKS)
@@ -404,29 +450,32 @@ class Phases:
         self._phase = phase
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if (
-            _is_traced()
-            or threading.get_ident() != self._thread_id
-            or self._phase in (_BACKWARD, _EVALUATION)
-        ):
+        if self._phase in _NO_TRAINING or get_ident() != self._thread_id or self._is_compiling():
             return
-        self._trains(_OPTIMIZER)
+        try:
+            self._trains(_OPTIMIZER)
+        except Exception as error:
+            self._failed(error, "the begin of an optimizer's step")
 
     def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if _is_traced() or threading.get_ident() != self._thread_id:
+        if get_ident() != self._thread_id or self._is_compiling():
             return
-        self._close_forward()
-        if self._phase == _OPTIMIZER:
-            self._leave()
-
-    def _around_save(self, save: Callable[[], Any]) -> Any:
-        if threading.get_ident() != self._thread_id or self._phase == _CHECKPOINT:
-            return save()
-        self._enter_safely(_CHECKPOINT)
         try:
-            return save()
-        finally:
-            self._leave_safely()
+            if self._open is not None:
+                self._close_forward()
+            if self._phase == _OPTIMIZER:
+                self._leave()
+        except Exception as error:
+            self._failed(error, "the end of an optimizer's step")
+
+    def _before_save(self) -> CallEnd | None:
+        if self._phase == _CHECKPOINT or get_ident() != self._thread_id:
+            return None
+        try:
+            self._enter(_CHECKPOINT)
+        except Exception as error:
+            self._failed(error, "the begin of a checkpoint")
+        return self._after_it
 
 
 def _before_module(phases: weakref.ref[Phases]) -> Callable[[Any, Any], None]:
@@ -438,17 +487,10 @@ def _before_module(phases: weakref.ref[Phases]) -> Callable[[Any, Any], None]:
             return
         one = phases()
         if one is not None:
-            with one._instrument.guard("the begin of a forward pass"):
-                one._forward_begins(module)
+            one._forward_begins(module)
 
     return before
 
 
 def _nothing() -> None:
     pass
-
-
-def _is_traced() -> bool:
-    import torch
-
-    return torch.compiler.is_compiling()

@@ -6,6 +6,7 @@ a few times a second, and says at the end what bounds the steps.
 
 from __future__ import annotations
 
+import operator
 import time
 import weakref
 from collections.abc import Callable
@@ -173,8 +174,9 @@ class PushedRun:
             self._due_ns = self._now() + _UPDATE_EVERY_NS
             if self._watches_lines:
                 self._look_out()
-        self.phases.skip()
-        self.lookout.begins(meter.n, self._now())
+        now_ns = self._now()
+        self.phases.skip(now_ns)
+        self.lookout.begins(meter.n, now_ns)
 
     def _look_out(self) -> None:
         limit_ns = overdue_ns(self.meter)
@@ -183,8 +185,7 @@ class PushedRun:
             self.lookout.start(None)
 
     def _add(self, taken: tuple[int, ...]) -> None:
-        for i, ns in enumerate(taken):
-            self.phase_ns[i] += ns
+        self.phase_ns[:] = map(operator.add, self.phase_ns, taken)
 
     def _note_epoch(self, began_ns: int, ended_ns: int, step_ns: int, wait_ns: int) -> None:
         source = self.loader.source

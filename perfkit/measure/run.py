@@ -8,6 +8,7 @@ show, and where.
 from __future__ import annotations
 
 import numbers
+import operator
 import reprlib
 import sys
 import time
@@ -383,14 +384,13 @@ class WatchedRun:
             # the update's time belongs to no step
             self._asked_ns = asked = self._now()
             meter.begin(asked)
-            self._phases.skip()
+            self._phases.skip(asked)
         self._phases.fetch_begins()
         self._lookout.begins(meter.n, asked)
 
     def _add_phases(self, until_ns: int | None = None) -> None:
         taken = self._phases.take(until_ns)
-        for i, ns in enumerate(taken):
-            self._phase_ns[i] += ns
+        self._phase_ns[:] = map(operator.add, self._phase_ns, taken)
         if until_ns is not None:
             self._facts.step(taken)
 

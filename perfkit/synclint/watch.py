@@ -302,10 +302,13 @@ class Watch:
         finally:
             sys.displayhook = original
 
-    def _fetch(self, fetch: Callable[[], Any], is_batch: bool, source: Any) -> Any:
+    def _fetch(self, is_batch: bool, source: Any) -> Callable[[Any], None]:
         """What a data loader does is on the host, whatever it does."""
-        with self._unwatched():
-            return fetch()
+        self._paused += 1
+        return self._fetched
+
+    def _fetched(self, batch: Any) -> None:
+        self._paused -= 1
 
     # --- what is on the device ----------------------------------------------------------
 

@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -172,22 +173,59 @@ def test_a_mode_is_left_even_under_a_foreign_one() -> None:
 
 
 def test_loader_fetches_are_seen_until_stopped() -> None:
-    seen = []
+    seen, came = [], []
 
-    def around(fetch, is_batch, source):
+    def begins(is_batch, source):
         seen.append(is_batch)
-        return fetch()
+        return came.append
 
     loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2)
-    stop = compat.watch_loader_iterators(around)
+    stop = compat.watch_loader_iterators(begins)
     try:
         assert len(list(loader)) == 2
     finally:
         stop()
+    assert seen == [False, True, True, True]  # the start, two batches, the end
+    assert [None if batch is None else batch.tolist() for batch in came] == [
+        None,
+        [0, 1],
+        [2, 3],
+        None,
+    ]
     n = len(seen)
-    assert n >= 3  # the start, two batches, the end
     list(loader)
     assert len(seen) == n
+
+
+def test_listeners_nest_and_leave_in_any_order() -> None:
+    told: list[str] = []
+
+    def listener(name: str) -> Any:
+        def begins() -> Any:
+            told.append(f"{name} begins")
+            return lambda result: told.append(f"{name} ends")
+
+        return begins
+
+    original = torch.autograd._engine_run_backward
+    stops = [compat.watch_backward(listener(name)) for name in "abc"]
+    silent = compat.watch_backward(lambda: None)
+    x = torch.ones((), requires_grad=True)
+    (x * 2).backward()
+    assert told == ["c begins", "b begins", "a begins", "a ends", "b ends", "c ends"]
+    told.clear()
+    stops[1]()
+    stops[1]()
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        torch.ones(()).backward()
+    assert told == ["c begins", "a begins", "a ends", "c ends"]
+    told.clear()
+    kept = torch.autograd._engine_run_backward  # as somebody who replaces it himself keeps it
+    for stop in (stops[2], silent, stops[0]):
+        stop()
+    assert torch.autograd._engine_run_backward is original
+    kept((x * 2,), (torch.ones(()),), False, False, (), accumulate_grad=True)
+    assert told == []
 
 
 def test_starts_of_profilers_are_told_until_stopped() -> None:

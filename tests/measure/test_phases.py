@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,6 +196,54 @@ def test_the_hooks_are_in_no_copy_and_no_checkpoint(phases: Phases, clock: Clock
     torch.jit.script(model)(X)
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's, of saving without a process group
+def test_a_distributed_checkpoint_is_a_checkpoint(
+    phases: Phases, clock: Clock, tmp_path: Path
+) -> None:
+    from torch.distributed import checkpoint
+
+    class State:
+        def state_dict(self) -> dict[str, Any]:
+            clock.ms(5)  # what its caller waits for
+            return {"x": torch.ones(3)}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.state = state
+
+    phases.take()
+    clock.ms(2)
+    checkpoint.save({"of": State()}, checkpoint_id=tmp_path / "now")
+    assert taken(phases) == {"checkpoint": 5, "other": 2}
+    writing = checkpoint.async_save({"of": State()}, checkpoint_id=tmp_path / "later")
+    clock.ms(3)
+    writing.result()
+    assert taken(phases) == {"checkpoint": 5, "other": 3}
+
+
+def test_a_distributed_checkpoint_is_seen_if_it_is_imported_later() -> None:
+    """In a program of its own: nobody knows what has imported it in this one."""
+    program = """
+import sys
+import torch
+from perfkit.measure.phases import Phases
+
+phases = Phases()
+phases.start()
+assert "torch.distributed.checkpoint" not in sys.modules
+from torch.distributed.checkpoint import async_save, save, state_dict_saver
+import torch.distributed.checkpoint as dcp
+
+assert save is not state_dict_saver.save
+assert async_save is not state_dict_saver.async_save
+phases.stop()
+assert dcp.save is state_dict_saver.save
+assert dcp.async_save is state_dict_saver.async_save
+print("seen")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "seen\n", done.stderr
+
+
 def test_another_thread_is_not_counted(phases: Phases, clock: Clock) -> None:
     model = Slow(clock, 3)
     phases.take()
@@ -252,7 +303,7 @@ def test_it_may_fail_in_the_middle_of_the_optimizer_hooks(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     phases = Phases(clock)
-    monkeypatch.setattr(Phases, "_close_forward", lambda *_: 1 / 0)
+    monkeypatch.setattr(Phases, "_trains", lambda *_: 1 / 0)
     phases.start()
     model = nn.Linear(4, 4)
     torch.optim.SGD(model.parameters(), 0.1).step()  # torch loops over the hooks
