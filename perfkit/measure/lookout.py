@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 
-import numpy as np
-
 from perfkit.base.instrument import Instrument
 from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
@@ -36,11 +34,8 @@ _Place = tuple[str, int, str]  # file, line, function
 
 def overdue_ns(meter: StepMeter) -> int:
     """From when on a step is overdue, after the last ones; 0 where there were none."""
-    _, recent_ms, _ = meter.since(max(meter.n - _RECENT * meter.stride, 0))
-    if not len(recent_ms):
-        return 0
-    usual_ns = 1e6 * float(np.sort(recent_ms)[len(recent_ms) // 2])
-    return int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS))
+    usual_ns = meter.usual_ns(_RECENT)
+    return int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS)) if usual_ns else 0
 
 
 class Lookout:

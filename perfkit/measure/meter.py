@@ -117,22 +117,27 @@ class StepMeter:
     @property
     def step_ms(self) -> npt.NDArray[np.float64]:
         """Durations of the kept steps, in milliseconds."""
-        return _ms(self._steps[: self._filled])
+        return _ms(self._steps, 0, self._filled)
 
     @property
     def wait_ms(self) -> npt.NDArray[np.float64]:
         """Data waits of the kept steps, in milliseconds."""
-        return _ms(self._waits[: self._filled])
+        return _ms(self._waits, 0, self._filled)
 
     def since(
         self, number: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Numbers, durations (ms) and data waits (ms) of the kept steps from ``number`` on."""
-        first = min(-(-number // self.stride), self._filled)
-        numbers = np.arange(first, self._filled, dtype=np.int64) * self.stride
-        kept = slice(first, self._filled)
-        return numbers, _ms(self._steps[kept]), _ms(self._waits[kept])
+        first, end = min(-(-number // self.stride), self._filled), self._filled
+        numbers = np.arange(first, end, dtype=np.int64) * self.stride
+        return numbers, _ms(self._steps, first, end), _ms(self._waits, first, end)
+
+    def usual_ns(self, n: int) -> int:
+        """The median duration of the last ``n`` kept steps, in nanoseconds; 0 without any."""
+        last = sorted(self._steps[max(self._filled - n, 0) : self._filled])
+        return last[len(last) // 2] if last else 0
 
 
-def _ms(column: array[int]) -> npt.NDArray[np.float64]:
-    return np.array(column, dtype=np.int64) / 1e6
+def _ms(column: array[int], first: int, end: int) -> npt.NDArray[np.float64]:
+    milliseconds: npt.NDArray[np.float64] = np.frombuffer(column, np.int64)[first:end] / 1e6
+    return milliseconds

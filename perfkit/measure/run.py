@@ -43,8 +43,9 @@ MOST_HZ = 10.0
 # readings for a trend.
 _EARLY_UPDATES = 10
 _EARLY_PERIOD_NS = 100_000_000
-# The next update waits this many times as long as the last one took: updates cost at most 0.5 % of
-# the run, half of what watch may cost in all.
+# The next update waits this many times as long as the quicker of the last two took: updates cost
+# at most 0.5 % of the run, half of what watch may cost in all. The first one takes tens of
+# milliseconds (imports, code that runs for the first time), which says nothing about the next.
 _REST_AFTER_UPDATE = 200
 # Points per update; more steps than that are drawn as means of neighbours.
 _MOST_POINTS = 200
@@ -202,6 +203,7 @@ class WatchedRun:
         self._due_ns = 0
         self._updates = 0
         self._update_ns = 0
+        self._last_update_ns = 0
         self._updates_failed = False
         self._grouped = (0, 1)  # at so many steps: batches a step
         self._seen = (0, 0, 0, 0)  # steps, samples, total ns, wait ns at the last update
@@ -508,7 +510,8 @@ class WatchedRun:
         period = self._period_ns
         if self._updates <= _EARLY_UPDATES:
             period = min(period, _EARLY_PERIOD_NS)
-        self._due_ns = after + max(period, _REST_AFTER_UPDATE * took)
+        self._due_ns = after + max(period, _REST_AFTER_UPDATE * min(took, self._last_update_ns))
+        self._last_update_ns = took
         self._look_out()
         self._update_ns += max(self._now() - after, 0)
 

@@ -73,4 +73,4 @@ class History:
 
 def planar(rows: NDArray[Any]) -> bytes:
     """(k, width) numbers as the float32 columns of one message."""
-    return np.ascontiguousarray(rows.T, dtype=np.float32).tobytes()
+    return rows.astype(np.float32, copy=False).tobytes("F")

@@ -26,6 +26,7 @@ from perfkit.base.words import (
     plural,
 )
 from perfkit.experiment.process.result import SPEED, Ratio, RunResult, ratio
+from perfkit.measure.phases import PHASES
 from perfkit.show.document import Document, Table
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ Cell = dict[str, str]
 Kind = Literal["confirmed", "unconfirmed", "same settings"]
 
 _SPARK_POINTS = 48
+_PHASES_OF = "means of steps while the plot was drawn, host time"
 #: The caveat of an unconfirmed ratio.
 UNCONFIRMED = (
     "unconfirmed: the runs took place one after the other, so the machine may have changed between "
@@ -181,6 +183,7 @@ def _browser_row(board: Board, run: RunResult) -> dict[str, Any]:
         "peak": _cell(fmt_bytes(run.peak_bytes), title=run.peak_kind),
         "ratio": _ratio_cell(board, run),
         "spark": _spark(run),
+        "phases": _phases(run),
         "medians": _medians(run),
         "message": run.message,
         "notes": list(dict.fromkeys(_notes(board, run))),
@@ -247,6 +250,28 @@ def _spark(run: RunResult) -> list[float]:
     return [float(f"{np.median(part):.4g}") for part in parts]
 
 
+def _phases(run: RunResult) -> dict[str, Any]:
+    """Where the time of a step goes: a part for each phase, and all of them in words."""
+    ms = run.phases.ms
+    total_ms = sum(ms.values())
+    if not total_ms:
+        return {"parts": [], "words": run.phases.why_not and f"not seen: {run.phases.why_not}"}
+    parts = [
+        {"phase": name, "label": _phase_words(name), "share": ms.get(name, 0.0) / total_ms}
+        for name in PHASES
+        if name in ms
+    ]
+    told = ", ".join(
+        f"{part['label']} {fmt_ms(ms[part['phase']])} ({fmt_share(part['share'])})"
+        for part in parts
+    )
+    return {"parts": parts, "words": f"{told}; {_PHASES_OF} ({plural(run.phases.n_steps, 'step')})"}
+
+
+def _phase_words(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def _medians(run: RunResult) -> dict[str, float | None]:
     """Medians of the counted steps, for the plot's legend after a run has ended."""
     if not is_measured(run):
@@ -279,6 +304,7 @@ def report(title: str, board: Board) -> Document:
         # settings stand below the figures: beside them they would be cut off
         tables=(
             Table(_FIGURES, tuple(_figures(board, run) for run in board.runs), open=True),
+            *_phase_table(board),
             Table(
                 ("run", "speed", "settings"),
                 tuple(
@@ -306,6 +332,25 @@ def _figures(board: Board, run: RunResult) -> tuple[str, ...]:
         fmt_number(run.samples_per_s),
         fmt_bytes(run.peak_bytes),
     )
+
+
+def _phase_table(board: Board) -> tuple[Table, ...]:
+    """Where the steps' time goes, in milliseconds; nothing where it was not seen."""
+    seen = [run for run in board.runs if run.phases.ms]
+    phases = [name for name in PHASES if any(name in run.phases.ms for run in seen)]
+    if not phases:
+        return ()
+    rows = tuple(
+        (
+            str(run.run_id),
+            str(run.phases.n_steps),
+            *(fmt_ms(run.phases.ms[name]) if name in run.phases.ms else ABSENT for name in phases),
+        )
+        for run in seen
+    )
+    header = ("run", "steps", *map(_phase_words, phases))
+    title = f"Where a step's time goes ({_PHASES_OF})"
+    return (Table(header, rows, title=title, align="<" + ">" * (len(header) - 1), open=True),)
 
 
 def _plain_speed(board: Board, run: RunResult) -> str:

@@ -102,7 +102,8 @@ class LivePlot(anywidget.AnyWidget):
             )
         if len(xs) == 0:
             return
-        rows = np.column_stack([xs, ys])
+        rows = np.empty((len(xs), 1 + width), np.float32)
+        rows[:, 0], rows[:, 1:] = xs, ys
         first = self._kept.append(rows)
         message: dict[str, Any] = {"type": "points", "first": first, "rows": len(rows)}
         if status is not None:

@@ -234,9 +234,9 @@ class _Plot:
 
     def update(self, update: Update) -> None:
         if len(update.numbers):
-            memory = np.full(len(update.numbers), update.memory.n_bytes / 2**20)
-            columns = (update.step_ms, update.wait_ms, memory)
-            values = np.stack(columns, axis=1).astype(np.float32)
+            values = np.empty((len(update.numbers), 3), np.float32)
+            values[:, 0], values[:, 1] = update.step_ms, update.wait_ms
+            values[:, 2] = update.memory.n_bytes / 2**20
             self._plot.push(update.numbers, values, (status(update), progress(update)))
         else:
             self._plot.set_status(status(update), progress(update))

@@ -17,6 +17,7 @@ from perfkit.experiment.process.events import (
     State,
     StateChanged,
 )
+from perfkit.experiment.process.phase_means import PhaseMeans
 from perfkit.experiment.process.result import RunResult
 from perfkit.experiment.settings import Setting, check_values, resolve
 from perfkit.measure.summary import summarize
@@ -99,6 +100,11 @@ class FakeSession:
             wait_ms=0.5 * step_ms,
             memory_bytes=np.full(len(step_ms), 300 * 2**20, np.int64),
             quiet=np.ones(len(step_ms), bool),
+            phases=PhaseMeans(
+                {"data_wait": base / 2, "forward": base / 6, "backward": base / 3}, 20
+            )
+            if measured
+            else PhaseMeans(),
             counted=np.ones(len(step_ms), bool),
             traceback_text=traceback_text,
         )

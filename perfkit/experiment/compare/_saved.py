@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from numpy.typing import NDArray
 
 from perfkit.base.machine import Provenance
 from perfkit.experiment.process._fingerprint import SavedFingerprint
 from perfkit.experiment.process.events import Ended
+from perfkit.experiment.process.phase_means import PhaseMeans
 from perfkit.experiment.process.result import RunResult
 from perfkit.measure.summary import Summary
 
@@ -74,6 +75,7 @@ class SavedRun(Struct):
     provenance: Provenance
     output: str
     gradients: SavedFingerprint | None = None
+    phases: PhaseMeans = field(default_factory=PhaseMeans)  # an older perfkit did not see them
 
     def run(self) -> RunResult:
         """The run."""
@@ -81,7 +83,7 @@ class SavedRun(Struct):
         same = (
             "run_id values state message wait_share samples_per_s peak_bytes peak_kind n_steps "
             "n_quiet n_counted workers_bytes setup_s first_point_s running_s output warnings "
-            "provenance"
+            "provenance phases"
         )
         columns: dict[str, Any] = {
             **{name: np.asarray(getattr(curve, name), np.float64) for name in _FLOATS},

@@ -24,6 +24,7 @@ class Job:
         watched_steps: number of first steps whose gradients are recorded.
         sources: lines of notebook cells by file name, for tracebacks.
         scratch: a folder that the kernel removes after the run.
+        phases: whether to record where the time of the steps in live windows goes.
     """
 
     workload: bytes
@@ -36,6 +37,7 @@ class Job:
     threads: int | None = None
     watched_steps: int = _fingerprint.STEPS
     scratch: str = ""
+    phases: bool = False
 
     @property
     def world_size(self) -> int:

@@ -34,6 +34,7 @@ from perfkit.experiment.process.events import (
     State,
     StateChanged,
 )
+from perfkit.experiment.process.phase_means import PhaseRows
 from perfkit.experiment.process.result import NO_STEP, RunResult
 
 Request = Literal["stop", "pause", "park", "resume"]
@@ -110,6 +111,7 @@ class Run:
             target=self._work, name=f"perfkit-run-{plan.run_id}", daemon=True
         )
         self._curve = Curve()
+        self._phases = PhaseRows()
         self._pauses = Pauses()
         self._output = bytearray()
         self._last: dict[str, Any] = {}
@@ -231,6 +233,7 @@ class Run:
             # the hook disturbs no step that counts; the last warm-up step is left out because a
             # compiled optimizer step may be recompiled when the hook is removed
             watched_steps=min(max(self.plan.warmup - 1, 1), self.plan.warmup, STEPS),
+            phases=self.plan.watched,  # else all steps count, and none is to be disturbed
         )
 
     def _enter(self, state: State, message: str = "") -> None:
@@ -262,6 +265,7 @@ class Run:
     def _take_points(self, message: dict[str, Any]) -> None:
         self._last = message
         part = self._curve.take(message, self._pauses)
+        self._phases.take(message, part["index"], self.plan.warmup)
         if self._first_point_s is None:
             self._first_point_s = time.perf_counter() - self._began_s
             self._first_end_s = time.perf_counter()
@@ -484,6 +488,7 @@ class Run:
             loss=curve.column("loss"),
             page_faults=curve.column("page_faults"),
             gradients=self._gradients,
+            phases=self._phases.means(),
             setup_s=last.get("setup_s"),
             first_point_s=self._first_point_s,
             running_s=running_s,

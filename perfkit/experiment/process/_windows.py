@@ -29,6 +29,11 @@ class Windows:
         self._said_s = 0.0
         self._has_quiet_step = False
 
+    @property
+    def is_live(self) -> bool:
+        """Whether steps of now count in no figure, because the plot is drawn meanwhile."""
+        return self._since_s is not None and not self._quiet
+
     def is_quiet(self, begin_s: float) -> bool:
         """Whether a step that began at this time is undisturbed."""
         since = self._since_s

@@ -165,7 +165,7 @@ def _report(ticket: Ticket, workload: Any, settings: Settings, last: LastStep) -
         return commands.steps
 
     ended: list[str] = []
-    worker.follow(stream, commands, steps, ticket.job.watched_steps, ended.append)
+    worker.follow(stream, commands, steps, ticket.job, ended.append)
     if not last.number and commands.steps is not None:
         last.number = commands.steps.n_done  # its data ended; nobody waits for more of its steps
     return "finished" if commands.was_asked else ended[0]

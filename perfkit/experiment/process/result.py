@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from perfkit.base.errors import (
     WorkloadKilledError,
     WorkloadMemoryError,
 )
+from perfkit.experiment.process.phase_means import PhaseMeans
 
 if TYPE_CHECKING:
     from perfkit.base.machine import Provenance
@@ -90,6 +91,8 @@ class RunResult(Shown):
             threads), -1 where the system does not count them.
         gradients: fingerprint of the gradients of the warm-up steps; None if no optimizer stepped
             in them.
+        phases: where the time of a step goes, by the host's clock; of steps in live windows, which
+            count in no other figure.
         setup_s: seconds from the workload's start to its first step (building model, data, loader).
         first_point_s: seconds from the call of ``start`` until the first step was measured.
         running_s: seconds from the end of the first step to the end of the last, without pauses.
@@ -122,6 +125,7 @@ class RunResult(Shown):
     loss: NDArray[np.float64] = field(default_factory=_no_floats, repr=False)
     page_faults: NDArray[np.int64] = field(default_factory=_no_ints, repr=False)
     gradients: Fingerprint | None = field(default=None, repr=False)
+    phases: PhaseMeans = field(default_factory=PhaseMeans, repr=False)
     setup_s: float | None = None
     first_point_s: float | None = None
     running_s: float = 0.0
@@ -208,6 +212,7 @@ class RunResult(Shown):
             "peak_kind": self.peak_kind,
             "faults_per_step": self.faults_per_step,
             "workers_bytes": self.workers_bytes,
+            "phases": asdict(self.phases),
             "n_steps": self.n_steps,
             "n_quiet": self.n_quiet,
             "n_counted": self.n_counted,

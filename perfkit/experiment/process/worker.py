@@ -30,6 +30,7 @@ import numpy as np
 from perfkit.base.device import in_use
 from perfkit.experiment.process import _failure, _fingerprint, _frames
 from perfkit.experiment.process._job import Job
+from perfkit.experiment.process._live_phases import LivePhases
 from perfkit.experiment.process._memory_now import (
     AllocatorMemory,
     ResidentMemory,
@@ -174,7 +175,7 @@ def run(job: Job, commands: Commands, stream: _Stream) -> int:
             stream,
             commands,
             lambda: started(workload, Settings(job.values)),
-            job.watched_steps,
+            job,
             lambda ended: stream.say("done", ended=ended),
         )
     except BaseException as error:
@@ -187,7 +188,7 @@ def follow(
     stream: _Stream,
     commands: Commands,
     begin: Callable[[], Iterator[Any]],
-    watched_steps: int,
+    job: Job,
     on_end: Callable[[str], None],
 ) -> None:
     """Run the steps that ``begin`` starts, report them, and clean up.
@@ -196,11 +197,16 @@ def follow(
         stream: to the kernel.
         commands: from the kernel.
         begin: starts the workload; called where its loaders are timed.
-        watched_steps: number of first steps whose gradients are recorded.
+        job: says what is recorded beside the steps.
         on_end: takes how the steps ended, before the workload cleans up.
     """
-    with LoaderWait() as loader, _fingerprint.Watch(watched_steps) as watch:
-        recorder = _Recorder(stream, loader, watch)
+    with contextlib.ExitStack() as stack:
+        loader = stack.enter_context(LoaderWait())
+        watch = stack.enter_context(_fingerprint.Watch(job.watched_steps))
+        phases = LivePhases() if job.phases else None
+        if phases is not None:
+            stack.callback(phases.end)
+        recorder = _Recorder(stream, loader, watch, phases)
         steps = begin()
         try:
             ended = recorder.follow(steps, commands)
@@ -318,9 +324,14 @@ class _Recorder:
     """Times steps and sends them, window by window."""
 
     def __init__(
-        self, stream: _Stream, loader: LoaderWait, watch: _fingerprint.Watch | None = None
+        self,
+        stream: _Stream,
+        loader: LoaderWait,
+        watch: _fingerprint.Watch | None = None,
+        phases: LivePhases | None = None,
     ) -> None:
         self._stream = stream
+        self._phases = phases
         self._watch = watch
         self._loader = loader
         self._windows = Windows()
@@ -347,8 +358,11 @@ class _Recorder:
         looked_s = 0.0
         first = True
         while True:
+            phases = self._phases if self._phases is not None and self._phases.is_on else None
             self._stopwatch.begin()
             self._faults_before = page_faults()
+            if phases is not None:
+                phases.step_begins()
             begin_s = clock()
             try:
                 value = next(steps)
@@ -361,6 +375,8 @@ class _Recorder:
             else:
                 self._stopwatch.end()
             end_s = clock()
+            if phases is not None:
+                phases.step_ended(self._n_sent + len(self._end_s))
             self._note(value, begin_s, end_s)
             if self._watch is not None and self._watch.after_step():
                 self._tell_gradients()
@@ -370,6 +386,7 @@ class _Recorder:
                 if self._windows.sent(clock()):
                     # at the start of a quiet window, before its steps count
                     self._workers_bytes = workers_bytes() or self._workers_bytes
+                self._see_phases()
             elif action == "beat":
                 self._stream.say("beat")
             if end_s - looked_s >= _LOOK_EVERY_S:
@@ -381,6 +398,15 @@ class _Recorder:
                     self.send()  # waits for the device, so no work of a step is left
                     self._stream.say("parked")
                     commands.wait_for_go()
+
+    def _see_phases(self) -> None:
+        """Where the time goes is looked at in live windows alone, after the watched steps."""
+        if self._phases is None:
+            return
+        if self._windows.is_live and self._watch is None:
+            self._phases.begin()
+        else:
+            self._phases.end()
 
     def _first_step(self, begin_s: float) -> float:
         """The first step begins at its first request for data; before that is set-up."""
@@ -446,6 +472,7 @@ class _Recorder:
             memory_kind=memory.now_kind,
             workers_bytes=self._workers_bytes,
             setup_s=self._setup_s,
+            **({} if self._phases is None else self._phases.take()),
         )
         self._n_sent += n
         self._clear()

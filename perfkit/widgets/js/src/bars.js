@@ -83,3 +83,32 @@ export function pinIcon() {
     shape("path", { d: "M5 1.5h4l-.6 4 2.1 2v1.2h-7V7.5l2.1-2zM7 8.7V13" }),
   );
 }
+
+/** Parts of a whole, side by side, in the order of the phases; null if there are none.
+ * `words` is what a screen reader says and a pointer shows. */
+export function stack(parts, words) {
+  if (!parts.length) return null;
+  const [width, height] = [64, 7];
+  let x = 0;
+  const rects = parts.map(({ phase, share }) => {
+    const wide = share * width;
+    // a thin gap between neighbours, so that they are told apart without their colours
+    const rect = shape("rect", {
+      x: x.toFixed(2),
+      y: 0,
+      width: Math.max(wide - 0.75, 0.25).toFixed(2),
+      height,
+      class: `pk-phase-${phase}`,
+    });
+    x += wide;
+    return rect;
+  });
+  const element = svg(width, height, "phases", ...rects);
+  element.removeAttribute("aria-hidden");
+  element.setAttribute("role", "img");
+  element.setAttribute("aria-label", words);
+  const title = shape("title", {});
+  title.textContent = words;
+  element.prepend(title);
+  return element;
+}

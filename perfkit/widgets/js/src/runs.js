@@ -1,6 +1,6 @@
 // The Lab's table of runs. All figures come from the kernel as text, and enter the page as text.
 
-import { bar, barReach, pinIcon, spark, sparkTop } from "./bars.js";
+import { bar, barReach, pinIcon, spark, sparkTop, stack } from "./bars.js";
 import { h } from "./parts.js";
 
 /** `send(content)` reports a click on Pin or Confirm to the kernel. */
@@ -15,7 +15,8 @@ export function createRuns(send) {
     h("thead", {}, h("tr", {}, ...heads.map((head) => h("th", { scope: "col" }, head)), speedHead)),
     body,
   );
-  const element = h("div", { class: "pk-scroll" }, table);
+  const key = h("ul", { class: "pk-legend pk-phase-key", "aria-hidden": "true" });
+  const element = h("div", {}, h("div", { class: "pk-scroll" }, table), key);
   element.hidden = true;
   let shown = [];
   let idle = true; // whether a comparison can be started
@@ -31,10 +32,23 @@ export function createRuns(send) {
     // keyboard users keep the focus on the pressed button
     const focus = body.contains(document.activeElement) ? document.activeElement.dataset.key : null;
     body.replaceChildren(...rows.flatMap((row) => lines(row, scale)));
+    showKey(rows);
     for (const details of body.querySelectorAll("details"))
       details.open = open.has(details.dataset.key);
     if (focus) body.querySelector(`button[data-key="${focus}"]`)?.focus();
     enable(idle);
+  };
+
+  /** What the colours of the phases mean; of those alone that some run has. */
+  const showKey = (rows) => {
+    const labels = new Map(rows.flatMap((row) => row.phases.parts.map((p) => [p.phase, p.label])));
+    key.hidden = labels.size === 0;
+    key.replaceChildren(
+      h("li", { class: "pk-muted" }, "Where a step's time goes:"),
+      ...[...labels].map(([phase, label]) =>
+        h("li", {}, h("span", { class: `pk-swatch pk-phase-${phase}` }), label),
+      ),
+    );
   };
 
   const enable = (on) => {
@@ -72,7 +86,12 @@ export function createRuns(send) {
         row.state === "done" ? null : h("small", { class: "pk-tag" }, row.state),
       ),
       settingsCell(row),
-      h("td", { "data-label": "Step time", class: "pk-course" }, spark(row.spark, top)),
+      h(
+        "td",
+        { "data-label": "Step time", class: "pk-course", title: row.phases.words || null },
+        spark(row.spark, top),
+        stack(row.phases.parts, row.phases.words),
+      ),
       cell("step", "Median step"),
       cell("wait", "Data wait"),
       cell("rate", "Samples/s"),
