@@ -378,6 +378,64 @@ for workers in (0, 1, 2):
     assert page.locator("[data-kind='same settings']").count() >= 1
 
 
+ROWS = """
+import numpy as np
+from perfkit.base.machine import stamp
+from perfkit.experiment.process.phase_means import PhaseMeans
+from perfkit.experiment.process.result import RunResult
+from perfkit.measure.summary import summarize
+from perfkit.widgets._lab_rows import Board, browser_rows
+
+def made(run_id, phases):
+    step_ms = 30.0 + np.arange(40) % 7
+    return RunResult(
+        run_id=run_id, values={"num_workers": run_id - 1}, state="done", message="",
+        step=summarize(step_ms, unit="ms"), wait_share=0.4, samples_per_s=2000.0,
+        peak_bytes=300 * 2**20, peak_kind="resident", n_steps=40, n_quiet=40, provenance=stamp(),
+        n_counted=40, index=np.arange(40), step_ms=step_ms, wait_ms=0.4 * step_ms,
+        memory_bytes=np.full(40, 300 * 2**20), quiet=np.ones(40, bool), counted=np.ones(40, bool),
+        phases=phases,
+    )
+
+all_of_them = {"data_wait": 12.0, "forward": 6.0, "backward": 9.0, "optimizer": 3.0,
+               "evaluation": 2.0, "checkpoint": 1.0, "other": 1.5}
+few = {name: all_of_them[name] for name in ("forward", "backward", "optimizer", "other")}
+lab.rows = browser_rows(Board([
+    made(1, PhaseMeans(all_of_them, 20)), made(2, PhaseMeans(few, 20)),
+    made(3, PhaseMeans(why_not="the workload has compiled code")),
+]))
+"""
+
+
+def test_where_the_time_of_a_step_goes_is_a_bar_with_its_words(open_notebook: Callable) -> None:
+    book = open_notebook([DATA, LAB, ROWS], "lab-phases")
+    page = book.page
+    page.set_viewport_size({"width": 900, "height": 1000})
+    book.run_all()
+    page.wait_for_selector(".pk-runs tbody tr[data-run='3']")
+    bars = page.locator(".pk-phases")
+    assert bars.count() == 2, "the third run says why it has none"
+    assert bars.nth(0).locator("rect").count() == 7
+    assert bars.nth(1).locator("rect").count() == 4
+    told = bars.nth(0).get_attribute("aria-label")
+    assert told.startswith("data wait 12.0 ms (35 %), forward 6.00 ms (17 %), ")
+    courses = page.locator(".pk-course")
+    assert courses.nth(2).get_attribute("title") == "not seen: the workload has compiled code"
+    assert page.locator(".pk-phase-key li").all_inner_texts() == [
+        "Where a step's time goes:", "data wait", "forward", "backward", "optimizer", "evaluation",
+        "checkpoint", "other",
+    ]  # fmt: skip
+    for theme in ("light", "dark"):
+        book.theme(theme)
+        colour = "all => all.slice(0, 7).map(one => getComputedStyle(one).fill)"
+        fills = page.eval_on_selector_all(".pk-phases rect", colour)
+        assert len(set(fills)) == 7, f"two phases look the same: {fills}"
+        wide = page.eval_on_selector(".pk-scroll", "e => e.scrollWidth - e.clientWidth")
+        assert wide <= 0
+        book.screenshot(f"lab-phases-{theme}", ".pk-lab")
+    book.theme("light")
+
+
 def test_start_is_in_sight_at_900_px(open_notebook: Callable) -> None:
     book = open_notebook([DATA, LAB], "start")
     page = book.page

@@ -23,6 +23,11 @@ from perfkit.experiment.settings import Setting, check_values, resolve
 from perfkit.measure.summary import summarize
 
 
+def _phases(step_ms: float) -> PhaseMeans:
+    parts = {"data_wait": step_ms / 2, "forward": step_ms / 6, "backward": step_ms / 3}
+    return PhaseMeans(parts, 20)
+
+
 class FakeSession:
     """Steps take 40 ms without workers and 10 ms with them, plus a fixed ripple."""
 
@@ -37,6 +42,7 @@ class FakeSession:
         self.settings = resolve(settings)
         self.runs: tuple[RunResult, ...] = ()
         self.closed = 0
+        self.phases: PhaseMeans | None = None
         self.rate: float | None = None  # samples per second; None: 8 a step
         self.calls: list[str] = []
         self.finish_at_once = True
@@ -100,11 +106,7 @@ class FakeSession:
             wait_ms=0.5 * step_ms,
             memory_bytes=np.full(len(step_ms), 300 * 2**20, np.int64),
             quiet=np.ones(len(step_ms), bool),
-            phases=PhaseMeans(
-                {"data_wait": base / 2, "forward": base / 6, "backward": base / 3}, 20
-            )
-            if measured
-            else PhaseMeans(),
+            phases=self.phases or _phases(base) if measured else PhaseMeans(),
             counted=np.ones(len(step_ms), bool),
             traceback_text=traceback_text,
         )

@@ -23,6 +23,7 @@ from _fake_session import FakeSession
 from perfkit.base.errors import SettingError, UsageError, WorkloadFailedError
 from perfkit.experiment.compare import _cancel
 from perfkit.experiment.process.events import Points
+from perfkit.experiment.process.phase_means import PhaseMeans
 from perfkit.experiment.settings import setting
 from perfkit.widgets import lab as lab_module
 from perfkit.widgets._cell import Execution
@@ -329,6 +330,34 @@ def test_export_writes_picture_numbers_and_table(make: Callable[..., Lab], tmp_p
     assert "num\\_workers 0 → 2 |" in table
     with pytest.raises(UsageError, match=r"a\.docx.*\.png, \.json or \.md"):
         lab.save(tmp_path / "a.docx")
+
+
+def test_where_a_steps_time_goes_is_in_the_row_and_in_the_files(
+    make: Callable[..., Lab], tmp_path: Path
+) -> None:
+    lab = make()
+    lab.run()
+    (row,) = lab.rows
+    parts = {part["phase"]: round(part["share"], 3) for part in row["phases"]["parts"]}
+    assert parts == {"data_wait": 0.5, "forward": 0.167, "backward": 0.333}
+    assert row["phases"]["words"] == (
+        "data wait 20.0 ms (50 %), forward 6.67 ms (17 %), backward 13.3 ms (33 %); means of "
+        "steps while the plot was drawn, host time (20 steps)"
+    )
+    table = lab.save(tmp_path / "a.md").read_text()
+    assert "| 1 | 20 | 20.0 ms | 6.67 ms | 13.3 ms |" in table
+    numbers = json.loads(lab.save(tmp_path / "a.json").read_text())
+    assert numbers["runs"][0]["phases"]["n_steps"] == 20
+    assert numbers["runs"][0]["phases"]["ms"]["data_wait"] == 20.0
+
+
+def test_where_the_time_was_not_seen_the_row_says_why(make: Callable[..., Lab]) -> None:
+    lab = make()
+    session(lab).phases = PhaseMeans(why_not="the workload has compiled code")
+    lab.run()
+    (row,) = lab.rows
+    assert row["phases"] == {"parts": [], "words": "not seen: the workload has compiled code"}
+    assert "time goes" not in str(lab)
 
 
 def test_export_before_the_first_run(make: Callable[..., Lab], tmp_path: Path) -> None:
