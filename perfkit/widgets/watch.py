@@ -275,7 +275,12 @@ def _cell_number() -> object:
 
 
 class _Line:
-    """A progress line on standard error, and the verdict when a loop has ended."""
+    """A progress line on standard error, and the verdict when a loop has ended.
+
+    The line leaves its row to what the loop prints; see :mod:`perfkit.show.shared_row`.
+    """
+
+    _shares_row = True
 
     def __init__(self) -> None:
         self._line = ProgressLine("")
@@ -283,18 +288,19 @@ class _Line:
         self._ended_at = 0, 0  # epochs and steps in the last line
 
     def begin(self, run: Named) -> None:
+        self._line.end()
         self._name = run.name
-        self._line = ProgressLine(run.name)
+        self._line = ProgressLine(run.name, shares_row=self._shares_row)
 
     def update(self, update: Update) -> None:
         self._line.update(update)
 
     def end(self, summary: RunSummary) -> None:
+        self._line.end()
         so_far = summary.n_epochs, summary.n_steps
         if so_far == self._ended_at:
             return  # only a look at a batch: nothing has ended
         self._ended_at = so_far
-        self._line.clear()
         epoch = f" {summary.n_epochs} epochs," if summary.n_epochs > 1 else ""
         write(
             f"{self._name}:{epoch} {counted(summary)}, "
@@ -304,6 +310,8 @@ class _Line:
 
 class _Verdict(_Line):
     """The verdict alone."""
+
+    _shares_row = False
 
     def update(self, update: Update) -> None:
         """Leave the line to the trainer's own progress bar."""

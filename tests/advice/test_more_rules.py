@@ -253,6 +253,35 @@ def test_gradients_that_are_exchanged() -> None:
     assert "all-to-all" not in " ".join([finding.title, *finding.evidence])
 
 
+def _with_waits(*, sized: bool) -> Simulated:
+    """Four collectives a step; those of the first step take an eighth of the others' time."""
+    sim = _exchange("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    talks = [e for e in sim.events if e["name"].startswith("nccl")]
+    assert len(talks) == 12
+    for number, event in enumerate(sorted(talks, key=lambda e: e["ts"])):
+        event["dur"] /= 8 if number < 4 else 1
+        if sized:  # the short ones send less
+            event["args"] |= {
+                "Collective name": "allreduce", "dtype": "Float", "Group size": 2,
+                "In msg nelems": 8 if number < 4 else 64,
+            }  # fmt: skip
+    return sim
+
+
+def test_collectives_that_are_mostly_waits_are_not_answered_by_fewer_exchanges() -> None:
+    finding = _finding(_with_waits(sized=False), "communication")
+    assert finding.title == "Ranks wait for each other in their collectives"
+    assert "no_sync" not in finding.what_to_do
+    assert "perfkit trace rank" in finding.what_to_do
+    assert any("beyond what the quickest one of their kind takes" in x for x in finding.evidence)
+
+
+def test_collectives_that_take_longer_because_they_send_more_are_no_waits() -> None:
+    finding = _finding(_with_waits(sized=True), "communication")
+    assert finding.title.startswith("Ranks exchange data")
+    assert "no_sync" in finding.what_to_do
+
+
 _SEND = "ncclDevKernel_SendRecv(ncclDevComm*)"
 
 

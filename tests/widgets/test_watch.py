@@ -85,6 +85,41 @@ def test_a_terminal_line_is_rewritten_and_cleared(monkeypatch) -> None:
     assert shown.rpartition("\r")[2].startswith("toy: 40 steps")
 
 
+def screen(written: str) -> list[str]:
+    """What a terminal shows of it, row by row."""
+    rows, row, at = [], "", 0
+    for character in written:
+        if character == "\n":
+            rows, row, at = [*rows, row.rstrip()], "", 0
+        elif character == "\r":
+            at = 0
+        else:
+            row, at = row[:at] + character + row[at + 1 :], at + 1
+    return [*rows, row.rstrip()]
+
+
+def test_the_line_leaves_its_row_to_what_the_loop_prints(monkeypatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(progress_line, "_TERMINAL_EVERY_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        patch.setattr(sys, "stdout", terminal)
+        for epoch in range(2):
+            for number in watch(range(40), name="toy"):
+                time.sleep(0.01)
+                if number % 10 == 9:
+                    print(f"epoch {epoch}, loss", end=" ")
+                    time.sleep(0.01)
+                    print(f"0.{number}")
+        assert "write" not in vars(terminal), "it still watches what is written"
+    written = terminal.getvalue()
+    assert "\rtoy: step " in written
+    rows = screen(written)
+    printed = [f"epoch {e}, loss 0.{n}" for e in range(2) for n in (9, 19, 29, 39)]
+    assert [row for row in rows if not row.startswith("toy: ")] == [*printed, ""]
+    assert len([row for row in rows if row.startswith("toy: 40 steps")]) == 2
+
+
 def test_a_closed_standard_error_does_not_end_the_run(monkeypatch) -> None:
     for gone in (None, io.StringIO()):
         if gone is not None:

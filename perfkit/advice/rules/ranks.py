@@ -12,8 +12,8 @@ from perfkit.advice.findings import MOST_GAIN, Finding, amdahl
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64
+from perfkit.trace.read.events import host_collective_rows, is_communication
 from perfkit.trace.read.events import host_collectives as host_collectives_of
-from perfkit.trace.read.events import is_communication
 from perfkit.trace.read.intervals import paint, union
 
 # TensorBoard's plugin warns if communication is a tenth of the step or more.
@@ -27,6 +27,12 @@ _EMBEDDINGS = re.compile(
 _PIPELINED = re.compile(r"sdd_preprocess|sparse_data_dist|start_sparse_data_dist|wait_sparse_data")
 _WAIT_LABEL = re.compile(r"^## (\w+) wait\(\) ##$")
 
+# One rank's recording cannot say for which rank it waits; the report on all of them does.
+_WHO_IS_LATE = (
+    "# which rank comes late? the report on all of them says it\n"
+    "# perfkit run --nproc-per-node=N train.py     or, of recorded traces:\n"
+    "# perfkit trace rank*.json.gz\n"
+)
 _EXCHANGE_LESS = (
     "# fewer exchanges: gradients of several batches at once\n"
     "with model.no_sync():\n"
@@ -56,6 +62,11 @@ _SEND_LESS = (
     "work.wait()\n"
     "# half the bytes: sent.to(torch.bfloat16)"
 )
+# A collective takes at least what the quickest one of its kind takes. Where more than half of the
+# time is beyond that, most of it is a wait …
+_MOSTLY_WAIT = 0.5
+# … and the quickest one is known if there are so many of a kind.
+_LEAST_OF_A_KIND = 3
 # Smaller waits of the host for them are not worth mentioning.
 _LEAST_WAITING = 0.05
 _DATA_PARALLEL = ("DataParallel.forward", "Broadcast", "Gather", "Scatter")
@@ -147,16 +158,18 @@ def host_collectives(case: Case) -> Iterator[Finding]:
     parts = host_collectives_of(trace, case.steps)
     n = int((case.steps.containing(parts.start) >= 0).sum())
     gain, formula = amdahl(lost)
+    rows = host_collective_rows(trace, case.steps)
+    waits = _waits(case, rows[case.steps.containing(trace.start_ns[rows]) >= 0])
     yield Finding(
         rule="host-collectives",
         cures=("communication",),
-        title="Ranks exchange data on the host while nothing else runs",
+        title=_WAITING if waits else "Ranks exchange data on the host while nothing else runs",
         evidence=(
             f"{fmt_share(lost)} of each step goes to collectives on the host that no operator "
             f"hides; {n / case.n_steps:,.1f} of them per step",
-            "some of it may be waiting for a slower rank: compare the traces of the ranks",
+            waits or "some of it may be waiting for a slower rank: compare the traces of the ranks",
         ),
-        what_to_do=_EXCHANGE_LESS,
+        what_to_do=_WHO_IS_LATE if waits else _EXCHANGE_LESS,
         gain_at_most=gain,
         formula=formula,
     )
@@ -181,6 +194,10 @@ def communication(case: Case) -> Iterator[Finding]:
     longest_ms, median_ms = float(took_ms.max()), float(np.median(took_ms))
     gain, formula = amdahl(share)
     title, more, what_to_do = _what_is_exchanged(case, rows)
+    waits = _waits(case, rows)
+    if waits:  # to exchange less would not shorten them
+        title, what_to_do = _WAITING, _WHO_IS_LATE
+        more = [waits, *more]
     yield Finding(
         rule="communication",
         cures=("communication",),
@@ -196,6 +213,55 @@ def communication(case: Case) -> Iterator[Finding]:
         gain_at_most=gain,
         formula=formula,
     )
+
+
+_WAITING = "Ranks wait for each other in their collectives"
+
+
+def _waits(case: Case, rows: Int64) -> str:
+    """That most of these collectives' time is a wait, in words; empty where it may be transfer."""
+    took_us = case.trace.dur_us[rows]
+    kinds = _kinds(case, rows)
+    beyond_us = 0.0
+    for kind in np.unique(kinds[kinds >= 0]):
+        of_kind = took_us[kinds == kind]
+        if len(of_kind) >= _LEAST_OF_A_KIND:
+            beyond_us += float((of_kind - of_kind.min()).sum())
+    total_us = float(took_us.sum())
+    if total_us <= 0 or beyond_us < _MOSTLY_WAIT * total_us:
+        return ""
+    return (
+        f"{fmt_share(beyond_us / total_us)} of the collectives' time is beyond what the quickest "
+        "one of their kind takes: most of it is a wait, for a rank that comes later or for a busy "
+        "network, and one rank's recording does not say for which"
+    )
+
+
+def _kinds(case: Case, rows: Int64) -> Int64:
+    """A number for each: the same for what sends as much to the same ranks; -1 where unknown.
+
+    Where the trace says nothing of sizes, it is the place among those of its name in the step, if
+    all steps have as many: the third gradient bucket of a step is as big as that of the next.
+    """
+    trace = case.trace
+    has_size = np.array([c.n_in >= 0 for c in trace.collectives] + [False])
+    step = case.steps.containing(trace.start_ns[rows])
+    keys: list[tuple[int, int, int]] = [(-1, -1, -1)] * len(rows)
+    for name in np.unique(trace.name_id[rows]):
+        of_name = np.flatnonzero(trace.name_id[rows] == name)
+        of_name = of_name[np.argsort(trace.start_ns[rows[of_name]], kind="stable")]
+        counts = np.unique(step[of_name], return_counts=True)[1]
+        is_regular = len(set(counts.tolist())) == 1
+        place: dict[int, int] = {}
+        for i in of_name.tolist():
+            collective, at = int(trace.collective_id[rows[i]]), int(step[i])
+            number = place[at] = place.get(at, -1) + 1
+            if has_size[collective]:
+                keys[i] = int(name), collective, -1
+            elif is_regular:
+                keys[i] = int(name), -1, number
+    known = {key: i for i, key in enumerate(sorted({key for key in keys if key[0] >= 0}))}
+    return np.array([known.get(key, -1) for key in keys], dtype=np.int64)
 
 
 def _what_is_exchanged(case: Case, rows: Int64) -> tuple[str, list[str], str]:
