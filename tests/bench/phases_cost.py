@@ -133,7 +133,11 @@ def measure(budget_s: float) -> dict[str, Any]:
         "rounds": len(rounds),
         "steps_per_arm": len(rounds) * _STEPS,
         "rows": rows,
-        "hooks_us": hooks_us(),
+        "hooks_us": {
+            "phases, again and again": hooks_us(cold=False),
+            "phases, after other work": hooks_us(cold=True),
+            "callback, after other work": hooks_us(cold=True, arm=callback),
+        },
         "not_measured": {
             peer: "not installed" if find_spec(peer) is None else "no arm is written for it"
             for peer in _PEERS
@@ -142,8 +146,17 @@ def measure(budget_s: float) -> dict[str, Any]:
     }
 
 
-def hooks_us(n: int = 500) -> dict[str, float]:
-    """What the hooks of a step take, in CPU time of the thread; the step does nothing."""
+def hooks_us(*, cold: bool, arm: Callable[[], Arm] = phases_alone) -> dict[str, float]:
+    """What the hooks of a step take; the step does nothing.
+
+    Steps with and without them take turns in blocks. Median over the steps, with the interval of
+    the medians of single blocks.
+
+    Args:
+        cold: there is a millisecond of other work before each step, which is not timed: what the
+            hooks need has left the caches, as it has in a real step.
+        arm: what is watched.
+    """
 
     class Nothing(torch.optim.Optimizer):
         def step(self, closure: Any = None) -> None:
@@ -154,25 +167,34 @@ def hooks_us(n: int = 500) -> dict[str, float]:
     batches = torch.utils.data.DataLoader(range(10**9), batch_size=None)
     iterator = iter(batches)
     loss = torch.zeros((), requires_grad=True)
+    a = torch.randn(192, 192)
 
-    def us(end: Callable[[], object]) -> float:
-        began = time.thread_time_ns()
-        for _ in range(n):
+    def us(end: Callable[[], object]) -> list[float]:
+        found = []
+        for _ in range(_STEPS + 2):
+            if cold:
+                for _ in range(8):
+                    torch.mm(a, a)
+            began = time.perf_counter_ns()
             next(iterator)
             module(1)
             loss.backward()
             optimizer.step()
             end()
-        return (time.thread_time_ns() - began) / n / 1e3
+            found.append((time.perf_counter_ns() - began) / 1e3)
+        return found[2:]
 
-    found = []
-    for _ in range(15):
-        plain = us(lambda: None)
-        phases = Phases()
-        phases.start()
-        found.append(us(phases.take) - plain)
-        phases.stop()
-    return {"median": statistics.median(found), "low": min(found), "high": max(found)}
+    plain, watched = [], []
+    for _ in range(60):
+        plain.append(us(nothing))
+        begin, after_step, stop = arm()
+        begin()
+        watched.append(us(after_step))
+        stop()
+    each = np.median(np.array(watched), axis=1) - np.median(np.array(plain), axis=1)
+    low, high = np.percentile(each, [2.5, 97.5])
+    whole = float(np.median(np.array(watched)) - np.median(np.array(plain)))
+    return {"median": whole, "low": float(low), "high": float(high)}
 
 
 def main() -> None:
@@ -190,11 +212,9 @@ def main() -> None:
         for kind in ("wall", "cpu"):
             ratio, low, high = (100 * (row[f"{kind}_{k}"] - 1) for k in ("ratio", "low", "high"))
             print(f"{row['name']:22}{kind:5} {ratio:+6.2f} % ({low:+.2f} … {high:+.2f})")
-    hooks = result["hooks_us"]
-    print(
-        f"the hooks by themselves: {hooks['median']:.0f} µs a step "
-        f"(15 runs, {hooks['low']:.0f} … {hooks['high']:.0f})"
-    )
+    print("the hooks by themselves, in µs a step (and 95 % of the blocks of steps)")
+    for name, us in result["hooks_us"].items():
+        print(f"{name:28}{us['median']:6.1f} ({us['low']:.1f} … {us['high']:.1f})")
     for peer, why in result["not_measured"].items():
         print(f"{peer:22}not measured: {why}")
     print(f"written to {options.path}")
