@@ -798,7 +798,11 @@ class _Listeners:
         self.begin = one if len(begins) < 2 else self._begin_all
 
     def _begin_all(self, *facts: Any) -> CallEnd | None:
-        ends = [end for begins in reversed(self._begins) if (end := begins(*facts)) is not None]
+        ends: list[CallEnd] = []
+        for begins in reversed(self._begins):
+            end = begins(*facts)
+            if end is not None:
+                ends.append(end)
         if len(ends) < 2:
             return ends[0] if ends else None
 

@@ -21,6 +21,12 @@ from perfkit.measure.phases import PHASES
 MS = 1_000_000
 
 
+@pytest.fixture(autouse=True)
+def nothing_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even by other tests of this process."""
+    monkeypatch.setattr(_live_phases, "compile_has_patched_torch", lambda: False)
+
+
 def hooked() -> bool:
     return bool(torch_module._global_forward_pre_hooks) or n_optimizer_step_hooks() > 0
 
