@@ -256,14 +256,14 @@ def _phases(run: RunResult) -> dict[str, Any]:
     total_ms = sum(ms.values())
     if not total_ms:
         return {"parts": [], "words": run.phases.why_not and f"not seen: {run.phases.why_not}"}
+    shares = {name: ms[name] / total_ms for name in PHASES if name in ms}
     parts = [
-        {"phase": name, "label": _phase_words(name), "share": ms.get(name, 0.0) / total_ms}
-        for name in PHASES
-        if name in ms
+        {"phase": name, "label": _phase_words(name), "share": share}
+        for name, share in shares.items()
     ]
     told = ", ".join(
-        f"{part['label']} {fmt_ms(ms[part['phase']])} ({fmt_share(part['share'])})"
-        for part in parts
+        f"{_phase_words(name)} {fmt_ms(ms[name])} ({fmt_share(share)})"
+        for name, share in shares.items()
     )
     return {"parts": parts, "words": f"{told}; {_PHASES_OF} ({plural(run.phases.n_steps, 'step')})"}
 
