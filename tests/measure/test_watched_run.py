@@ -160,7 +160,7 @@ def test_updates_come_at_their_rate_and_bound_their_own_cost(clock) -> None:
     slow = Slow()
     run = watched(clock, Loader(clock, 3000), observer=slow, hz=10)
     loop(clock, run)
-    assert len(slow.updates) <= 30 / (200 * 0.02) + 2
+    assert len(slow.updates) <= 30 / (200 * 0.02) + 3  # the first one is not held against the next
     assert 0 < run.summary.update_share <= 0.01
     assert run.summary.step is not None
     assert run.summary.step.maximum == 10  # what an update took belongs to no step

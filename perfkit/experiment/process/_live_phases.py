@@ -56,8 +56,8 @@ class LivePhases:
         phases.stop()
         if phases.failure is not None:
             self.why_not = phases.failure.sentence()
-        elif phases.stops_at_modules:
-            self.why_not = "a step calls too many modules from outside of a module"
+        else:
+            self.why_not = phases.doubt
 
     def step_begins(self) -> None:
         """What came since the last step belongs to none."""
