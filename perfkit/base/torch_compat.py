@@ -11,8 +11,7 @@ import contextlib
 import functools
 import re
 import sys
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -707,6 +706,47 @@ def forget_running_profiler() -> None:
 
     if hasattr(torch.autograd.profiler, "_is_profiler_enabled"):
         torch.autograd.profiler._is_profiler_enabled = False
+
+
+def recorded_lists(
+    profile: Any, names: Mapping[str, int]
+) -> list[tuple[str, int, list[list[tuple[tuple[int, ...], str]] | None]]]:
+    """The lists of tensors that recorded operators were given, with the shape and dtype of each.
+
+    What a profiler exports has no shapes of a list of more than 30 tensors, and dtypes of none.
+
+    Hides ``kineto_results.experimental_event_tree()`` and the ``extra_fields.inputs`` of its nodes
+    (since torch 1.13); a list of tensors there is one of ``_TensorMetadata``.
+
+    Args:
+        profile: a ``torch.profiler.profile`` with ``record_shapes=True`` that has ended.
+        names: operators, and how many calls of each there are: the search ends with the last.
+
+    Returns:
+        Of each call its name, when it began in ns, and per argument (shape, dtype such as
+        ``"float32"``) of the tensors in a list; None for what is no list of tensors.
+    """
+    left = dict(names)
+    found = []
+    nodes = list(profile.profiler.kineto_results.experimental_event_tree())
+    while nodes and left:
+        node = nodes.pop()
+        name = node.name
+        if name not in left:
+            nodes.extend(node.children)
+            continue
+        left[name] -= 1
+        if not left[name]:
+            del left[name]
+        lists = [_list_of_tensors(one) for one in node.extra_fields.inputs]
+        found.append((name, int(node.start_time_ns), lists))
+    return found
+
+
+def _list_of_tensors(value: Any) -> list[tuple[tuple[int, ...], str]] | None:
+    if not isinstance(value, list) or not all(hasattr(one, "sizes") for one in value):
+        return None
+    return [(tuple(one.sizes), str(one.dtype).removeprefix("torch.")) for one in value]
 
 
 _profiler_originals: list[Callable[[], None]] = []

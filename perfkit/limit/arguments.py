@@ -67,7 +67,9 @@ class Tensor:
 
 
 def arguments(dims: str, types: str) -> list[Any]:
-    """Each argument as a Tensor, a list of Tensors (dtype ``""``), or None for anything else.
+    """Each argument as a Tensor, a list of Tensors, or None for anything else.
+
+    The dtype of a list's tensors is ``""``, unless perfkit recorded it (``TensorList[float32]``).
 
     Args:
         dims: shapes as recorded, JSON.
@@ -86,7 +88,8 @@ def arguments(dims: str, types: str) -> list[Any]:
         if kind in _DTYPES and _is_shape(shape):
             found.append(Tensor(tuple(shape), _DTYPES[kind]))
         elif kind.startswith(_LISTS) and isinstance(shape, list) and all(map(_is_shape, shape)):
-            found.append([Tensor(tuple(one), "") for one in shape])
+            dtype = kind.partition("[")[2].rstrip("]")  # where perfkit recorded it
+            found.append([Tensor(tuple(one), dtype if dtype in SIZES else "") for one in shape])
         else:
             found.append(None)
     return found

@@ -39,7 +39,8 @@ def counter(base: str) -> Counter | None:
     if stem in REDUCTIONS:
         return _reduction
     if base.startswith("_foreach_"):
-        return _foreach if stem.removeprefix("_foreach_") in POINTWISE else None
+        each = stem.removeprefix("_foreach_")
+        return _foreach if each in POINTWISE or each in ("copy", "zero") else None
     return None
 
 
@@ -91,7 +92,8 @@ def _pointwise(call: Call) -> Work:
 
 def _foreach(call: Call) -> Work:
     lists = call.lists
-    read = sum(t.n_bytes for one in lists for t in one)
+    only_written = call.base in ("_foreach_copy_", "_foreach_zero_")
+    read = sum(t.n_bytes for one in lists[only_written:] for t in one)
     read += sum(t.n_bytes for t in call.tensors)
     written = sum(t.n_bytes for t in lists[0])
     return call.plain("elementwise", read, written, lists[0][0].dtype)

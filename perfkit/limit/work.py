@@ -63,7 +63,8 @@ def work(
     base = name.partition("::")[2]
     if list_dtype:
         args = [
-            [Tensor(t.shape, list_dtype) for t in a] if isinstance(a, list) else a for a in args
+            [Tensor(t.shape, t.dtype or list_dtype) for t in a] if isinstance(a, list) else a
+            for a in args
         ]
     count = counter(base)
     if count is None:

@@ -50,6 +50,12 @@ _FORWARD = re.compile(
 _TF32 = re.compile(r"tf32|s1688", re.IGNORECASE)
 # A causal or full attention's backward computes one of its five products a second time.
 _AGAIN_IN_ATTENTION = 0.2
+# Why an operator's work is not known.
+_NO_RULE = "no rule for it"
+_NO_SHAPES = "no shapes recorded"
+_LONG_LISTS = "lists of more than 30 tensors: the profiler writes no shapes of these"
+_NO_DTYPE = "the profiler writes no dtypes of lists"
+_ODD_SHAPES = "its shapes do not tell"
 _HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost", re.IGNORECASE)
 
 
@@ -106,11 +112,13 @@ class Unknown:
         op: its name.
         count: calls, on a device kernels.
         measured_us: recorded time.
+        why: what is missing.
     """
 
     op: str
     count: int
     measured_us: float
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -524,22 +532,42 @@ class _Counting:
     def unknown(self) -> tuple[Unknown, ...]:
         """What was not counted, the longest recorded time first."""
         trace, inside = self._trace, self._inside
-        spent: dict[str, int] = defaultdict(int)
-        count: Counter[str] = Counter()
+        spent: dict[tuple[str, str], int] = defaultdict(int)
+        count: Counter[tuple[str, str]] = Counter()
         for at in self._without_work:
-            name = trace.names[trace.name_id[inside.rows[at]]]
-            spent[name] += int(self._ns[at])
-            count[name] += max(int(self._kernels[at]), 1) if trace.has_device else 1
+            row = int(inside.rows[at])
+            key = trace.names[trace.name_id[row]], self._why(row)
+            spent[key] += int(self._ns[at])
+            count[key] += max(int(self._kernels[at]), 1) if trace.has_device else 1
         for name, ns in self._alone:
-            spent[name] += ns
-            count[name] += 1
+            key = name, _NO_SHAPES if is_known(name) else _NO_RULE
+            spent[key] += ns
+            count[key] += 1
         if not trace.has_device:
             for at in self._leaves().tolist():
                 name = trace.names[trace.name_id[inside.rows[at]]]
-                spent[name] += int(self._ns[at])
-                count[name] += 1
-        found = [Unknown(name, count[name], ns / 1e3) for name, ns in spent.items() if ns]
-        return tuple(sorted(found, key=lambda u: (-u.measured_us, u.op)))
+                key = name, _NO_SHAPES if is_known(name) else _NO_RULE
+                spent[key] += int(self._ns[at])
+                count[key] += 1
+        found = [
+            Unknown(op, count[op, why], ns / 1e3, why) for (op, why), ns in spent.items() if ns
+        ]
+        return tuple(sorted(found, key=lambda u: (-u.measured_us, u.op, u.why)))
+
+    def _why(self, row: int) -> str:
+        """Why the work of a call with shapes is not known."""
+        trace = self._trace
+        types = trace.input_types[trace.types_id[row]] if trace.types_id[row] >= 0 else ""
+        try:
+            args = arguments(trace.input_dims[trace.dims_id[row]], types)
+        except ValueError:
+            return _ODD_SHAPES
+        lists = [one for one in args if isinstance(one, list)]
+        if lists and not any(lists):
+            return _LONG_LISTS
+        if not self._list_dtype and any(not t.dtype for one in lists for t in one):
+            return _NO_DTYPE
+        return _ODD_SHAPES
 
     def _leaves(self) -> Int64:
         """Operators that call no other, do something, and are in no counted one."""

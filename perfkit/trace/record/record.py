@@ -58,6 +58,7 @@ from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere, elsewhere
 from perfkit.trace.record.facts import Facts, OptimizerFacts, optimizer_facts
 from perfkit.trace.record.lines import LineSamples, Sampler
+from perfkit.trace.record.lists import with_lists
 from perfkit.trace.record.pauses import GcPauses
 from perfkit.trace.record.profiler import (
     raw_trace,
@@ -799,6 +800,9 @@ class Recorder:
             unfinished = f'"{_STEP_MARK}{self._n_profiled}"'.encode()
             raw = raw.replace(unfinished, f'"{_UNFINISHED_MARK}"'.encode())
         trace = replace(load(raw), source=RECORDED_HERE)
+        if self._profile is not None and self._options["record_shapes"]:
+            with self._instrument.guard("reading the shapes of lists"):
+                trace = with_lists(trace, self._profile)
         self._profile = self._raw = None  # torch's own copy of the events
         read_s = time.perf_counter() - began_s
         assert self._sampler is not None
