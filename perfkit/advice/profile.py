@@ -27,7 +27,7 @@ from perfkit.trace.ask.breakdown import Breakdown, breakdown
 from perfkit.trace.ask.limit import Limit, limit
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.ask.syncs import Sync
-from perfkit.trace.ask.waterfall import Waterfall, waterfall_beside
+from perfkit.trace.ask.waterfall import NO_DEVICE, Waterfall, waterfall_beside
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.read.steps import WHOLE, Steps, find_steps, n_backward_passes
@@ -106,11 +106,6 @@ class Profile(Shown):
         if self.compiles_in_steps or not self.step.median:
             return None
         return math.ceil(1e3 * self.compiled.compile_s / self.step.median)
-
-    @property
-    def gives_gains(self) -> bool:
-        """Whether gains can be told: not of a trace file whose device was not recorded."""
-        return _HOST_ONLY not in self.warnings
 
     @cached_property
     def waterfall(self) -> Waterfall | None:
@@ -352,17 +347,11 @@ def _passes(trace: Trace) -> list[str]:
     return [f"{n} backward passes are in it"] if n > 1 else []
 
 
-_HOST_ONLY = (
-    "the trace has no device activity: if a GPU was in use, its work and the waits for it are "
-    "not in this trace, so no gain is given"
-)
-
-
 def _host_only(case: Case) -> list[str]:
     """What a trace file without a device leaves unknown."""
     if case.on_device or not case.is_file:
         return []
-    return [_HOST_ONLY]
+    return [NO_DEVICE]
 
 
 def _elsewhere_note(outside: Elsewhere | None) -> list[str]:

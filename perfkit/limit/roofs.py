@@ -50,6 +50,9 @@ class Roofs:
         return self.memory[-1][1]
 
     def format_for(self, dtype: str, *, tf32: bool = False) -> str | None:
-        """The format in which products of this dtype are computed; None where no rate is known."""
-        wanted = "tf32" if dtype == "float32" and tf32 else dtype
+        """The format in which products of this dtype are computed; None where no rate is known.
+
+        A device without TF32 computes products of float32 in float32.
+        """
+        wanted = "tf32" if dtype == "float32" and tf32 and "tf32" in self.flop_per_s else dtype
         return wanted if wanted in self.flop_per_s else None

@@ -11,6 +11,7 @@ from perfkit.base.words import (
     fmt_share,
     fmt_si,
 )
+from perfkit.limit.roofs import FORMATS
 from perfkit.show._per_step import a_step, per_step
 from perfkit.show._roofline import Roofline
 from perfkit.show._text import clip
@@ -122,9 +123,38 @@ def _lines(of: Limit) -> tuple[str, ...]:
             else " (HFU the same: nothing is computed twice)"
         )
         parts.append(f"MFU {fmt_share(of.mfu)} of {whose}{again}.")
+        parts.append(_peaks_taken(of))
     if of.counted_share < 0.995:
         parts.append(f"Counted: {fmt_share(of.counted_share)} of the operators' time.")
-    return (" ".join(parts),) if parts else ()
+    return (" ".join(filter(None, parts)),) if any(parts) else ()
+
+
+def _peaks_taken(of: Limit) -> str:
+    """Against which rate the products count, and for float32 on a device why."""
+    flops = dict.fromkeys(FORMATS, 0.0)
+    for o in of.ops:
+        if o.form in flops:
+            flops[o.form] += o.flops
+    least = 0.01 * of.flops * of.n_steps
+    used = [form for form, n in flops.items() if n > least and form in of.flop_per_s]
+    rates = {form: fmt_si(rate, "FLOP/s") for form, rate in of.flop_per_s.items()}
+    said = ", ".join(
+        f"{rates[form]} in {'TF32' if form == 'tf32' else form}"
+        for form in sorted(used, key=lambda f: -flops[f])
+    )
+    if not said:
+        return ""
+    why = ""
+    if "tf32" in used and "float32" in used:
+        why = "; some kernels of float32 products compute in TF32, others do not"
+    elif "tf32" in used:
+        why = ": the kernels of its float32 products compute in TF32"
+    elif "float32" in used and "tf32" in rates:
+        why = (
+            f": no kernel of its float32 products computes in TF32, which would be "
+            f'{rates["tf32"]} (`torch.set_float32_matmul_precision("high")`)'
+        )
+    return f"Its products are held against {said}{why}."
 
 
 def _families(of: Limit) -> Table:

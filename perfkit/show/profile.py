@@ -124,7 +124,7 @@ def _falls(p: Profile) -> tuple[Falls, ...]:
 def _fall_tables(p: Profile) -> tuple[Table, ...]:
     if p.waterfall is None or not p.waterfall.step_ms:
         return ()
-    table = waterfall_table(p.waterfall, gains=p.gives_gains)
+    table = waterfall_table(p.waterfall)
     return (replace(table, open=False, brief=False),)
 
 

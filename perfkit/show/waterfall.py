@@ -117,15 +117,15 @@ def waterfall_picture(
     return Falls(title or usual, words, tuple(falls), scale_ms or of.step_ms, folds)
 
 
-def waterfall_table(of: Waterfall, *, gains: bool = True) -> Table:
+def waterfall_table(of: Waterfall) -> Table:
     """Each cause in both orders and, if gains can be told, alone."""
-    both = of.orders_differ
+    both, gains = of.orders_differ, of.gives_gains
     rows = []
     left = of.step_ms
     for part in of.parts:
         left -= part.outside_in_ms
-        whole = of.plain_ms
-        bound = whole / (whole - part.alone_ms) if part.alone_ms < whole else 0.0
+        whole, alone_ms = of.plain_ms, part.alone_ms or 0.0
+        bound = whole / (whole - alone_ms) if alone_ms < whole else 0.0
         if part.cause == "profiler":
             bound = 0.0
         rows.append(
@@ -135,7 +135,7 @@ def waterfall_table(of: Waterfall, *, gains: bool = True) -> Table:
                 fmt_ms(max(left, of.floor_ms)),
                 *((fmt_ms(part.inside_out_ms),) if both else ()),
                 *(
-                    (fmt_bound(bound) if bound and part.alone_ms > _WORTH_A_GAIN * whole else "–",)
+                    (fmt_bound(bound) if bound and alone_ms > _WORTH_A_GAIN * whole else "–",)
                     if gains
                     else ()
                 ),
@@ -147,7 +147,8 @@ def waterfall_table(of: Waterfall, *, gains: bool = True) -> Table:
     if of.least_ms:
         rows.append((_LEAST, fmt_ms(of.least_ms), fmt_ms(0.0), *empty))
     return Table(
-        ("removed one after another", "brings", "left", *(("kernels first",) if both else ()),
+        ("removed one after another" if gains else "part", "brings" if gains else "time", "left",
+         *(("kernels first",) if both else ()),
          *(("alone",) if gains else ())),
         tuple(rows),
         title="From the step to its least time" if of.least_ms else "What the step consists of",

@@ -281,3 +281,25 @@ def test_a_trace_that_cannot_be_counted_costs_no_report(
     profile, _ = profiled()
     assert profile.limit is None
     assert any("could not be counted (ZeroDivisionError)" in w for w in profile.warnings)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        ("ampere_sgemm_128x64_nn", "held against 67.0 TFLOP/s in float32: no kernel of its float32 "
+         "products computes in TF32, which would be 494 TFLOP/s "
+         '(`torch.set_float32_matmul_precision("high")`)'),
+        ("nvjet_sss_tf32_128x256_TNT", "held against 494 TFLOP/s in TF32: the kernels of its "
+         "float32 products compute in TF32."),
+    ],
+)  # fmt: skip
+def test_float32_products_say_which_peak_was_taken_and_why(kernel: str, said: str) -> None:
+    found = limit(load(product_on_gpu(dtype="float", kernel=kernel)))
+    assert said in " ".join(str(found).split())
+
+
+def test_a_device_without_tf32_computes_in_float32() -> None:
+    trace = load(product_on_gpu(dtype="float", kernel="sm80_xmma_gemm_f32f32_tf32f32_f32_nn"))
+    found = limit(trace, device="V100 SXM2")
+    assert found.ops[0].form == "float32"
+    assert not found.warnings

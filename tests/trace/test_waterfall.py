@@ -6,6 +6,7 @@ Times of the simulated traces are µs.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from perfkit.base.errors import UsageError
 from perfkit.cli import main
 from perfkit.trace import limit, load, waterfall
 from perfkit.trace.ask.waterfall import CAUSES, Waterfall, change, waterfall_beside
+from perfkit.trace.read.columns import RECORDED_HERE
 
 
 def parts(of: Waterfall, what: str = "outside_in_ms") -> dict[str, Any]:
@@ -127,7 +129,8 @@ def test_a_launch_that_waits_for_room_in_the_queue_is_no_work_of_the_host() -> N
 
 @pytest.mark.parametrize(("loader", "paced"), [(WORKERS, True), (SINGLE, False)])
 def test_late_workers_hide_what_else_could_be_faster(loader: str, paced: bool) -> None:
-    found = waterfall(load(cpu_training(4, wait=300, python=200, loader=loader).json()))
+    trace = load(cpu_training(4, wait=300, python=200, loader=loader).json())
+    found = waterfall(replace(trace, source=RECORDED_HERE))
     adds_up(found)
     assert found.workers_set_the_pace == paced
     assert not found.on_device
@@ -137,6 +140,31 @@ def test_late_workers_hide_what_else_could_be_faster(loader: str, paced: bool) -
     assert found.orders_differ == paced
     said = " ".join(str(found).split())
     assert ("workers set the pace" in said) == paced
+
+
+def test_a_trace_file_without_a_device_divides_the_host_and_promises_nothing(
+    tmp_path: Path,
+) -> None:
+    """If a GPU was in use, its work is not in it."""
+    path = tmp_path / "trace.json"
+    path.write_bytes(cpu_training(4, wait=300, python=200).json())
+    found = perfkit.waterfall(path)
+    adds_up(found)
+    assert not found.gives_gains
+    with pytest.raises(UsageError, match="no device activity"):
+        found.gain_of("data")
+    told = json.loads(found.to_json())
+    assert {p["alone_ms"] for p in told["parts"]} == {None}
+    assert told["gives_gains"] is False
+    said = " ".join(str(found).split())
+    assert "the trace has no device activity" in said
+    assert "at most" not in said
+    assert "brings" not in said
+    assert "waiting for data 300 µs" in said
+    here = waterfall(replace(load(path), source=RECORDED_HERE))
+    assert here.gives_gains
+    assert here.gain_of("data") > 1
+    assert "alone: at most so many times as fast" in " ".join(str(here).split())
 
 
 def test_workers_that_are_late_once_do_not_set_the_pace() -> None:

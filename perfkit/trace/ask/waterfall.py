@@ -43,7 +43,13 @@ from perfkit.trace.ask.idle import idle_causes
 from perfkit.trace.ask.limit import Limit, limit_beside
 from perfkit.trace.ask.operators import Nesting
 from perfkit.trace.ask.question import question
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
+from perfkit.trace.read.columns import (
+    DEVICE_CATEGORIES,
+    RECORDED_HERE,
+    Category,
+    Int64,
+    Trace,
+)
 from perfkit.trace.read.events import (
     driver_calls,
     host_threads,
@@ -55,7 +61,13 @@ from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union
 from perfkit.trace.read.lookups import device_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
 
-__all__ = ["CAUSES", "Part", "Waterfall", "WaterfallChange", "change", "waterfall"]
+__all__ = ["CAUSES", "NO_DEVICE", "Part", "Waterfall", "WaterfallChange", "change", "waterfall"]
+
+#: Said of a trace file without device activity.
+NO_DEVICE = (
+    "the trace has no device activity: if a GPU was in use, its work and the waits for it are "
+    "not in this trace, so no gain is given"
+)
 
 #: What can be removed, from the outside in: ``profiler`` (time that only recording takes; removed
 #: first in both orders), ``data`` (the DataLoader), ``sync`` (the device idles
@@ -104,13 +116,14 @@ class Part:
         cause: one of :data:`CAUSES`.
         outside_in_ms: what removing it brings when the causes before it are gone already.
         inside_out_ms: what removing it brings when those after it are gone already.
-        alone_ms: what removing nothing else brings (of ``profiler`` aside, which is gone then).
+        alone_ms: what removing nothing else brings (of ``profiler`` aside, which is gone then);
+            None where no gain can be told.
     """
 
     cause: str
     outside_in_ms: float
     inside_out_ms: float
-    alone_ms: float
+    alone_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -139,6 +152,9 @@ class Waterfall(Shown):
         working_above_ms: recorded time of operators above their least time, also where removing it
             would bring nothing because something else takes as long.
         unprofiled_step_ms: length of a step without the profiler, where that is known.
+        gives_gains: whether gains can be told. Not of a trace file without device activity: if a
+            GPU was in use, its work and the waits for it are not in it, and what the parts say is
+            how the host's time is divided.
         warnings: what is doubtful.
     """
 
@@ -157,6 +173,7 @@ class Waterfall(Shown):
     host_ms: float = 0.0
     working_above_ms: float = 0.0
     unprofiled_step_ms: float | None = None
+    gives_gains: bool = True
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -186,8 +203,13 @@ class Waterfall(Shown):
 
         Args:
             cause: one of :data:`CAUSES`; of one that the steps do not have it is 1.
+
+        Raises:
+            UsageError: no gain can be told (``gives_gains``).
         """
-        alone = next((p.alone_ms for p in self.parts if p.cause == cause), 0.0)
+        if not self.gives_gains:
+            raise UsageError(f"no gain can be told: {NO_DEVICE}")
+        alone = next((p.alone_ms for p in self.parts if p.cause == cause), None) or 0.0
         left = self.plain_ms - alone
         return self.plain_ms / left if left > 0 else float("inf")
 
@@ -333,11 +355,17 @@ def waterfall_beside(
     lanes = _lanes(trace, steps, host, far).with_profiler(surplus_ms)
     n = max(len(lanes.steps_ns), 1)
     total = sum(lanes.steps_ns)
+    gives_gains = trace.has_device or trace.source == RECORDED_HERE
     first, *others = CAUSES
     outside_in, inside_out = lanes.gains(CAUSES), lanes.gains((first, *reversed(others)))
     alone = {c: lanes.gains((first, c) if c != first else (c,))[c] for c in CAUSES}
     parts = tuple(
-        Part(c, outside_in[c] / n / 1e6, inside_out[c] / n / 1e6, alone[c] / n / 1e6)
+        Part(
+            c,
+            outside_in[c] / n / 1e6,
+            inside_out[c] / n / 1e6,
+            alone[c] / n / 1e6 if gives_gains else None,
+        )
         for c in CAUSES
         if outside_in[c] or inside_out[c]
     )
@@ -357,8 +385,12 @@ def waterfall_beside(
         host_ms=sum(lanes.host.values()) / n / 1e6,
         working_above_ms=lanes.device["above"] / n / 1e6,
         unprofiled_step_ms=plain_ms,
+        gives_gains=gives_gains,
         warnings=together(
-            steps.warnings, far.warnings if lanes.least_ns else (), lanes.doubts
+            steps.warnings,
+            () if gives_gains else (NO_DEVICE,),
+            far.warnings if lanes.least_ns else (),
+            lanes.doubts,
         ),  # that no least time is known is said by its absence
     )
 

@@ -20,7 +20,7 @@ column            dtype   meaning
 ``stack_id``      int32   index into ``stacks`` (source lines, innermost first); -1 absent
 ``types_id``      int32   index into ``input_types`` (recorded shapes only); -1 absent
 ``dims_id``       int32   index into ``input_dims`` (recorded shapes only); -1 absent
-``concrete_id``   int32   index into ``concrete_inputs``, of convolutions and attention only
+``concrete_id``   int32   index into ``concrete_inputs``, of operators whose work needs them
 ``occupancy``     float32 estimated achieved occupancy of a kernel in %; NaN where absent
 ``blocks_per_sm`` float32 thread blocks of a kernel over multiprocessors; NaN where absent
 ``collective_id`` int32   index into ``collectives``; -1 where absent

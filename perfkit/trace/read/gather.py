@@ -138,7 +138,9 @@ _LABELS = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.")
 _LONGEST_US = 100 * 86_400 * 1e6
 
 # Concrete inputs differ from call to call (scalars); they are kept where FLOPs or bytes need them.
-_NEEDS_CONCRETE = re.compile(r"conv|attention|pool|embedding|index_select", re.IGNORECASE)
+_NEEDS_CONCRETE = re.compile(
+    r"conv|attention|pool|embedding|index_select|norm_backward|upsample|_pad[123]d", re.IGNORECASE
+)
 
 _NOTHING = Args()
 
