@@ -62,6 +62,28 @@ def test_what_is_above_the_least_time_adds_up_to_the_step() -> None:
     assert "sort" in said
 
 
+def test_collectives_are_no_unknown_work() -> None:
+    """Only what of them no other work hides is a part of the step."""
+    sim = Simulated()
+    shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["c10::BFloat16"] * 2}
+    sim.step(0, 0, 1_000)
+    op = sim.host("aten::mm", 0, 20, **shapes)
+    sim.device("gemm", 100, 300, sim.call("cudaLaunchKernel", 10, 5, op))
+    op = sim.host("nccl:all_reduce", 30, 20)
+    talk = sim.call("cudaLaunchKernel", 40, 5, op)
+    sim.device("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 300, 300, talk, stream=20)
+    whole = json.loads(sim.json())
+    whole["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+    found = limit(load(json.dumps(whole).encode()))
+    assert found.unknown == ()
+    assert found.counted_share == 1
+    assert found.communication_us == 200
+    rest = found.rest_us()
+    assert rest["communication that nothing hides"] == 200
+    assert rest["the device idles"] == pytest.approx(1_000 - 300 - 200)
+    assert found.least_us + sum(rest.values()) == pytest.approx(1_000)
+
+
 def test_kernels_tell_which_products_are_tf32() -> None:
     plain = limit(load(product_on_gpu(dtype="float")))
     assert plain.ops[0].form == "float32"

@@ -35,7 +35,8 @@ from perfkit.trace.read.columns import (
     Int64,
     Trace,
 )
-from perfkit.trace.read.intervals import EMPTY, Intervals
+from perfkit.trace.read.events import is_communication
+from perfkit.trace.read.intervals import EMPTY, Intervals, union, without
 from perfkit.trace.read.lookups import launch_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
@@ -141,6 +142,8 @@ class Limit(Shown):
         flop_per_s: format → rate.
         memory_bytes_per_s: of the memory itself; 0 without rates.
         cache_bytes_per_s: the fastest, of small working sets.
+        communication_us: time of collectives that no other work of the device hides; not in
+            ``ops`` either.
         step_us: length of one step where that is known better than from the trace (a step that
             was not profiled).
         warnings: what is doubtful.
@@ -160,6 +163,7 @@ class Limit(Shown):
     flop_per_s: Mapping[str, float]
     memory_bytes_per_s: float
     cache_bytes_per_s: float
+    communication_us: float = 0.0
     step_us: float | None = None
     warnings: tuple[str, ...] = field(default=())
 
@@ -259,11 +263,14 @@ class Limit(Shown):
         rest = {f"{name} above the limit": us - low for name, (us, low) in self.families().items()}
         not_counted = sum(u.measured_us for u in self.unknown) / n
         copies = self.host_copies_us / n
-        busy = sum(o.measured_us for o in self.ops) / n + not_counted + copies
+        talk = self.communication_us / n
+        busy = sum(o.measured_us for o in self.ops) / n + not_counted + copies + talk
         if not_counted:
             rest["operators whose work is unknown"] = not_counted
         if copies:
             rest["copies between host and device"] = copies
+        if talk:
+            rest["communication that nothing hides"] = talk
         idle = "the device idles" if self.on_device else "the host between operators"
         rest[idle] = self.wall_us / n - busy
         return rest
@@ -331,6 +338,7 @@ def limit_beside(
         wall_us=int((steps.end_ns - steps.start_ns).sum()) / 1e3,
         on_device=trace.has_device,
         host_copies_us=counting.host_copies_us,
+        communication_us=counting.communication_us,
         flop_per_s=dict(roofs.flop_per_s) if roofs is not None else {},
         memory_bytes_per_s=roofs.memory_bytes_per_s if roofs is not None else 0.0,
         cache_bytes_per_s=roofs.bytes_per_s(0) if roofs is not None else 0.0,
@@ -395,7 +403,7 @@ class _Counting:
         trace, inside = self._trace, self._inside
         n = len(inside.rows)
         dur = trace.end_ns - trace.start_ns
-        self.host_copies_us = 0.0
+        self.host_copies_us = self.communication_us = 0.0
         self._tf32 = np.zeros(n, dtype=np.bool_)
         self._kernels = np.zeros(n, dtype=np.int64)
         self._alone: list[tuple[str, int]] = []  # kernels of nobody's work
@@ -411,7 +419,10 @@ class _Counting:
         at = place[launch_rows(trace, active)]
         mine = at >= 0  # launched inside a step
         self.host_copies_us = int(dur[active[mine & is_copy]].sum()) / 1e3
-        active, at = active[mine & ~is_copy], at[mine & ~is_copy]
+        talks = trace.name_table(is_communication)[trace.name_id[active]] & ~is_copy
+        self.communication_us = self._exposed_us(active[mine & talks], active[mine & ~talks])
+        works = mine & ~is_copy & ~talks
+        active, at = active[works], at[works]
         owner = self._owner[at]
         found = owner >= 0
         np.add.at(self._ns, owner[found], dur[active[found]])
@@ -426,6 +437,11 @@ class _Counting:
                 else trace.names[trace.name_id[row]]
             )
             self._alone.append((name, int(dur[row])))
+
+    def _exposed_us(self, talk: Int64, other: Int64) -> float:
+        """Time of these rows that none of the others hides."""
+        spans = [union(self._trace.start_ns[r], self._trace.end_ns[r]) for r in (talk, other)]
+        return without(*spans).total_ns / 1e3 if len(talk) else 0.0
 
     def ops(self, roofs: Roofs | None) -> tuple[list[OpLimit], set[str]]:
         """Each operator and set of shapes, and the formats without a rate."""
