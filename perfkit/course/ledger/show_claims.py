@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
+from perfkit.course import lessons
 from perfkit.course.ledger._figures import shown
 from perfkit.show.document import Bar, Cell, Document, Segment, Table
 
@@ -30,21 +33,24 @@ _GROUPS = {
 
 
 def ledger_document(ledger: Ledger) -> Document:
-    """What the ledger says: how many claims hold, those that do not, then all by lesson."""
+    """What the ledger says: how many claims hold, those that do not, then all by lesson.
+
+    On a page the lessons are folded, so that the first two parts are what one reads.
+    """
     by_lesson: dict[str, list[Row]] = {}
     for row in sorted(ledger.rows, key=lambda row: row.claim.lessons[0]):
         by_lesson.setdefault(row.claim.lessons[0], []).append(row)
     return Document(
         name="claims ledger",
         sentence=_title(ledger.rows),
-        lines=tuple(filter(None, (_caveats(ledger.rows), _summary(ledger)))),
+        lines=tuple(filter(None, (_caveats(ledger.rows),))),
         warnings=ledger.refused,
         bars=_bars(ledger.rows),
         tables=(
             _fallen([row for row in ledger.rows if row.status.startswith("does not hold")]),
             *(_of_lesson(lesson, rows) for lesson, rows in by_lesson.items()),
         ),
-        foot=(_foot(ledger),),
+        foot=(_summary(ledger), _foot(ledger)),
     )
 
 
@@ -129,13 +135,22 @@ def _of_lesson(lesson: str, rows: Sequence[Row]) -> Table:
     return Table(
         ("claim", "status", "what is advised, and what the records say"),
         tuple(map(_row, rows)),
-        title=f"Lesson {lesson}",
+        title=f"Lesson {lesson}: {_topics().get(lesson, 'a lesson')}",
         note=said,
         align="<<<",
-        open=True,
         wrap=True,
         anchors=tuple(f"claim-{row.claim.id}" for row in rows),
     )
+
+
+@cache
+def _topics() -> dict[str, str]:
+    """Lesson → what it is about, as its folder says."""
+    found = {}
+    for one in pkgutil.iter_modules(lessons.__path__):
+        _, number, topic = one.name.split("_", 2)
+        found[number] = topic.replace("_", " ")
+    return found
 
 
 def _foot(ledger: Ledger) -> str:

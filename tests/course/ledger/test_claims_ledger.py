@@ -271,6 +271,22 @@ def test_the_summary_comes_first_and_counts_every_claim() -> None:
     assert sorted(told) == sorted(f"claim-{claim}" for claim in IDS)
 
 
+def test_a_page_opens_with_the_summary_and_folds_the_lessons() -> None:
+    records = (made("A9", device=here()), made("C7", device=here(), holds=False))
+
+    found = ledger(Records(records), ALL_TAUGHT)
+    page = show.html(found)
+    opened = re.findall(r"<details open><summary>([^<(]*)", page)
+    assert [title.strip() for title in opened] == ["What does not hold"]
+    folded = re.findall(r"<details><summary>(Lesson [^<(]*)", page)
+    assert len(folded) == 20
+    assert folded[9].strip() == "Lesson 09: precision"
+    assert page.index("What does not hold") < page.index("Lesson 00: start here")
+    assert "holds here: 1" in page[page.index("Lesson 19") :]  # the words of every status, last
+    # a terminal has no folds: everything is in the text
+    assert str(found).count("Lesson ") >= 20
+
+
 def test_a_ledger_without_records_has_no_caveat_and_nothing_that_falls() -> None:
     document = ledger_document(ledger(Records(), ALL_TAUGHT))
     assert document.tables[0].rows == ()
