@@ -49,6 +49,7 @@ static uint64_t mono() {
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
+static std::atomic<uint64_t> busy[64];  // ns of device work, kernels and copies
 
 // --- errors, per thread -------------------------------------------------------------------
 static thread_local cudaError_t last_error = cudaSuccess;
@@ -219,7 +220,9 @@ struct Engine {
       }
       uint64_t t1 = played_now();
       if (q.mark) q.mark->at.store(mono());
-      if (q.item.work != Work::marker && q.item.work != Work::host)
+      bool works = q.item.work != Work::marker && q.item.work != Work::host;
+      if (works) busy[q.device] += mono() - m0;
+      if (works)
         prof_device(q.item, t0, t1, q.device, q.stream_id, q.correlation, q.graph);
       {
         Guard g(lock);
@@ -343,6 +346,7 @@ int current_device() { return device; }
 void set_device(int d) { device = d; }
 bool is_active(int d) { return active[d]; }
 void activate() { touch(); }
+uint64_t busy_ns(int d) { return busy[d]; }
 size_t used_bytes(int d) { return used[d].load() + (active[d] ? context_bytes : 0); }
 int block_of(const void* p, uintptr_t* base, size_t* n, int* dev) {
   Guard g(big());

@@ -13,7 +13,10 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 namespace played {
 size_t used_bytes(int d);
+uint64_t busy_ns(int d);  // of device work
 }
+// A made-up board: what it draws at rest, and what work adds, up to its limit.
+static const unsigned rest_watts = 100, limit_watts = 400;
 typedef void* Dev;
 struct Memory {
   unsigned long long total, free, used;
@@ -122,7 +125,18 @@ EXPORT int nvmlDeviceGetTemperature(Dev, int, unsigned* t) {
   OK;
 }
 EXPORT int nvmlDeviceGetPowerUsage(Dev, unsigned* t) {
-  *t = 100000;
+  *t = rest_watts * 1000;
+  OK;
+}
+// mJ since the first question
+EXPORT int nvmlDeviceGetTotalEnergyConsumption(Dev d, unsigned long long* mj) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  uint64_t ns = now.tv_sec * 1000000000ull + now.tv_nsec;
+  static const uint64_t began_ns = ns;
+  uint64_t nj = rest_watts * (ns - began_ns);
+  nj += (limit_watts - rest_watts) * played::busy_ns(index_of(d));
+  *mj = nj / 1000000;
   OK;
 }
 EXPORT int nvmlDeviceGetClockInfo(Dev, int, unsigned* t) {
@@ -134,7 +148,7 @@ EXPORT int nvmlDeviceGetMaxClockInfo(Dev, int, unsigned* t) {
   OK;
 }
 EXPORT int nvmlDeviceGetEnforcedPowerLimit(Dev, unsigned* t) {
-  *t = 400000;
+  *t = limit_watts * 1000;
   OK;
 }
 EXPORT int nvmlDeviceGetPerformanceState(Dev, int* s) {
