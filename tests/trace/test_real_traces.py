@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from real_traces import FILES, each_trace, needs_traces
 
-from perfkit.trace import breakdown, find_steps, load, operators, syncs
+from perfkit.trace import breakdown, find_steps, limit, load, operators, syncs
 from perfkit.trace.ask.idle import idle_causes
 from perfkit.trace.ask.waits import waits_under
 
@@ -50,3 +50,27 @@ def test_resnet_with_and_without_loader_workers(
     split = breakdown(load(paths[0]))
     assert split.median_ms()["data wait"] == pytest.approx(wait_ms, rel=0.05)
     assert split.device_median_ms()["idle"] == pytest.approx(idle_ms, rel=0.05)
+
+
+def test_work_and_times_of_bert_beside_published_figures() -> None:
+    """TraceLens publishes a report of the same trace: commit 171dd747, ``tests/traces/h100``.
+
+    It counts the addition of a bias as FLOPs, too: 0.09 % here.
+    """
+    paths = [p for p in FILES if "h100_bert_small" in p.name]
+    if not paths:
+        pytest.skip("the BERT trace is not in the folder")
+    found = limit(load(paths[0]))
+    recorded_ms = {family: us / 1e3 for family, (us, _) in found.families().items()}
+    assert recorded_ms["matrix product"] == pytest.approx(0.19760, rel=1e-4)
+    assert recorded_ms["normalization"] == pytest.approx(0.030912, rel=1e-4)
+    assert recorded_ms["elementwise"] == pytest.approx(0.027807, rel=1e-4)
+    assert recorded_ms["reduction"] == pytest.approx(0.003648, rel=1e-4)
+    assert sum(recorded_ms.values()) + found.host_copies_us / 1e3 == pytest.approx(
+        0.30944, rel=1e-4
+    )
+    products = [o for o in found.ops if o.family in ("matrix product", "attention")]
+    assert sum(o.flops for o in products) == pytest.approx(8.199e9, rel=1e-3)
+    assert found.unknown == ()
+    # one pass of 0.31 ms of kernels in 4.4 ms: it waits for launches
+    assert found.mfu == pytest.approx(0.00187, rel=0.01)
