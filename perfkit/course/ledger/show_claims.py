@@ -114,11 +114,11 @@ def _bars(rows: Sequence[Row]) -> tuple[Bar, ...]:
 
 def _fallen(rows: Sequence[Row]) -> Table:
     return Table(
-        ("claim", "lesson", "what was found"),
+        ("claim", "taught in", "what was found"),
         tuple(
             (
                 row.claim.id,
-                row.records[0].number,
+                f"lesson {row.records[0].number}",
                 Cell(row.claim.technique, small=(row.records[0].outcome.sentence,)),
             )
             for row in rows
@@ -149,7 +149,7 @@ def _topics() -> dict[str, str]:
     found = {}
     for one in pkgutil.iter_modules(lessons.__path__):
         _, number, topic = one.name.split("_", 2)
-        found[number] = topic.replace("_", " ")
+        found[number] = topic.replace("_", " ").replace("cpu", "CPU")
     return found
 
 
