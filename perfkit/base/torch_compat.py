@@ -11,6 +11,7 @@ import contextlib
 import functools
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
