@@ -78,6 +78,14 @@ def test_a_step_that_only_idled_is_not_the_typical_one_unless_all_are() -> None:
     assert split.typical is split.steps[0]
 
 
+def test_a_step_whose_device_only_idled_is_empty_and_one_that_only_computed_is_not() -> None:
+    sim = Simulated()
+    for i in range(3):
+        sim.step(i, i * 1_000, 1_000)
+    sim.device("gemm", 1_100, 200, 1)  # launched before
+    assert [s.is_empty for s in breakdown(load(sim.json())).steps] == [True, False, True]
+
+
 def test_without_any_step_there_are_no_figures() -> None:
     none = Breakdown((), "no step")
     assert (none.median_step_ms, none.wall_ms, none.has_device) == (0.0, (), False)
@@ -256,6 +264,10 @@ def test_of_several_devices_the_busiest_is_told() -> None:
     split = breakdown(load(sim.json()))
     assert split.steps[0].device_ns["compute"] == 300_000
     assert any("2 devices" in w and "device 1" in w for w in split.warnings)
+
+
+def test_of_a_single_device_nothing_is_told() -> None:
+    assert breakdown(load(gpu_training(2).json())).warnings == ()
 
 
 def test_an_outsider_does_not_change_the_steps() -> None:
