@@ -13,8 +13,9 @@ from simulated_traces import SINGLE, Simulated, cpu_training, gpu_training
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import diagnose
 from perfkit.measure.summary import summarize
-from perfkit.trace import breakdown, find_steps, load
+from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
 from perfkit.trace.record.facts import Facts, OptimizerFacts
+from perfkit.trace.record.lines import NO_LINES
 
 V100 = {"name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}
 CARD = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "totalGlobalMem": 40 * 2**30}
@@ -32,7 +33,8 @@ def fired(made: _MADE) -> set[str]:
     trace = load(json.dumps(whole).encode())
     steps = find_steps(trace)
     split = breakdown(trace, steps)
-    case = Case(trace, steps, split, facts=known.get("facts", ADAMW))
+    lines = known.get("lines", NO_LINES)
+    case = Case(trace, steps, split, lines, known.get("facts", ADAMW))
     return {one.rule for one in diagnose(case, summarize(split.wall_ms), "simulated").findings}
 
 
@@ -185,6 +187,22 @@ def waiting(us: float) -> Simulated:
     return cpu_training(6, wait=us, loader=SINGLE, forward=3_000, backward=5_000, optimizer=500)
 
 
+def averaging(n: float) -> _MADE:
+    """Of 40 samples in the forward pass, a third of the step, ``n`` are in a moving average."""
+    sim = cpu_training(6)
+    trace = load(sim.json())
+    steps = find_steps(trace)
+    forward = Case(trace, steps, breakdown(trace, steps)).in_forward
+    at = int(forward.start[0] + forward.end[0]) // 2
+    counts = {"model_ema.update(model)": int(n), "y = model(x)": 40 - int(n)}
+    lines = tuple(
+        Line("a.py", i, f"a.py:{i}", "step", text, count, count / 40, False, "__main__")
+        for i, (text, count) in enumerate(counts.items())
+    )
+    taken = tuple((at, i) for i, line in enumerate(lines) for _ in range(line.n_samples))
+    return sim, {"lines": LineSamples(lines, 40, taken=taken)}
+
+
 def changed(**changes: Any) -> Facts:
     return dataclasses.replace(ADAMW, **changes)
 
@@ -228,6 +246,7 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("small-calls", lambda us: cpu_training(6, python=us), 330, 270),
     ("host-python", lambda us: cpu_training(6, python=us), 270, 330),
     ("host-python", longer, 350, 520),
+    ("beside-the-model", averaging, 4, 8),
     ("dataloader-no-workers", waiting, 690, 1_020),
     ("dataloader-no-workers", lambda us: cpu_training(6, wait=us, loader=SINGLE), 250, 350),
 ]

@@ -53,6 +53,11 @@ def test_even_steps_are_not_called_uneven() -> None:
     assert "uneven" not in _steps(20, 20, 30, 20).diagnosis.sentence
 
 
+def test_steps_are_uneven_from_half_as_long_again() -> None:
+    assert "uneven" not in _steps(20, 480, 20).diagnosis.sentence
+    assert "uneven" in _steps(20, 560, 20).diagnosis.sentence
+
+
 def test_waits_in_bursts_are_not_left_out() -> None:
     profile = _waits(0, 0, 0, 6_000, 0, 0, 0, 6_000)
     assert profile.diagnosis.bound_by == "data"
@@ -87,6 +92,10 @@ def test_an_evaluations_loader_is_not_the_training_loader() -> None:
     lane = shown.bars[0]
     assert "the mean of 5 of 6 steps" in lane.title
     assert {s.label: s.value for s in lane.segments}["data wait"] == pytest.approx(0.1)
+    # two of eight are still the exception
+    often = document(_with_evaluation(every=4, n=8))
+    assert often is not None
+    assert "the mean of 6 of 8 steps" in often.bars[0].title
     # where it comes in every other step it is part of what is paid
     often = document(_with_evaluation(every=2))
     assert often is not None
