@@ -106,6 +106,7 @@ def test_no_loader_workers() -> None:
     ("wait", "cores", "gain"),
     [
         (870 * 19, 2, 2 / 0.95),  # loading stays the longer part
+        (870 * 19, 3, 3 / 0.95),
         (870 * 19, 16, 8 / 0.95),  # no more workers are proposed than eight
         (870 * 19, None, 4 / 0.95),  # a trace from a file: cores unknown
         (870, 1, 2),
