@@ -353,9 +353,14 @@ def test_numpy_between_small_operators_is_told_as_numpy() -> None:
         for text, n in (("x = x + np.random.rand(8)", 12), ("y = f(x)", 12), ("y = g(x)", 2))
     )
 
-    def rules_of(first: Line, second: Line) -> dict[str, Finding]:
-        taken = tuple((middle[i], int(i >= 12)) for i in range(14))
-        lines = first, dataclasses.replace(second, line=2)
+    def rules_of(first: Line, second: Line, third: Line | None = None) -> dict[str, Finding]:
+        ends = np.cumsum([first.n_samples, second.n_samples])
+        taken = tuple((middle[i], int((i >= ends).sum())) for i in range(14))
+        lines = (
+            first,
+            dataclasses.replace(second, line=2),
+            dataclasses.replace(third or other, line=3),
+        )
         told = _diagnosis(sim, LineSamples(lines, 14, taken=taken))
         return {finding.rule: finding for finding in told.findings}
 
@@ -365,6 +370,12 @@ def test_numpy_between_small_operators_is_told_as_numpy() -> None:
     assert "compile" not in found["host-python"].what_to_do
     # plain Python there is not known to be anything but the calls
     assert "small-calls" in rules_of(python, other)
+    # less than half of that time is in numpy
+    some, more, rest = (
+        dataclasses.replace(line, n_samples=n) for line, n in ((numpy, 6), (python, 5), (other, 3))
+    )
+    assert "small-calls" in rules_of(some, more, rest)
+    assert "small-calls" not in rules_of(*(dataclasses.replace(numpy, n_samples=8), more))
 
 
 def test_gaps_too_long_for_a_call_are_not_told_as_calls() -> None:
@@ -377,6 +388,8 @@ def test_gaps_too_long_for_a_call_are_not_told_as_calls() -> None:
         return _finding(_diagnosis(sim), "small-calls").evidence[1]
 
     assert "what it costs Python to call operators" in said(30, 20)
+    assert "what it costs Python to call operators" in said(30, 43)
+    assert "what it costs Python to call operators" not in said(30, 57)
     long = said(50, 200)
     assert "half of that time in gaps of 200 µs or less" in long
     assert "what it costs" not in long
