@@ -371,3 +371,20 @@ def test_a_run_without_a_loader_does_not_say_that_it_waits_little(clock: Clock) 
     sentence = run.summary("made", "finished", 0.12).sentence
     assert "how long the steps wait for data is not known" in sentence
     assert "bound" not in sentence
+
+
+def test_a_run_says_that_its_forward_passes_are_not_told_apart(clock: Clock) -> None:
+    """Forward was shown with the time of the first steps alone, and nothing said so."""
+    layers = [nn.Linear(4, 4) for _ in range(50)]
+    run = PushedRun(now=clock)
+    run.start()
+    for _ in range(6):
+        began = clock()
+        for layer in layers:
+            layer(X)
+        clock.ms(10)
+        run.step_ended(began, clock())
+    run.stop()
+    summary = run.summary("made", "finished", 0.06)
+    assert any("forward passes are not told apart" in words for words in summary.warnings)
+    assert {phase.name: phase.seconds for phase in summary.phases}["forward"] == 0
