@@ -16,6 +16,7 @@ from perfkit.trace.ask.breakdown import HOST_CLASSES, Breakdown, device_layers, 
 from perfkit.trace.ask.critical_path import CriticalPath, critical_path
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
+from perfkit.trace.ask.run_ahead import device_step_us
 from perfkit.trace.ask.syncs import Sync, syncs
 from perfkit.trace.read.columns import Bool, Category, Int64, Trace
 from perfkit.trace.read.events import (
@@ -68,6 +69,12 @@ class Case:
     def nesting(self) -> Nesting:
         """The nesting of ops."""
         return nesting(self.trace, self.steps)
+
+    @cached_property
+    def device_step_ms(self) -> float | None:
+        """How long the device works on a step, where the host ran ahead; else None."""
+        found = device_step_us(self.trace, self.steps)
+        return None if found is None else found / 1e3
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:

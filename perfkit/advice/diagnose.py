@@ -119,7 +119,7 @@ def diagnose(
     if case.is_file and not case.on_device:
         found = [_without_bound(f) for f in found]
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
-    said = f"{_sentence(bound, case)} ({_step_words(step)}, {provenance})"
+    said = f"{_sentence(bound, case)} ({_step_words(step, case.device_step_ms)}, {provenance})"
     what = f"{said}{_profilers(bound, case)}{_path(bound, case)}{uneven}."
     if is_piece:
         what = f"{_sentence(bound, case)} ({fmt_ms(step.median)} in all, {provenance})"
@@ -387,7 +387,11 @@ def _waiting(case: Case, part: str) -> str:
     )
 
 
-def _step_words(step: Summary) -> str:
+def _step_words(step: Summary, device_ms: float | None) -> str:
     if step.n == 1:
-        return f"one step of {fmt_ms(step.median)}"
-    return f"median step {interval(step.median, step.low, step.high)}, n={step.n}"
+        said = f"one step of {fmt_ms(step.median)}"
+    else:
+        said = f"median step {interval(step.median, step.low, step.high)}, n={step.n}"
+    if device_ms is None:
+        return said
+    return f"the device works {fmt_ms(device_ms)} on a step; the host, which ran ahead: {said}"

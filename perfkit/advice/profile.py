@@ -336,8 +336,10 @@ def _limit_of(
         found = limit(trace, steps)
     except Exception as error:  # a trace of a kind that nobody has seen must not cost the report
         return None, (f"the least time could not be counted ({type(error).__name__})",)
-    if cost is not None and cost.unprofiled_step_ms:
-        found = replace(found, step_us=cost.unprofiled_step_ms * 1e3)
+    plain_us = 1e3 * (cost.unprofiled_step_ms or 0.0) if cost is not None else 0.0
+    recorded_us = found.measured_step_us
+    if found.step_us is None and recorded_us < _MOST_SLOWDOWN * plain_us:
+        found = replace(found, step_us=plain_us)
     return found, ()
 
 
@@ -345,6 +347,11 @@ def _passes(trace: Trace) -> list[str]:
     """How many steps may be in a piece that has none."""
     n = n_backward_passes(trace)
     return [f"{n} backward passes are in it"] if n > 1 else []
+
+
+# A profiler slows steps by tens of per cent, at worst to twice or three times. Where later steps
+# are shorter than that, they are others (batches that were ready, an early end of the data).
+_MOST_SLOWDOWN = 3.0
 
 
 def _host_only(case: Case) -> list[str]:

@@ -22,6 +22,7 @@ __all__ = ["limit_sentence"]
 
 _TOP = 10
 # Below this share of the operators' time, the least time is of a part that says little.
+_NOTHING_US = 1e-3  # no bound on anything: a kernel that fills one number
 _ENOUGH = 0.5
 
 
@@ -163,7 +164,7 @@ def _families(of: Limit) -> Table:
             family,
             fmt_ms(measured / 1e3),
             fmt_ms(least / 1e3) if of.kind else "–",
-            fmt_ratio(measured / least) if least and measured and not of.is_other else "–",
+            fmt_ratio(measured / least) if least > _NOTHING_US and not of.is_other else "–",
         )
         for family, (measured, least) in of.families().items()
     ]
@@ -178,7 +179,7 @@ def _families(of: Limit) -> Table:
 
 def _rest(of: Limit) -> Table:
     """What lies between the least time and the recorded step, and what its removal would bring."""
-    step_us = of.wall_us / max(of.n_steps, 1)
+    step_us = of.recorded_step_us
     if not of.is_known or of.is_other or of.counted_share < _ENOUGH:
         return Table(("",), ())
     rows = [("the least time", fmt_ms(of.least_us / 1e3), fmt_share(of.least_us / step_us), "")]

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import perfkit
 from perfkit import show
+from perfkit.advice.profile import explain
 from perfkit.base.device import of
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import stamp
@@ -23,6 +24,8 @@ from perfkit.cli import main
 from perfkit.limit import kept
 from perfkit.limit.peaks import MemoryRate, Peaks, ProductRate, Rate
 from perfkit.trace import Limit, limit, load
+from perfkit.trace.ask.run_ahead import device_step_us
+from perfkit.trace.read.steps import find_steps
 
 
 def test_a_step_beside_the_data_sheet() -> None:
@@ -325,3 +328,35 @@ def test_a_device_without_tf32_computes_in_float32() -> None:
     found = limit(trace, device="V100 SXM2")
     assert found.ops[0].form == "float32"
     assert not found.warnings
+
+
+def behind() -> bytes:
+    """Two steps of 1 ms on the host, whose products take the device 5 ms each."""
+    sim = Simulated()
+    shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["c10::BFloat16"] * 2}
+    for i in range(2):
+        sim.step(i, i * 1_000, 1_000)
+        op = sim.host("aten::mm", i * 1_000 + 10, 100, **shapes)
+        call = sim.call("cudaLaunchKernel", i * 1_000 + 20, 10, op)
+        sim.device("gemm", 100 + i * 5_000, 5_000, call)
+    whole = json.loads(sim.json())
+    whole["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+    return json.dumps(whole).encode()
+
+
+def test_where_the_host_ran_ahead_a_step_takes_what_the_device_works_on_it() -> None:
+    trace = load(behind())
+    found = limit(trace)
+    assert found.measured_step_us == pytest.approx(5_000)
+    assert found.mfu == pytest.approx(2 * 4096**3 / 989.5e12 / 5e-3, rel=1e-3)
+    assert "it took 5.00 ms" in " ".join(str(found).split())
+    assert device_step_us(load(product_on_gpu()), find_steps(load(product_on_gpu()))) is None
+    said = " ".join(str(perfkit.open_trace(trace).ask("waterfall")).split())
+    assert "the host ran ahead" in said
+    assert "5.00 ms on a step" in said
+    assert found.rest_us()["the device idles"] == pytest.approx(0)
+
+
+def test_the_headline_names_the_devices_time_where_the_host_ran_ahead() -> None:
+    said = " ".join(str(explain(load(behind()))).split())
+    assert "the device works 5.00 ms on a step; the host, which ran ahead: median step" in said

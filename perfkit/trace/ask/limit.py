@@ -27,6 +27,7 @@ from perfkit.limit.roofs import Roofs
 from perfkit.limit.work import is_known, work
 from perfkit.trace.ask.operators import Nesting, nesting, owners
 from perfkit.trace.ask.question import question
+from perfkit.trace.ask.run_ahead import device_step_us
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
     RECORDED_HERE,
@@ -144,8 +145,8 @@ class Limit(Shown):
         cache_bytes_per_s: the fastest, of small working sets.
         communication_us: time of collectives that no other work of the device hides; not in
             ``ops`` either.
-        step_us: length of one step where that is known better than from the trace (a step that
-            was not profiled).
+        step_us: length of one step where that is known better than from the steps' marks: of a
+            step that was not profiled, or where the host ran ahead, of the device's work on it.
         warnings: what is doubtful.
     """
 
@@ -191,6 +192,11 @@ class Limit(Shown):
     def measured_step_us(self) -> float:
         """Length of a step."""
         return self.wall_us / max(self.n_steps, 1) if self.step_us is None else self.step_us
+
+    @property
+    def recorded_step_us(self) -> float:
+        """Length of a step with the profiler; the device's work on it where the host ran ahead."""
+        return max(self.wall_us / max(self.n_steps, 1), self.step_us or 0.0)
 
     @property
     def ratio(self) -> float | None:
@@ -272,7 +278,7 @@ class Limit(Shown):
         if talk:
             rest["communication that nothing hides"] = talk
         idle = "the device idles" if self.on_device else "the host between operators"
-        rest[idle] = self.wall_us / n - busy
+        rest[idle] = self.recorded_step_us - busy
         return rest
 
 
@@ -342,6 +348,7 @@ def limit_beside(
         flop_per_s=dict(roofs.flop_per_s) if roofs is not None else {},
         memory_bytes_per_s=roofs.memory_bytes_per_s if roofs is not None else 0.0,
         cache_bytes_per_s=roofs.bytes_per_s(0) if roofs is not None else 0.0,
+        step_us=device_step_us(trace, steps),
         warnings=together(steps.warnings, doubts),
     )
 

@@ -38,11 +38,13 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.base.words import fmt_us
 from perfkit.trace.ask.breakdown import device_layers, host_layers
 from perfkit.trace.ask.idle import idle_causes
 from perfkit.trace.ask.limit import Limit, limit_beside
 from perfkit.trace.ask.operators import Nesting
 from perfkit.trace.ask.question import question
+from perfkit.trace.ask.run_ahead import device_step_us
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
     RECORDED_HERE,
@@ -391,6 +393,7 @@ def waterfall_beside(
             () if gives_gains else (NO_DEVICE,),
             far.warnings if lanes.least_ns else (),
             lanes.doubts,
+            _ahead(trace, steps),
         ),  # that no least time is known is said by its absence
     )
 
@@ -548,6 +551,17 @@ def _split(
     above = round(above_us * 1e3 * min(room / wanted, 1.0)) if wanted else 0
     above = min(above, room)
     return least, above, room - above, of
+
+
+def _ahead(trace: Trace, steps: Steps) -> tuple[str, ...]:
+    """A doubt where the steps' marks show only what the host did."""
+    device_us = device_step_us(trace, steps)
+    if device_us is None:
+        return ()
+    return (
+        f"the host ran ahead, and steps end on its clock: the device works {fmt_us(device_us)} on "
+        "a step, of which this shows a part; end the step with a synchronisation, or record more",
+    )
 
 
 def _low(far: Limit, least_us: float) -> tuple[str, ...]:
