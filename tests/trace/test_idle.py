@@ -6,7 +6,7 @@ import pytest
 from simulated_traces import Simulated, cpu_training, gpu_training
 
 from perfkit.trace import breakdown, critical_path, find_steps, idle, load
-from perfkit.trace.ask.idle import IDLE_CAUSES, idle_causes, sitting
+from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 
 
 def _idle(sim: Simulated, step: int = 1) -> dict[str, int]:
@@ -280,3 +280,16 @@ def test_a_kernel_that_waits_in_the_queue_meanwhile_is_queued() -> None:
     assert (sat.call, sat.n_queued) == ("hipMemcpyWithStream", 1)
     assert sitting(trace, find_steps(trace), "launch") is None
     assert critical_path(trace).bound_by == "gaps"
+
+
+def test_what_is_doubtful_is_told_only_where_it_is() -> None:
+    sim = gpu_training(3, n_kernels=5, wait=200)
+    assert idle(load(sim.json())).warnings == ()
+    for event in sim.events:
+        event["args"].pop("correlation", None)
+    assert any("no correlation" in doubt for doubt in idle(load(sim.json())).warnings)
+
+
+def test_one_call_is_told_with_its_length_and_several_with_their_number() -> None:
+    assert Sitting("cudaFree", 1, 463.0, 400.0, 0).words() == "cudaFree for 463 ms"
+    assert Sitting("cudaFree", 2, 9.0, 8.0, 0).words() == "cudaFree (2 calls, 9.00 ms in all)"

@@ -53,3 +53,32 @@ def test_who_is_last_where_hardly_anybody_waits_is_chance(
     other = [100.0, 0.0] * 10
     found = ranks_of([_summary(0, one), _summary(1, other)])
     assert found.stragglers == late
+
+
+@pytest.mark.parametrize(("n_ranks", "n_named"), [(64, 64), (65, 8)])
+def test_of_many_ranks_pairs_are_told_for_the_eight_that_cost_most(
+    n_ranks: int, n_named: int
+) -> None:
+    """In each step another rank is late, the later ones by more."""
+    found = ranks_of(
+        [
+            _summary(rank, [0.0 if rank == step else 100.0 + step for step in range(n_ranks)])
+            for rank in range(n_ranks)
+        ]
+    )
+    named = {whom for _, whom in found.waits_ms}
+    assert named == set(range(n_ranks - n_named, n_ranks))
+    assert len(found.waits_ms) == n_named * (n_ranks - 1)
+    assert found.waits_ms[0, n_ranks - 1] == pytest.approx((99 + n_ranks) / 1e3 / n_ranks)
+
+
+def test_who_came_last_once_of_many_is_no_straggler() -> None:
+    late = [[100.0] * 6 for _ in range(12)]
+    late[3] = [0.0] * 5 + [100.0]
+    late[5] = [100.0] * 5 + [0.0]
+    found = ranks_of([_summary(rank, us) for rank, us in enumerate(late)])
+    assert [one.last_in for one in found.ranks if one.last_in] == [5, 1]
+    assert found.stragglers == (3,)
+    late[3], late[5] = [0.0] * 4 + [100.0] * 2, [100.0] * 4 + [0.0] * 2
+    found = ranks_of([_summary(rank, us) for rank, us in enumerate(late)])
+    assert found.stragglers == (3, 5)
