@@ -73,12 +73,12 @@ def test_of_many_ranks_pairs_are_told_for_the_eight_that_cost_most(
 
 
 def test_who_came_last_once_of_many_is_no_straggler() -> None:
-    late = [[100.0] * 6 for _ in range(12)]
-    late[3] = [0.0] * 5 + [100.0]
-    late[5] = [100.0] * 5 + [0.0]
+    late = [[300.0] * 6 for _ in range(12)]
+    late[3] = [0.0] * 5 + [300.0]
+    late[5] = [300.0] * 5 + [0.0]
     found = ranks_of([_summary(rank, us) for rank, us in enumerate(late)])
     assert [one.last_in for one in found.ranks if one.last_in] == [5, 1]
     assert found.stragglers == (3,)
-    late[3], late[5] = [0.0] * 4 + [100.0] * 2, [100.0] * 4 + [0.0] * 2
+    late[3], late[5] = [0.0] * 4 + [300.0] * 2, [300.0] * 4 + [0.0] * 2
     found = ranks_of([_summary(rank, us) for rank, us in enumerate(late)])
     assert found.stragglers == (3, 5)
