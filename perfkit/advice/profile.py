@@ -339,7 +339,7 @@ def _limit_of(
     plain_us = 1e3 * (cost.unprofiled_step_ms or 0.0) if cost is not None else 0.0
     recorded_us = found.measured_step_us
     if found.step_us is None and recorded_us < _MOST_SLOWDOWN * plain_us:
-        found = replace(found, step_us=plain_us)
+        found = replace(found, step_us=plain_us, is_unprofiled=True)
     return found, ()
 
 

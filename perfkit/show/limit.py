@@ -46,6 +46,8 @@ def limit_sentence(of: Limit) -> str:
         return ""
     least = fmt_ms(of.least_us / 1e3)
     step = fmt_ms(of.measured_step_us / 1e3)
+    if of.is_unprofiled:
+        step += " without the profiler"
     if of.is_other:
         return (
             f"Predicted: {of.device} needs at least {least} for this step (data sheet); on "
@@ -179,7 +181,7 @@ def _families(of: Limit) -> Table:
 
 def _rest(of: Limit) -> Table:
     """What lies between the least time and the recorded step, and what its removal would bring."""
-    step_us = of.recorded_step_us
+    step_us = of.split_step_us
     if not of.is_known or of.is_other or of.counted_share < _ENOUGH:
         return Table(("",), ())
     rows = [("the least time", fmt_ms(of.least_us / 1e3), fmt_share(of.least_us / step_us), "")]
@@ -196,7 +198,8 @@ def _rest(of: Limit) -> Table:
     return Table(
         ("part", "time", "share", "without it"),
         tuple(rows),
-        title="From the least time to the recorded step",
+        title="From the least time to the "
+        + ("step without the profiler" if of.on_device and of.is_unprofiled else "recorded step"),
         note="adds up to the step; without it: at most so many times as fast, each by itself",
         open=True,
     )

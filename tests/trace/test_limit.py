@@ -360,3 +360,12 @@ def test_where_the_host_ran_ahead_a_step_takes_what_the_device_works_on_it() -> 
 def test_the_headline_names_the_devices_time_where_the_host_ran_ahead() -> None:
     said = " ".join(str(explain(load(behind()))).split())
     assert "the device works 5.00 ms on a step; the host, which ran ahead: median step" in said
+
+
+def test_what_the_profiler_adds_is_no_idle_time_of_the_device() -> None:
+    found = replace(limit(load(product_on_gpu())), step_us=500.0, is_unprofiled=True)
+    said = " ".join(str(found).split())
+    assert "it took 500 µs without the profiler" in said
+    assert "From the least time to the step without the profiler" in said
+    # 380 µs of work a step
+    assert found.rest_us()["the device idles"] == pytest.approx(120)

@@ -147,6 +147,7 @@ class Limit(Shown):
             ``ops`` either.
         step_us: length of one step where that is known better than from the steps' marks: of a
             step that was not profiled, or where the host ran ahead, of the device's work on it.
+        is_unprofiled: whether that is a step without the profiler.
         warnings: what is doubtful.
     """
 
@@ -166,6 +167,7 @@ class Limit(Shown):
     cache_bytes_per_s: float
     communication_us: float = 0.0
     step_us: float | None = None
+    is_unprofiled: bool = False
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -194,9 +196,15 @@ class Limit(Shown):
         return self.wall_us / max(self.n_steps, 1) if self.step_us is None else self.step_us
 
     @property
-    def recorded_step_us(self) -> float:
-        """Length of a step with the profiler; the device's work on it where the host ran ahead."""
-        return max(self.wall_us / max(self.n_steps, 1), self.step_us or 0.0)
+    def split_step_us(self) -> float:
+        """The length that :meth:`rest_us` splits.
+
+        On a device ``measured_step_us``, because kernels take no longer while a profiler runs. On
+        the host operators do, so there it is the step as recorded.
+        """
+        if self.on_device:
+            return self.measured_step_us
+        return self.wall_us / max(self.n_steps, 1)
 
     @property
     def ratio(self) -> float | None:
@@ -260,7 +268,7 @@ class Limit(Shown):
         return {f: (recorded[f], needed[f]) for f in sorted(recorded, key=lambda f: -recorded[f])}
 
     def rest_us(self) -> dict[str, float]:
-        """From the least time up to the recorded step: cause → µs of a step, adding up.
+        """From the least time up to the step: cause → µs of a step, adding up.
 
         A family may be below its least time: a convolution that Winograd's method computes in
         fewer operations, or data that is still in a cache.
@@ -278,7 +286,7 @@ class Limit(Shown):
         if talk:
             rest["communication that nothing hides"] = talk
         idle = "the device idles" if self.on_device else "the host between operators"
-        rest[idle] = self.recorded_step_us - busy
+        rest[idle] = self.split_step_us - busy
         return rest
 
 
