@@ -208,9 +208,9 @@ def _length(name: str, step: object) -> _Length:
         return _Length(step.median, step.low, step.high, how)
     if isinstance(step, Profile):
         cost_of = step.cost
-        if cost_of is not None and cost_of.unprofiled_step_ms:
+        if cost_of is not None and cost_of.plain_step_ms:
             how = f"median of {cost_of.n_unprofiled} steps without the profiler"
-            return _Length(cost_of.unprofiled_step_ms, None, None, how)
+            return _Length(cost_of.plain_step_ms, None, None, how)
         profiled = step.step
         return _Length(
             profiled.median,
@@ -279,7 +279,7 @@ def _elsewhere(step: object, on: Mapping[str, float] | None, steps: int) -> tupl
         step = step.result
     if isinstance(step, Profile):
         opened = OpenTrace(step.trace)
-        plain_ms = None if step.cost is None else step.cost.unprofiled_step_ms
+        plain_ms = None if step.cost is None else step.cost.plain_step_ms
     elif isinstance(step, OpenTrace | Trace | str | bytes | os.PathLike):
         opened, plain_ms = open_trace(step), None
     else:

@@ -394,4 +394,4 @@ def _step_words(step: Summary, device_ms: float | None) -> str:
         said = f"median step {interval(step.median, step.low, step.high)}, n={step.n}"
     if device_ms is None:
         return said
-    return f"the device works {fmt_ms(device_ms)} on a step; the host, which ran ahead: {said}"
+    return f"{said} on the host, which ran ahead; the device works {fmt_ms(device_ms)} on each step"

@@ -130,8 +130,8 @@ class Profile(Shown):
         return waterfall_beside(
             self.trace,
             device=device,
-            plain_ms=None if self.cost is None else self.cost.unprofiled_step_ms,
-            surplus_ms=0.0 if self.cost is None else self.cost.surplus_ms,
+            plain_ms=None if self.cost is None else self.cost.plain_step_ms,
+            surplus_ms=self.cost.surplus_ms if self.cost and self.cost.is_clear else 0.0,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -336,10 +336,9 @@ def _limit_of(
         found = limit(trace, steps)
     except Exception as error:  # a trace of a kind that nobody has seen must not cost the report
         return None, (f"the least time could not be counted ({type(error).__name__})",)
-    plain_us = 1e3 * (cost.unprofiled_step_ms or 0.0) if cost is not None else 0.0
-    recorded_us = found.measured_step_us
-    if found.step_us is None and recorded_us < _MOST_SLOWDOWN * plain_us:
-        found = replace(found, step_us=plain_us, is_unprofiled=True)
+    plain_ms = None if cost is None else cost.plain_step_ms
+    if found.step_us is None and plain_ms is not None:
+        found = replace(found, step_us=1e3 * plain_ms, is_unprofiled=True)
     return found, ()
 
 
@@ -347,11 +346,6 @@ def _passes(trace: Trace) -> list[str]:
     """How many steps may be in a piece that has none."""
     n = n_backward_passes(trace)
     return [f"{n} backward passes are in it"] if n > 1 else []
-
-
-# A profiler slows steps by tens of per cent, at worst to twice or three times. Where later steps
-# are shorter than that, they are others (batches that were ready, an early end of the data).
-_MOST_SLOWDOWN = 3.0
 
 
 def _host_only(case: Case) -> list[str]:

@@ -21,8 +21,8 @@ from perfkit.trace.ask.limit import Limit
 __all__ = ["limit_sentence"]
 
 _TOP = 10
-# Below this share of the operators' time, the least time is of a part that says little.
 _NOTHING_US = 1e-3  # no bound on anything: a kernel that fills one number
+# Below this share of the operators' time, the least time is of a part that says little.
 _ENOUGH = 0.5
 
 

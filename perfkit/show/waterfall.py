@@ -176,15 +176,18 @@ def _largest(of: Waterfall) -> Part | None:
 
 def _sentence(of: Waterfall) -> str:
     what = "kernels" if of.on_device else "operators"
+    plain_ms = of.unprofiled_step_ms
+    # the other figure is named below: which one this is has to be said
+    a_step = "a recorded step" if plain_ms and of.plain_ms > 1.05 * plain_ms else "a step"
     if of.least_ms and of.uncounted_ms <= _WORTH_A_GAIN * of.plain_ms:
-        down = f"a step takes {fmt_ms(of.plain_ms)} and needs at least {fmt_ms(of.floor_ms)}"
+        down = f"{a_step} takes {fmt_ms(of.plain_ms)} and needs at least {fmt_ms(of.floor_ms)}"
     elif of.least_ms:
         down = (
-            f"a step takes {fmt_ms(of.plain_ms)}; what could be removed leaves "
+            f"{a_step} takes {fmt_ms(of.plain_ms)}; what could be removed leaves "
             f"{fmt_ms(of.floor_ms)}, {fmt_ms(of.uncounted_ms)} of it {what} whose work is not known"
         )
     else:
-        down = f"a step takes {fmt_ms(of.plain_ms)}, its {what} {fmt_ms(of.floor_ms)} of it"
+        down = f"{a_step} takes {fmt_ms(of.plain_ms)}, its {what} {fmt_ms(of.floor_ms)} of it"
     said = f"{down[0].upper()}{down[1:]}."
     first = _largest(of)
     if first is None or first.outside_in_ms <= _WORTH_A_GAIN * of.plain_ms:

@@ -70,10 +70,20 @@ def test_only_a_clear_surplus_is_the_profilers() -> None:
     assert surplus_ms([50.0], [40.0] * 3) == 0.0  # too few
     assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 4) == 0.0  # neither clear nor many
     assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 5) == 5.0
+    assert surplus_ms([2000.0], [20.0] * 20) == 0.0  # one cold step
     assert surplus_ms([50.0] * 6, [40.0] * 30 + [340.0]) == pytest.approx(50 - 1540 / 31)
+
+
+@pytest.mark.parametrize(
+    ("profiled", "later", "plain"), [(12.0, 10.0, 10.0), (40.0, 10.0, None), (10.0, 18.0, None)]
+)
+def test_later_steps_count_where_they_are_the_same_but_for_the_profiler(
+    profiled: float, later: float, plain: float | None
+) -> None:
+    assert Cost(profiled, later, 6, 3, 0.1, 0.2, 10).plain_step_ms == plain
 
 
 def test_what_stays_slower_afterwards_is_said() -> None:
     known = Cost(None, None, 0, 0, 0.1, 0.2, 10)
     assert "restart" not in known.sentence()
-    assert "TEARDOWN_CUPTI=1 detaches it" in replace(known, stays_attached=True).sentence()
+    assert "CUPTI stays attached" in replace(known, stays_attached=True).sentence()

@@ -21,7 +21,7 @@ from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.trace import Category, Recorder, Recording, breakdown, find_steps, load
 from perfkit.trace.record import record as record_module
 from perfkit.trace.record.lines import Sampler
-from perfkit.trace.record.profiler import lets_go
+from perfkit.trace.record.profiler import lets_go, start_quietly, stays_attached
 from tests.left_running import assert_nothing_runs
 
 
@@ -659,3 +659,19 @@ with Recorder(steps=2):
 )
 def test_cupti_lets_go_where_that_is_safe(cuda: str | None, safe: bool) -> None:
     assert lets_go(cuda) is safe
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, "1"), ("0", "0")])
+def test_a_profiler_on_cuda_is_asked_to_let_go_unless_you_said_otherwise(
+    given: str | None, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Started:
+        def start(self) -> None: ...
+
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setenv("TEARDOWN_CUPTI", given or "")
+    if given is None:
+        monkeypatch.delenv("TEARDOWN_CUPTI")
+    start_quietly(Started())
+    assert os.environ["TEARDOWN_CUPTI"] == kept
+    assert stays_attached() is (kept != "1")

@@ -21,7 +21,7 @@ __all__ = [
     "published_step",
 ]
 
-#: Classes of the lessons's masks.
+#: Classes of the lessons' masks.
 CLASSES = 10
 #: Marks unlabelled pixels.
 IGNORE = 255

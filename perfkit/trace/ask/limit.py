@@ -339,6 +339,12 @@ def limit_beside(
         doubts.append("no shapes were recorded: work is not known (record_shapes=True)")
     if partial:
         doubts.append(f"no rate is known for products in {', '.join(sorted(partial))}")
+    device_us = device_step_us(trace, steps)
+    if device_us is not None:
+        doubts.append(
+            "the host ran ahead of the device: a step counts with the time that the device works "
+            "on it, without its pauses, so that it may take longer, and MFU and HFU be lower"
+        )
     recorded_on = _recorded_on(trace)
     return Limit(
         ops=tuple(sorted(ops, key=lambda o: (-o.measured_us, o.op, o.shapes))),
@@ -356,7 +362,7 @@ def limit_beside(
         flop_per_s=dict(roofs.flop_per_s) if roofs is not None else {},
         memory_bytes_per_s=roofs.memory_bytes_per_s if roofs is not None else 0.0,
         cache_bytes_per_s=roofs.bytes_per_s(0) if roofs is not None else 0.0,
-        step_us=device_step_us(trace, steps),
+        step_us=device_us,
         warnings=together(steps.warnings, doubts),
     )
 

@@ -283,6 +283,12 @@ def change(before: Waterfall, after: Waterfall) -> WaterfallChange:
     doubts = []
     if before.recorded_on != after.recorded_on:
         doubts.append(f"recorded on two devices: {before.recorded_on}, {after.recorded_on}")
+    if bool(before.ms_of("profiler")) != bool(after.ms_of("profiler")):
+        which = "before" if before.ms_of("profiler") else "after"
+        doubts.append(
+            f"the profiler's own time is known, and left out, {which} alone: the other step may "
+            "hold some of it"
+        )
     low, high = sorted((before.least_ms, after.least_ms))
     if low and high > 1.05 * low:
         doubts.append(

@@ -16,8 +16,8 @@ from perfkit.trace.record.quiet import quiet_profiler
 # CUPTI, which records what the device does, stays attached to the process when a profiler stops,
 # and every launch takes longer from then on (pytorch/pytorch#144455): on an H100 1.31 times as long
 # (median of 8 processes), with this variable at 1, when it lets go, 1.02 times (8), and unprofiled
-# 1.00 times (9). Before CUDA 12.6 letting go crashes where CUDA graphs are used
-# (pytorch/pytorch#146604), so there it stays.
+# 1.00 times (9; tests/bench/cupti_teardown.py). Before CUDA 12.6 letting go crashes where CUDA
+# graphs are used (pytorch/pytorch#146604), so there it stays.
 _LET_GO = "TEARDOWN_CUPTI"
 _SAFE_CUDA = (12, 6)
 
@@ -42,7 +42,8 @@ def refuse_beside_another() -> None:
 def start_quietly(profile: Any) -> None:
     """Start a ``torch.profiler.profile``; when it stops, what it attached to CUDA lets go.
 
-    A value that the user gave ``TEARDOWN_CUPTI`` is kept.
+    A value that the user gave ``TEARDOWN_CUPTI`` is kept. Ours stays in the environment, for
+    profilers that the user starts later, and for child processes.
 
     Raises:
         ProfilerBusyError: torch refuses; nothing has begun.

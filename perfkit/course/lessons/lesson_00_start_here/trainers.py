@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import profile as profiled
+from perfkit.base.device import of
 from perfkit.course.kit.sizes import has_gpu_speed
 from perfkit.course.kit.threads import one_thread
 from perfkit.measure.compare import Comparison, compare
@@ -95,7 +96,11 @@ def compute_bound(device: str) -> None:
 
 def _wide(device: str) -> int:
     """Channels for which the network takes several times as long as its pictures."""
-    return 4096 if has_gpu_speed(device) else 160  # an H100 waits for launches with 1024
+    if not has_gpu_speed(device):
+        return 160
+    # An H100 waits for launches with 1024. With 4096, weights and gradients take 1.2 GB.
+    total_bytes = of(device).total_bytes(torch.device(device).index or 0)
+    return 4096 if (total_bytes or 0) > 8e9 else 1024
 
 
 def _network(width: int, device: str) -> nn.Module:
