@@ -17,6 +17,8 @@ _EXACT_PAIRS = 400
 # A profiler makes no step so many times as long: 1.7 times was measured for tiny operations on a
 # CPU, 1.9 times for a ResNet-50 on an H100. Steps that compile, load or wait are.
 _MOST_SLOWDOWN = 3.0
+# Marks and hooks may add this much to any step, also to one of microseconds.
+_FIXED_MS = 1.0
 # A profiler makes nothing faster; where recorded steps took less than this share of the others, the
 # steps themselves differ.
 _LEAST_SLOWDOWN = 0.9
@@ -68,9 +70,12 @@ class Cost:
     @property
     def plain_step_ms(self) -> float | None:
         """``unprofiled_step_ms`` where those are the same steps but for the profiler; else None."""
-        if self.slowdown is None or not _LEAST_SLOWDOWN <= self.slowdown <= _MOST_SLOWDOWN:
+        plain, profiled = self.unprofiled_step_ms, self.profiled_step_ms
+        if not plain or not profiled:
             return None
-        return self.unprofiled_step_ms
+        if not _LEAST_SLOWDOWN * plain <= profiled <= _MOST_SLOWDOWN * plain + _FIXED_MS:
+            return None
+        return plain
 
     @property
     def surplus_ms(self) -> float:
