@@ -732,9 +732,9 @@ def recorded_lists(
     nodes = list(profile.profiler.kineto_results.experimental_event_tree())
     while nodes and left:
         node = nodes.pop()
+        nodes.extend(node.children)  # aten::stack calls aten::cat
         name = node.name
         if name not in left:
-            nodes.extend(node.children)
             continue
         left[name] -= 1
         if not left[name]:

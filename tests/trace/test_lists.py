@@ -12,6 +12,7 @@ from simulated_traces import Simulated
 from torch import nn
 
 import perfkit
+from perfkit.base import torch_compat
 from perfkit.trace import Trace, limit, load
 from perfkit.trace.read.save import save
 from perfkit.trace.record.lists import with_lists
@@ -84,6 +85,37 @@ def test_an_optimizer_of_many_parameters_is_counted() -> None:
     assert moved["aten::_foreach_lerp_"] == 3 * size
     assert moved["aten::_foreach_addcmul_"] == moved["aten::_foreach_addcdiv_"] == 4 * size
     assert not [u for u in found.unknown if "foreach" in u.op]
+
+
+def test_operators_of_lists_that_call_others_are_counted_with_them() -> None:
+    """``clip_grad_norm_`` stacks the norms, and ``aten::stack`` calls ``aten::cat``."""
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(N_LAYERS)))
+    model(torch.randn(4, 8)).sum().backward()
+    with torch.profiler.profile(record_shapes=True) as profile:
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3, foreach=True)
+    exported = load(raw_trace(profile))
+    assert inputs_of(exported, "aten::cat")[0][0][0] == []
+    found = with_lists(exported, profile)
+    for name in ("aten::_foreach_norm", "aten::_foreach_mul_", "aten::stack", "aten::cat"):
+        ((dims, types),) = inputs_of(found, name)
+        assert len(dims[0]) == 2 * N_LAYERS, name
+        assert types.startswith("TensorList[float32]"), name
+
+
+def test_one_operator_that_does_not_fit_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile, _ = steps()
+    exported = load(raw_trace(profile))
+    asked = torch_compat.recorded_lists
+
+    def but_one(*given: Any) -> Any:
+        calls = asked(*given)
+        calls.remove(next(call for call in calls if call[0] == "aten::_foreach_sqrt"))
+        return calls
+
+    monkeypatch.setattr(torch_compat, "recorded_lists", but_one)
+    found = with_lists(exported, profile)
+    assert inputs_of(found, "aten::_foreach_sqrt") == [([[]], "TensorList")] * 2
+    assert inputs_of(found, "aten::_foreach_addcdiv_")[0][1].startswith("TensorList[float32]")
 
 
 def test_a_trace_file_says_why_work_is_unknown() -> None:

@@ -6,7 +6,7 @@ It writes no shapes of a list of more than 30 tensors, as an optimizer's are (``
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -34,19 +34,12 @@ def with_lists(trace: Trace, profile: Any) -> Trace:
     names = {trace.names[trace.name_id[row]] for row in _calls(trace) if _is_cut_short(trace, row)}
     if not names:
         return trace
-    rows = np.flatnonzero(trace.named(lambda name: name in names))
-    calls = torch_compat.recorded_lists(
-        profile, Counter(trace.names[i] for i in trace.name_id[rows].tolist())
-    )
-    calls.sort(key=lambda call: call[1])
-    if [c[0] for c in calls] != [trace.names[i] for i in trace.name_id[rows].tolist()]:
-        return trace  # not the same calls
-    apart_ns = np.array([c[1] for c in calls], dtype=np.int64) - trace.start_ns[rows]
-    if int(np.ptp(apart_ns)) > _SAME_NS:
+    found = _paired(trace, profile, names)
+    if not found:
         return trace
     dims, dims_id = _Texts(trace.input_dims), trace.dims_id.copy()
     types, types_id = _Texts(trace.input_types), trace.types_id.copy()
-    for row, (_name, _start_ns, lists) in zip(rows.tolist(), calls, strict=True):
+    for row, lists in found:
         if dims_id[row] < 0 or types_id[row] < 0:
             continue
         shapes = msgspec.json.decode(trace.input_dims[dims_id[row]])
@@ -63,6 +56,44 @@ def with_lists(trace: Trace, profile: Any) -> Trace:
     return replace(
         trace, input_dims=dims.all, dims_id=dims_id, input_types=types.all, types_id=types_id
     )
+
+
+def _paired(
+    trace: Trace, profile: Any, names: set[str]
+) -> list[tuple[int, list[list[tuple[tuple[int, ...], str]] | None]]]:
+    """Rows of these operators, and the lists that each was given.
+
+    An operator whose calls are not those of the trace is left out; so are all, where the clocks
+    of most calls do not agree: it is another recording's profile then.
+    """
+    rows_of: dict[str, list[int]] = defaultdict(list)
+    for row in np.flatnonzero(trace.named(lambda name: name in names)).tolist():
+        rows_of[trace.names[trace.name_id[row]]].append(row)
+    calls_of = defaultdict(list)
+    for call in torch_compat.recorded_lists(profile, {n: len(r) for n, r in rows_of.items()}):
+        calls_of[call[0]].append(call)
+    pairs = []
+    for name, rows in rows_of.items():
+        if len(calls_of[name]) == len(rows):
+            rows.sort(key=lambda row: int(trace.start_ns[row]))
+            calls_of[name].sort(key=lambda call: call[1])
+            pairs.append((rows, calls_of[name]))
+    if not pairs:
+        return []
+    apart_ns = [
+        np.array([call[1] for call in calls], dtype=np.int64) - trace.start_ns[rows]
+        for rows, calls in pairs
+    ]
+    together = np.concatenate(apart_ns)
+    usual_ns = np.sort(together)[len(together) // 2]
+    if 2 * int((np.abs(together - usual_ns) <= _SAME_NS).sum()) <= len(together):
+        return []
+    return [
+        (row, call[2])
+        for (rows, calls), apart in zip(pairs, apart_ns, strict=True)
+        if int(np.abs(apart - usual_ns).max()) <= _SAME_NS
+        for row, call in zip(rows, calls, strict=True)
+    ]
 
 
 def _calls(trace: Trace) -> list[int]:
