@@ -338,11 +338,15 @@ def _numbers(call: Call, at: int) -> list[float]:
 
 
 def _resized(call: Call, x: Tensor) -> int:
-    """Elements of the result: (input, size, …), or (input, no size, factors)."""
+    """Elements of the result: (input, size, …), or (input, no size, factors).
+
+    Whoever interpolates between points is told before the factors whether corners are aligned.
+    """
     spatial = x.shape[2:]
     size = _numbers(call, 1)
     if not size:
-        size = [math.floor(n * by) for n, by in zip(spatial, _numbers(call, 2), strict=True)]
+        at = 3 if str(call.values[2]) in {"True", "False"} else 2
+        size = [math.floor(n * by) for n, by in zip(spatial, _numbers(call, at), strict=True)]
     if len(size) != len(spatial) or min(size) < 0:
         raise ValueError("not a size of this input")
     return math.prod(x.shape[:2]) * math.prod(map(int, size))

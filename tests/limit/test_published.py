@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import perfkit
 from perfkit.limit.arguments import arguments
 from perfkit.limit.call import Work
 from perfkit.limit.operator_kinds import POINTWISE, TERNARY, UNARY
@@ -138,6 +139,8 @@ def test_how_many_tensors_an_elementwise_operator_reads() -> None:
     [
         ("upsample_bilinear2d", ["", "[8, 8]", "False"], 64, 256),
         ("upsample_nearest2d", ["", "", "[2., 2.]"], 64, 256),
+        ("upsample_bilinear2d", ["", "", "False", "[2., 2.]"], 64, 256),
+        ("upsample_bicubic2d", ["", "", "True", "[2., 2.]"], 64, 256),
         ("upsample_nearest2d", ["", "[2, 2]", "", ""], 16, 16),  # one of four is read
         ("reflection_pad2d", ["", "[1, 1, 2, 0]"], 64, 6 * 6 * 4),
     ],
@@ -153,3 +156,14 @@ def test_backward_of_resampling_and_padding() -> None:
     assert (found.read_bytes, found.written_bytes) == (256, 64)
     found = of("reflection_pad2d_backward", [[1, 1, 6, 6], [1, 1, 4, 4], []], [F32, F32, ""], [])
     assert (found.read_bytes, found.written_bytes) == (144, 64)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_a_layer_that_resamples_by_a_factor_is_counted(mode: str) -> None:
+    layer = torch.nn.Upsample(scale_factor=2, mode=mode)
+    x = torch.randn(2, 3, 16, 16)
+    found = perfkit.profile(lambda: layer(x), shapes=True, steps=2).limit
+    assert found is not None
+    assert not [one for one in found.unknown if "upsample" in one.op]
+    (one,) = [one for one in found.ops if "upsample" in one.op]
+    assert one.n_bytes / one.count == x.nbytes + 4 * x.nbytes
