@@ -420,6 +420,9 @@ def _line_of(site: Site) -> _Line | None:
         if isinstance(node, ast.stmt) and node.lineno <= site.line <= (node.end_lineno or 0):
             found = node
             runs_once = runs_once and not isinstance(node, _REPEATED)
+        elif isinstance(node, ast.Lambda):  # whoever calls it may be in the loop
+            here = node.lineno <= site.line <= (node.end_lineno or 0)
+            runs_once = runs_once and not here
     if found is None or isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return None
     # without a loop the whole code may be the step

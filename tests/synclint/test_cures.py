@@ -148,6 +148,13 @@ def test_a_line_outside_of_the_loop_runs_once_and_is_left_alone() -> None:
     assert [sync.instead for sync in outside] == [
         "# it runs once, outside of the loop: leave it as it is"
     ] * 3
+    # a lambda runs as often as the loop calls it
+    for above in (
+        "read = lambda value: value.item()\nfor _ in range(2):\n    read(err_g)",
+        "read = (lambda value:\n        value.item())\nfor _ in range(2):\n    read(err_g)",
+    ):
+        (sync,) = _found(above)
+        assert "runs once" not in sync.instead
     # what has no loop may be the step itself
     (step,) = _found("running = running + err_g.item()")
     assert "err_g.detach()" in step.instead
