@@ -194,10 +194,13 @@ class MemoryAccount(Shown):
     def would_help(self) -> tuple[str, ...]:
         """What would bring the peak down, the most first; told when memory ran out."""
         main, asked = self.devices[0], self.requested_bytes
-        if asked is not None and asked > main.peak_bytes:  # more than all that ever was alive
-            capacity = facts().ram_bytes if main.device == "cpu" else None
-            return (ask_for_less(asked, main.peak_bytes, capacity),)
-        return remedies(main.at_peak_bytes, main.at_start_bytes, main.allocator)
+        found = remedies(main.at_peak_bytes, main.at_start_bytes, main.allocator)
+        if asked is None or asked <= main.peak_bytes:
+            return found
+        # more than all that ever was alive
+        capacity = facts().ram_bytes if main.device == "cpu" else None
+        first = ask_for_less(asked, main.peak_bytes, capacity, held_is_peak=True)
+        return (first,) if capacity is not None and asked > capacity else (first, *found)
 
     @property
     def device(self) -> str:

@@ -127,20 +127,22 @@ def remedies(
     return tuple(words for _, words in found)
 
 
-def ask_for_less(asked: int, held: int, capacity: int | None) -> str:
-    """Advice for a request larger than everything alive: what is alive is not the problem.
+def ask_for_less(asked: int, held: int, capacity: int | None, *, held_is_peak: bool = False) -> str:
+    """Advice for a request larger than everything alive: look at the request first.
 
     Args:
         asked: the size of the allocation that failed, in bytes.
-        held: what all tensors held then, in bytes.
+        held: what all tensors held, in bytes.
         capacity: the device's whole memory in bytes; None if unknown.
+        held_is_peak: ``held`` is the most that they held at any time, not what they held then.
     """
     if capacity is not None and asked > capacity:
         return (
             f"ask for less at once: this line asks for {fmt_bytes(asked)} and there are "
             f"{fmt_bytes(capacity)} in all, so no setting makes room; check the shapes in it"
         )
+    verb = "held at most" if held_is_peak else "hold"
     return (
         f"ask for less at once: this line asks for {fmt_bytes(asked)}, and all tensors together "
-        f"hold {fmt_bytes(held)}; check the shapes in it first"
+        f"{verb} {fmt_bytes(held)}; check the shapes in it first"
     )

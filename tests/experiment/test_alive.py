@@ -253,11 +253,16 @@ def test_more_than_the_gpu_has_is_told_first(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("factor", "words"),
-    [(1 << 50, "so no setting makes room"), (1 << 30, "all tensors together hold ")],
+    ("factor", "words", "also"),
+    [
+        (1 << 50, "so no setting makes room", False),
+        (1 << 30, "all tensors together hold ", True),
+    ],
 )
-def test_one_absurd_allocation_is_not_cured_by_zero_grad(factor, words):
-    # what is alive includes gradients, but they are not the problem
+def test_one_absurd_allocation_is_told_before_zero_grad(factor, words, also, monkeypatch):
+    # what is alive includes gradients: with as much memory as asked for, they may be in the way
+    if also:
+        monkeypatch.setattr(_alive, "_capacity", lambda *_: 1 << 40)
     weight = torch.ones(1024, requires_grad=True)
     weight.sum().backward()
     asked = 8 * factor
@@ -271,6 +276,7 @@ def test_one_absurd_allocation_is_not_cured_by_zero_grad(factor, words):
     told = _alive.alive(error)
     helps = told.text.partition("What would help:\n")[2]
     assert words in helps
-    assert "zero_grad" not in helps
+    assert helps.startswith("  - ask for less at once")
+    assert (helps.count("  - ") > 1) is also
     assert told.sentence.endswith("try: ask for less at once")
     assert weight.grad is not None

@@ -58,7 +58,9 @@ def alive(error: BaseException, *, gpu: Device | None = None) -> Alive:
         found.append(_let_go(parts["other"], biggest))
     held = max(total, 0 if allocator is None else allocator.reserved_bytes)
     if asked is not None and asked > held:
-        found = [ask_for_less(asked, held, _capacity(error, device))]
+        capacity = _capacity(error, device)
+        no_room = capacity is not None and asked > capacity
+        found = [ask_for_less(asked, held, capacity), *([] if no_room else found)]
     frames = _frames(error.__traceback__)
     lines = [
         f"When memory ran out (measured in the run's process; {device}):",
