@@ -32,6 +32,7 @@ _WHO_IS_LATE = (
     "# which rank comes late? the report on all of them says it\n"
     "# perfkit run --nproc-per-node=N train.py     or, of recorded traces:\n"
     "# perfkit trace rank*.json.gz\n"
+    "# if none does, the network is busy:\n"
 )
 _EXCHANGE_LESS = (
     "# fewer exchanges: gradients of several batches at once\n"
@@ -169,7 +170,7 @@ def host_collectives(case: Case) -> Iterator[Finding]:
             f"hides; {n / case.n_steps:,.1f} of them per step",
             waits or "some of it may be waiting for a slower rank: compare the traces of the ranks",
         ),
-        what_to_do=_WHO_IS_LATE if waits else _EXCHANGE_LESS,
+        what_to_do=f"{_WHO_IS_LATE if waits else ''}{_EXCHANGE_LESS}",
         gain_at_most=gain,
         formula=formula,
     )
@@ -195,8 +196,8 @@ def communication(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(share)
     title, more, what_to_do = _what_is_exchanged(case, rows)
     waits = _waits(case, rows)
-    if waits:  # to exchange less would not shorten them
-        title, what_to_do = _WAITING, _WHO_IS_LATE
+    if waits:  # if a rank comes late, to exchange less would not shorten them
+        title, what_to_do = _WAITING, f"{_WHO_IS_LATE}{what_to_do}"
         more = [waits, *more]
     yield Finding(
         rule="communication",
@@ -215,7 +216,7 @@ def communication(case: Case) -> Iterator[Finding]:
     )
 
 
-_WAITING = "Ranks wait for each other in their collectives"
+_WAITING = "Collectives take much longer than the quickest of their kind"
 
 
 def _waits(case: Case, rows: Int64) -> str:
