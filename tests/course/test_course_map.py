@@ -93,6 +93,57 @@ def test_each_plan_has_every_lesson_or_says_what_is_left() -> None:
             assert 60 * hours + rest == sum(minutes[number] for number in left)
 
 
+def _slots(plan: str) -> dict[str, int]:
+    """Minutes that a plan has for each of its lessons."""
+    return {
+        number: int(length)
+        for _, _, length, what in _BREAK.findall(plan)
+        for number in re.findall(r"\blesson (\d\d)", what)
+    }
+
+
+def _needs(text: str) -> dict[str, set[str]]:
+    """Lessons that a lesson needs besides 00, as the map says it."""
+    said = text.partition("All lessons need 00;")[2].partition("\nIf you take them")[0]
+    needs: dict[str, set[str]] = {}
+    for part in said.split(";"):
+        who, _, what = part.partition("also need")
+        for number in _numbers(who):
+            needs.setdefault(number, set()).update(_numbers(what))
+    return needs
+
+
+def test_whoever_has_several_gpus_is_sent_to_no_lesson_before_what_it_needs() -> None:
+    text = _markdown(NOTEBOOKS / "README.md")
+    needs = _needs(text)
+    assert needs["15"] == {"12"}
+    assert needs["16"] == {"01", "12"}
+    half, day, two_days = (p for p in text.split("\n## ") if len(_BREAK.findall(p)) > 3)
+
+    words = re.search(r"several GPUs, begin with (.+?); if you buy them, with (.+?)\.", half, re.S)
+    assert words is not None
+    for order in words.groups():
+        known = set(_slots(half))
+        for number in re.findall(r"\d\d", order):
+            assert needs[number] <= known, number
+            known.add(number)
+
+    instead = re.search(
+        r"With\s+several GPUs, take (.+?) in place of (.+?); that needs (\d+) minutes more", day
+    )
+    assert instead is not None
+    new, old = _numbers(instead[1]), _numbers(instead[2])
+    slots, later = _slots(day), _slots(two_days)
+    taught = (set(slots) - old) | new
+    assert all(needs.get(number, set()) <= taught for number in taught)
+    more = sum(later[number] for number in new) - sum(slots[number] for number in old)
+    assert int(instead[3]) == more == 5
+
+    left_out = re.search(r"leave out (.+?), and take their (\d+) minutes", two_days, re.S)
+    assert left_out is not None
+    assert int(left_out[2]) == sum(later[number] for number in _numbers(left_out[1])) == 65
+
+
 @pytest.mark.parametrize(
     "path",
     [NOTEBOOKS / "README.md", NOTEBOOKS / "instructor-notes.md", *LESSONS, *SOLUTIONS],
