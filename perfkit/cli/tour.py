@@ -33,7 +33,11 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the lessons; return 0."""
+    """Run the lessons; return 0.
+
+    Raises:
+        LessonFailedError: at the end, if a lesson failed; the command then exits with 1.
+    """
     from perfkit.course.kit.tour import tour
 
     tour(arguments.lesson, arguments.out, say_line, save=arguments.save)

@@ -63,6 +63,19 @@ def test_an_error_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]
     assert said.count("\n") == 1
 
 
+def test_a_tour_with_a_failed_lesson_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from perfkit.course.kit import tour as lessons
+
+    def fails(*_: object, **__: object) -> None:
+        raise lessons.LessonFailedError("2 of 3 lessons failed")
+
+    monkeypatch.setattr(lessons, "tour", fails)
+    assert cli.main(["tour", "00"]) == 1
+    assert "2 of 3 lessons failed" in capsys.readouterr().err
+
+
 def test_no_lessons_without_the_repository(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
