@@ -68,7 +68,7 @@ class Exercise:
         try:
             return self._show(answer)
         except NotYet as reason:
-            return Message("Nothing to see yet", (str(reason),))
+            return Message("Nothing to see yet", _reason(reason))
         except (Exception, SystemExit) as error:  # sys.exit() would end a script silently
             return _broken(answer, error)
 
@@ -77,7 +77,7 @@ class Exercise:
         try:
             facts = self._check(answer)
         except NotYet as reason:
-            return Message("Not yet", (str(reason),))
+            return Message("Not yet", _reason(reason))
         except (Exception, SystemExit) as error:
             return _broken(answer, error)
         return Message("Done", items=tuple(facts))
@@ -97,6 +97,11 @@ class Exercise:
         return replace(self._message(), folds=folds)._repr_html_()
 
 
+def _reason(reason: NotYet) -> tuple[str, ...]:
+    """The reason, and the check's notes: with which input."""
+    return (str(reason), *getattr(reason, "__notes__", []))
+
+
 def _broken(answer: Any, error: Exception | SystemExit) -> Message:
     """The reader's error with its line in their code, without perfkit's frames.
 
@@ -106,7 +111,7 @@ def _broken(answer: Any, error: Exception | SystemExit) -> Message:
     if not callable(answer):
         kind = type(answer).__name__
         return Message(
-            "Not yet", (f"pass your function itself, not a {kind}: .check(your_function)",)
+            "Not yet", (f"pass your function itself, got {kind}: .check(your_function)",)
         )
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_user_code(f.filename)]
     said = f"{type(error).__name__}: {_words(error)}".strip().removesuffix(":")
