@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.words import plural
 from perfkit.course.kit.cells import cells
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
@@ -235,7 +236,7 @@ class _Run:
         if y is None:
             raise NotYet("your function returns nothing yet: return a tensor")
         if not isinstance(y, torch.Tensor):
-            raise NotYet(f"return one tensor, not a {type(y).__name__}")
+            raise NotYet(f"return one tensor, got {type(y).__name__}")
         if y.shape != self.x.shape or y.dtype != self.x.dtype:
             raise NotYet(
                 f"return {self.x.dtype} of the shape {tuple(self.x.shape)}, not {y.dtype} of "
@@ -281,14 +282,15 @@ def _check(answer: Answer) -> list[str]:
     run.step()
     if abs(run.value - plain.value) > _CLOSE * abs(plain.value):
         raise NotYet("the result differs from that of the loop; are all 16 blocks in it, in order?")
-    if min(run.calls) == 1 and max(run.calls) > 2:
-        raise NotYet(
-            f"the result is right, but then one block runs again {max(run.calls) - 1} times and "
-            "another never: a lambda looks a name of the loop up when it runs, and by then it is "
-            "another part"
-        )
     for given, wanted in zip(run.gradients(), plain.gradients(), strict=True):
         if not torch.allclose(given, wanted, rtol=1e-4, atol=1e-8):
+            if min(run.calls) == 1 and max(run.calls) > 2:
+                raise NotYet(
+                    "the result is right, but the gradients are not: one block runs again "
+                    f"{plural(max(run.calls) - 1, 'time')} and another never. Is a lambda in it? "
+                    "If it was made in a loop, it looks its names up only when it runs, and by "
+                    "then they are another part's"
+                )
             raise NotYet(
                 "the result is right, but the gradients are not: the second run must draw the "
                 "same dropout as the first, and every block must get its gradient"
