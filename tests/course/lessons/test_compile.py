@@ -87,7 +87,24 @@ def _scaled(x: Any, mask: Any) -> Any:
     return scale * rows
 
 
+def _a_constant(x: Any, mask: Any) -> Any:
+    """Without a graph, a GPU's host would wait for the copy of the 1."""
+    rows = _rows(x, mask)
+    return rows / torch.maximum(rows.detach().norm(dim=1).max(), x.new_tensor(1.0))
+
+
+def _a_constant_by_its_device(x: Any, mask: Any) -> Any:
+    rows = _rows(x, mask)
+    one = torch.tensor(1.0, device=x.device)
+    return rows / torch.maximum(rows.detach().norm(dim=1).max(), one)
+
+
 # ---- wrong ones
+
+
+def _item_beside_a_constant(x: Any, mask: Any) -> Any:
+    rows = _rows(x, mask)
+    return rows / max(1.0, rows.norm(dim=1).max().item()) + x.new_tensor(0.0)
 
 
 def _not_zeroed(x: Any, mask: Any) -> Any:
@@ -187,7 +204,16 @@ def _row_by_row(x: Any, mask: Any) -> Any:
 
 @pytest.mark.parametrize(
     "answer",
-    [_multiplied, _chosen, _as_a_product, _detached_at_the_end, _a_safe_divisor, _scaled],
+    [
+        _multiplied,
+        _chosen,
+        _as_a_product,
+        _detached_at_the_end,
+        _a_safe_divisor,
+        _scaled,
+        _a_constant,
+        _a_constant_by_its_device,
+    ],
 )
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(in_one_graph.check(answer))
@@ -199,7 +225,7 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     ("answer", "reason"),
     [
         (lambda *_: None, "returns nothing yet"),
-        (lambda x, mask: [x], "return a tensor, not a list"),
+        (lambda x, mask: [x], "return a tensor, got list"),
         (lambda x, mask: x.sum(0), "return the shape of x"),
         (lambda x, mask: x, "some rows: a row that does not count is not 0"),
         (_careless, "a line ends the graph"),
@@ -216,6 +242,7 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_nan_hidden, "what divides by 0, although nobody asks for the result?"),
         (_any_row, "a line ends the graph"),
         (_item_without_a_branch, "the host would wait for a GPU at test_compile.py"),
+        (_item_beside_a_constant, "the host would wait for a GPU at test_compile.py"),
         (_mean_detached, "the values are right, and the gradient is not"),
         (_row_by_row, "graphs for six lengths: two are enough"),
     ],
@@ -240,7 +267,7 @@ def test_show_puts_an_answer_beside_the_careless_one() -> None:
         (none_too_large, lambda x: x / (1 + 9 * (x.abs().amax() > 1e4)), "Done"),
         (none_too_large, lambda x: x * torch.where(x.abs().max() > 1e4, 0.1, 1.0), "Done"),
         (none_too_large, lambda x: None, "returns nothing yet"),
-        (none_too_large, lambda x: 3, "a tensor, not a int"),
+        (none_too_large, lambda x: 3, "a tensor, got int"),
         (none_too_large, lambda x: x.sum(), "a tensor of the shape of x"),
         (none_too_large, lambda x: x / 10 if x.abs().max() > 1e4 else x, "a line ends the graph"),
         (none_too_large, lambda x: x / 10 if x.max().item() > 1e4 else x, "a line ends the graph"),
@@ -252,7 +279,7 @@ def test_show_puts_an_answer_beside_the_careless_one() -> None:
         (next_length, lambda length: (length + 63) // 64 * 64, "Done"),
         (next_length, lambda length: length + -length % 64, "Done"),
         (next_length, lambda length: None, "returns nothing yet"),
-        (next_length, lambda length: "64", "not a str"),
+        (next_length, lambda length: "64", "got str"),
         (next_length, lambda length: length // 64 * 64, "not the next multiple"),
         (next_length, lambda length: (length // 64 + 1) * 64, "64 becomes 128: more than it needs"),
         (next_length, lambda length: 64, "65 becomes 64"),
@@ -262,7 +289,7 @@ def test_show_puts_an_answer_beside_the_careless_one() -> None:
         (steps_until_it_pays, lambda c, b, a: int(c * 1e3 / (b - a)) + 1, "Done"),
         (steps_until_it_pays, lambda c, b, a: c / ((b - a) / 1e3), "Done"),
         (steps_until_it_pays, lambda c, b, a: None, "returns nothing yet"),
-        (steps_until_it_pays, lambda c, b, a: [c], "not a list"),
+        (steps_until_it_pays, lambda c, b, a: [c], "got list"),
         (steps_until_it_pays, lambda c, b, a: c / (b - a), "it has not paid"),
         (steps_until_it_pays, lambda c, b, a: c * 1000 / a, "it has not paid"),
         (steps_until_it_pays, lambda c, b, a: c * 1000 / b, "it has not paid"),

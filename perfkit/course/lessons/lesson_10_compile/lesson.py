@@ -188,7 +188,12 @@ def _value_and_slope(answer: Answer, x: torch.Tensor, mask: torch.Tensor) -> tup
 
 
 def _waiting(answer: Answer) -> list[str]:
-    """Lines that would wait for a GPU; ``fullgraph=True`` takes a plain ``.item()`` along."""
+    """Lines that would wait for a GPU; ``fullgraph=True`` takes a plain ``.item()`` along.
+
+    The answer runs without a graph here, and so a tensor of Python numbers, as
+    ``x.new_tensor(1.0)``, is copied to the GPU. In a graph it is a constant: such lines are left
+    out.
+    """
     from torch import nn
 
     from perfkit.synclint.find import find_syncs
@@ -209,7 +214,11 @@ def _waiting(answer: Answer) -> list[str]:
     def step() -> None:
         answer(*model()).square().sum().backward()
 
-    return [f"{line.place}: {line.op}" for line in find_syncs(step, model)]
+    return [
+        f"{line.place}: {line.op}"
+        for line in find_syncs(step, model)
+        if line.kind != "copy" or not all(op.endswith("tensor(…)") for op in line.op.split(", "))
+    ]
 
 
 def _how_values_differ(given: torch.Tensor, wanted: torch.Tensor, mask: torch.Tensor) -> str:
