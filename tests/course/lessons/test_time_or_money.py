@@ -133,7 +133,7 @@ def _rounded(by: Callable[[float], int]) -> Callable[..., Any]:
     ("answer", "reason"),
     [
         (lambda now, other, wage: None, "None, never, of every offer"),
-        (lambda now, other, wage: "ten", "a number of epochs, or None for never, not a str"),
+        (lambda now, other, wage: "ten", "a number of epochs, or None for never, got str"),
         (lambda now, other, wage: 3.5, "3.5 is no number of epochs"),
         (lambda now, other, wage: math.inf, "if it never pays, return None"),
         (lambda now, other, wage: 0, "your function says that it pays from the start"),
@@ -172,7 +172,7 @@ def _rounded(by: Callable[[float], int]) -> Callable[..., Any]:
             lambda now, other, wage: (
                 -1 if _epoch(other) > _epoch(now) else _by_formula(now, other, wage)
             ),
-            "return 0 or more, or None if it never pays",
+            "a number of epochs is 0 or more; return None if it never pays",
         ),
         (
             lambda now, other, wage: (
@@ -214,7 +214,7 @@ def test_show_goes_through_the_offers_that_the_reader_knows() -> None:
         (least_of, lambda f, b, fs, bs: 1e3 * f / fs, "not 0.001"),
         (least_of, lambda f, b, fs, bs: max(f / fs, b / bs), "at least 2 ms, not 0.002"),
         (least_of, lambda f, b, fs, bs: 1e3 * min(f / fs, b / bs), "at least 2 ms, not 1"),
-        (least_of, lambda *_: "2", "not a str"),
+        (least_of, lambda *_: "2", "got str"),
         (mfu_of, lambda f, a, s, p: (f - a) / s / p, "Done"),
         (mfu_of, lambda f, a, s, p: (f - a) / (s * p), "Done"),
         (mfu_of, lambda f, a, s, p: f / s / p * (1 - a / f), "Done"),
@@ -232,7 +232,7 @@ def test_show_goes_through_the_offers_that_the_reader_knows() -> None:
         (electricity_of, lambda j, n, k: j * n / 3600 * k, "not 58.33"),
         (electricity_of, lambda j, n, k: j * n / 3.6e6, "not 0.1944"),
         (electricity_of, lambda j, n, k: j / 3.6e6 * k, "0.05833, not"),
-        (electricity_of, lambda j, n, k: True, "not a bool"),
+        (electricity_of, lambda j, n, k: True, "got bool"),
     ],
 )
 def test_puzzles(puzzle: Any, answer: Callable[..., Any], says: str) -> None:

@@ -189,12 +189,12 @@ def _answered(given: Any) -> int | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, Real):
-        raise NotYet(f"return a number of epochs, or None for never, not a {type(given).__name__}")
+        raise NotYet(f"return a number of epochs, or None for never, got {type(given).__name__}")
     epochs = float(given)
     if not math.isfinite(epochs):
         raise NotYet("if it never pays, return None")
     if epochs < 0:
-        raise NotYet("the first epoch is number 0: return 0 or more, or None if it never pays")
+        raise NotYet("a number of epochs is 0 or more; return None if it never pays")
     if not epochs.is_integer():
         raise NotYet(f"an epoch is whole: {epochs:g} is no number of epochs")
     return int(epochs)
