@@ -62,7 +62,7 @@ def picture(figure: Figure, alt: str) -> Picture:
     # A figure exists only if its module is loaded, so nothing needs to be imported.
     module = sys.modules.get("matplotlib.figure")
     if module is None or not isinstance(figure, module.Figure):
-        raise UsageError(f"show needs a matplotlib Figure, not a {type(figure).__name__}")
+        raise UsageError(f"show needs a matplotlib Figure, got {type(figure).__name__}")
     words = " ".join(alt.split()) if isinstance(alt, str) else ""
     if not words:
         raise UsageError("alt is empty: say what the figure shows, for readers who cannot see it")

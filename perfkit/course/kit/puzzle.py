@@ -55,7 +55,7 @@ def number(given: Any) -> float:
         NotYet: it returned nothing, or no number.
     """
     if isinstance(something(given), bool) or not isinstance(given, Real):
-        raise NotYet(f"return a number, not a {type(given).__name__}")
+        raise NotYet(f"return a number, got {type(given).__name__}")
     return int(given) if isinstance(given, Integral) else float(given)
 
 
@@ -68,6 +68,6 @@ def tensor(given: Any) -> Tensor:
     import torch
 
     if not isinstance(something(given), torch.Tensor):
-        raise NotYet(f"return a tensor, not a {type(given).__name__}")
+        raise NotYet(f"return a tensor, got {type(given).__name__}")
     found: Tensor = given
     return found

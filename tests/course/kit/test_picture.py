@@ -75,8 +75,8 @@ def test_show_displays_one_picture(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("figure", "alt", "reason"),
     [
-        (None, "words", "not a NoneType"),
-        (_drawn().axes[0], "words", "not a Axes"),
+        (None, "words", "got NoneType"),
+        (_drawn().axes[0], "words", "got Axes"),
         (_drawn(), " \n", "say what the figure shows"),
         (_drawn(), None, "say what the figure shows"),
     ],

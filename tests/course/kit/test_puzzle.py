@@ -14,10 +14,10 @@ def test_a_number_is_passed_on_and_anything_else_is_told() -> None:
     assert number(0.0) == 0
     assert something(0) == 0
     for given in (True, "3", [3]):
-        with pytest.raises(NotYet, match=f"not a {type(given).__name__}"):
+        with pytest.raises(NotYet, match=f"got {type(given).__name__}"):
             number(given)
     assert tensor(torch.ones(2)).sum() == 2
-    with pytest.raises(NotYet, match="return a tensor, not a list"):
+    with pytest.raises(NotYet, match="return a tensor, got list"):
         tensor([1.0])
     for take in (number, something, tensor):
         with pytest.raises(NotYet, match="replace None"):

@@ -285,7 +285,7 @@ def _segment(nbytes: int) -> int:
         (padding_share, lambda n: 1 - sum(n) / max(n), "is not the share of padding"),
         (padding_share, lambda n: 1 - min(n) / max(n), "is not the share of padding"),
         (padding_share, lambda n: max(n) - sum(n) / len(n), "is not the share of padding"),
-        (padding_share, lambda n: "half", "not a str"),
+        (padding_share, lambda n: "half", "got str"),
         (first_segment, _segment, "Done"),
         (
             first_segment,

@@ -306,7 +306,7 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     ("answer", "reason"),
     [
         (lambda *_: None, "returns nothing yet"),
-        (lambda model, parts: [1.0], "return one number, not a list"),
+        (lambda model, parts: [1.0], "return one number, got list"),
         (lambda model, parts: torch.zeros(2), "not a tensor of shape (2,)"),
         (_only_the_loss, "a parameter has no gradient in .grad"),
         (_mean_of_means, "parts of different lengths: the gradient points elsewhere"),
@@ -363,7 +363,7 @@ def test_the_model_of_the_exercise_leaves_random_numbers_alone() -> None:
         (share_of_batch, lambda part, batch: 1 / batch, "another weight"),
         (share_of_batch, lambda part, batch: 1.0, "another weight"),
         (share_of_batch, lambda part, batch: 1 / (batch // part), "a part of 8 in a batch of 100"),
-        (share_of_batch, lambda part, batch: "part", "not a str"),
+        (share_of_batch, lambda part, batch: "part", "got str"),
         (largest_batch, lambda room, a, b: (room - 2 * a + b) * 8 // (b - a), "Done"),
         (largest_batch, lambda room, a, b: 8 + (room - a) * 8 // (b - a), "Done"),
         (largest_batch, lambda room, a, b: int((room - (2 * a - b)) / ((b - a) / 8)), "Done"),

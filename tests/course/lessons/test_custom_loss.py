@@ -199,7 +199,7 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     ("answer", "reason"),
     [
         (lambda *_: None, "returns nothing yet"),
-        (lambda means, _: means.tolist(), "not a list"),
+        (lambda means, _: means.tolist(), "got list"),
         (lambda means, _: means.sum(1), "shape (), not (2, 8)"),
         (lambda means, present: _cdist(means, present).double(), "not torch.float64"),
         (lambda means, present: _cdist(means.detach(), present), "the result has no gradient"),
@@ -251,7 +251,7 @@ def test_show_counts_and_leaves_out_the_peak_of_a_loop() -> None:
         (own_means, lambda *_: None, "returns nothing yet"),
         (own_means, lambda means, bins: means, "the shape is"),
         (own_means, lambda means, bins: means[bins.flip(0)], "mean of another bin"),
-        (own_means, lambda means, bins: means[bins].tolist(), "not a list"),
+        (own_means, lambda means, bins: means[bins].tolist(), "got list"),
         (own_means, lambda means, bins: means[bins.clamp(max=2)], "mean of another bin"),
         (safe_means, lambda total, count: total / count.clamp(min=1)[:, None], "Done"),
         (safe_means, lambda total, count: (total.T / torch.clamp(count, 1)).T, "Done"),

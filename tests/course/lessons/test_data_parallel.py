@@ -259,7 +259,7 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_views, "view size is not compatible"),
         (_mixed_up, "is not the mean over the ranks"),
         (_twice, "2,000 B are sent, more than"),
-        (lambda g, limit, all_reduce, ranks: all_reduce(g), "takes one tensor, not a list"),
+        (lambda g, limit, all_reduce, ranks: all_reduce(g), "takes one tensor, got list"),
         (7, "pass your function itself"),
         (
             _fills(lambda b, g, limit: _nbytes(b) + g.nbytes < limit),
@@ -303,7 +303,7 @@ def test_show_lists_the_calls() -> None:
         (ring_sends, lambda nbytes, ranks: (ranks - 1) * nbytes, "8 ranks: 56,000 B are too many"),
         (ring_sends, lambda nbytes, ranks: 2 * nbytes, "2 ranks: 16,000 B are too many"),
         (ring_sends, lambda nbytes, ranks: (ranks - 1) / ranks * nbytes, "4,000 B are too few"),
-        (ring_sends, lambda *_: "8", "return a number, not a str"),
+        (ring_sends, lambda *_: "8", "return a number, got str"),
         (share_of_rank, lambda n, rank, ranks: range(rank, n, ranks), "Done"),
         (share_of_rank, lambda n, rank, ranks: list(range(n))[rank::ranks], "Done"),
         (

@@ -154,7 +154,7 @@ def test_a_right_answer_passes_with_its_facts() -> None:
     [
         (lambda *_: None, "returns nothing yet"),
         (lambda *_: 3, "return two things"),
-        (lambda pictures, masks, device: (pictures, 1), "must be a torch tensor, not a int"),
+        (lambda pictures, masks, device: (pictures, 1), "must be a torch tensor, got int"),
         (_floats_first, "13.0 KiB were sent; the batch is 4.00 KiB"),
         (_one_call, "13.0 KiB were sent; the batch is 4.00 KiB"),
         (_no_permute, "permute them"),

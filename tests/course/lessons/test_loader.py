@@ -112,7 +112,7 @@ def test_a_right_answer_passes_whatever_its_order(answer: Callable[..., Any]) ->
     ("answer", "reason"),
     [
         (lambda *_: None, "returns nothing yet"),
-        (lambda *_: "abc", "return a range or a list of numbers, not a str"),
+        (lambda *_: "abc", "return a range or a list of numbers, got str"),
         (lambda n, *_: range(n), "sample 0 is read 3 times"),
         (lambda n, rank, ranks, worker, workers: range(worker, n, workers), "is read 2 times"),
         (lambda n, rank, ranks, worker, workers: range(rank, n, ranks), "is read 3 times"),

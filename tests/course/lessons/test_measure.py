@@ -173,8 +173,8 @@ def test_a_right_answer_passes_with_its_facts(answer: Callable[..., Any]) -> Non
     ("answer", "reason"),
     [
         (lambda *_: None, "returns nothing yet"),
-        (_times, "return one number, the median time of a step, not a list"),
-        (lambda *_: True, "not a bool"),
+        (_times, "return one number, the median time of a step, got list"),
+        (lambda *_: True, "got bool"),
         (lambda *_: 23.0, "step was called 0 times; with warmup=3 and n=7 it must be 10"),
         (_no_warm_up, "step was called 7 times"),
         (_warm_up_timed, "first read after 0 of 3 warm-up calls"),

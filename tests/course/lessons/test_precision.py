@@ -203,7 +203,7 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     ("answer", "reason"),
     [
         (lambda *_: None, "returns nothing yet"),
-        (lambda model, left, right: 0.5, "not a float"),
+        (lambda model, left, right: 0.5, "got float"),
         (lambda model, left, right: model(left).sum(1), "shape (), not (64,)"),
         (_all_in_bf16, "the loss is torch.bfloat16"),
         (_wanted, "the model's products are not in bf16"),
@@ -266,7 +266,7 @@ def _lost(gradients: Any) -> Any:
         (vanishes, lambda g: (g.bfloat16() == 0).float().mean(), "become 0 and were none"),
         (vanishes, lambda g: (g.half() == 0) & (g != 0), "shape (), not (10,)"),
         (vanishes, lambda g: float(_lost(g)), "Done"),
-        (vanishes, lambda g: [_lost(g)], "not a list"),
+        (vanishes, lambda g: [_lost(g)], "got list"),
         (vanishes, lambda g: 1 - _lost(g), "become 0 and were none before"),
         (vanishes, lambda *_: None, "returns nothing yet"),
         (fits, lambda x: 448 / x.abs().max(), "Done"),

@@ -409,7 +409,7 @@ def test_a_right_answer_passes_with_its_facts(answer: Any) -> None:
     ("answer", "reason"),
     [
         (lambda *_: None, "returns nothing yet"),
-        (lambda *_: "text", "not a str"),
+        (lambda *_: "text", "got str"),
         (_no_cache, "a.bin (epoch 2) took 1 requests"),
         (_in_memory(), "keep samples in the folder"),
         (_in_place, "killed in the middle of a write"),

@@ -173,7 +173,7 @@ def test_a_right_answer_passes_with_its_facts() -> None:
     ("answer", "reason"),
     [
         (lambda images, side: None, "returns nothing yet"),
-        (lambda images, side: [1, 2], "one torch tensor, not a list"),
+        (lambda images, side: [1, 2], "one torch tensor, got list"),
         (lambda images, side: _cache(images, side).permute(0, 2, 3, 1), "the shape must be"),
         (lambda images, side: _cache(images, side).float(), "4 times the memory"),
         (lambda images, side: _cache(images, side).long(), "8 times the memory"),
@@ -218,7 +218,7 @@ def test_a_function_that_cannot_be_called_so_is_told() -> None:
     said = " ".join(repr(cache_pictures.check(lambda images: None)).split())
     assert said.startswith("Your function cannot be called like that TypeError:")
     assert "takes 1 positional argument but 2 were given" in said
-    assert "pass your function itself, not a int" in repr(cache_pictures.check(5))
+    assert "pass your function itself, got int" in repr(cache_pictures.check(5))
 
 
 def test_show_tells_what_an_answer_does() -> None:

@@ -148,7 +148,7 @@ def test_a_right_answer_passes_with_its_facts() -> None:
     [
         (lambda frame: None, "returns nothing yet"),
         (lambda frame: _right(frame)[0], "return three tensors"),
-        (_arrays, "numbers must be a torch tensor, not a ndarray"),
+        (_arrays, "numbers must be a torch tensor, got ndarray"),
         (_transposed, "must have the shape (60, 8)"),
         (_in_double, "numbers must be torch.float32, not torch.float64"),
         (_with_gaps, "still has gaps"),

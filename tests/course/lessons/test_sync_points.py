@@ -119,7 +119,7 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     ("answer", "reason"),
     [
         (lambda *_: None, "returns nothing yet"),
-        (lambda logits, target: _right(logits, target).tolist(), "not a list"),
+        (lambda logits, target: _right(logits, target).tolist(), "got list"),
         (lambda logits, target: _right(logits, target).nanmean(), "shape (10,), not ()"),
         (lambda logits, target: _right(logits, target).nan_to_num().int(), "not torch.int32"),
         (lambda logits, target: _right(logits, target).double(), "float32, not torch.float64"),

@@ -85,7 +85,7 @@ def _judge(tensor: Any, images: ImageSet, side: int) -> None:
     import torch
 
     if not isinstance(tensor, torch.Tensor):
-        raise NotYet(f"return one torch tensor, not a {type(tensor).__name__}")
+        raise NotYet(f"return one torch tensor, got {type(tensor).__name__}")
     n = len(images)
     wanted = (n, 3, side, side)
     if tuple(tensor.shape) != wanted:

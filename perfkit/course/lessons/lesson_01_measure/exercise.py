@@ -91,7 +91,7 @@ def _check(answer: Answer) -> list[str]:
 def _judge(result: Any, rig: _Rig, warmup: int, work: Sequence[float]) -> None:
     n = len(work)
     if isinstance(result, bool) or not isinstance(result, numbers.Real):
-        raise NotYet(f"return one number, the median time of a step, not a {type(result).__name__}")
+        raise NotYet(f"return one number, the median time of a step, got {type(result).__name__}")
     if rig.n_steps != warmup + n:
         raise NotYet(
             f"step was called {rig.n_steps} times; with warmup={warmup} and n={n} it must be "

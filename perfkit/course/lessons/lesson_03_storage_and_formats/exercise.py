@@ -116,7 +116,7 @@ def _judge(result: Any, given: DataFrame) -> None:
     kinds = (torch.float32, torch.int64, torch.int64)
     for name, part, shape, kind in zip(_PARTS, result, shapes, kinds, strict=True):
         if not isinstance(part, torch.Tensor):
-            raise NotYet(f"{name} must be a torch tensor, not a {type(part).__name__}")
+            raise NotYet(f"{name} must be a torch tensor, got {type(part).__name__}")
         if tuple(part.shape) != shape:
             raise NotYet(
                 f"{name} must have the shape {shape} for {rows} rows, not {tuple(part.shape)}"

@@ -210,7 +210,7 @@ def _shares(answer: Answer, n: int, ranks: int, workers: int) -> list[list[int]]
             if given is None:
                 raise NotYet("your function returns nothing yet: return the numbers to read")
             if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
-                raise NotYet(f"return a range or a list of numbers, not a {type(given).__name__}")
+                raise NotYet(f"return a range or a list of numbers, got {type(given).__name__}")
             shares.append([int(number) for number in given])
     return shares
 

@@ -195,7 +195,7 @@ def _get(answer: Answer, far: Fetch, folder: Path, key: str) -> bytes:
     if got is None:
         raise NotYet("your function returns nothing yet: return the bytes of the key")
     if not isinstance(got, bytes):
-        raise NotYet(f"return the bytes themselves, not a {type(got).__name__}")
+        raise NotYet(f"return the bytes themselves, got {type(got).__name__}")
     return got
 
 

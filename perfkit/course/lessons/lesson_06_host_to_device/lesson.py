@@ -69,7 +69,7 @@ def _pair(given: Any) -> tuple[torch.Tensor, torch.Tensor]:
         raise NotYet("return two things: pictures, masks")
     for name, one in zip(("pictures", "masks"), given, strict=True):
         if not isinstance(one, torch.Tensor):
-            raise NotYet(f"the {name} must be a torch tensor, not a {type(one).__name__}")
+            raise NotYet(f"the {name} must be a torch tensor, got {type(one).__name__}")
     return given[0], given[1]
 
 

@@ -148,7 +148,7 @@ def _result(given: Any) -> torch.Tensor:
         raise NotYet("your function returns nothing yet: return a tensor")
     if not isinstance(given, torch.Tensor):
         raise NotYet(
-            f"return one tensor, not a {type(given).__name__}: for a Python number "
+            f"return one tensor, got {type(given).__name__}: for a Python number "
             "the host has already waited"
         )
     if tuple(given.shape) != (CLASSES,):

@@ -223,7 +223,7 @@ def _value(given: Any) -> torch.Tensor:
     if given is None:
         raise NotYet("your function returns nothing yet: return a tensor")
     if not isinstance(given, torch.Tensor):
-        raise NotYet(f"return one tensor, not a {type(given).__name__}")
+        raise NotYet(f"return one tensor, got {type(given).__name__}")
     if given.dim():
         raise NotYet(f"return one number for the batch: shape (), not {tuple(given.shape)}")
     if given.dtype != torch.float32:

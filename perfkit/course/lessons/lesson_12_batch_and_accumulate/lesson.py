@@ -241,7 +241,7 @@ def _loss(given: Any) -> float:
             raise NotYet("the loss that you return still holds a graph: detach it")
         return float(given)
     if isinstance(given, bool) or not isinstance(given, int | float):
-        raise NotYet(f"return one number, not a {type(given).__name__}")
+        raise NotYet(f"return one number, got {type(given).__name__}")
     return float(given)
 
 

@@ -142,7 +142,7 @@ class _Others:
         import torch
 
         if not isinstance(tensor, torch.Tensor):
-            raise NotYet(f"all_reduce takes one tensor, not a {type(tensor).__name__}")
+            raise NotYet(f"all_reduce takes one tensor, got {type(tensor).__name__}")
         self.sizes.append(tensor.nbytes)
         with torch.no_grad():
             tensor.mul_(1 + sum(_OTHERS))

@@ -204,7 +204,7 @@ def _given(answer: Answer) -> dict[str, tuple[str, float]]:
     if given is None:
         raise NotYet("your function returns nothing yet: return a dict with a row for each card")
     if not isinstance(given, dict):
-        raise NotYet(f"return a dict, not a {type(given).__name__}")
+        raise NotYet(f"return a dict, got {type(given).__name__}")
     unknown = [str(name) for name in given if name not in CARDS]
     if unknown:
         raise NotYet(f"no card is called {unknown[0]!r}; they are {', '.join(CARDS)}")
@@ -218,7 +218,7 @@ def _given(answer: Answer) -> dict[str, tuple[str, float]]:
         if verdict not in _VERDICTS:
             raise NotYet(f'{name}: the verdict is "refuted" or "stands", not {verdict!r}')
         if isinstance(bound, bool) or not isinstance(bound, Real):
-            raise NotYet(f"{name}: the bound is a number, not a {type(bound).__name__}")
+            raise NotYet(f"{name}: the bound is a number, got {type(bound).__name__}")
         if not math.isfinite(bound):
             raise NotYet(f"{name}: the bound is {bound}")
         found[name] = (verdict, float(bound))
