@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from perfkit.base.when_imported import when_imported
@@ -482,14 +483,32 @@ def forward_end_switch(
     return put, take
 
 
+def forward_runs(hooks: Any) -> bool:
+    """Whether the module with these ``_forward_hooks`` is in its forward pass, in this thread.
+
+    Looks for ``torch.nn.Module._call_impl`` (since torch 1.7) among the callers.
+    """
+    from torch.nn import Module
+
+    code = getattr(Module._call_impl, "__code__", None)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is code:
+            module = frame.f_locals.get("self")
+            if getattr(module, "_forward_hooks", None) is hooks:
+                return True
+        frame = frame.f_back
+    return False
+
+
 def module_hook_switch(
     hook: Callable[[Any, Any], None],
-) -> tuple[Callable[[], None], Callable[[], None]]:
+) -> tuple[Callable[[], None], Callable[[], bool]]:
     """A hook before the forward pass of every module, that is cheap to turn on and off.
 
-    Returns how to turn it on, and off; it is off at first. Under the same number each time: code
-    that torch.compile has made is made again if the hooks are others than before. Hides
-    ``torch.nn.modules.module._global_forward_pre_hooks`` (since torch 1.5).
+    Returns how to turn it on, and off, which says whether it was on; it is off at first. Under the
+    same number each time: code that torch.compile has made is made again if the hooks are others
+    than before. Hides ``torch.nn.modules.module._global_forward_pre_hooks`` (since torch 1.5).
     """
     from torch.nn.modules import module
 
@@ -501,8 +520,8 @@ def module_hook_switch(
     def on() -> None:
         hooks[number] = hook
 
-    def off() -> None:
-        hooks.pop(number, None)
+    def off() -> bool:
+        return hooks.pop(number, None) is not None
 
     return on, off
 
@@ -528,7 +547,7 @@ def _install_compiled_listeners(listeners: _Listeners) -> Callable[[], None]:
             return
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            end = listeners.begin(self)
+            end = listeners.begin(self) if is_on else None
             if end is None:
                 return original(self, *args, **kwargs)
             try:
@@ -536,12 +555,19 @@ def _install_compiled_listeners(listeners: _Listeners) -> Callable[[], None]:
             finally:
                 end(None)
 
-        kind.__call__ = __call__
-        undo.append(functools.partial(setattr, kind, "__call__", original))
+        def put_back() -> None:
+            if vars(kind).get("__call__") is __call__:  # else somebody replaced it, and calls ours
+                kind.__call__ = original
 
+        kind.__call__ = __call__
+        undo.append(put_back)
+
+    is_on = True
     undo.append(when_imported("torch._dynamo", install))
 
     def stop() -> None:
+        nonlocal is_on
+        is_on = False
         while undo:
             undo.pop()()
 
@@ -823,7 +849,11 @@ class _Listeners:
         token = functools.partial(begins)  # the same function may be added twice
         self._listen((*self._begins, token))
         if self._undo is None:
-            self._undo = self._install(self)
+            try:
+                self._undo = self._install(self)
+            except BaseException:
+                self._listen(tuple(one for one in self._begins if one is not token))
+                raise
 
         def stop() -> None:
             self._listen(tuple(one for one in self._begins if one is not token))
@@ -894,7 +924,7 @@ def _install_loader_listeners(listeners: _Listeners) -> Callable[[], None]:
     original_next, original_iter = iterator.__next__, loader.__iter__
 
     def __next__(self: Any) -> Any:  # noqa: N807 - replaces the method
-        end = listeners.begin(True, self)
+        end = listeners.begin(True, self) if is_on else None
         if end is None:
             return original_next(self)
         batch = None
@@ -905,7 +935,7 @@ def _install_loader_listeners(listeners: _Listeners) -> Callable[[], None]:
             end(batch)
 
     def __iter__(self: Any) -> Any:  # noqa: N807
-        end = listeners.begin(False, self)
+        end = listeners.begin(False, self) if is_on else None
         if end is None:
             return original_iter(self)
         try:
@@ -913,8 +943,15 @@ def _install_loader_listeners(listeners: _Listeners) -> Callable[[], None]:
         finally:
             end(None)
 
+    is_on = True
+
     def stop() -> None:
-        iterator.__next__, loader.__iter__ = original_next, original_iter
+        nonlocal is_on
+        is_on = False  # where somebody has replaced ours since, and calls it
+        if iterator.__next__ is __next__:
+            iterator.__next__ = original_next
+        if loader.__iter__ is __iter__:
+            loader.__iter__ = original_iter
 
     iterator.__next__, loader.__iter__ = __next__, __iter__
     return stop
@@ -987,13 +1024,16 @@ def _install_save_listeners(listeners: _Listeners) -> Callable[[], None]:
         for name in _SAVES[module_name]:
             replace(sys.modules.get(module_name), name)
 
-    for module_name in _SAVES:
-        undo.append(when_imported(module_name, functools.partial(install, module_name)))
-
     def stop() -> None:
         while undo:
             undo.pop()()
 
+    try:
+        for module_name in _SAVES:
+            undo.append(when_imported(module_name, functools.partial(install, module_name)))
+    except BaseException:
+        stop()
+        raise
     return stop
 
 

@@ -2,8 +2,9 @@
 
 No profiler: torch's own hooks say when the outermost module, a backward pass, an optimizer and a
 DataLoader begin and end, and what is between them is ``other`` (the loss, copies, metrics,
-logging). One step costs 0.1 to 0.2 ms on a 2.5 GHz core (``tests/bench/phases_cost.py``), however
-many modules the model has: the hook for modules is taken away while one runs.
+logging). The hook for modules is taken away while one runs, so that its cost does not grow with the
+model. ``tests/bench/phases_cost.py`` measures the cost: on a 2.5 GHz machine whose two cores were
+busy, the hooks of a step took 0.08 to 0.13 ms after other work (medians of three runs).
 
 Times are the thread's own, of the host. On a GPU the work of a phase is only queued in it, and the
 phase that waits for the device gets the time of what it waits for.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from threading import get_ident
 from typing import Any
 
@@ -40,8 +42,9 @@ _NO_FETCH = frozenset((_DATA, _EVALUATION, _LOOK))
 _NO_TRAINING = frozenset((_BACKWARD, _EVALUATION))
 _ZEROS = (0,) * len(PHASES)
 # A step that calls so many modules from outside of a module makes telling them apart too dear, if
-# what that costs is more than this share of the step. One call costs at most 80 µs on a 2.5 GHz
-# core, where the hooks have left its caches.
+# what that costs is more than this share of the step. 80 µs a call is the upper end of what
+# tests/bench/phases_cost.py saw ("one module, after other work") on a 2.5 GHz machine whose two
+# cores were busy: median 33 and 43 µs in two runs, 13 to 77 µs in 95 % of the blocks.
 _MOST_CALLS = 40
 _CALL_NS = 80_000
 _MOST_COST = 0.02
@@ -64,6 +67,7 @@ class Phases:
         self._instrument = Instrument("the phases of the steps", switch_off=self._silence)
         self._thread_id = 0
         self._undo: list[Callable[[], None]] = []
+        self._may_go: tuple[Callable[[], None], ...] = ()
         self._ns = [0] * _N
         self._phase = _OTHER
         self._stack: list[int] = []
@@ -74,11 +78,11 @@ class Phases:
         self._n_calls = 0
         self._fetched = False
         self._modules_on: Callable[[], None] = _nothing
-        self._modules_off: Callable[[], None] = _nothing
+        self._modules_off: Callable[[], bool] = _were_off
         self._open: Any = None  # where the hook is of the outermost module, while it runs
         self._sees_modules = True
         self.stops_at_modules = False
-        self._calls_at_the_end = 0
+        self.calls_at_the_end = 0  # of modules, in the step at which it stopped
         self._is_told = False
 
     @property
@@ -88,7 +92,7 @@ class Phases:
             return ""
         return (
             "forward passes are not told apart: a step of this code calls "
-            f"{self._calls_at_the_end} modules by themselves, and watching each would slow it; "
+            f"{self.calls_at_the_end} modules by themselves, and watching each would slow it; "
             "their time is in other, and in the optimizer where that calls them"
         )
 
@@ -124,6 +128,8 @@ class Phases:
         self._thread_id = get_ident()
         with self._instrument.guard("starting"):
             self._hook_all()
+        if self.failure is not None:
+            self._unhook()  # what was in place when it failed
         self._phase, self._since = _OTHER, 0
         self._ns = [0] * _N
         self._waited = self._look_waited = self._n_looks = 0
@@ -141,16 +147,18 @@ class Phases:
         self._modules_on, self._modules_off = torch_compat.module_hook_switch(
             _before_module(weakref.ref(self))
         )
-        self._put_end, self._take_end = torch_compat.forward_end_switch(self._forward_ended)
-        self._undo += [
-            torch_compat.watch_loader_iterators(self._before_fetch),
-            torch_compat.watch_backward(self._before_backward),
-            torch_compat.watch_saves(self._before_save),
-            torch_compat.watch_compiled_modules(self._before_compiled),
-            optimizer.register_optimizer_step_pre_hook(self._before_optimizer).remove,
-            optimizer.register_optimizer_step_post_hook(self._after_optimizer).remove,
-            self._see_no_modules,
-        ]
+        self._put_end, self._take_end = torch_compat.forward_end_switch(_AtTheEnd(self))
+        # one by one: where one fails, those before it are taken away
+        self._undo.append(self._see_no_modules)
+        self._undo.append(torch_compat.watch_loader_iterators(self._before_fetch))
+        self._undo.append(torch_compat.watch_backward(self._before_backward))
+        self._undo.append(torch_compat.watch_saves(self._before_save))
+        self._undo.append(torch_compat.watch_compiled_modules(self._before_compiled))
+        self._may_go = tuple(self._undo)  # at any time
+        before = optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
+        self._undo.append(before.remove)
+        after = optimizer.register_optimizer_step_post_hook(self._after_optimizer)
+        self._undo.append(after.remove)
         self._see_modules()
 
     def stop(self) -> None:
@@ -162,10 +170,11 @@ class Phases:
         self._unhook()
 
     def _silence(self) -> None:
-        """After a failure, maybe within one of torch's own loops over these hooks: they stay."""
+        """After a failure, maybe within torch's loop over the hooks of optimizers, which stay."""
         self._thread_id = 0  # and do nothing, as in a thread that is not watched
-        for call in (self._see_no_modules, *self._undo[:4]):
-            call()
+        for call in self._may_go:
+            with suppress(Exception):  # the failure is known; the others go all the same
+                call()
 
     def _failed(self, error: Exception, during: str) -> None:
         """A hook of ours raised: the program goes on without the phases."""
@@ -173,7 +182,7 @@ class Phases:
 
     def _unhook(self) -> None:
         self._thread_id = 0
-        undo, self._undo = self._undo, []
+        undo, self._undo, self._may_go = self._undo, [], ()
         for call in undo:
             with self._instrument.guard("ending"):
                 call()
@@ -193,7 +202,7 @@ class Phases:
         if self._phase in (_OTHER, _AFTER_LOOK):
             self._settle(evaluated=self._n_looks > _MOST_LOOKS)
             self._phase = _OTHER
-        if self._n_calls > _MOST_CALLS and self._sees_modules:
+        if self._n_calls > _MOST_CALLS and self._sees_modules and self._undo:
             self._stop_at_modules_that_are_dear()
         self._n_calls = self._waited = 0
         ns = self._ns
@@ -204,7 +213,7 @@ class Phases:
     def _stop_at_modules_that_are_dear(self) -> None:
         if self._n_calls * _CALL_NS > _MOST_COST * sum(self._ns[: len(PHASES)]):
             self._sees_modules, self.stops_at_modules = False, True
-            self._calls_at_the_end = self._n_calls
+            self.calls_at_the_end = self._n_calls
             self._see_no_modules()
 
     def skip(self, now_ns: int) -> None:
@@ -330,7 +339,7 @@ class Phases:
     # --- modules ----------------------------------------------------------------------------
 
     def _see_modules(self) -> None:
-        if self._sees_modules and self._undo:
+        if self._sees_modules and self._thread_id:  # else it has ended, or failed
             self._modules_on()
 
     def _see_no_modules(self) -> None:
@@ -342,28 +351,29 @@ class Phases:
     def _before_compiled(self, module: Any) -> CallEnd | None:
         if get_ident() != self._thread_id:
             return None
-        phase = self._phase
+        phase, hooked = self._phase, False
         try:
+            hooked = self._modules_off()  # it warns of hooks
             self._begin_compiled(module)
         except Exception as error:
             self._failed(error, "the begin of a compiled module")
 
         def after(_: Any) -> None:
             try:
-                self._end_compiled(phase)
+                self._end_compiled(phase, hooked)
             except Exception as error:
                 self._failed(error, "the end of a compiled module")
 
         return after
 
     def _begin_compiled(self, module: Any) -> None:
-        self._modules_off()  # it warns of hooks
         if self._sees_modules and self._phase not in _INSIDE and self._undo:
             self._opens(module)
 
-    def _end_compiled(self, phase: int) -> None:
+    def _end_compiled(self, phase: int, hooked: bool) -> None:
         if phase not in _INSIDE:
             self._closes()
+        if hooked:
             self._see_modules()
 
     def _forward_begins(self, module: Any) -> None:
@@ -383,7 +393,6 @@ class Phases:
 
     def _opens(self, module: Any) -> None:
         """A forward pass begins."""
-        self._n_calls += 1
         looks = not module.training or not self._grad_is_on()
         self._advance()
         if self._phase == _AFTER_LOOK and not looks:
@@ -392,6 +401,8 @@ class Phases:
         if looks:
             self._look_waited += self._waited
             self._n_looks += 1
+        else:  # an evaluation calls its model often, and says nothing of the steps
+            self._n_calls += 1
         self._waited = 0
         self._stack.append(self._phase)
         self._phase = _LOOK if looks else _FORWARD
@@ -411,8 +422,7 @@ class Phases:
         self._take_end(self._open)
         self._open = None
         self._closes()
-        if self._sees_modules:
-            self._modules_on()
+        self._see_modules()
 
     def _closes(self) -> None:
         if self._phase in (_FORWARD, _LOOK):
@@ -472,10 +482,32 @@ class Phases:
         if self._phase == _CHECKPOINT or get_ident() != self._thread_id:
             return None
         try:
+            if self._open is not None and not torch_compat.forward_runs(self._open):
+                self._close_forward()  # it raised: the hook is to be in no file
             self._enter(_CHECKPOINT)
         except Exception as error:
             self._failed(error, "the begin of a checkpoint")
         return self._after_it
+
+
+class _AtTheEnd:
+    """The hook at the end of the outermost module's forward pass.
+
+    Where that raised, the hook stays on the module until the next event. Whoever copies or saves
+    the module meanwhile gets a function in its place that does nothing, and that needs no perfkit
+    to be loaded.
+    """
+
+    __slots__ = ("_phases",)
+
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
+
+    def __call__(self, module: Any, args: Any, result: Any) -> None:
+        self._phases._forward_ended(module, args, result)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")
 
 
 def _before_module(phases: weakref.ref[Phases]) -> Callable[[Any, Any], None]:
@@ -494,3 +526,7 @@ def _before_module(phases: weakref.ref[Phases]) -> Callable[[Any, Any], None]:
 
 def _nothing() -> None:
     pass
+
+
+def _were_off() -> bool:
+    return False

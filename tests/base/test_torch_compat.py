@@ -6,9 +6,11 @@ import ast
 import functools
 import importlib
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,6 +38,7 @@ from perfkit.base import torch_compat as compat
         ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"),
         ("torch.autograd.Variable._execution_engine", "queue_callback"),
         ("torch.distributed.distributed_c10d", "_resolve_process_group"),
+        ("torch.nn.Module", "_call_impl"),
         ("torch.nn.modules.module", "_global_forward_hooks"),
         ("torch.nn.modules.module", "_global_forward_pre_hooks"),
         ("torch.optim.optimizer", "_global_optimizer_post_hooks"),
@@ -195,6 +198,69 @@ def test_loader_fetches_are_seen_until_stopped() -> None:
     n = len(seen)
     list(loader)
     assert len(seen) == n
+
+
+def test_whoever_replaced_a_method_after_us_keeps_his(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours ended, and put torch's own in his method's place."""
+    kind: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+    loader = torch.utils.data.DataLoader(torch.arange(4), batch_size=2)
+    monkeypatch.setattr(kind, "__next__", kind.__next__)  # put back at the end
+    seen, his = [], []
+    stop = compat.watch_loader_iterators(lambda is_batch, source: seen.append(is_batch))
+    ours = kind.__next__
+
+    def theirs(self: Any) -> Any:
+        his.append(self)
+        return ours(self)
+
+    kind.__next__ = theirs
+    stop()
+    assert kind.__next__ is theirs
+    assert len(list(loader)) == 2
+    assert len(his) == 3
+    assert seen == []
+    # a second watcher, on top of his: each fetch is told once
+    stop = compat.watch_loader_iterators(lambda is_batch, source: seen.append(is_batch))
+    list(loader)
+    stop()
+    assert seen == [False, True, True, True]
+    assert kind.__next__ is theirs
+
+
+def test_whoever_replaced_the_call_of_compiled_modules_keeps_his(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OptimizedModule:
+        def __call__(self) -> str:
+            return "torch's"
+
+    made = SimpleNamespace(OptimizedModule=OptimizedModule)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", made)  # imported, as far as we can see
+    monkeypatch.setitem(sys.modules, "torch._dynamo.eval_frame", made)
+    kind: Any = OptimizedModule
+    original = kind.__call__
+    seen: list[Any] = []
+    stop = compat.watch_compiled_modules(seen.append)
+    ours = kind.__call__
+    assert kind()() == "torch's"
+    assert len(seen) == 1
+    kind.__call__ = lambda self: f"{ours(self)}, and his"
+    stop()
+    assert kind()() == "torch's, and his"
+    assert len(seen) == 1
+    kind.__call__ = original
+    compat.watch_compiled_modules(seen.append)()
+    assert kind.__call__ is original
+
+
+def test_a_watcher_that_cannot_be_installed_is_told_nothing() -> None:
+    def install(listeners: Any) -> Any:
+        raise LookupError
+
+    listeners = compat._Listeners(install)
+    with pytest.raises(LookupError):
+        listeners.add(lambda: lambda _: None)
+    assert listeners.begin() is None
 
 
 def test_listeners_nest_and_leave_in_any_order() -> None:

@@ -136,6 +136,7 @@ def measure(budget_s: float) -> dict[str, Any]:
         "hooks_us": {
             "phases, again and again": hooks_us(cold=False),
             "phases, after other work": hooks_us(cold=True),
+            "one module, after other work": hooks_us(cold=True, only_a_module=True),
             "callback, after other work": hooks_us(cold=True, arm=callback),
         },
         "not_measured": {
@@ -146,7 +147,9 @@ def measure(budget_s: float) -> dict[str, Any]:
     }
 
 
-def hooks_us(*, cold: bool, arm: Callable[[], Arm] = phases_alone) -> dict[str, float]:
+def hooks_us(
+    *, cold: bool, arm: Callable[[], Arm] = phases_alone, only_a_module: bool = False
+) -> dict[str, float]:
     """What the hooks of a step take; the step does nothing.
 
     Steps with and without them take turns in blocks. Median over the steps, with the interval of
@@ -156,6 +159,7 @@ def hooks_us(*, cold: bool, arm: Callable[[], Arm] = phases_alone) -> dict[str, 
         cold: there is a millisecond of other work before each step, which is not timed: what the
             hooks need has left the caches, as it has in a real step.
         arm: what is watched.
+        only_a_module: the step is one call of a module, and its end is not timed.
     """
 
     class Nothing(torch.optim.Optimizer):
@@ -176,11 +180,14 @@ def hooks_us(*, cold: bool, arm: Callable[[], Arm] = phases_alone) -> dict[str, 
                 for _ in range(8):
                     torch.mm(a, a)
             began = time.perf_counter_ns()
-            next(iterator)
-            module(1)
-            loss.backward()
-            optimizer.step()
-            end()
+            if only_a_module:
+                module(1)
+            else:
+                next(iterator)
+                module(1)
+                loss.backward()
+                optimizer.step()
+                end()
             found.append((time.perf_counter_ns() - began) / 1e3)
         return found[2:]
 

@@ -17,7 +17,9 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.optim import optimizer as torch_optimizer
 
+from perfkit.base import torch_compat
 from perfkit.base.torch_compat import n_optimizer_step_hooks
 from perfkit.measure.phases import PHASES, Phases
 from perfkit.measure.pushed import PushedRun
@@ -388,3 +390,168 @@ def test_a_run_says_that_its_forward_passes_are_not_told_apart(clock: Clock) -> 
     summary = run.summary("made", "finished", 0.06)
     assert any("forward passes are not told apart" in words for words in summary.warnings)
     assert {phase.name: phase.seconds for phase in summary.phases}["forward"] == 0
+
+
+def test_an_evaluation_leaves_forward_in_the_run(phases: Phases, clock: Clock) -> None:
+    """100 batches of it within one step were a step of 100 loose modules."""
+    model = Slow(clock, 1)
+    loader = torch.utils.data.DataLoader(list(range(100)), batch_size=1)
+    phases.take()
+    model(X).sum().backward()
+    model.eval()
+    for _ in loader:
+        model(X)
+    model.train()
+    for _ in torch.utils.data.DataLoader([0]):
+        model(X).sum().backward()
+    assert taken(phases) == {"forward": 2, "backward": 4, "evaluation": 100}
+    assert not phases.stops_at_modules
+    model(X).sum().backward()
+    assert taken(phases) == {"forward": 1, "backward": 2}
+
+
+def test_an_evaluation_after_the_last_step_leaves_forward_in_the_run(clock: Clock) -> None:
+    model = Slow(clock, 1)
+    run = PushedRun(now=clock)
+    run.start()
+    for _ in range(3):
+        began = clock()
+        model(X).sum().backward()
+        run.step_ended(began, clock())
+    for _ in torch.utils.data.DataLoader(list(range(100)), batch_size=1):
+        model.eval()(X)
+    run.stop()
+    assert run.phases.doubt == ""
+    summary = run.summary("made", "finished", 0.2)
+    ms = {phase.name: 1e3 * phase.seconds for phase in summary.phases}
+    assert (ms["forward"], ms["evaluation"]) == pytest.approx((3, 100))
+
+
+def test_calls_after_the_last_step_say_nothing_of_the_steps(clock: Clock) -> None:
+    """There is no step that could be slowed: the hooks are gone when their number is read."""
+    layers = [nn.Linear(4, 4) for _ in range(50)]
+    run = PushedRun(now=clock)
+    run.start()
+    began = clock()
+    Slow(clock, 1)(X).sum().backward()
+    run.step_ended(began, clock())
+    for layer in layers:
+        layer(X)
+    run.stop()
+    assert run.phases.doubt == ""
+
+
+def test_forward_is_seen_after_compiled_code_in_an_evaluation(phases: Phases, clock: Clock) -> None:
+    """The hook of modules stayed away until the next compiled call outside of an evaluation."""
+    model = Slow(clock, 3)
+    phases.take()
+    phases.begin("evaluation")
+    ended = torch_compat._compiled_listeners.begin(model)  # as a compiled module begins
+    assert ended is not None
+    assert not torch_module._global_forward_pre_hooks  # of which it would warn
+    clock.ms(5)
+    ended(None)
+    phases.end()
+    model(X).sum().backward()
+    assert taken(phases) == {"evaluation": 5, "forward": 3, "backward": 6}
+
+
+def test_compiled_code_within_a_module_leaves_the_hook_away(phases: Phases, clock: Clock) -> None:
+    class Around(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ended = torch_compat._compiled_listeners.begin(self)
+            assert ended is not None
+            ended(None)
+            assert not torch_module._global_forward_pre_hooks  # those inside run at full speed
+            clock.ms(2)
+            return x
+
+    phases.take()
+    Around()(X)
+    assert torch_module._global_forward_pre_hooks
+    assert taken(phases) == {"forward": 2}
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (torch_compat, "watch_backward"),
+        (torch_compat, "watch_saves"),
+        (torch_compat, "watch_compiled_modules"),
+        (torch_optimizer, "register_optimizer_step_pre_hook"),
+        (torch_optimizer, "register_optimizer_step_post_hook"),
+    ],
+)
+def test_what_fails_at_the_start_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    def places() -> list[Any]:
+        return [
+            torch.autograd._engine_run_backward,
+            torch.save,
+            torch.utils.data.DataLoader.__iter__,
+            torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
+            dict(torch_module._global_forward_pre_hooks),
+            n_optimizer_step_hooks(),
+            list(sys.meta_path),
+        ]
+
+    before = places()
+    monkeypatch.setattr(module, name, lambda *_: 1 / 0)
+    phases = Phases()
+    phases.start()
+    assert places() == before
+    assert not phases.is_on
+    assert phases.failure is not None
+    assert "ZeroDivisionError" in phases.failure.sentence()
+
+
+class Raises(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise LookupError("theirs")
+
+
+def test_a_model_whose_forward_raised_can_be_copied(phases: Phases) -> None:
+    """Our hook is still on it in the user's ``except``, and held a lock: no copy, no pickle."""
+    model = Raises()
+    with pytest.raises(LookupError):
+        model(X)
+    pickled = pickle.dumps(model)
+    assert b"perfkit" not in pickled  # whoever loads it may not have it
+    for other in (copy.deepcopy(model), pickle.loads(pickled)):
+        assert not any(isinstance(hook, Phases) for hook in other._forward_hooks.values())
+        other.forward = lambda x: x + 1
+        assert torch.equal(other(X), X + 1)  # nothing of it changes the result
+
+
+def test_a_model_whose_forward_raised_is_saved_without_our_hook(
+    phases: Phases, clock: Clock
+) -> None:
+    model, file = Raises(), io.BytesIO()
+    phases.take()
+    with pytest.raises(LookupError):
+        model(X)
+    torch.save(model, file)
+    assert not model._forward_hooks
+    file.seek(0)
+    assert not torch.load(file, weights_only=False)._forward_hooks
+    Slow(clock, 3)(X).sum().backward()
+    assert taken(phases) == {"forward": 3, "backward": 6}
+
+
+def test_a_module_that_saves_in_its_forward_pass_is_still_in_it(
+    phases: Phases, clock: Clock
+) -> None:
+    class Saves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Slow(clock, 2)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            torch.save(x, io.BytesIO())
+            clock.ms(3)
+            return self.inner(x)
+
+    phases.take()
+    Saves()(X).sum().backward()
+    assert taken(phases) == {"forward": 5, "backward": 4}
