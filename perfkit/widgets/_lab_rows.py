@@ -156,7 +156,7 @@ def verdict(board: Board, run: RunResult) -> str:
     ends = fmt_interval(speed.ratio.low, speed.ratio.high)
     if not speed.ratio.different:
         none = no_difference(speed.ratio.low, speed.ratio.high)
-        return f"confirmed against {other}: {none}, {number} {ends}{per}"
+        return f"compared with {other}: {none}, {number} {ends}{per}"
     word = "faster" if speed.ratio.ratio > 1 else "slower"
     return f"confirmed: {word} than {other}, {number} {ends}{per}"
 
@@ -387,7 +387,7 @@ def _footnotes(board: Board) -> list[str]:
     if "same settings" in kinds_of_speed:
         notes.append("same settings: runs differ this much by themselves")
     if "confirmed" in kinds_of_speed:
-        notes.append("[…]: confirmed by an interleaved A/B of both, with its 95 % interval")
+        notes.append("[…]: 95 % interval of an interleaved A/B of both")
     notes += [
         f"run {run.run_id}: {warning}"
         for run in runs

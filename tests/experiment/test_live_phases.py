@@ -16,7 +16,7 @@ from perfkit.experiment.process import _live_phases, worker
 from perfkit.experiment.process._live_phases import LivePhases
 from perfkit.experiment.process.phase_means import PhaseMeans, PhaseRows
 from perfkit.measure.loader_wait import LoaderWait
-from perfkit.measure.phases import PHASES
+from perfkit.measure.phases import PHASES, Phases
 
 MS = 1_000_000
 
@@ -125,7 +125,28 @@ def test_what_fails_is_told_and_the_steps_go_on(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(_live_phases.Phases, "_opens", lambda *_: 1 / 0)
     points = recorded(LivePhases(), training())
     assert sum(len(message["step_ms"]) // 8 for message in points) == 12
-    assert "ZeroDivisionError" in points[-1]["phases_why_not"]
+    why_not = points[-1]["phases_why_not"]
+    assert why_not.startswith("watching them failed (ZeroDivisionError: ")
+    assert "is shown" not in why_not  # none of these steps is
+    assert not hooked()
+
+
+def test_many_separate_calls_are_told_in_the_labs_own_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_live_phases, "Phases", lambda: Phases(lambda: 1))
+
+    def steps() -> Iterator[int]:
+        layers = [nn.Linear(4, 4) for _ in range(50)]
+        for _ in range(12):
+            for layer in layers:
+                layer(torch.zeros(1, 4))
+            yield 4
+
+    points = recorded(LivePhases(), steps())
+    assert points[-1]["phases_why_not"] == (
+        "a step makes 50 separate module calls, and timing each of them would slow it down"
+    )
     assert not hooked()
 
 

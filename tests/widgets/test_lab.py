@@ -657,6 +657,18 @@ def test_confirm_that_sees_no_difference_says_so(
     assert lab.rows[1]["ratio"]["detail"].startswith("no difference seen [0.98")
 
 
+def test_a_comparison_that_tells_nothing_is_not_called_confirmed(
+    make: Callable[..., Lab], answers: dict[str, Any]
+) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    answers.update(low=0.8, high=1.4)
+    lab.confirm(2)
+    said = " ".join(str(lab).split())
+    assert "run 2: compared with run 1: too unsteady to tell, 1.10× [0.800, 1.400]" in said
+
+
 def test_confirm_with_too_few_blocks_confirms_nothing(
     make: Callable[..., Lab], answers: dict[str, Any]
 ) -> None:

@@ -19,6 +19,22 @@ __all__ = ["LivePhases"]
 _COMPILED = "the workload has compiled code, which would be compiled again for the hooks"
 
 
+def _why_not(phases: Phases) -> str:
+    """Why no step of this run has phases: what was recorded until then is not shown."""
+    failed = phases.failure
+    if failed is not None:
+        return (
+            f"watching them failed ({failed.error}, in {failed.during} at {failed.where}); your "
+            "code ran on without it; please report this as a bug in perfkit"
+        )
+    if phases.stops_at_modules:
+        return (
+            f"a step makes {phases.calls_at_the_end} separate module calls, and timing each of "
+            "them would slow it down"
+        )
+    return ""
+
+
 class LivePhases:
     """The child's side: records the phases of the steps between :meth:`begin` and :meth:`end`.
 
@@ -54,10 +70,7 @@ class LivePhases:
         if phases is None:
             return
         phases.stop()
-        if phases.failure is not None:
-            self.why_not = phases.failure.sentence()
-        else:
-            self.why_not = phases.doubt
+        self.why_not = _why_not(phases)
 
     def step_begins(self) -> None:
         """What came since the last step belongs to none."""
