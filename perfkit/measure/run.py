@@ -43,8 +43,9 @@ MOST_HZ = 10.0
 # readings for a trend.
 _EARLY_UPDATES = 10
 _EARLY_PERIOD_NS = 100_000_000
-# The next update waits this many times as long as the quicker of the last two took: updates cost
-# at most 0.5 % of the run, half of what watch may cost in all. The first one takes tens of
+# The next update waits this many times as long as the quicker of the last two took. Where updates
+# take about equally long, they cost at most 0.5 % of the run, half of what watch may cost in all.
+# One that is much slower than its neighbours costs more, and holds up none: the first takes tens of
 # milliseconds (imports, code that runs for the first time), which says nothing about the next.
 _REST_AFTER_UPDATE = 200
 # Points per update; more steps than that are drawn as means of neighbours.

@@ -58,8 +58,8 @@ def watch(
         live: True requires the plot, False shows nothing, None shows what is possible here. Of
             several processes (environment variable RANK) only the first prints a line.
         update_hz: plot updates per second, 2 by default and at most 10. It is lowered to 2 if
-            torch's threads leave no core free, and further if updates would take more than 0.5 %
-            of the run.
+            torch's threads leave no core free, and further where two updates in a row take so
+            long that at this rate they would cost more than 0.5 % of the run.
 
     Returns:
         The watched loader: loop over it instead of ``loader``. ``.summary`` has the verdict and
