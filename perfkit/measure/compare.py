@@ -217,6 +217,11 @@ def compare(
 
     for name, function in zip(names, (a, b), strict=True):
         _first_call(name, function)
+    # Collect the garbage of building now, not inside a letter; if time is short, blocks are worth
+    # more. Calls of the warm-up come after it: meanwhile a loader's queue fills, and the next call
+    # finds more in it than any later one.
+    if not spent(_WARM_UP_SHARE):
+        gc.collect()
     clock = clock_in_use() if clock is None else clock
     calls_ms = 0.0, 0.0
     for _ in range(warmup - 1):
@@ -242,10 +247,6 @@ def compare(
             arms, stopped = ([[pair[0]]], [[pair[1]]]), "time budget"
     if not stopped:
         repeats = _repeats(a, b, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
-        # collect the garbage of building and warm-up now, not inside a letter; if time is short,
-        # blocks are worth more
-        if not spent(_WARM_UP_SHARE):
-            gc.collect()
     first_block = wall()
     looks = Looks(min_blocks)
     while not stopped:

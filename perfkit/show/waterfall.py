@@ -226,7 +226,8 @@ def _foot(of: Waterfall) -> tuple[str, ...]:
     if not of.least_ms:
         return (
             "How fast the operators could be is not known: record shapes (`--shapes`), and measure "
-            "this machine with `perfkit doctor --peaks`.",
+            "this machine with `perfkit doctor --peaks`, or with `perfkit.peaks()` where torch "
+            "computes with another number of threads than its default.",
         )
     return (f"{of.kind}: rates of {of.device or 'this machine'}, {of.source}.",)
 

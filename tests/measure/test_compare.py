@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import math
 import re
@@ -110,6 +111,23 @@ def test_order_is_balanced_within_each_block_and_seeded(clock) -> None:
     blocks = [letters[i : i + 4] for i in range(0, len(letters), 4)]
     assert set(blocks) == {"abba", "baab"}
     assert order(3) == letters
+
+
+def test_what_queues_up_while_garbage_is_collected_shortens_no_letter(clock, monkeypatch) -> None:
+    ready = 0  # batches of a loader, of which one comes every 50 ms
+
+    def collect() -> None:
+        nonlocal ready
+        ready = 2
+
+    def four_batches() -> None:
+        nonlocal ready
+        clock.advance_ms(50 * (4 - ready))
+        ready = 0
+
+    monkeypatch.setattr(gc, "collect", collect)
+    found = compare(lambda: four_batches(), lambda: four_batches(), clock=clock, budget_s=5)
+    assert (found.low, found.high) == pytest.approx((1, 1))
 
 
 def test_slow_linear_drift_cancels(clock) -> None:

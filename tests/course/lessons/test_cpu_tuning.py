@@ -12,8 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import nbformat
 import numpy
 import pytest
+import torch
 
 from perfkit.base.errors import MeasurementError, UsageError
 from perfkit.course.kit.claim import claim
@@ -34,6 +36,8 @@ from perfkit.course.lessons.lesson_14_cpu_tuning.measured import (
 )
 from perfkit.course.lessons.lesson_14_cpu_tuning.pictures import draw_threads
 from perfkit.measure.paired import Interval
+
+NOTEBOOK = Path(__file__).resolve().parents[3] / "notebooks" / "14-cpu-tuning.ipynb"
 
 Pair = tuple[int, int]
 
@@ -510,3 +514,36 @@ def test_c15_needs_one_that_is_faster(against: dict[str, Any], verdict: str) -> 
     assert "90,000 page faults a step, peak 500 MB" in settled.outcome.sentence
     if "keep" in against:
         assert "glibc told to keep memory" in settled.outcome.sentence
+
+
+# ---- its cells on other machines
+
+
+class _Played:
+    """In place of a training in another process: steps that take no time and no page fault."""
+
+    malloc = "system"
+    ended = False
+
+    def change(self, make: Callable[..., Any]) -> None:
+        make(0)()
+
+    def run(self, steps: int) -> Ran:
+        return _ran(0, 500)
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def test_where_there_is_no_other_malloc_the_null_result_is_not_compared_with_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    (source,) = [cell.source for cell in cells if cell.id == "nothing"]
+    only = _Played()
+    exec(source, {"torch": torch, "under": {"system": only}})  # the cell as it stands
+    assert capsys.readouterr().out.splitlines() == [
+        "page faults a step: 0 and 0",
+        "there is no other malloc here to compare it with",
+    ]
+    assert only.ended
