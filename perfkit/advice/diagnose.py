@@ -307,7 +307,9 @@ def _sentence(bound: _Bound, case: Case) -> str:
             "host": (
                 f"{part} of each step is Python and other host work outside of torch's operators"
             ),
-            "communication": f"{part} of each step is spent exchanging data with other ranks",
+            "communication": (
+                f"{part} of each step goes by in exchanges with other ranks, waits for them included"
+            ),
             "compute": f"{part} of each step is spent in torch's operators",
         }[bound.part]
     else:

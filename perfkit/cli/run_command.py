@@ -36,8 +36,8 @@ A step ends when an optimizer has stepped in the main thread; in a program witho
 after the warm-up; the rest runs without the profiler. Steps in child processes are not seen.
 
 Of several processes (torchrun sets RANK and WORLD_SIZE) each is watched, only rank 0 shows the
-line, and the last one to end prints rank 0's report and one on all ranks: who waits for whom, whose
-data wait makes all late, who died or hung. Files get that report under their own name and each
+line, and the last one to end prints a report on all ranks (who waits for whom, whose data wait
+makes all late, who died or hung) and then rank 0's own. Files get that report under their own name and each
 rank's with its rank:
   torchrun --nproc-per-node 2 -m perfkit run --html run.html train.py
 writes run.html, run.rank0.html and run.rank1.html. On one machine,
@@ -314,7 +314,12 @@ class _Report:
                 return
             result, texts = found
             if not self._quiet:
-                write("".join((*texts, text_of(result, verbose=self._verbose))))
+                from perfkit.show.ranked_run import by_itself
+
+                # the verdict on the job comes first: one rank takes its wait for another one for
+                # an exchange of data
+                own = (f"\n{by_itself(result, rank)}\n{text}" for rank, text in texts.items())
+                write("".join((text_of(result, verbose=self._verbose), *own)))
             for flag, path in self._joint_files.items():
                 save(flag, path, result, scrub=self._scrub)
 

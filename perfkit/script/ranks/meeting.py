@@ -101,8 +101,8 @@ class Meeting:
                 path.write_text(text, encoding="utf-8")
 
     @contextlib.contextmanager
-    def report(self) -> Iterator[tuple[RankedRun, list[str]] | None]:
-        """The report, and what the ranks have to say, where all others have ended; else None.
+    def report(self) -> Iterator[tuple[RankedRun, dict[int, str]] | None]:
+        """The report, and what each rank has to say, where all others have ended; else None.
 
         On each of several machines it is of the ranks there; on the one that ends last, of all.
         """
@@ -138,9 +138,9 @@ class Meeting:
             return False
         return True
 
-    def _texts(self) -> list[str]:
-        paths = [self.job.folder / f"text{rank}" for rank in self.job.here]
-        return [path.read_text(encoding="utf-8") for path in paths if path.exists()]
+    def _texts(self) -> dict[int, str]:
+        paths = {rank: self.job.folder / f"text{rank}" for rank in self.job.here}
+        return {r: path.read_text(encoding="utf-8") for r, path in paths.items() if path.exists()}
 
     # --- while it runs ------------------------------------------------------------------------
 
