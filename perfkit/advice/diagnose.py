@@ -308,7 +308,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
                 f"{part} of each step is Python and other host work outside of torch's operators"
             ),
             "communication": (
-                f"{part} of each step goes by in exchanges with other ranks, waits for them included"
+                f"{part} of each step goes by in exchanges with other ranks, waits included"
             ),
             "compute": f"{part} of each step is spent in torch's operators",
         }[bound.part]

@@ -37,8 +37,8 @@ after the warm-up; the rest runs without the profiler. Steps in child processes 
 
 Of several processes (torchrun sets RANK and WORLD_SIZE) each is watched, only rank 0 shows the
 line, and the last one to end prints a report on all ranks (who waits for whom, whose data wait
-makes all late, who died or hung) and then rank 0's own. Files get that report under their own name and each
-rank's with its rank:
+makes all late, who died or hung) and then rank 0's own. Files get that report
+under their own name and each rank's with its rank:
   torchrun --nproc-per-node 2 -m perfkit run --html run.html train.py
 writes run.html, run.rank0.html and run.rank1.html. On one machine,
   perfkit run --nproc-per-node 2 --html run.html train.py
