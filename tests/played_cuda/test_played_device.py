@@ -171,11 +171,13 @@ def test_nothing_renames_it() -> None:
     assert said.stdout.strip() == "played GPU (host memory)"
 
 
-# what a process runs before its own code
+# What a process runs before its own code. A result made on "cpu" is not called played, so the
+# lesson's kernel says that, and the recorder the name of a GPU.
 RENAMED = """
+import sys
 import pynvml, torch
 
-name = "NVIDIA H100 80GB HBM3"
+name = "cpu" if any("ipykernel" in part for part in sys.orig_argv) else "NVIDIA H100 80GB HBM3"
 torch.cuda.get_device_name = lambda *_, **__: name
 pynvml.nvmlDeviceGetName = lambda *_: name
 """
@@ -204,6 +206,9 @@ def test_perfkit_record_runs_on_it_and_writes_nothing(tmp_path: Path, renamed: b
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_its_provenance_says_played() -> None:
+def test_its_provenance_says_played(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.ones(1, device="cuda")
     assert stamp().sentence().startswith("played: played GPU (host memory)")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA H100")
+    monkeypatch.setenv("PLAYED_CUDA", "0")  # too late
+    assert stamp().sentence().startswith("played: NVIDIA H100")
