@@ -25,7 +25,8 @@ SITE = Path(sysconfig.get_paths()["platlib"])
 OUT = SITE / "_played_cuda_lib"
 
 # The libraries that torch links beside the runtime: which names of torch's undefined symbols are
-# theirs. Each of these functions does nothing and reports success, but for those in `answers`.
+# theirs. Each of these functions does nothing and reports success, but for those in `answers` and
+# those written by hand.
 GENERATED = {
     "libcublas.so.": r"cublas(?!Lt)",
     "libcublasLt.so.": r"cublasLt",
@@ -40,6 +41,7 @@ GENERATED = {
     "libcufile.so.": r"cuFile",
     "libnvshmem_host.so.": r"nvshmem",
 }
+BY_HAND = {"libnccl.so.": "nccl.cpp"}
 
 
 class BuildError(Exception):
@@ -130,9 +132,8 @@ def answers(metadata: str) -> dict[str, str]:
     cudnn_parts = ", ".join(map(str, cudnn))
     text = {
         name: f'const char *{name}() {{ return "played CUDA"; }}'
-        for name in ("cudnnGetErrorString", "ncclGetErrorString", "ncclGetLastError",
-                     "nvrtcGetErrorString")
-    }  # fmt: skip
+        for name in ("cudnnGetErrorString", "nvrtcGetErrorString")
+    }
     return text | {
         "cudnnGetVersion": f"size_t cudnnGetVersion(void) {{ return {cudnn_number}; }}",
         "cudnnGetCudartVersion": "size_t cudnnGetCudartVersion(void) { return 13000; }",
@@ -146,8 +147,8 @@ def answers(metadata: str) -> dict[str, str]:
     }
 
 
-def generate(metadata: str) -> None:
-    """Libraries that only have to exist: cuBLAS, cuDNN, NCCL and the rest."""
+def generate(include: Path, core: Path, metadata: str) -> None:
+    """Libraries that only have to exist: cuBLAS, cuDNN and the rest; and the rest of NCCL."""
     needed, undefined = wanted_by_torch()
     special = answers(metadata)
     for prefix, pattern in GENERATED.items():
@@ -155,6 +156,12 @@ def generate(metadata: str) -> None:
         if soname is None:
             continue
         names = sorted(name for name in undefined if re.match(pattern, name))
+        parts: list[str | Path] = []
+        if prefix in BY_HAND:
+            by_hand = SRC / BY_HAND[prefix]
+            text = by_hand.read_text()
+            names = [name for name in names if not re.search(rf"^EXPORT .*\b{name}\(", text, re.M)]
+            parts = [f"-I{include}", by_hand, core, "-lstdc++", "-Wl,-rpath,$ORIGIN"]
         version = next((undefined[name] for name in names if undefined[name]), soname)
         body = "\n".join(special.get(n, f"int {n}(void) {{ return 0; }}") for n in names)
         with tempfile.TemporaryDirectory() as scratch:
@@ -163,7 +170,7 @@ def generate(metadata: str) -> None:
             script.write_text(f"{version} {{ global: *; }};\n")
             run(
                 "gcc", "-w", "-O1", "-fPIC", "-shared", f"-Wl,-soname,{soname}",
-                f"-Wl,--version-script,{script}", source, "-o", OUT / soname,
+                f"-Wl,--version-script,{script}", source, *parts, "-o", OUT / soname,
             )  # fmt: skip
 
 
@@ -175,7 +182,7 @@ def build() -> None:
     stub(include, "libcupti.so.13", SRC / "cupti.cpp", core)
     stub(include, "libcuda.so.1", SRC / "cuda.cpp", SRC / "cuda_none.cpp", core)
     stub(include, "libnvidia-ml.so.1", SRC / "nvml.cpp", core)
-    generate(metadata)
+    generate(include, core, metadata)
     bridge(include, core)
 
 

@@ -139,7 +139,7 @@ def _join(n: int) -> None:
     import torch
     import torch.distributed as dist
 
-    # the played GPU's NCCL sends nothing
+    # the played GPU has no NCCL between processes
     if torch.cuda.is_available() and torch.cuda.device_count() >= n and not is_played():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group("nccl")
