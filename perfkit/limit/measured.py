@@ -23,6 +23,7 @@ from perfkit.base.device import Device, here, of
 from perfkit.base.errors import MeasurementError, MissingError
 from perfkit.base.machine import stamp
 from perfkit.base.machine.busy import BusyMark
+from perfkit.base.machine.played import is_played
 from perfkit.limit.peaks import MemoryRate, Peaks, ProductRate, Rate
 
 __all__ = ["measured_peaks"]
@@ -157,6 +158,7 @@ class _Bench:
             self.index = int(number) if number.isdigit() else kind.current()
             if self.index >= kind.count():
                 raise MissingError(f"torch sees {kind.count()} of {kind.label}, not {device}")
+        self.has_cpu_speed = kind.is_cpu or is_played()  # the CPU computes what a played GPU does
         self.place = kind.place(self.index)
         self.name = "cpu" if kind.is_cpu else kind.name(self.index)
         self.memory_bytes = 0 if kind.is_cpu else kind.total_bytes(self.index) or 0
@@ -217,10 +219,10 @@ class _Bench:
 
     def products(self) -> Iterator[ProductRate]:
         """Square products of each format, until one takes too long."""
-        on_cpu = self.kind.is_cpu
-        for form in _CPU_FORMATS if on_cpu else _DEVICE_FORMATS:
+        sizes = _CPU_SIZES if self.has_cpu_speed else _DEVICE_SIZES
+        for form in _CPU_FORMATS if self.kind.is_cpu else _DEVICE_FORMATS:
             try:
-                yield from self._products_in(form, _CPU_SIZES if on_cpu else _DEVICE_SIZES)
+                yield from self._products_in(form, sizes)
             except (RuntimeError, TypeError, AttributeError, NotImplementedError) as error:
                 first = str(error).strip().partition("\n")[0]
                 self.notes.append(f"{form} products were not measured: {first:.120}")
@@ -264,8 +266,8 @@ class _Bench:
         """Three patterns for each working set."""
         torch = self._torch
         on_cpu = self.kind.is_cpu
-        sets = list(_CPU_SETS if on_cpu else _DEVICE_SETS)
-        largest = _CPU_LARGEST if on_cpu else _DEVICE_LARGEST
+        sets = list(_CPU_SETS if self.has_cpu_speed else _DEVICE_SETS)
+        largest = _CPU_LARGEST if self.has_cpu_speed else _DEVICE_LARGEST
         room = _free_memory() if on_cpu else self.memory_bytes
         if on_cpu:
             largest = max(largest, 4 * _last_cache_bytes())

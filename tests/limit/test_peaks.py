@@ -279,9 +279,9 @@ def test_short_names_and_unknown_ones() -> None:
 def test_measuring_a_gpu(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if is_played():  # a CPU computes there
         for name, value in (
-            ("_DEVICE_SIZES", (64, 128)),
-            ("_DEVICE_SETS", (2**16,)),
-            ("_DEVICE_LARGEST", 2**22),
+            ("_CPU_SIZES", (64, 128)),
+            ("_CPU_SETS", (2**16,)),
+            ("_CPU_LARGEST", 2**22),
             ("_COPY_BYTES", 2**20),
             ("_LAUNCHES", 20),
         ):
@@ -291,6 +291,9 @@ def test_measuring_a_gpu(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     print(found)
     assert torch.backends.cuda.matmul.fp32_precision == before
     assert found.place == "cuda:0"
+    if is_played():
+        assert {one.size for one in found.products} == {64, 128}
+        assert {one.working_set_bytes for one in found.memory} == {2**16, 2**22}
     assert {"float32", "float16"} <= set(found.flop_per_s)
     capability = torch.cuda.get_device_capability(0)
     assert (found.provenance.kind == "played") == is_played()
