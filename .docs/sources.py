@@ -93,6 +93,8 @@ def _shown(outputs: list[Any]) -> Iterator[Any]:
     for output, after in zip_longest(outputs, outputs[1:], fillvalue={}):
         if "pk-static-" in str(after.get("data", {}).get("text/html", "")):
             continue
+        if output.get("data") == {}:  # folds what was printed
+            continue
         if "data" in output:
             best = next(kind for kind in _FORMS if kind in output["data"])
             output["data"] = {best: output["data"][best]}

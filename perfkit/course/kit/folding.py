@@ -10,6 +10,7 @@ run with the others, and the stated minutes leave it out (:mod:`perfkit.course.k
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
@@ -19,8 +20,11 @@ _ASKS = "Predict("
 # JupyterLab's metadata key for a collapsed section
 _COLLAPSED = "jp-MarkdownHeadingCollapsed"
 _HEADING = re.compile(r"(#{1,6}) +(.+)")
-# Of a folded output JupyterLab shows the first line: of a report's HTML that is its verdict.
+# Of what is folded JupyterLab shows the first line of the first output: of a report's HTML that is
+# its verdict, of what was printed perhaps the answer.
 _FIRST_LINE = "<!-- a saved result -->"
+# In front of printed text: without content, so nothing shows it, and comparisons pass over it.
+_NOTHING = {"output_type": "display_data", "data": {}, "metadata": {}}
 # Needed while guessing or solving; shows no measurements.
 _OPEN = ("lock", "exercise", "quiz")
 
@@ -100,6 +104,7 @@ def fold_answers(notebook: Any) -> None:
             metadata["jupyter"] = jupyter
         for output in cell.get("outputs", ()):
             _begin_with_a_comment(output.get("data", {}), is_folded=number in folded)
+        _begin_with_nothing(cell, is_folded=number in folded)
 
 
 def _begin_with_a_comment(data: Any, *, is_folded: bool) -> None:
@@ -108,3 +113,11 @@ def _begin_with_a_comment(data: Any, *, is_folded: bool) -> None:
         return
     text = "".join(html).removeprefix(f"{_FIRST_LINE}\n")
     data["text/html"] = f"{_FIRST_LINE}\n{text}" if is_folded else text
+
+
+def _begin_with_nothing(cell: Any, *, is_folded: bool) -> None:
+    outputs = cell.get("outputs", [])
+    while outputs and outputs[0].get("data") == {}:
+        del outputs[0]
+    if is_folded and outputs and "text/html" not in outputs[0].get("data", {}):
+        outputs.insert(0, type(outputs[0])(copy.deepcopy(_NOTHING)))

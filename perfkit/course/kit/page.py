@@ -79,6 +79,8 @@ def _folded(notebook: Any) -> Any:
     cells = notebook["cells"]
     waiting = folded_cells(notebook)
     for number in waiting:
+        # one without content keeps JupyterLab from showing what was printed; CSS folds all of it
+        cells[number]["outputs"] = [o for o in cells[number]["outputs"] if o.get("data") != {}]
         metadata = cells[number]["metadata"]
         metadata["tags"] = [*metadata.get("tags", []), "pk-waits"]
         metadata["pk_waits"] = True

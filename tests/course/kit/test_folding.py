@@ -79,6 +79,34 @@ def test_the_first_line_of_a_folded_report_gives_nothing_away() -> None:
         assert rest == f"{report}\n"
 
 
+def test_what_was_printed_is_not_shown_in_place_of_the_output() -> None:
+    def printed(id_: str) -> Any:
+        return new_code_cell("1", id=id_, outputs=[new_output("stream", text="never 48\n")])
+
+    def cell_that_shows() -> Any:
+        outputs = [new_output("execute_result", data={"text/plain": "48"})]
+        return new_code_cell("1", id="plain", outputs=outputs)
+
+    asked = _cell("predict", "guess = Predict('Which?', {})")
+    notebook = new_notebook(cells=[printed("before"), asked, printed("look"), cell_that_shows()])
+    for _ in range(2):  # folding what is folded changes nothing
+        fold_answers(notebook)
+        nbformat.validate(notebook)
+        assert [len(cell.outputs) for cell in notebook.cells] == [1, len(asked.outputs), 2, 2]
+        assert all(cell.outputs[0].data == {} for cell in notebook.cells[2:])
+    del notebook.cells[1]  # nothing is asked, and nothing folded
+    fold_answers(notebook)
+    assert [len(cell.outputs) for cell in notebook.cells] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_no_folded_output_of_a_lesson_shows_its_first_line(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    for number in folded_cells(notebook):
+        data = notebook.cells[number].outputs[0].get("data")
+        assert data == {} or data["text/html"].startswith("<!-- a saved result -->\n")
+
+
 def test_a_notebook_without_a_guess_folds_nothing() -> None:
     assert folded_cells(new_notebook(cells=[_cell("look")])) == []
 
