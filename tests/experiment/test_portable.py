@@ -151,3 +151,26 @@ def test_operators_of_torch_travel_by_name():
     source = "def workload(settings):\n    return torch.ops.aten.convolution.default\n"
     packed = portable.pack(in_notebook(source, torch=torch)["workload"])
     assert pickle.loads(packed)(None) is aten.convolution.default
+
+
+def test_modules_with_a_class_of_their_own_travel_by_name():
+    """``self.classes`` beside ``torch`` in one method makes cloudpickle send ``torch.classes``."""
+    source = (
+        "class Photos:\n"
+        "    def __init__(self):\n"
+        "        self.classes = ['cat', 'dog']\n"
+        "    def __getitem__(self, i):\n"
+        "        return torch.tensor(self.classes.index('dog'))\n"
+        "data = Photos()\n"
+        "def workload(settings):\n"
+        "    torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark\n"
+        "    return int(data[0])\n"
+    )
+    packed = portable.pack(in_notebook(source, torch=torch)["workload"])
+    assert pickle.loads(packed)(None) == 1
+
+
+def test_such_a_module_is_the_same_one_after_the_way():
+    modules = [torch.classes, torch.ops, torch.backends, torch.backends.cudnn, torch._VF]
+    there = pickle.loads(portable.pack(functools.partial(list, modules)))()
+    assert all(one is other for one, other in zip(there, modules, strict=True))

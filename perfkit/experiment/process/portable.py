@@ -8,9 +8,11 @@ path from the workload to it.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import io
 import linecache
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -108,11 +110,26 @@ def sources(workload: Any) -> dict[str, list[str]]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Also sends torch's operators, such as ``torch.ops.aten.convolution.default``, by name."""
+    """Also sends by name what torch is made of.
+
+    Its operators, such as ``torch.ops.aten.convolution.default``, and modules with a class of
+    their own: cloudpickle adds ``torch.classes`` to a method with ``torch`` and ``self.classes``,
+    and ``torch.backends`` to one that sets ``torch.backends.cudnn.benchmark``.
+    """
 
     def reducer_override(self, value: Any) -> Any:
+        module = _name_of_module(value)
+        if module is not None:
+            return importlib.import_module, (module,)
         path = _path_of_operator(value)
         return super().reducer_override(value) if path is None else (_operator, (path,))
+
+
+def _name_of_module(value: Any) -> str | None:
+    """The name that a module with a class of its own is imported by, else None."""
+    if type(value) is types.ModuleType or not isinstance(value, types.ModuleType):
+        return None  # cloudpickle knows how to send an ordinary module
+    return next((name for name, one in list(sys.modules.items()) if one is value), None)
 
 
 def _path_of_operator(value: Any) -> str | None:
