@@ -12,6 +12,7 @@ from perfkit.advice.profiling import profile
 
 # torch.compile itself looks at .grad of what is in the middle of a graph
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The .grad attribute"),
     # with a GPU, torch.compiler.reset() is the first to import what says this
     pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated"),

@@ -146,6 +146,7 @@ def test_a_wrong_argument_is_named(arguments: dict[str, object], told: str) -> N
         perfkit.profile(**arguments)  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 def test_it_needs_no_notebook(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

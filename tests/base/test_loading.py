@@ -208,6 +208,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork"])
 def test_it_sees_real_workers(tmp_path: Path, context: str):
     pytest.importorskip("torch")

@@ -474,6 +474,7 @@ def test_what_a_machine_shows_is_escaped_and_complete() -> None:
     assert max(len(line) for line in str(found).splitlines()) <= 100
 
 
+@pytest.mark.slow
 def test_live_plots_are_available_where_the_bundle_is() -> None:
     import perfkit
 

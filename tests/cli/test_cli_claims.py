@@ -199,6 +199,7 @@ def test_criteria_can_be_read_where_nothing_more_is_installed(bare_server: Path)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_lesson_is_skipped_where_no_notebook_can_run(bare_server: Path) -> None:
     code = "import sys; from perfkit.cli import main; sys.exit(main(sys.argv[1:]))"
     done = on_a_server(bare_server, "-c", code, "record", "00", "--out", str(bare_server / "out"))

@@ -35,6 +35,7 @@ print(len(asked))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [True, False])
 def test_what_it_loads_does_not_ask_for_gpus(check):
     code = _COUNTED.format(check=check, preload=_process._PRELOAD)

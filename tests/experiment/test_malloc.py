@@ -116,6 +116,7 @@ def seen_in_the_process(s):
 seen_in_the_process.__module__ = "__main__"
 
 
+@pytest.mark.slow
 @linux
 @compiles
 @pytest.mark.parametrize("name", ["jemalloc", "tcmalloc"])
@@ -157,6 +158,7 @@ def new_memory_in_each_step(s):
 new_memory_in_each_step.__module__ = "__main__"
 
 
+@pytest.mark.slow
 @linux
 def test_page_faults_of_a_step_are_counted_and_keep_has_none(session):
     if _malloc.why_not("keep"):

@@ -222,6 +222,7 @@ def test_a_distributed_checkpoint_is_a_checkpoint(
     assert taken(phases) == {"checkpoint": 5, "other": 3}
 
 
+@pytest.mark.slow
 def test_a_distributed_checkpoint_is_seen_if_it_is_imported_later() -> None:
     """In a program of its own: nobody knows what has imported it in this one."""
     program = """

@@ -79,6 +79,7 @@ def wanted(*claims: str) -> tuple[Criterion, ...]:
     return tuple(Criterion(one, CLAIMS[one], "made", "it is so", lambda: None) for one in claims)
 
 
+@pytest.mark.slow
 def test_what_cells_settle_is_recorded_and_one_that_fails_costs_only_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_cell_that_hangs_costs_only_its_own_claim(tmp_path: Path) -> None:
     assert other.state == "recorded"
 
 
+@pytest.mark.slow
 def test_a_busy_machine_keeps_the_record_of_a_quiet_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

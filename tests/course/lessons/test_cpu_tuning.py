@@ -365,6 +365,7 @@ _counting.__module__ = "__main__"
 _notes_that_it_ran.__module__ = "__main__"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_they_train_side_by_side_and_stay_ready(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
@@ -386,6 +387,7 @@ def test_they_train_side_by_side_and_stay_ready(tmp_path: Path) -> None:
     both.end()  # twice is once
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_default_is_torchs_own_whatever_this_process_was_told(
     monkeypatch: pytest.MonkeyPatch,
@@ -410,6 +412,7 @@ def _sees_its_cores(number: int) -> Callable[[], object]:
 _sees_its_cores.__module__ = "__main__"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not cores_here(), reason="processes cannot be pinned here")
 def test_processes_and_this_thread_are_pinned_and_only_then() -> None:
@@ -426,6 +429,7 @@ def test_processes_and_this_thread_are_pinned_and_only_then() -> None:
 _fails.__module__ = "__main__"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_training_that_ends_early_says_why() -> None:
     with pytest.raises(MeasurementError, match="no training today"):
@@ -451,6 +455,7 @@ def _new_memory(number: int) -> Callable[[], object]:
 _new_memory.__module__ = "__main__"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif("keep" not in mallocs_here(), reason="needs glibc")
 def test_a_malloc_that_keeps_its_memory_has_next_to_no_page_faults() -> None:

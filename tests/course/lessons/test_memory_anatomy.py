@@ -378,6 +378,7 @@ def test_it_is_measured_in_a_process_of_its_own() -> None:
     assert found.resident_bytes > 100 * found.nodes
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_is_told() -> None:
     with pytest.raises(MeasurementError, match=r"failed in a process .*nowhere"):
         measured.kept_after_backward("nowhere")

@@ -137,6 +137,7 @@ def test_lesson_06_is_measured_on_a_gpu_with_waits_for_it(clocks: _Clocks) -> No
     assert clocks.waits
 
 
+@pytest.mark.slow
 def test_lesson_02_records_and_times_steps_on_a_gpu(clocks: _Clocks) -> None:
     assert len(lesson_02.record_steps("cuda", prepared=True).thread)
     assert lesson_02.used_here("cuda").flops_share > 0

@@ -253,6 +253,7 @@ def settled(found: Settled) -> Outcome:
     return found.outcome
 
 
+@pytest.mark.slow
 def test_what_the_claims_are_settled_with() -> None:
     before = torch.get_num_threads()
     data = simulate(CASES["data"])

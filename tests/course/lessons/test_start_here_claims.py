@@ -13,6 +13,7 @@ from perfkit.course.lessons.lesson_00_start_here import trainers
 from perfkit.course.lessons.lesson_00_start_here.criteria import bottleneck_first, verdicts
 
 
+@pytest.mark.slow
 def test_three_trainers_are_judged_and_torch_is_left_as_it_was() -> None:
     import torch
 
@@ -25,6 +26,7 @@ def test_three_trainers_are_judged_and_torch_is_left_as_it_was() -> None:
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.slow
 def test_a_few_steps_are_judged_against_all_of_a_run() -> None:
     settled = claim("A5").settle(trainers.few_steps_and_all(steps=12))
     assert settled.outcome is not None, settled.why

@@ -275,6 +275,7 @@ def test_on_a_gpu_the_prediction_is_recorded_beside_what_happened(
     assert criteria._said_of({}) == ""
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_kept_after_its_backward_takes_resident_memory() -> None:
     """Four bytes of tensor, and the nodes of its graph; in a process with a fresh heap."""
     code = f"import {measured.__name__} as e; e.torch.set_num_threads(1); "
@@ -359,6 +360,7 @@ def test_waits_hide_behind_a_high_utilisation() -> None:
     assert without.verdict == "does not hold here"
 
 
+@pytest.mark.slow
 def test_what_kept_losses_keep() -> None:
     settled = claim("B5", lesson="07").settle(measured.kept_losses())
     value = values(settled)
