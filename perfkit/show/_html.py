@@ -10,11 +10,12 @@ even in an exported page that knows none of these.
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
@@ -23,6 +24,7 @@ from perfkit.show._text import one_sentence
 __all__ = ["environment", "render", "render_string"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_CODE = re.compile(r"`(\S(?:[^`\n]*\S)?)`")
 
 
 @functools.cache
@@ -38,6 +40,7 @@ def environment() -> jinja2.Environment:
     )
     env.filters.update(
         bytes=fmt_bytes,
+        code_marked=_code_marked,
         count=fmt_count,
         ms=fmt_ms,
         one_sentence=one_sentence,
@@ -52,6 +55,11 @@ def _printable(value: Any) -> Any:
     """No control character of a name reaches the page, nor a mark that turns the text around."""
     plain = isinstance(value, str) and not isinstance(value, Markup)
     return printable(value, lines=True) if plain else value
+
+
+def _code_marked(text: str) -> Markup:
+    """The text, with what stands in `backticks` marked as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(printable(text, lines=True)))))
 
 
 @functools.cache

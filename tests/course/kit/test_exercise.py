@@ -82,3 +82,18 @@ def test_stopping_the_kernel_is_not_an_answer() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         _exercise().check(stopped)
+
+
+def test_code_in_a_text_is_marked_as_such_on_the_page_and_nothing_else_is() -> None:
+    exercise = Exercise(
+        "t",
+        spec=["batches of `size` texts", "a lone ` stays, `<b>` is text"],
+        hints=["a multiple of `size`"],
+        show=lambda _: Message(""),
+        check=_check,
+    )
+    page = exercise._repr_html_()
+    assert "batches of <code>size</code> texts" in page
+    assert "a multiple of <code>size</code>" in page
+    assert "a lone ` stays, <code>&lt;b&gt;</code> is text" in page
+    assert "- batches of `size` texts" in repr(exercise)
