@@ -87,6 +87,24 @@ def test_without_a_device_the_profilers_time_cannot_be_told_apart() -> None:
     assert "profiler" not in parts(waterfall_beside(trace, surplus_ms=0.05))
 
 
+def test_an_operator_that_calls_others_works_itself_too() -> None:
+    """A convolution on a CPU asks for memory first, a pooling fills its result."""
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.host("aten::mkldnn_convolution", 100, 300)
+    sim.host("aten::empty", 110, 10)
+    sim.host("aten::max_pool2d_with_indices_backward", 500, 200)
+    sim.host("aten::zero_", 510, 60)
+    sim.host("aten::fill_", 515, 50)
+    found = waterfall(load(sim.json()))
+    adds_up(found)
+    assert parts(found)["host"] == 500
+    assert found.uncounted_ms == pytest.approx(0.5)
+    unknown = {u.op: u.measured_us for u in limit(load(sim.json())).unknown}
+    assert unknown["aten::mkldnn_convolution"] == 300
+    assert sum(unknown.values()) == 500
+
+
 def test_faster_kernels_bring_nothing_while_the_host_is_busy_all_the_time() -> None:
     found = waterfall(load(busy_host()))
     adds_up(found)

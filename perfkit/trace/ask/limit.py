@@ -581,10 +581,10 @@ class _Counting:
             spent[key] += ns
             count[key] += 1
         if not trace.has_device:
-            for at in self._leaves().tolist():
+            for at, ns in zip(*(each.tolist() for each in self._uncounted()), strict=True):
                 name = trace.names[trace.name_id[inside.rows[at]]]
                 key = name, _NO_SHAPES if is_known(name) else _NO_RULE
-                spent[key] += int(self._ns[at])
+                spent[key] += ns
                 count[key] += 1
         found = [
             Unknown(op, count[op, why], ns / 1e3, why) for (op, why), ns in spent.items() if ns
@@ -606,17 +606,29 @@ class _Counting:
             return _NO_DTYPE
         return _ODD_SHAPES
 
-    def _leaves(self) -> Int64:
-        """Operators that call no other, do something, and are in no counted one."""
+    def _uncounted(self) -> tuple[Int64, Int64]:
+        """Operators that do something and are in no counted one, and their own time in ns.
+
+        A convolution on a CPU asks for memory first, a pooling fills its result: such an operator
+        calls others and works itself. Its own time is what lies in none of those that count.
+        """
         trace, inside = self._trace, self._inside
-        n = len(inside.rows)
         name = trace.name_id[inside.rows]
-        has_child = np.zeros(n, dtype=np.bool_)
-        has_child[inside.parent_op[inside.parent_op >= 0]] = True
-        does = trace.name_table(_does_something)[name]
         is_op = (trace.category[inside.rows] == Category.OP) & self._kept
-        chosen: Int64 = np.flatnonzero(is_op & does & ~has_child & (self._owner < 0))
-        return chosen
+        chosen = is_op & trace.name_table(_does_something)[name] & (self._owner < 0)
+        counts = chosen.copy()
+        counts[self._outermost] = True
+        above = inside.parent_op.copy()
+        while True:  # climb to the next one that counts
+            climb = (above >= 0) & ~counts[np.maximum(above, 0)]
+            if not climb.any():
+                break
+            above[climb] = inside.parent_op[above[climb]]
+        own = self._ns.copy()
+        inner = np.flatnonzero(counts & (above >= 0))
+        np.subtract.at(own, above[inner], self._ns[inner])
+        at: Int64 = np.flatnonzero(chosen)
+        return at, np.maximum(own[at], 0)
 
 
 def _does_something(name: str) -> bool:
