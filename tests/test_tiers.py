@@ -10,15 +10,22 @@ import pytest
 from tiers import ByFunction, Tiers
 
 
-def test_a_notebook_and_a_test_with_its_parameters_stay_together() -> None:
+def test_what_shares_a_kernel_or_a_fixture_stays_together(tmp_path: Path) -> None:
+    (tmp_path / "test_x.py").write_text("@pytest.fixture\ndef made(): ...\n")
+    (tmp_path / "test_y.py").write_text('@pytest.fixture(scope="module")\ndef made(): ...\n')
+    (tmp_path / "test_z.py").write_text("from real_results import result\n")
     deal = ByFunction.__new__(ByFunction)
+    deal.config = SimpleNamespace(rootpath=tmp_path)  # type: ignore[assignment]
     names = {
         "notebooks/a.ipynb::Cell 0": "notebooks/a.ipynb",
         "notebooks/a.ipynb::Cell 12": "notebooks/a.ipynb",
-        "tests/test_x.py::test_one": "tests/test_x.py::test_one",
-        "tests/test_x.py::test_two[a[b]::c]": "tests/test_x.py::test_two",
-        "tests/test_x.py::TestIt::test_three[1]": "tests/test_x.py::TestIt::test_three",
-        "tests/test_x.py::test_run[00-a.ipynb]": "tests/test_x.py::test_run[00-a.ipynb]",
+        "test_x.py::test_one": "test_x.py::test_one",
+        "test_x.py::test_two[a[b]::c]": "test_x.py::test_two",
+        "test_x.py::TestIt::test_three[1]": "test_x.py::TestIt::test_three",
+        "test_x.py::test_run[00-a.ipynb]": "test_x.py::test_run[00-a.ipynb]",
+        "test_y.py::test_one": "test_y.py",
+        "test_y.py::test_two[1]": "test_y.py",
+        "test_z.py::test_one[Profile]": "test_z.py",
     }
     assert {name: deal._split_scope(name) for name in names} == names
 

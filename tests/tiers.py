@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,13 @@ def draws(full: int, few: int) -> int:
     return full if "PERFKIT_TEST_LONG" in os.environ else few
 
 
+@functools.cache
+def _shares(path: Path) -> bool:
+    """Whether tests of this file share a fixture of their module, or one of each result."""
+    source = path.read_text(encoding="utf-8")
+    return 'pytest.fixture(scope="module"' in source or "from real_results import" in source
+
+
 def _is_cell(item: pytest.Item) -> bool:
     return item.path.suffix == ".ipynb"
 
@@ -26,11 +35,12 @@ class ByFunction(LoadScopeScheduling):
     """A worker gets a whole notebook, which has one kernel, or one test with all its parameters.
 
     A parameter that is the name of a notebook stands for itself: that test runs the notebook.
+    A file whose tests share what is dear to make goes whole, so that it is made once.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         path, _, name = nodeid.partition("::")
-        if path.endswith(".ipynb"):
+        if path.endswith(".ipynb") or _shares(self.config.rootpath / path):
             return path
         return nodeid if name.endswith(".ipynb]") else f"{path}::{name.partition('[')[0]}"
 

@@ -381,6 +381,7 @@ def test_what_the_user_has_frozen_stays_frozen() -> None:
     assert gc.get_freeze_count() > 0
 
 
+@pytest.mark.slow
 def test_what_python_froze_itself_does_not_count_as_yours(
     thawed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
