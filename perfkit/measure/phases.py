@@ -10,7 +10,9 @@ Times are the thread's own, of the host. On a GPU the work of a phase is only qu
 phase that waits for the device gets the time of what it waits for.
 
 A forward pass without gradients, or in evaluation mode, is *evaluation* if a batch is fetched
-after it before any training. Otherwise it belongs to its step (a frozen teacher), and is forward.
+after it before any training, or if there are several in evaluation mode. Otherwise it belongs to
+its step (a frozen teacher, an episode played without gradients), and is forward. What modules
+compute in the fetch of a batch (transforms) is data wait.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ _ZEROS = (0,) * len(PHASES)
 _MOST_CALLS = 40
 _CALL_NS = 80_000
 _MOST_COST = 0.02
-# More looks than this before training goes on are an evaluation, also without a DataLoader.
+# More looks than this in evaluation mode before training goes on are an evaluation, also without a
+# DataLoader. In training mode they may as well be the episodes of reinforcement learning.
 _MOST_LOOKS = 3
 
 
@@ -75,6 +78,7 @@ class Phases:
         self._waited = 0  # for data, since the last forward pass
         self._look_waited = 0  # of it, before looks that are not settled
         self._n_looks = 0
+        self._n_evaluated = 0  # looks of them that were in evaluation mode
         self._n_calls = 0
         self._fetched = False
         self._modules_on: Callable[[], None] = _nothing
@@ -132,7 +136,7 @@ class Phases:
             self._unhook()  # what was in place when it failed
         self._phase, self._since = _OTHER, 0
         self._ns = [0] * _N
-        self._waited = self._look_waited = self._n_looks = 0
+        self._waited = self._look_waited = self._n_looks = self._n_evaluated = 0
         self._stack.clear()
 
     def _hook_all(self) -> None:
@@ -200,7 +204,7 @@ class Phases:
             self._stack.clear()
             self._phase = _OTHER
         if self._phase in (_OTHER, _AFTER_LOOK):
-            self._settle(evaluated=self._n_looks > _MOST_LOOKS)
+            self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
             self._phase = _OTHER
         if self._n_calls > _MOST_CALLS and self._sees_modules and self._undo:
             self._stop_at_modules_that_are_dear()
@@ -260,7 +264,7 @@ class Phases:
             if i not in (_EVALUATION, _CHECKPOINT):
                 ns[_EVALUATION] += ns[i]
                 ns[i] = 0
-        self._n_looks = self._look_waited = self._waited = 0
+        self._n_looks = self._n_evaluated = self._look_waited = self._waited = 0
         self._phase = _OTHER
         self._stack.clear()
 
@@ -298,7 +302,7 @@ class Phases:
                 ns[_FORWARD] += ns[_LOOK]
                 ns[_OTHER] += ns[_AFTER_LOOK]
             ns[_LOOK] = ns[_AFTER_LOOK] = 0
-            self._n_looks = 0
+            self._n_looks = self._n_evaluated = 0
         self._look_waited = 0
 
     # --- DataLoaders ------------------------------------------------------------------------
@@ -323,6 +327,7 @@ class Phases:
     def _begin_fetch(self) -> None:
         if self._open is not None:
             self._close_forward()
+        self._modules_off()  # transforms may be modules, some for each sample
         self._advance()
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=True)
@@ -331,6 +336,8 @@ class Phases:
         self._phase = _DATA
 
     def _end_fetch(self) -> None:
+        if self._open is None:
+            self._see_modules()
         if self._phase == _DATA:
             passed = self._advance()
             self._waited += max(passed, 0)
@@ -396,11 +403,12 @@ class Phases:
         looks = not module.training or not self._grad_is_on()
         self._advance()
         if self._phase == _AFTER_LOOK and not looks:
-            self._settle(evaluated=self._n_looks > _MOST_LOOKS)
+            self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
             self._phase = _OTHER
         if looks:
             self._look_waited += self._waited
             self._n_looks += 1
+            self._n_evaluated += not module.training
         else:  # an evaluation calls its model often, and says nothing of the steps
             self._n_calls += 1
         self._waited = 0
@@ -454,7 +462,7 @@ class Phases:
             self._close_forward()
         self._advance()
         if self._phase == _AFTER_LOOK:
-            self._settle(evaluated=self._n_looks > _MOST_LOOKS)
+            self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
             self._phase = _OTHER
         self._stack.append(self._phase)
         self._phase = phase

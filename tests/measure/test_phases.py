@@ -125,14 +125,45 @@ def test_training_in_evaluation_mode_is_training(phases: Phases, clock: Clock) -
 
 
 def test_evaluation_without_a_loader(phases: Phases, clock: Clock) -> None:
-    model = Slow(clock, 1)
+    model = Slow(clock, 1).eval()
     phases.take()
     with torch.no_grad():
         for _ in range(10):
             model(X)
             clock.ms(1)
+    model.train()
     model(X).sum().backward()
     assert taken(phases) == {"evaluation": 20, "forward": 1, "backward": 2}
+
+
+def test_an_episode_played_without_gradients_is_no_evaluation(phases: Phases, clock: Clock) -> None:
+    """As PPO plays: the policy stays in training mode, and the game is between its passes."""
+    model = Slow(clock, 1)
+    phases.take()
+    with torch.no_grad():
+        for _ in range(10):
+            model(X)
+            clock.ms(3)
+    model(X).sum().backward()
+    assert taken(phases) == {"forward": 11, "other": 30, "backward": 2}
+
+
+def test_transforms_that_are_modules_are_data_wait(phases: Phases, clock: Clock) -> None:
+    """Of 50 samples a batch, they made each step one of many loose modules."""
+    transform, model = Slow(clock, 1), Slow(clock, 1)
+
+    class Data(torch.utils.data.Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 100
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return transform(X).detach()
+
+    phases.take()
+    for _ in torch.utils.data.DataLoader(Data(), batch_size=50):
+        model(X).sum().backward()
+        assert taken(phases) == {"data_wait": 50, "forward": 1, "backward": 2}
+    assert not phases.stops_at_modules
 
 
 def test_the_wait_for_a_batch_that_is_evaluated_is_evaluation(clock: Clock) -> None:

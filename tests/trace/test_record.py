@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -170,6 +171,38 @@ def test_steps_may_be_said_by_hand() -> None:
             recorder.step()
     assert recorder.recording.n_steps_profiled == 3
     assert len(find_steps(recorder.recording.trace)) == 3
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_where_another_optimizer_takes_the_place_of_the_first_its_steps_count(late: bool) -> None:
+    """As in forward-forward, where each layer is trained by itself, one after the other."""
+    layers = [torch.nn.Linear(4, 4) for _ in range(3)]
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]
+    spans: list[tuple[float, float]] = []
+    recorder = Recorder(
+        steps=3, warmup=2, late=late, on_step=lambda began, ended: spans.append((began, ended))
+    )
+    with recorder:
+        for layer, optimizer in zip(layers, optimizers, strict=True):
+            for _ in range(30):
+                optimizer.zero_grad()
+                layer(torch.randn(2, 4)).sum().backward()
+                optimizer.step()
+    assert recorder.n_steps_seen == 90
+    assert recorder.step_times_s == spans
+    assert all(ended > began for began, ended in spans)
+    assert all(after[0] >= before[1] for before, after in itertools.pairwise(spans))
+    assert [o.n_tensors for o in recorder.recording.facts.optimizers] == [2, 2, 2]
+
+
+def test_a_critic_that_steps_more_often_does_not_take_the_place_of_the_first() -> None:
+    first, critic = (torch.optim.SGD(torch.nn.Linear(4, 4).parameters(), lr=0.1) for _ in range(2))
+    with Recorder(steps=2, warmup=1) as recorder:
+        for _ in range(8):
+            first.step()
+            for _ in range(10):
+                critic.step()
+    assert recorder.n_steps_seen == 8
 
 
 def test_with_two_optimizers_a_step_is_a_cycle_of_the_first() -> None:

@@ -1,6 +1,7 @@
 """Record a few training steps of a region of code that knows nothing of it.
 
-A step ends when an optimizer has stepped, as torch's global optimizer hooks report. The profiler
+A step ends when an optimizer has stepped, as torch's global optimizer hooks report; of several,
+the first one, until another steps again and again without it. The profiler
 runs from the start of the region (what it sees before the warm-up is over is *provisional*:
 the result if nothing better comes), marks ``steps`` steps after ``warmup`` others, then
 stops, and the region runs on unprofiled. ``late`` starts it only when the warm-up is over: a whole
@@ -97,6 +98,9 @@ _FASTER, _SLOWER, _MOST_COST_MS = 0.8, 3.0, 20.0
 
 # Fewer samples of a line say nothing.
 _LEAST_SAMPLES = 2
+
+# An optimizer that steps so often while the first one does not has taken its place.
+_TAKES_OVER = 20
 
 # Names of started threads are kept for a note; these are enough to know them by.
 _MOST_THREADS = 3
@@ -278,6 +282,8 @@ class Recorder:
 
         self._first_optimizer: weakref.ref[Any] | None = None
         self._optimizers: dict[int, OptimizerFacts] = {}
+        # since the first one stepped: id of another → when it has stepped
+        self._by_others: dict[int, list[float]] = {}
         self._n_foreign = 0
         self._only_marked = False  # steps end where step() is called, not where an optimizer steps
         self._started_threads: list[str] = []
@@ -543,17 +549,36 @@ class Recorder:
         first = self._first_optimizer() if self._first_optimizer is not None else None
         if first is None:  # none yet, or it is gone: a new training run has begun
             self._first_optimizer = weakref.ref(optimizer)
-            self._optimizers = {}
+            self._optimizers, self._by_others = {}, {}
             first = optimizer
         if key not in self._optimizers:
             self._optimizers[key] = optimizer_facts(optimizer)
         if first is optimizer:
+            self._by_others.clear()
             if self._state != "done" and self._sampler is not None:
                 self._sampler.step_ended(sys._getframe(1))
             self._step_ended()
+            return
+        ends_s = self._by_others.setdefault(key, [])
+        ends_s.append(time.perf_counter())
+        if len(ends_s) >= _TAKES_OVER:
+            self._takes_over(optimizer, ends_s)
+
+    def _takes_over(self, optimizer: Any, ends_s: list[float]) -> None:
+        """The first one steps no more (layers that train one after the other), this one does."""
+        self._first_optimizer = weakref.ref(optimizer)
+        self._by_others = {}
+        if self._state == "active":  # the open mark is of all of them, so they are one step
+            self._step_ended()
+            return
+        self._count_past(ends_s)
+        self._step_began_s = time.perf_counter()
 
     def _count_steps(self, ends_s: Sequence[float]) -> None:
         self._only_marked = True
+        self._count_past(ends_s)
+
+    def _count_past(self, ends_s: Sequence[float]) -> None:
         for end_s in ends_s:
             began_s, self._step_began_s = self._step_began_s, end_s
             self._last_step_s = end_s
