@@ -69,6 +69,9 @@ class TrainerRun:
         self._instrument = Instrument("perfkit's callback")
         self._display = Instrument("the live display")
         self._log = Instrument("log=")
+        # wrapped once: to wrap takes longer than what is wrapped
+        self._guarded_step = self._instrument.hook(self._step)
+        self._guarded_log = None if self._log_to is None else self._log.hook(self._log_to)
         self._run: PushedRun | None = None
         self._recorder: Recorder | None = None
         self._observer: Observer | None = None
@@ -142,8 +145,9 @@ class TrainerRun:
 
     def step(self) -> None:
         """An optimizer step is over, with all its batches."""
-        if self._run is not None and self.is_running:
-            self._instrument.hook(self._step)(self._run)
+        run = self._run
+        if run is not None and self._summary is None:
+            self._guarded_step(run)
 
     def _step(self, run: PushedRun) -> None:
         run.step_ended(self._since_ns, run.now())
@@ -216,10 +220,10 @@ class TrainerRun:
     def _update(self, update: Update) -> None:
         self.epochs = update.epoch
         self._tell(lambda observer: observer.update(update))
-        if self._log_to is not None and self._run is not None:
+        if self._guarded_log is not None and self._run is not None:
             metrics = self._metrics(self._run, update)
             if metrics:
-                self._log.hook(self._log_to)(metrics)
+                self._guarded_log(metrics)
 
     def _metrics(self, run: PushedRun, update: Update) -> dict[str, float]:
         before, phases_before = self._logged

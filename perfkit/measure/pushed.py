@@ -69,11 +69,11 @@ class PushedRun:
         now: Callable[[], int] = time.perf_counter_ns,
         read_memory: Callable[[], Footprint] = footprint,
     ) -> None:
-        self._on_update = on_update
+        self._display = Instrument("the live line")
+        self._on_update = None if on_update is None else self._display.hook(on_update)
         self._steps_only = steps_only
         self._now = now
         self._read = read_memory
-        self._display = Instrument("the live line")
         self.meter = StepMeter()
         is_real = now is time.perf_counter_ns
         self.loader = LoaderWait(time.perf_counter if is_real else lambda: now() / 1e9)
@@ -209,13 +209,16 @@ class PushedRun:
             per_s = 1e9 / spent_ns if spent_ns > 0 else None
             samples = (self.samples or 0) - samples_before
             numbers, step_ms, wait_ms = meter.since(before)
-            ordinary = ~np.isin(numbers, [first for first, _, _ in self.starts])
+            starts = [first for first, _, _ in self.starts if first >= before]
+            if starts:
+                ordinary = ~np.isin(numbers, starts)
+                numbers, step_ms, wait_ms = numbers[ordinary], step_ms[ordinary], wait_ms[ordinary]
             done, total = self._position()
-            self._display.hook(self._on_update)(
+            self._on_update(
                 Update(
-                    numbers=numbers[ordinary].astype(np.float64) + 1,
-                    step_ms=step_ms[ordinary],
-                    wait_ms=wait_ms[ordinary],
+                    numbers=numbers.astype(np.float64) + 1,
+                    step_ms=step_ms,
+                    wait_ms=wait_ms,
                     memory=memory,
                     epoch=max(self.epochs, 1),
                     done=done,

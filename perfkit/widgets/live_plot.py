@@ -68,7 +68,7 @@ class LivePlot(anywidget.AnyWidget):
                 f"LivePlot takes 1 to {_MAX_SERIES} series with different names, got {names}"
             )
         self._kept = History(1 + len(names))
-        self._is_told = False
+        self._n_series = len(names)
         self._total = total
         super().__init__(
             series=[asdict(one) for one in series],
@@ -94,7 +94,7 @@ class LivePlot(anywidget.AnyWidget):
         """
         xs = np.atleast_1d(np.asarray(x, np.float32))
         ys = np.asarray(values, np.float32)
-        width = len(self.series)
+        width = self._n_series
         if xs.ndim != 1 or ys.shape != (len(xs), width):
             raise UsageError(
                 f"push expects x of shape (k,) and values of shape (k, {width}), "
@@ -108,13 +108,11 @@ class LivePlot(anywidget.AnyWidget):
         message: dict[str, Any] = {"type": "points", "first": first, "rows": len(rows)}
         if status is not None:
             message["status"] = self._words(*status, "running")
-            self._is_told = True
-            try:
-                self.status = message["status"]
-            finally:
-                self._is_told = False
+            # In place, so that no trait has changed: the message tells this page, and one that is
+            # opened later gets the dict.
+            self.status.update(message["status"])
         self.send(message, buffers=[planar(rows)])
-        if self.status["state"] == "waiting":
+        if status is None and self.status["state"] == "waiting":
             self.set_status("", self._share(float(xs[-1])))
 
     def set_status(self, text: str, progress: float | None = None) -> None:
@@ -129,13 +127,6 @@ class LivePlot(anywidget.AnyWidget):
     def fail(self, text: str) -> None:
         """Show a Python error under the plot, where the reader looks."""
         self.problem = text
-
-    def notify_change(self, change: Any) -> None:
-        """As every widget does, but a status that goes with the points is not sent twice."""
-        if self._is_told and change["name"] == "status":
-            traitlets.HasTraits.notify_change(self, change)
-        else:
-            super().notify_change(change)
 
     def _show(self, text: str, progress: float | None, state: str) -> None:
         self.status = self._words(text, progress, state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,10 @@ class Made:
         self.root = root
         self.clock_s = 100.0
         self.reads = 0
-        self.looks = LoaderLooks(self.now, root, spent=lambda: 0.0)
+        self.started = True  # some process of Python's multiprocessing
+        self.looks = LoaderLooks(
+            self.now, root, spent=lambda: 0.0, may_have_workers=lambda: self.started
+        )
         self.thread = f"proc/self/task/{self.looks._thread_id}"
         self.set_main(run_s=0.0, children=())
 
@@ -170,6 +174,44 @@ def test_a_broken_proc_switches_the_look_off_and_raises_nothing(made: Made):
     assert made.looks.instrument.failure is not None
     made.after(5.0)
     assert made.looks.result() is None
+
+
+def test_without_a_started_process_nobody_is_looked_for(made: Made, monkeypatch):
+    """In a kernel that search reads a file for each of its threads, at every second update."""
+    searched: list[Path] = []
+
+    def search(proc: Path, at_s: float):
+        searched.append(proc)
+        return {}
+
+    monkeypatch.setattr(LoaderLooks, "_read_workers", staticmethod(search))
+    made.started = False
+    for _ in range(20):
+        made.set_main(run_s=made.clock_s - 100.0, children=())
+        made.after(0.5)
+    assert searched == []
+    assert len(made.looks._machine) == 2
+    made.set_main(run_s=12.0, children=())
+    made.looks.look(now=True)  # the run has ended
+    use = made.looks.result()
+    assert use is not None
+    assert use.main is not None
+    assert (use.main.cpu_s, use.wall_s) == (pytest.approx(12.0), pytest.approx(9.5))
+    made.started = True  # an epoch with workers begins: the next look finds them
+    made.after(1.0)
+    assert len(searched) == 1
+
+
+def test_a_process_of_multiprocessing_is_enough_to_look_for_workers(monkeypatch):
+    process = types.ModuleType("multiprocessing.process")
+    monkeypatch.setitem(sys.modules, "multiprocessing.process", process)
+    assert loading._has_started_processes()  # it does not tell: look
+    process._children = set()
+    assert not loading._has_started_processes()
+    process._children.add(object())
+    assert loading._has_started_processes()
+    monkeypatch.delitem(sys.modules, "multiprocessing.process")
+    assert not loading._has_started_processes()
 
 
 def test_without_proc_nothing_is_read_again(tmp_path: Path):

@@ -234,6 +234,28 @@ def test_a_run_that_nobody_ended_ends_with_the_next(loop: Loop) -> None:
     assert run.summary.n_steps == 0
 
 
+def test_a_step_makes_few_calls() -> None:
+    """Code that has left the caches costs microseconds a call: each one counts."""
+    run = TrainerRun(live=False, log=lambda metrics: None)
+    run.begin("calls")
+    calls: list[str] = []
+
+    def seen(frame: Any, event: str, _: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    try:
+        for _ in range(3):
+            run.step()  # the first one updates
+        sys.setprofile(seen)
+        run.step()
+    finally:
+        sys.setprofile(None)
+        run.end("finished")
+    assert "update_wrapper" not in calls  # the guard is made once, not in each step
+    assert len(calls) <= 23, calls
+
+
 def test_wrong_use_is_told_at_once() -> None:
     with pytest.raises(UsageError, match="function of one dict"):
         TrainerRun(log="wandb")  # type: ignore[arg-type]

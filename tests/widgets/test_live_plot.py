@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,33 @@ def test_a_status_goes_with_the_points(plot: LivePlot, monkeypatch: pytest.Monke
     assert sent[0]["status"] == {"text": "41 ms a step", "progress": 0.5, "state": "running"}
     assert plot.status == sent[0]["status"]  # what a page that is opened later gets
     assert states == []  # not sent twice
+
+
+def test_an_update_is_one_message_of_the_same_size_however_long_the_run(
+    plot: LivePlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    changed: list[str] = []
+
+    class Comm:
+        kernel = None
+
+        def send(self, data: Any, buffers: Any) -> None:
+            n_bytes = len(json.dumps(data["content"])) + sum(map(len, buffers))
+            sent.append(n_bytes)
+
+    monkeypatch.setattr(plot, "_send", lambda msg, buffers: Comm().send(msg, buffers))
+    plot.observe(lambda change: changed.append(change["name"]))
+    # numbers of as many digits, so that the text is as long
+    for start in range(10_000, 90_000, 50):
+        numbers = np.arange(start, start + 50)
+        plot.push(numbers, np.ones((50, 2)), ("41 ms a step", 0.5))
+    assert len(sent) == 1600  # one each
+    # `first` grows from 0 to 79950: its digits are all that may differ
+    assert max(sent) - min(sent) == len("79950") - len("0")
+    assert min(sent) >= 50 * 3 * 4  # float32: only the new points
+    assert changed == []  # a trait that changes is validated, compared and told about
+    assert plot.status["text"] == "41 ms a step"
 
 
 def test_history_is_made_when_asked_for(plot: LivePlot) -> None:

@@ -257,6 +257,19 @@ def test_a_cell_shows_a_plot_and_points_and_in_its_place_what_stays(kernel: Kern
     assert verdicts == []
 
 
+def test_an_update_is_one_message(kernel: Kernel) -> None:
+    seen = kernel.run(
+        "run = perfkit.watch(range(80), name='toy')\n"
+        "for batch in run:\n    time.sleep(0.01)\n"
+        "print(run._updates)"
+    )
+    to_plot = [c["data"] for c in of(seen, "comm_msg")]
+    n_points = sum(data["method"] == "custom" for data in to_plot)
+    assert 3 <= n_points <= int(printed(seen))
+    # beside them: what it waits for, that it is over, and the whole curve for a saved page
+    assert len(to_plot) == n_points + 3
+
+
 def test_a_picture_that_fails_leaves_the_verdict_and_no_traceback(kernel: Kernel) -> None:
     kernel.run("from perfkit.show import run_bundle\npng = run_bundle.png\nrun_bundle.png = None")
     seen = kernel.run("for batch in perfkit.watch(range(40)):\n    time.sleep(0.01)\n")

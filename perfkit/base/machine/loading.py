@@ -37,6 +37,8 @@ _LOOK_EVERY_S = 1.0
 # A look rests this many times as long as the last one took: at most 0.2 % of the run.
 _REST_AFTER_LOOK = 500
 _LONGEST_REST_S = 5.0
+# How often to look while there is no worker: only the first look and the last one count then.
+_ALONE_S = 5.0
 # Beyond this many, workers are alike.
 _MOST_WORKERS = 64
 # Children of children are looked at too: workers of a fork server are its children.
@@ -145,6 +147,16 @@ class LoaderUse:
         return asdict(self) | {"doubts": list(self.doubts)}
 
 
+def _has_started_processes() -> bool:
+    """Whether Python's multiprocessing, by which torch starts workers, has a process.
+
+    True where it does not tell. To find them in ``/proc`` takes a look at each thread of this
+    process, 0.3 ms in a notebook's kernel.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and bool(getattr(process, "_children", True))
+
+
 class LoaderLooks:
     """Looks at the workers of the calling process, and at the calling thread.
 
@@ -155,6 +167,7 @@ class LoaderLooks:
         now: the clock, in seconds.
         spent: CPU time of the calling thread, in seconds: what a look costs the run.
         root: where ``/proc`` is.
+        may_have_workers: whether to look for workers now.
     """
 
     def __init__(
@@ -163,6 +176,7 @@ class LoaderLooks:
         root: Path = Path("/"),
         *,
         spent: Callable[[], float] = time.thread_time,
+        may_have_workers: Callable[[], bool] = _has_started_processes,
     ) -> None:
         self.instrument = Instrument("the look at DataLoader workers")
         self.look = self.instrument.hook(self._look)
@@ -170,7 +184,8 @@ class LoaderLooks:
         self._spent = spent
         self._root = root
         self._thread_id = threading.get_native_id()
-        self._due_s = 0.0
+        self._may_have_workers = may_have_workers
+        self._due_s = self._alone_due_s = 0.0
         self._main: list[ProcessReading] = []
         self._workers: dict[tuple[int, str], list[ProcessReading]] = {}
         self._machine: list[tuple[float, float | None, float | None]] = []
@@ -181,12 +196,14 @@ class LoaderLooks:
         if self._is_off:
             return
         began_s = self._now()
-        if not now and began_s < self._due_s:
+        may_have_workers = self._may_have_workers()
+        if not now and began_s < (self._due_s if may_have_workers else self._alone_due_s):
             return
         before_s = self._spent()
         self._due_s = began_s + _LOOK_EVERY_S
+        self._alone_due_s = began_s + _ALONE_S
         proc = self._root / "proc"
-        workers = self._read_workers(proc, began_s)
+        workers = self._read_workers(proc, began_s) if may_have_workers else {}
         main = _read_thread(proc, self._thread_id, began_s)
         if main is None and not workers:
             self._is_off = True  # nothing may be read here
