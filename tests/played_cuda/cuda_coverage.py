@@ -4,10 +4,11 @@
     .venv-cuda/bin/python -m coverage run -m pytest tests/memory # on the played GPU, into another
     python tests/played_cuda/cuda_coverage.py --room memory CPU.data... -- PLAYED.data...
 
-A statement is CUDA's if it did not run without a GPU and either ran on the played one, or stands
-under an if that speaks of CUDA or GPUs, or in a function that does and that either did not run at
-all without a GPU or did more on the played one. That is a guess for those which ran nowhere: they
-are listed, to be looked at. Statements of modules that neither run imported are not counted.
+A statement is CUDA's if it did not run without a GPU and stands under an if that speaks of CUDA or
+GPUs, or in a function that does and that either did not run at all without a GPU or did more on the
+played one. That is a guess for those which ran nowhere: they are listed, to be looked at. What else
+ran on the played GPU alone stands in a column of its own: some of it needs a GPU, some was reached
+by chance. Statements of modules that neither run imported are not counted.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def _body(handler: ast.ExceptHandler) -> list[ast.stmt]:
 def main(cpu: list[str], played: list[str], wanted: list[str]) -> None:
     """Print the table of these rooms, or of all, and the statements that ran nowhere."""
     without, with_gpu = ran(cpu), ran(played)
-    rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     nowhere: list[str] = []
     for name in sorted(set(without) & set(with_gpu)):
         room = name.partition("/")[0]
@@ -114,13 +115,16 @@ def main(cpu: list[str], played: list[str], wanted: list[str]) -> None:
             here = bool(span & with_gpu[name])
             if span & without[name] or not (here or about):
                 continue
+            if not about:
+                rooms[room][2] += 1
+                continue
             rooms[room][0] += 1
             rooms[room][1] += here
             if not here:
                 nowhere.append(f"{name}:{first}: {lines[first - 1].strip()}")
-    print("| room | only with CUDA | of these on the played GPU |\n|---|---|---|")
-    for room, (n, n_here) in sorted(rooms.items()):
-        print(f"| {room} | {n} | {n_here} ({n_here / n:.0%}) |")
+    print("| room | CUDA's | of these on the played GPU | others on it alone |\n|---|---|---|---|")
+    for room, (n, n_here, others) in sorted(rooms.items()):
+        print(f"| {room} | {n} | {n_here} ({n_here / max(n, 1):.0%}) | {others} |")
     print("\nRan nowhere:\n" + "\n".join(nowhere))
 
 
