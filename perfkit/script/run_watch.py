@@ -58,6 +58,7 @@ class RunWatch:
         self._pid = 0
         self._thread_id = 0
         self._began_s = self._torch_s = self._ended_s = 0.0
+        self._children_before_s = self._children_s = 0.0
 
     @property
     def is_here(self) -> bool:
@@ -95,6 +96,7 @@ class RunWatch:
         self._pid = os.getpid()
         self._thread_id = threading.get_ident()
         _watches.add(self)
+        self._children_before_s = _children_cpu_s()
         self._began_s = time.perf_counter()
         with self._instrument.guard("starting"):
             self._wait_no_more = when_imported("torch", self._instrument.hook(self._torch_is_there))
@@ -118,6 +120,7 @@ class RunWatch:
         if self._ended_s or not self.is_here:
             return
         self._ended_s = time.perf_counter()
+        self._children_s = _children_cpu_s()
         with self._instrument.guard("ending"):
             if self._wait_no_more is not None:
                 self._wait_no_more()
@@ -142,7 +145,12 @@ class RunWatch:
         return whole_run(
             self.name,
             ended,
-            Times(self._began_s, self._torch_s or None, self._ended_s),
+            Times(
+                self._began_s,
+                self._torch_s or None,
+                self._ended_s,
+                max(self._children_s - self._children_before_s, 0.0),
+            ),
             self.options,
             self._torch,
             rank=rank,
@@ -156,6 +164,12 @@ class RunWatch:
         if self._torch is not None:
             self._torch.forget()
             self._torch = None
+
+
+def _children_cpu_s() -> float:
+    """CPU time of this process's children that have ended; 0 where the system does not say."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 _watches: weakref.WeakSet[RunWatch] = weakref.WeakSet()

@@ -12,7 +12,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError
 from perfkit.base.instrument import Failure
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.words import fmt_count, fmt_ms, plural
+from perfkit.base.words import fmt_count, fmt_ms, fmt_s, plural
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 from perfkit.memory.account import MemoryAccount
 from perfkit.script._torch_watch import PASSES, TorchWatch
@@ -27,6 +27,8 @@ _SLOW, _SLACK_S = 2.0, 0.002
 # Recorded steps take longer. Where there are not so many times more others, that is what looks like
 # a drift.
 _DRIFT_FROM = 20
+# Processes that it started, and that computed for this share of the run, may be what trains.
+_BY_CHILDREN = 0.1
 # A part of the run below this share is not worth a row.
 _LEAST_SHARE = 0.001
 
@@ -35,12 +37,14 @@ _LEAST_SHARE = 0.001
 class Times:
     """When the run began, when torch was imported (None if it was not), and when it ended.
 
-    Seconds of ``time.perf_counter``.
+    Seconds of ``time.perf_counter``; and the CPU time of the processes that it started and that
+    have ended.
     """
 
     began_s: float
     torch_s: float | None
     ended_s: float
+    children_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ def whole_run(
         sentence=(
             profile.diagnosis.headline
             if profile is not None
-            else _nothing(program, ended, options, seen, n_steps, why)
+            else _nothing(program, ended, times, options, seen, n_steps, why)
         ),
         wall_s=times.ended_s - times.began_s,
         n_steps=n_steps,
@@ -194,7 +198,13 @@ def _profile(seen: TorchWatch) -> tuple[Profile | None, str]:
 
 
 def _nothing(
-    program: str, ended: str, options: Options, seen: TorchWatch | None, n_steps: int, why: str
+    program: str,
+    ended: str,
+    times: Times,
+    options: Options,
+    seen: TorchWatch | None,
+    n_steps: int,
+    why: str,
 ) -> str:
     """The headline of a run without recorded steps: why, and what to do."""
     if not n_steps and ended != "finished":
@@ -209,6 +219,12 @@ def _nothing(
             return (
                 f"No step was seen in {program}: no optimizer stepped in its main thread, the only "
                 "one that perfkit watches."
+            )
+        if times.children_cpu_s > _BY_CHILDREN * (times.ended_s - times.began_s):
+            return (
+                f"No step was seen in {program}: no torch optimizer stepped in this process. Those "
+                f"that it started took {fmt_s(times.children_cpu_s)} of CPU time; if they train, "
+                "put `with perfkit.profile():` around the loop there."
             )
         return (
             f"No step was seen in {program}: no torch optimizer stepped in this process. To "
@@ -326,6 +342,7 @@ def _parts(
         ]
         slow_s = _excess([spans[i] for i in slow], like_s)
         what = f"steps (median {fmt_ms(1e3 * like_s)})"
+    what_of_one = what.replace("steps", "step", 1)
     # all steps but the first, exact also where not all were kept
     first_ns = round((spans[0][1] - spans[0][0]) * 1e9)
     later_s = (seen.meter.total_ns - first_ns) / 1e9
@@ -338,7 +355,7 @@ def _parts(
     after = next((s for s in where.values() if not s.numbers), None)
     found += [
         Part("set-up, until the first step began", first_s - first_step_s, _place(set_up)),
-        Part(f"{fmt_count(seen.meter.n)} {what}", usual_s),
+        Part(f"{fmt_count(seen.meter.n)} {what if seen.meter.n > 1 else what_of_one}", usual_s),
     ]
     if slow:
         places = [p for s in where.values() if s.numbers not in ((), (1,)) and (p := _place(s))]

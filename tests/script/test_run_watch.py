@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -158,6 +160,29 @@ def test_without_an_optimizer_a_step_is_a_backward_pass() -> None:
     assert (few.n_steps, few.profile) == (20, None)
     assert "no optimizer stepped in its 20 backward passes" in few.sentence
     assert _watched(lambda: _by_hand(1, loader)).sentence.startswith("No step was seen")
+
+
+def test_processes_that_may_train_are_named_where_no_step_is_seen() -> None:
+    """As Hogwild: its parent only evaluates, and was told to explain that."""
+
+    def computes() -> None:
+        subprocess.run([sys.executable, "-c", "sum(range(10_000_000))"], check=True)
+
+    said = _watched(computes).sentence
+    assert said.startswith("No step was seen")
+    assert "Those that it started took" in said
+    assert "Those that it started" not in _watched(lambda: time.sleep(0.1)).sentence
+
+
+def test_a_single_step_is_no_plural() -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
+
+    def train() -> None:
+        optimizer.step()
+        time.sleep(0.05)
+
+    (part,) = (p for p in _watched(train).parts if "median" in p.what)
+    assert part.what.startswith("1 step (median")
 
 
 def test_several_backward_passes_for_a_step_of_an_optimizer_are_one_step() -> None:

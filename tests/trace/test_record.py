@@ -463,7 +463,21 @@ def test_events_that_take_too_much_memory_end_the_recording(
     (told,) = [w for w in recording.warnings if "events" in w]
     assert "after 0 whole steps" in told
     assert "1,000,000 events" in told
+    assert "-n 1" not in told  # fewer steps than none
     assert not any("warm-up" in w for w in recording.warnings)
+
+
+def test_a_piece_of_a_late_step_is_not_said_to_be_all_of_the_code() -> None:
+    """LBFGS: one step had more events than fit, and 40 s of 141 s were "100 % of the code"."""
+    step = _trainer()
+    recorder = Recorder(warmup=1, late=True)
+    with recorder:
+        time.sleep(0.5)
+        step()
+        torch.ones(2).sum()
+    recording = recorder.recording
+    assert recording.n_steps_profiled == 0
+    assert recording.coverage.profiled_s < recording.coverage.region_s - 0.4
 
 
 @pytest.mark.serial

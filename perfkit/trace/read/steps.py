@@ -268,8 +268,8 @@ def _whole(trace: Trace) -> Steps:
     n_passes = n_backward_passes(trace)
     doubts = (
         (
-            f"no step was recognised (no optimizer step, no DataLoader): the whole code counts as "
-            f"one, and {n_passes} backward passes are in it",
+            f"no step was recognised (no end of an optimizer's step, no DataLoader): all that was "
+            f"recorded counts as one, and {n_passes} backward passes are in it",
         )
         if n_passes > 1
         else ()

@@ -291,7 +291,8 @@ class Recorder:
         self._n_steps = 0
         self._n_profiled = 0
         self._n_steps_until_stop = 0
-        self._began_s = self._ended_s = self._profiler_ended_s = self._stop_inside_s = 0.0
+        self._began_s = self._ended_s = self._stop_inside_s = 0.0
+        self._profiler_began_s = self._profiler_ended_s = 0.0
         self._step_began_s = self._last_step_s = 0.0
         self._skip_interval = False
         self._profiled_ms: list[float] = []
@@ -659,6 +660,7 @@ class Recorder:
         except ProfilerBusyError:
             self._profile = None
             raise
+        self._profiler_began_s = time.perf_counter()
 
     # --- other profilers ---------------------------------------------------------------------
 
@@ -889,8 +891,13 @@ class Recorder:
             doubts.append(
                 f"recording ended early, after {plural(self._n_profiled, 'whole step')}: the "
                 f"events took more than {fmt_bytes(_MEMORY_BYTES)} (about "
-                f"{fmt_count(_MOST_EVENTS)} events); your code ran on unrecorded; record fewer "
-                "steps (-n 1), or a shorter piece of the code"
+                f"{fmt_count(_MOST_EVENTS)} events); your code ran on unrecorded; "
+                + (
+                    "record fewer steps (-n 1), or a shorter piece of the code"
+                    if self._n_profiled
+                    else "no whole step of it fits: make one shorter for the recording (a shorter "
+                    "sequence, fewer iterations)"
+                )
             )
         elif self._n_profiled == 0 and self._n_steps:
             doubts.append(
@@ -944,7 +951,8 @@ class Recorder:
         elif self._ended_as == "paused":
             profiled_s = self._recorded_s
         else:
-            profiled_s = min(self._profiler_ended_s - self._began_s, region_s)
+            began_s = max(self._began_s, self._profiler_began_s)  # late: not with the region
+            profiled_s = max(min(self._profiler_ended_s - began_s, region_s), 0.0)
         last = self._n_steps_until_stop
         first = last - self._n_profiled + 1 if self._n_profiled else 0
         return Coverage(self._n_steps, first, last if first else 0, profiled_s, region_s)
