@@ -5,6 +5,8 @@ from __future__ import annotations
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.measure.phases import PHASES
 from perfkit.script.ranks.joint import RankedRun, RankRun, imbalance_words
+from perfkit.script.ranks.lateness import LateRank
+from perfkit.show._text import wrap
 from perfkit.show.document import Document, Table, document_for
 
 # Of more ranks than this the table has those that stand out.
@@ -48,9 +50,10 @@ def by_itself(run: RankedRun, rank: int) -> str:
     whole_ms = waited_ms + (c.transfer_ms or 0.0) if c is not None else 0.0
     if not whole_ms or waited_ms < _MOSTLY_WAITS * whole_ms:
         return f"{alone}:"
-    return (
-        f"{alone}. {fmt_ms(waited_ms)} a step, {fmt_share(waited_ms / whole_ms)} of its time in "
-        "collectives, is its wait for a later rank: to exchange less would not shorten that."
+    return wrap(
+        f"{alone}. {fmt_ms(waited_ms)} a recorded step, {fmt_share(waited_ms / whole_ms)} of its "
+        "time in collectives, is its wait for a later rank: to exchange less would not shorten "
+        "that."
     )
 
 
@@ -59,9 +62,19 @@ def _late(run: RankedRun) -> tuple[str, ...]:
         return ()
     return tuple(
         f"Rank {one.rank} comes last in {fmt_share(one.last_in)} of {fmt_count(run.late.n_steps)} "
-        f"steps; were it never later than the next one, a step would be at most "
+        f"steps{_in_few(one)}; were it never later than the next one, a step would be at most "
         f"{fmt_ms(one.gain_ms)} shorter."
         for one in run.late.late[:_TOP]
+    )
+
+
+def _in_few(one: LateRank) -> str:
+    if not one.n_few:
+        return ""
+    more = " …" if one.n_few > len(one.few) else ""
+    steps = ", ".join(map(fmt_count, one.few))
+    return (
+        f", and nearly all of the wait for it is in {fmt_count(one.n_few)} of them ({steps}{more})"
     )
 
 
@@ -84,7 +97,17 @@ def _ranks(run: RankedRun) -> Table:
         header=tuple(title for title, _ in columns),
         rows=tuple(zip(*(cells for _, cells in columns), strict=True)),
         title="Ranks",
-        note=f"{len(shown)} of {len(run.ranks)}, those that stand out" if few else "",
+        note="; ".join(
+            filter(
+                None,
+                (
+                    f"{len(shown)} of {len(run.ranks)}, those that stand out" if few else "",
+                    "step: median of the run; waits for others: mean of the recorded steps"
+                    if run.compared is not None
+                    else "",
+                ),
+            )
+        ),
         align=">" * (len(columns) - 1) + "<",
         open=True,
         wrap=True,

@@ -46,6 +46,7 @@ def test_the_rank_whose_data_wait_makes_all_late_is_named_with_it() -> None:
     assert late.lost_ms == pytest.approx(8.0)
     assert (late.phase_ms, late.others_ms) == (pytest.approx(10.0), pytest.approx(2.0))
     assert late.gain_ms == pytest.approx(8.0)
+    assert late.n_few == 0  # in each step
     assert found.step_ms == pytest.approx(40.0)
     assert found.wait_by_rank_ms == {0: 8.0, 1: 8.0, 2: 0.0, 3: 8.0}
     assert _of(_ranks(4, {(2, _DATA): 8.0}), on_device=True).late[0].rank == 2
@@ -63,6 +64,7 @@ def test_a_checkpoint_every_tenth_step_makes_the_others_wait() -> None:
     assert (late.rank, late.phase) == (0, "checkpoint")
     assert late.last_in < 0.2
     assert late.lost_ms == pytest.approx(60.0 * 4 / 39)  # of the steps from the second one on
+    assert (late.n_few, late.few) == (4, (10, 20, 30))
 
 
 def test_two_late_ranks_are_both_named_and_neither_alone_would_gain() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,12 @@ _FEWEST_STEPS = 5
 # A rank that is late comes last in as many steps at least.
 _LEAST_STEPS = 3
 
+# Of the wait for a rank, if it is in few steps …
+_NEARLY_ALL = 0.9
+# … of which there is at most this share of all.
+_MOST_FEW = 0.2
+_SHOWN_FEW = 3
+
 _Array = npt.NDArray[np.float64]
 
 
@@ -46,6 +53,9 @@ class LateRank:
         phase_ms: its time in that phase, ms a step, in the steps in which it is last.
         others_ms: that of the others, likewise.
         gain_ms: what a step would be shorter if it were never later than the next one.
+        n_few: in so few steps the others wait for it for nearly all that time; 0 where it is spread
+            over many.
+        few: numbers of the first of these, from 1.
     """
 
     rank: int
@@ -55,6 +65,8 @@ class LateRank:
     phase_ms: float
     others_ms: float
     gain_ms: float
+    n_few: int = 0
+    few: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,6 +188,7 @@ def lateness(
                 phase_ms=float(mean[worst]),
                 others_ms=float(others[worst]),
                 gain_ms=float((first - second)[mine_last].sum()) / len(numbers),
+                **_few(numbers, np.where(mine_last, wait_ms, 0.0)),
             )
         )
     return Lateness(
@@ -185,6 +198,16 @@ def lateness(
         late=tuple(sorted(found, key=lambda one: -one.lost_ms)),
         wait_by_rank_ms=waits,
     )
+
+
+def _few(numbers: npt.NDArray[np.int64], waited_ms: _Array) -> dict[str, Any]:
+    """The few steps that hold nearly all of the wait, if it is not spread over many."""
+    longest = np.argsort(-waited_ms, kind="stable")
+    share = np.cumsum(waited_ms[longest]) / waited_ms.sum()
+    n = int(np.searchsorted(share, _NEARLY_ALL)) + 1
+    if n > _MOST_FEW * len(numbers):
+        return {}
+    return {"n_few": n, "few": tuple((np.sort(numbers[longest[:n]])[:_SHOWN_FEW] + 1).tolist())}
 
 
 def _rows(read: Callable[[int], PhaseRows | None], rank: int) -> PhaseRows:
