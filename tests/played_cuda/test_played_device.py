@@ -161,6 +161,22 @@ def test_asking_for_torch_s_spec_first_leaves_the_device_on() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_in_eval_mode_is_that_of_the_cpu(affine: bool) -> None:
+    x = torch.rand(4, 3, 5, 5)
+    found = []
+    for device in ("cpu", "cuda"):
+        norm = nn.BatchNorm2d(3, affine=affine).to(device)
+        norm(x.to(device))
+        norm.eval()
+        here = x.to(device).detach().requires_grad_()
+        output = norm(here)
+        output.square().sum().backward()
+        assert here.grad is not None
+        found.append((output.detach().cpu(), here.grad.cpu()))
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_nothing_renames_it() -> None:
     code = "import torch; print(torch.cuda.get_device_name())"
     names = dict.fromkeys(("PLAYED_CUDA_NAME", "FAKECUDA_NAME", "CUDA_NAME"), "NVIDIA H100")
