@@ -58,6 +58,8 @@ def test_too_few_quiet_steps_are_told_and_all_count():
     found = figures(curve_of(message([2.0] * 20, quiet=[False] * 18 + [True] * 2)), warmup=3)
     assert found.counted.sum() == 17
     assert any("only 2 steps in quiet windows" in w for w in found.warnings)
+    none = figures(curve_of(message([2.0] * 20, quiet=[False] * 20)), warmup=3)
+    assert any(w.startswith("no step in quiet windows: all 17") for w in none.warnings)
 
 
 def test_a_short_run_keeps_two_steps_and_says_so():

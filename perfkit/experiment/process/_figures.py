@@ -128,8 +128,9 @@ def figures(curve: Curve, warmup: int, *, watched: bool = True) -> Figures:
     counted = quiet if watched else after
     if watched and n_quiet < _FEW_QUIET:
         counted = after
+        few = f"only {_steps(n_quiet)}" if n_quiet else "no step"
         warnings.append(
-            f"only {_steps(n_quiet)} in quiet windows: all {int(after.sum())} after the warm-up "
+            f"{few} in quiet windows: all {int(after.sum())} after the warm-up "
             "count, also those while the plot was drawn; a longer run (seconds=…) has more"
         )
     step_ms = curve.column("step_ms")[counted]
