@@ -59,7 +59,11 @@ def test_what_the_samples_have_in_common_is_the_call() -> None:
     again = common_frame(samples, usual)
     assert again is not None
     assert again.place == "cell [1], line 2"
-    assert common_frame(samples, samples) == common_frame(samples)
+    same_place = common_frame(samples, samples)
+    assert same_place is not None
+    assert (same_place.place, same_place.is_everywhere) == (found.place, True)
+    assert not found.is_everywhere
+    assert not again.is_everywhere
     assert common_frame(samples[:1] + [Sample(0.0, None)] * 9) is None
 
 
@@ -75,6 +79,25 @@ def test_a_comprehension_is_not_told_as_below_its_own_line(
     found = common_frame(samples, other)
     assert found is not None
     assert (found.place, found.below) == ("cell [1], line 1", "")
+
+
+def test_the_call_of_main_says_nothing_where_all_steps_run_below_it() -> None:
+    """Slow steps without a line of their own: named is the line that took most of them."""
+    main = _key("main").chain[0]
+    lines = [_key("main", text) for text in ("backward", "forward")]
+    backward, forward = (
+        _Key(k.code, k.line, False, "x", None, 0, (k.chain[0], main)) for k in lines
+    )
+    for text, key in (("loss.backward()", backward), ("model(x)", forward)):
+        _keys[text] = key
+    steps = [(0.1 * i, 0.1 * (i + 1)) for i in range(20)] + [(2.0, 4.0)]
+    samples = [Sample(0.01 * k, (backward, backward, forward)[k % 3]) for k in range(400)]
+    found = elsewhere(steps, 0.0, 4.0, [100.0] * 6, samples, _lines_of)
+    assert found is not None
+    (slow,) = found.stretches
+    assert slow.numbers == (21,)
+    assert slow.source == "loss.backward()"
+    assert slow.share == pytest.approx(2 / 3, abs=0.01)
 
 
 def _of(lengths: Sequence[float], texts: dict[int, str], after: float = 0.0) -> Elsewhere:

@@ -204,13 +204,13 @@ def elsewhere(
         )
         seen = inside(spans)
         around = common_frame(seen, ordinary) if len(seen) >= _LEAST_SAMPLES else None
-        if around is not None:
+        if around is not None and not around.is_everywhere:
             return replace(
                 found, place=around.place, source=around.source, share=around.share,
                 below=around.below,
             )  # fmt: skip
         top = lines_of(seen).by_line()[:1]
-        if not top or top[0].n_samples < _LEAST_SAMPLES:
+        if not top or top[0].n_samples < _LEAST_SAMPLES or top[0].share < _LEAST_SHARE:
             return found
         return replace(found, place=top[0].place, source=top[0].source, share=top[0].share)
 

@@ -49,6 +49,8 @@ _FRAMEWORK_SHARE = 0.5
 _FRAMEWORK_LINES = 4
 # A line that so many of the ordinary samples run below is no news.
 _USUAL = 0.1
+# One that so many of them run below is around everything.
+_EVERYWHERE = 0.9
 # Wrappers say nothing about what runs inside of them.
 _SAYS_NOTHING = re.compile(r"^(_?wrap(ped|per)?(_.*)?|inner|_fn|decorate_.*|_?call_.*|__call__)$")
 _TORCH = re.compile(r"[/\\]torch[/\\]")
@@ -405,12 +407,15 @@ class Around:
         share: how many of the samples ran below it.
         below: the source of the outermost line that these samples have in common and ordinary
             ones do not, if that is another line: ``evaluate(model)``.
+        is_everywhere: whether ordinary samples run below the line too, nearly all of them: it says
+            nothing, as the call of ``main()``.
     """
 
     place: str
     source: str
     share: float
     below: str = ""
+    is_everywhere: bool = False
 
 
 def common_frame(
@@ -460,6 +465,7 @@ def common_frame(
         counts[deepest] / len(samples),
         # a comprehension has a frame of its own, on the same line
         _source(outermost) if not _on_one_line(outermost, deepest) and ordinary else "",
+        is_everywhere=bool(ordinary) and usual[deepest] >= _EVERYWHERE * len(ordinary),
     )
 
 
