@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_s, fmt_share
-from perfkit.measure.verdict import RunSummary
+from perfkit.measure.verdict import RunSummary, growing
 from perfkit.script.whole_run import WholeRun
 from perfkit.show import memory, profile, synclint  # noqa: F401 - their documents are parts of this
 from perfkit.show.document import Document, Table, document_for, registered
 from perfkit.show.timing import phase_lines
-
-_GROWING = {"allocated": "allocated memory", "resident": "memory in use (malloc)"}
 
 
 @document_for(WholeRun)
@@ -56,13 +54,10 @@ def _figures(run: WholeRun, steps: RunSummary) -> list[str]:
     if steps.samples_per_s is not None:
         said.append(f"{fmt_number(steps.samples_per_s)} samples/s")
     if steps.memory is not None:
-        kind, creep = steps.memory.kind, steps.memory.creep
-        said.append(f"at most {fmt_bytes(steps.memory.highest_bytes)} {kind} between steps")
-        if creep is not None:
-            said.append(
-                f"{_GROWING[kind]} grows by {fmt_bytes(creep.slope)} a step "
-                f"[{fmt_bytes(creep.low)}, {fmt_bytes(creep.high)}]"
-            )
+        highest = fmt_bytes(steps.memory.highest_bytes)
+        said.append(f"at most {highest} {steps.memory.kind} between steps")
+        if steps.memory.creep is not None:
+            said.append(f"{growing(steps.memory)}: perfkit.find_leaks(step) shows what holds it")
     if steps.drift is not None:
         way = "slower" if steps.drift.change > 0 else "faster"
         said.append(f"steps got {fmt_share(abs(steps.drift.relative))} {way} over the run")

@@ -539,6 +539,17 @@ def test_a_graph_that_is_kept_is_seen_by_what_malloc_handed_out(clock) -> None:
     assert "Memory in use (malloc) grows by 6.40 KiB a step" in said
 
 
+@pytest.mark.parametrize(("rise_bytes", "is_told"), [(2 * MIB, True), (10_000, False)])
+def test_small_pieces_that_stay_can_keep_much_around_them(clock, rise_bytes, is_told) -> None:
+    """Kept losses: 84 KiB a step in use, and a resident size that rose by 22 MiB a step."""
+    said = creeping(
+        clock, rise_bytes, kind="resident", in_use=lambda step: 300 * MIB + 84 * 1024 * step
+    ).sentence
+    assert "Memory in use (malloc) grows by 84.0 KiB a step" in said
+    assert ("(and the resident size by 1.9" in said) is is_told
+    assert said.endswith("perfkit.find_leaks(step) shows what grows and what holds it.")
+
+
 def test_what_is_steady_has_no_word_of_growth(clock) -> None:
     steady = creeping(clock, 0, kind="resident", noise_bytes=3 * MIB)
     assert "find_leaks" not in steady.sentence
