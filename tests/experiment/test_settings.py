@@ -208,6 +208,16 @@ def test_settings_travel(module):
     assert dict(pickle.loads(module.dumps(Settings(a=1, b=None)))) == {"a": 1, "b": None}
 
 
+def test_a_loaders_own_arguments_hold_where_no_setting_is_declared():
+    own = {"batch_size": 32, "shuffle": True, "num_workers": 2, "persistent_workers": True}
+    assert Settings().loader_kwargs(**own) == own
+    assert Settings(batch_size=8).loader_kwargs(**own) == own | {"batch_size": 8}
+    # torch refuses persistent workers where there are none
+    alone = Settings(num_workers=0).loader_kwargs(**own)
+    assert alone == {"batch_size": 32, "shuffle": True, "num_workers": 0}
+    torch.utils.data.DataLoader(torch.zeros(4), **alone)
+
+
 def test_loader_kwargs_leave_out_what_torch_refuses():
     alone = Settings(num_workers=0, prefetch_factor=4, persistent_workers=True, batch_size=3)
     assert alone.loader_kwargs() == {"num_workers": 0, "batch_size": 3}

@@ -37,8 +37,10 @@ class Settings(Mapping[str, Any]):
             model = s.prepare(Net())
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **s.optimizer_kwargs())
             step = s.training_step(model, optimizer, torch.nn.functional.cross_entropy)
-            for images, labels in DataLoader(data, shuffle=True, **s.loader_kwargs()):
-                yield step(images, labels)
+            loader = DataLoader(data, **s.loader_kwargs(batch_size=32, shuffle=True))
+            while True:
+                for images, labels in loader:
+                    yield step(images, labels)
     """
 
     __slots__ = ("_device", "_values")
@@ -101,8 +103,12 @@ class Settings(Mapping[str, Any]):
 
     # --- data -------------------------------------------------------------------------------
 
-    def loader_kwargs(self) -> dict[str, Any]:
+    def loader_kwargs(self, **own: Any) -> dict[str, Any]:
         """Arguments for ``torch.utils.data.DataLoader``, from the declared settings.
+
+        ``own`` are your loader's, such as ``batch_size=32, shuffle=True``: they hold where no
+        setting of that name is declared. Without them and without the setting ``batch_size`` a
+        batch is one sample, as torch has it.
 
         Arguments without effect when there are no workers are left out, because torch refuses
         them. With
@@ -110,14 +116,17 @@ class Settings(Mapping[str, Any]):
         ``worker_init_fn`` puts the workers on their own cores.
         """
         names = ["batch_size", "num_workers", "pin_memory"]
-        if self.get("num_workers") != 0:
-            names += ["prefetch_factor", "persistent_workers", "in_order"]
-        found = {name: self[name] for name in names if name in self}
+        of_workers = ["prefetch_factor", "persistent_workers", "in_order"]
+        workers = self.get("num_workers", own.get("num_workers"))
+        if workers != 0:
+            names += of_workers
+        found = {k: v for k, v in own.items() if workers != 0 or k not in of_workers}
+        found |= {name: self[name] for name in names if name in self}
         if self.get("cuda_graphs"):
             found["drop_last"] = True
-        if self.get("affinity") == "apart" and self.get("num_workers") != 0:
-            _, workers = _affinity.split(self, _affinity.allowed())
-            found["worker_init_fn"] = _affinity.PinWorker(workers)
+        if self.get("affinity") == "apart" and workers != 0:
+            _, cores = _affinity.split(self, _affinity.allowed())
+            found["worker_init_fn"] = _affinity.PinWorker(cores)
         return found
 
     def as_sent(self, image: torch.Tensor) -> torch.Tensor:
