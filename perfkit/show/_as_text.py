@@ -84,6 +84,7 @@ def _indented(title: str, body: str) -> str:
 
 def _left_out(of: Document) -> Sequence[str]:
     """What the first screen lacks."""
-    more = [plural(len(of.more_findings), "more finding")] if of.more_findings else []
+    what = "more finding" if of.findings else "finding"
+    more = [plural(len(of.more_findings), what)] if of.more_findings else []
     more += [picture.title.lower() for picture in of.pictures if picture.folds]
     return more + [t.title.lower() for t in of.tables if t.rows and not t.brief]

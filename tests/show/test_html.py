@@ -7,7 +7,10 @@ import re
 import jinja2
 import pytest
 
+from perfkit.show._as_html import as_html
+from perfkit.show._as_text import as_text
 from perfkit.show._html import environment, render_string
+from perfkit.show.document import Document, Finding
 
 FRAME = '{% extends "_base.html" %}{% block body %}<p>{{ what }}</p>{% endblock %}'
 
@@ -49,3 +52,16 @@ def test_a_name_that_the_context_lacks_is_an_error() -> None:
 def test_filters_are_the_text_forms() -> None:
     shown = render_string("{{ 12.34 | ms }} {{ 0.714 | share }} {{ 2048 | bytes }} {{ 2 | ratio }}")
     assert shown == "12.3 ms 71 % 2.00 KiB 2.00×"
+
+
+def test_findings_are_more_only_where_others_are_shown() -> None:
+    """On a busy machine none is shown: "3 more findings" promised others above."""
+    kept = Document(
+        "x", "Busy.", more_findings=(Finding("a"), Finding("b")), more_title="Measure first"
+    )
+    assert "Measure first (2)" in as_html(kept)
+    assert "more finding" not in as_html(kept)
+    assert "2 findings" in as_text(kept, brief=True)
+    shown = Document("x", "Bound.", findings=(Finding("a"),), more_findings=(Finding("b"),))
+    assert "1 more finding<" in as_html(shown)
+    assert "1 more finding" in as_text(shown, brief=True)
