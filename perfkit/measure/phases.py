@@ -10,9 +10,9 @@ Times are the thread's own, of the host. On a GPU the work of a phase is only qu
 phase that waits for the device gets the time of what it waits for.
 
 A forward pass without gradients, or in evaluation mode, is *evaluation* if a batch is fetched
-after it before any training, or if there are several in evaluation mode. Otherwise it belongs to
-its step (a frozen teacher, an episode played without gradients), and is forward. What modules
-compute in the fetch of a batch (transforms) is data wait.
+after it before any training, if there are several in evaluation mode, or if it is both and of the
+model that trains. Otherwise it belongs to its step (a frozen teacher, an episode played without
+gradients), and is forward. What modules compute in the fetch of a batch (transforms) is data wait.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ class Phases:
         self._waited = 0  # for data, since the last forward pass
         self._look_waited = 0  # of it, before looks that are not settled
         self._n_looks = 0
+        self._trained: weakref.ref[Any] | None = None  # the last one that did, of what trains
         self._n_evaluated = 0  # looks of them that were in evaluation mode
         self._n_calls = 0
         self._fetched = False
@@ -408,9 +409,15 @@ class Phases:
         if looks:
             self._look_waited += self._waited
             self._n_looks += 1
-            self._n_evaluated += not module.training
+            if not module.training:
+                # what trains, in evaluation mode and without gradients: that is no teacher
+                is_trained = self._trained is not None and self._trained() is module
+                sure = is_trained and not self._grad_is_on()
+                self._n_evaluated += _MOST_LOOKS + 1 if sure else 1
         else:  # an evaluation calls its model often, and says nothing of the steps
             self._n_calls += 1
+            if self._trained is None or self._trained() is not module:
+                self._trained = weakref.ref(module)
         self._waited = 0
         self._stack.append(self._phase)
         self._phase = _LOOK if looks else _FORWARD

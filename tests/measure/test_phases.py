@@ -136,6 +136,23 @@ def test_evaluation_without_a_loader(phases: Phases, clock: Clock) -> None:
     assert taken(phases) == {"evaluation": 20, "forward": 1, "backward": 2}
 
 
+def test_two_passes_of_the_trained_model_after_each_step_are_evaluation(
+    phases: Phases, clock: Clock
+) -> None:
+    """A graph network is one batch: its example tests with two passes after each step."""
+    model = Slow(clock, 1)
+    for _ in range(2):
+        model(X).sum().backward()
+        phases.take()
+        model.eval()
+        with torch.no_grad():
+            model(X)
+            model(X)
+        model.train()
+    model(X).sum().backward()
+    assert taken(phases) == {"evaluation": 2, "forward": 1, "backward": 2}
+
+
 def test_an_episode_played_without_gradients_is_no_evaluation(phases: Phases, clock: Clock) -> None:
     """As PPO plays: the policy stays in training mode, and the game is between its passes."""
     model = Slow(clock, 1)
