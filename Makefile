@@ -37,6 +37,8 @@ CELLS := --nbval-lax --nbval-current-env --nbval-cell-timeout=180
 BESIDE := OMP_WAIT_POLICY=passive
 WORKERS := --numprocesses=logical --maxprocesses=8 --no-loadscope-reorder
 ALONE := serial or browser
+# looked for by text: pytest would import all other files, too, to find these few
+ALONE_IN = $(sort $(shell grep -rlE --include='test_*.py' 'pytest\.mark\.(serial|browser)' tests))
 AGAIN ?=
 FAILED := --last-failed --last-failed-no-failures=none
 CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
@@ -73,16 +75,16 @@ lint: install  ## format, lint, types, import directions
 	$(BIN)/lint-imports
 
 check: lint  ## lint and the fast tests, under 3 minutes
-	$(BESIDE) $(PYTEST) $(WORKERS) -m 'not ($(ALONE) or slow or long)' tests
+	$(BESIDE) $(PYTEST) $(WORKERS) -m 'not ($(ALONE) or slow or long)' --ignore=tests/browser tests
 
 test: lint chromium test-parallel test-serial  ## everything: lint, tests, notebooks, browser
 
 test-parallel: install  # notebooks first: they take longest
 	$(BESIDE) $(PYTEST) $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/parallel \
-		-m 'not ($(ALONE))' notebooks tests $(CELLS)
+		-m 'not ($(ALONE))' --ignore=tests/browser notebooks tests $(CELLS)
 
 test-serial: install chromium
-	$(PYTEST) $(if $(AGAIN),$(FAILED)) -o cache_dir=.pytest_cache/serial -m '$(ALONE)' tests
+	$(PYTEST) $(if $(AGAIN),$(FAILED)) -o cache_dir=.pytest_cache/serial -m '$(ALONE)' $(ALONE_IN)
 
 test-long: install  ## the calibrations with all their draws
 	PERFKIT_TEST_LONG=1 $(BESIDE) $(PYTEST) $(WORKERS) -m long tests

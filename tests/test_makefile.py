@@ -78,6 +78,22 @@ def test_the_two_phases_run_every_test_once_and_remember_their_own_failures() ->
     assert "--numprocesses" not in again
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
+def test_the_serial_phase_has_all_files_with_its_tests() -> None:
+    root = MAKEFILE.parent
+    (command,) = [line for line in _planned("test-serial").splitlines() if " -m '" in line]
+    named = {word for word in command.split() if word.startswith("tests/")}
+    # by other words than those that the Makefile looks for
+    marked = {
+        path.relative_to(root).as_posix()
+        for path in (root / "tests").rglob("test_*.py")
+        if re.search(r"^\s*@.*\bserial\b|^\w*mark.*\b(serial|browser)\b", path.read_text(), re.M)
+    }
+    assert named == marked | {
+        f"tests/browser/{p.name}" for p in (root / "tests" / "browser").glob("test_*.py")
+    }
+
+
 def _planned(*arguments: str) -> str:
     return subprocess.run(
         ["make", "--dry-run", *arguments],
