@@ -12,6 +12,9 @@ from perfkit.synclint.entry import entry_of
 from perfkit.synclint.find import Syncs, find_syncs, syncs_of
 from perfkit.synclint.watch import Watch
 
+# 0.01 s each alone, 0.3 s after the tests of other rooms; why is not known
+pytestmark = pytest.mark.slow
+
 
 def _run(code: str) -> tuple[Syncs, set[str]]:
     program = compiled(code)

@@ -16,6 +16,9 @@ from perfkit.synclint.catalogue import CATALOGUE
 from perfkit.synclint.find import Syncs, syncs_of
 from perfkit.synclint.watch import Watch
 
+# 0.01 s each alone, 0.3 s after the tests of other rooms; why is not known
+pytestmark = pytest.mark.slow
+
 # names of the catalogue's snippets -> what a stranger calls them
 RENAMED = {
     "label_lengths": "n_chars",
