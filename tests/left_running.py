@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import threading
 
+from torch.optim import optimizer
+
 from perfkit.base import torch_compat
+
+
+def n_optimizer_step_hooks() -> int:
+    """Number of registered global optimizer-step hooks."""
+    return len(optimizer._global_optimizer_pre_hooks) + len(optimizer._global_optimizer_post_hooks)
 
 
 def assert_nothing_runs() -> None:
@@ -12,7 +19,7 @@ def assert_nothing_runs() -> None:
     left = []
     if torch_compat.profiler_is_on():
         left.append("a profiler")
-    if hooks := torch_compat.n_optimizer_step_hooks():
+    if hooks := n_optimizer_step_hooks():
         left.append(f"{hooks} global optimizer hooks")
     left += [t.name for t in threading.enumerate() if t.name.startswith("perfkit-lines")]
     if left:

@@ -179,9 +179,9 @@ GUARDS |= {("/measure/run.py", "WatchedRun._tell")}
 GUARDS |= {
     ("/memory/crossings.py", "_Seen.note"),
     ("/memory/crossings.py", "_modes.<locals>.Dispatch.__torch_dispatch__"),
-    ("/base/torch_compat.py", "_Listeners._begin_all"),
-    ("/base/torch_compat.py", "_Listeners._begin_all.<locals>.end_all"),
-    ("/base/torch_compat.py", "_Listeners.around.<locals>.call"),
+    ("/base/stand_in.py", "Listeners._begin_all"),
+    ("/base/stand_in.py", "Listeners._begin_all.<locals>.end_all"),
+    ("/base/stand_in.py", "Calls.around.<locals>.call"),
     ("/base/torch_compat.py", "_install_compiled_listeners.<locals>.install.<locals>.__call__"),
     ("/base/torch_compat.py", "_install_loader_listeners.<locals>.__iter__"),
     ("/base/torch_compat.py", "_install_loader_listeners.<locals>.__next__"),

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from perfkit.base.stand_in import CallEnd, Calls, Listeners, stand_in
 from perfkit.base.when_imported import when_imported
 
 # --- memory -------------------------------------------------------------------------------
@@ -84,12 +85,7 @@ def lengths_as_lists() -> Callable[[], None]:
                 options[name] = _listed(options[name])
         return original(log_probs, targets, *listed, *lengths[2:], **options)
 
-    def undo() -> None:
-        if torch.ctc_loss is ctc_loss:
-            torch.ctc_loss = original
-
-    torch.ctc_loss = ctc_loss
-    return undo
+    return stand_in(torch, "ctc_loss", ctc_loss)
 
 
 def _listed(lengths: Any) -> Any:
@@ -397,6 +393,10 @@ def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
     ``torch._dynamo.eval_frame._callback_from_stance`` (since torch 2.6), which every such call
     consults.
     """
+    return _compiled_call_listeners.add(listener)
+
+
+def _install_compiled_call_listeners(calls: Calls) -> Callable[[], None]:
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
     original = getattr(frames, "_callback_from_stance", None)
     if original is None:
@@ -404,14 +404,10 @@ def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
 
     def ask(callback: Any) -> Any:
         if callback is not None and callback is not False:  # None and False: do not change them
-            listener()
+            calls.begin()
         return original(callback)
 
-    def stop() -> None:
-        frames._callback_from_stance = original
-
-    frames._callback_from_stance = ask
-    return stop
+    return stand_in(frames, "_callback_from_stance", ask)
 
 
 def cuda_contexts() -> list[int]:
@@ -537,7 +533,7 @@ def watch_compiled_modules(begins: Callable[[Any], CallEnd | None]) -> Callable[
     return _compiled_listeners.add(begins)
 
 
-def _install_compiled_listeners(listeners: _Listeners) -> Callable[[], None]:
+def _install_compiled_listeners(calls: Calls) -> Callable[[], None]:
     undo: list[Callable[[], None]] = []
 
     def install() -> None:
@@ -547,7 +543,7 @@ def _install_compiled_listeners(listeners: _Listeners) -> Callable[[], None]:
             return
 
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
-            end = listeners.begin(self) if is_on else None
+            end = calls.begin(self)
             if end is None:
                 return original(self, *args, **kwargs)
             try:
@@ -555,26 +551,15 @@ def _install_compiled_listeners(listeners: _Listeners) -> Callable[[], None]:
             finally:
                 end(None)
 
-        def put_back() -> None:
-            if vars(kind).get("__call__") is __call__:  # else somebody replaced it, and calls ours
-                kind.__call__ = original
+        undo.append(stand_in(kind, "__call__", __call__))
 
-        kind.__call__ = __call__
-        undo.append(put_back)
-
-    is_on = True
     undo.append(when_imported("torch._dynamo", install))
-
-    def stop() -> None:
-        nonlocal is_on
-        is_on = False
-        while undo:
-            undo.pop()()
-
-    return stop
+    return functools.partial(_undo_all, undo)
 
 
-_resize_listeners: list[Callable[[Any], None]] = []
+def _undo_all(undo: list[Callable[[], None]]) -> None:
+    while undo:
+        undo.pop()()
 
 
 def watch_storage_resize(listener: Callable[[Any], None]) -> Callable[[], None]:
@@ -584,24 +569,18 @@ def watch_storage_resize(listener: Callable[[Any], None]) -> Callable[[], None]:
     it. ``torch.UntypedStorage`` inherits it from ``torch._C.StorageBase`` (since torch 2.0): while
     there is a listener, the class has its own method in front of it.
     """
+    return _resize_listeners.add(listener)
+
+
+def _install_resize_listeners(calls: Calls) -> Callable[[], None]:
     import torch
 
     def resize_(storage: Any, size: int) -> Any:
         result = torch._C.StorageBase.resize_(storage, size)  # type: ignore[attr-defined]
-        for listen in tuple(_resize_listeners):
-            listen(storage)
+        calls.begin(storage)
         return result
 
-    def stop() -> None:
-        if listener in _resize_listeners:
-            _resize_listeners.remove(listener)
-            if not _resize_listeners:
-                del torch.UntypedStorage.resize_
-
-    if not _resize_listeners:
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[assignment]
-    _resize_listeners.append(listener)
-    return stop
+    return stand_in(torch.UntypedStorage, "resize_", resize_)
 
 
 # --- the profiler -------------------------------------------------------------------------
@@ -658,9 +637,6 @@ def profiler_label(name: str) -> AbstractContextManager[Any]:
     return label
 
 
-_profiler_listeners: list[Callable[[], None]] = []
-
-
 def watch_profiler_starts(listener: Callable[[], None]) -> Callable[[], None]:
     """Call ``listener()`` just before any of torch's profilers starts; returns how to stop.
 
@@ -670,18 +646,7 @@ def watch_profiler_starts(listener: Callable[[], None]) -> Callable[[], None]:
     ``torch.autograd.profiler_legacy`` (since 1.9): these names are replaced in their modules while
     there is a listener.
     """
-    if not _profiler_listeners:
-        _profiler_originals.extend(_put_before_profilers(_tell_profiler_listeners))
-    _profiler_listeners.append(listener)
-
-    def stop() -> None:
-        if listener in _profiler_listeners:
-            _profiler_listeners.remove(listener)
-            if not _profiler_listeners:
-                while _profiler_originals:
-                    _profiler_originals.pop()()
-
-    return stop
+    return _profiler_listeners.add(listener)
 
 
 def watch_profiler_ends(listener: Callable[[], bool]) -> Callable[[], None]:
@@ -696,6 +661,7 @@ def watch_profiler_ends(listener: Callable[[], bool]) -> Callable[[], None]:
     import importlib
 
     undo: list[Callable[[], None]] = []
+    is_on = True
     for module_name in ("torch.autograd", "torch.autograd.profiler", "torch._C._autograd"):
         module: Any = importlib.import_module(module_name)
         original: Any = getattr(module, "_disable_profiler", None)
@@ -703,14 +669,14 @@ def watch_profiler_ends(listener: Callable[[], bool]) -> Callable[[], None]:
             continue
 
         def end(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            return None if listener() else _original(*args, **kwargs)
+            return None if is_on and listener() else _original(*args, **kwargs)
 
-        setattr(module, "_disable_profiler", end)  # noqa: B010
-        undo.append(functools.partial(setattr, module, "_disable_profiler", original))
+        undo.append(stand_in(module, "_disable_profiler", end))
 
     def stop() -> None:
-        while undo:
-            undo.pop()()
+        nonlocal is_on
+        is_on = False
+        _undo_all(undo)
 
     return stop
 
@@ -776,16 +742,7 @@ def _list_of_tensors(value: Any) -> list[tuple[tuple[int, ...], str]] | None:
     return [(tuple(one.sizes), str(one.dtype).removeprefix("torch.")) for one in value]
 
 
-_profiler_originals: list[Callable[[], None]] = []
-
-
-def _tell_profiler_listeners() -> None:
-    for listen in tuple(_profiler_listeners):
-        listen()
-
-
-def _put_before_profilers(tell: Callable[[], None]) -> list[Callable[[], None]]:
-    """Call ``tell`` before each start; return how to undo it, one function per name."""
+def _install_profiler_listeners(calls: Calls) -> Callable[[], None]:
     import importlib
 
     undo: list[Callable[[], None]] = []
@@ -799,108 +756,11 @@ def _put_before_profilers(tell: Callable[[], None]) -> list[Callable[[], None]]:
             original: Any = getattr(module, name)
         except (ImportError, AttributeError):  # a torch without it cannot start one there
             continue
-
-        def start(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            tell()
-            return _original(*args, **kwargs)
-
-        setattr(module, name, start)
-        undo.append(functools.partial(setattr, module, name, original))
-    return undo
-
-
-def n_optimizer_step_hooks() -> int:
-    """Number of registered global optimizer-step hooks.
-
-    Hides ``_global_optimizer_pre_hooks`` and ``_global_optimizer_post_hooks`` of
-    ``torch.optim.optimizer`` (since torch 2.2).
-    """
-    from torch.optim import optimizer
-
-    return len(optimizer._global_optimizer_pre_hooks) + len(optimizer._global_optimizer_post_hooks)
+        undo.append(stand_in(module, name, calls.around(original)))
+    return functools.partial(_undo_all, undo)
 
 
 # --- experiment ---------------------------------------------------------------------------
-
-
-#: Called as the call ends, with what it returned; None where it raised.
-CallEnd = Callable[[Any], None]
-
-
-class _Listeners:
-    """Listeners to calls of functions of torch, which are replaced while there is one.
-
-    A listener is called before the call, and returns what is to be called at its end, or None. It
-    must not raise. They nest, the last one outermost; each may be removed at any time. There are
-    several such calls a step: what is not needed for one listener is left out for one.
-
-    Attributes:
-        begin: tells all of them.
-    """
-
-    def __init__(self, install: Callable[[_Listeners], Callable[[], None]]) -> None:
-        self._install = install
-        self._undo: Callable[[], None] | None = None
-        self._begins: tuple[Callable[..., CallEnd | None], ...] = ()
-        self.begin: Callable[..., CallEnd | None] = _nobody_listens
-
-    def add(self, begins: Callable[..., CallEnd | None]) -> Callable[[], None]:
-        """Call ``begins`` from now on; returns how to stop."""
-        token = functools.partial(begins)  # the same function may be added twice
-        self._listen((*self._begins, token))
-        if self._undo is None:
-            try:
-                self._undo = self._install(self)
-            except BaseException:
-                self._listen(tuple(one for one in self._begins if one is not token))
-                raise
-
-        def stop() -> None:
-            self._listen(tuple(one for one in self._begins if one is not token))
-            if not self._begins and self._undo is not None:
-                undo, self._undo = self._undo, None
-                undo()
-
-        return stop
-
-    def _listen(self, begins: tuple[Callable[..., CallEnd | None], ...]) -> None:
-        self._begins = begins
-        one = begins[0] if begins else _nobody_listens
-        self.begin = one if len(begins) < 2 else self._begin_all
-
-    def _begin_all(self, *facts: Any) -> CallEnd | None:
-        ends: list[CallEnd] = []
-        for begins in reversed(self._begins):
-            end = begins(*facts)
-            if end is not None:
-                ends.append(end)
-        if len(ends) < 2:
-            return ends[0] if ends else None
-
-        def end_all(result: Any) -> None:
-            for end in reversed(ends):
-                end(result)
-
-        return end_all
-
-    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``original`` with the listeners, who are told nothing but that it is called."""
-
-        @functools.wraps(original)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            end = self.begin()
-            if end is None:
-                return original(*args, **kwargs)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                end(None)
-
-        return call
-
-
-def _nobody_listens(*facts: Any) -> None:
-    return None
 
 
 def watch_loader_iterators(
@@ -916,7 +776,7 @@ def watch_loader_iterators(
     return _loader_listeners.add(begins)
 
 
-def _install_loader_listeners(listeners: _Listeners) -> Callable[[], None]:
+def _install_loader_listeners(calls: Calls) -> Callable[[], None]:
     from torch.utils.data import dataloader
 
     iterator: Any = dataloader._BaseDataLoaderIter
@@ -924,7 +784,7 @@ def _install_loader_listeners(listeners: _Listeners) -> Callable[[], None]:
     original_next, original_iter = iterator.__next__, loader.__iter__
 
     def __next__(self: Any) -> Any:  # noqa: N807 - replaces the method
-        end = listeners.begin(True, self) if is_on else None
+        end = calls.begin(True, self)
         if end is None:
             return original_next(self)
         batch = None
@@ -935,7 +795,7 @@ def _install_loader_listeners(listeners: _Listeners) -> Callable[[], None]:
             end(batch)
 
     def __iter__(self: Any) -> Any:  # noqa: N807
-        end = listeners.begin(False, self) if is_on else None
+        end = calls.begin(False, self)
         if end is None:
             return original_iter(self)
         try:
@@ -943,47 +803,32 @@ def _install_loader_listeners(listeners: _Listeners) -> Callable[[], None]:
         finally:
             end(None)
 
-    is_on = True
-
-    def stop() -> None:
-        nonlocal is_on
-        is_on = False  # where somebody has replaced ours since, and calls it
-        if iterator.__next__ is __next__:
-            iterator.__next__ = original_next
-        if loader.__iter__ is __iter__:
-            loader.__iter__ = original_iter
-
-    iterator.__next__, loader.__iter__ = __next__, __iter__
-    return stop
+    undo = [stand_in(iterator, "__next__", __next__), stand_in(loader, "__iter__", __iter__)]
+    return functools.partial(_undo_all, undo)
 
 
-def watch_backward_passes(ended: Callable[[], object]) -> Callable[[], None]:
+def watch_backward_passes(ended: Callable[[], None]) -> Callable[[], None]:
     """Call ``ended()`` after every backward pass in the thread that asked for it.
 
     A pass within a pass (a checkpoint that computes again) counts as part of the outer one.
     Returns how to stop. Replaces ``torch.autograd.backward``, which ``Tensor.backward`` calls.
     """
-    import torch
+    return _pass_listeners.add(ended)
 
-    autograd: Any = torch.autograd
+
+def _install_pass_listeners(calls: Calls) -> Callable[[], None]:
+    from torch import autograd
+
     original, in_a_pass = autograd.backward, graph_task_id_reader()
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if in_a_pass() < 0:
-            ended()
+            calls.begin()
         return result
 
-    def stop() -> None:
-        if autograd.backward is backward:  # else someone has replaced it since, and calls ours
-            autograd.backward = original
-
-    autograd.backward = backward
-    return stop
-
-
-_loader_listeners = _Listeners(_install_loader_listeners)
+    return stand_in(autograd, "backward", backward)
 
 
 def watch_saves(begins: Callable[[], CallEnd | None]) -> Callable[[], None]:
@@ -1004,41 +849,23 @@ _SAVES = {
 }
 
 
-def _install_save_listeners(listeners: _Listeners) -> Callable[[], None]:
+def _install_save_listeners(calls: Calls) -> Callable[[], None]:
     undo: list[Callable[[], None]] = []
 
-    def replace(module: Any, name: str) -> None:
-        original: Any = getattr(module, name, None)
-        if original is None:
-            return
-        save = listeners.around(original)
-
-        def put_back() -> None:
-            if getattr(module, name, None) is save:  # else somebody replaced it, and calls ours
-                setattr(module, name, original)
-
-        setattr(module, name, save)
-        undo.append(put_back)
-
     def install(module_name: str) -> None:
+        module = sys.modules.get(module_name)
         for name in _SAVES[module_name]:
-            replace(sys.modules.get(module_name), name)
-
-    def stop() -> None:
-        while undo:
-            undo.pop()()
+            original: Any = getattr(module, name, None)
+            if original is not None:
+                undo.append(stand_in(module, name, calls.around(original)))
 
     try:
         for module_name in _SAVES:
             undo.append(when_imported(module_name, functools.partial(install, module_name)))
     except BaseException:
-        stop()
+        _undo_all(undo)
         raise
-    return stop
-
-
-_save_listeners = _Listeners(_install_save_listeners)
-_compiled_listeners = _Listeners(_install_compiled_listeners)
+    return functools.partial(_undo_all, undo)
 
 
 #: The name of a DataLoader's worker process: ``_worker_loop`` sets it (since torch 2.7).
@@ -1146,10 +973,9 @@ def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
     def stop() -> None:
         nonlocal is_on
         is_on = False
-        if autograd._engine_run_backward is run:  # else somebody calls ours, which does nothing
-            autograd._engine_run_backward = original
+        put_back()
 
-    autograd._engine_run_backward = run
+    put_back = stand_in(autograd, "_engine_run_backward", run)
     return stop
 
 
@@ -1162,22 +988,21 @@ def watch_backward(begins: Callable[[], CallEnd | None]) -> Callable[[], None]:
     return _backward_listeners.add(begins)
 
 
-def _install_backward_listeners(listeners: _Listeners) -> Callable[[], None]:
-    from torch import autograd as _autograd
+def _install_backward_listeners(calls: Calls) -> Callable[[], None]:
+    from torch import autograd
 
-    autograd: Any = _autograd
-    original: Any = autograd._engine_run_backward
-    run = listeners.around(original)
-
-    def stop() -> None:
-        if autograd._engine_run_backward is run:
-            autograd._engine_run_backward = original
-
-    autograd._engine_run_backward = run
-    return stop
+    name = "_engine_run_backward"
+    return stand_in(autograd, name, calls.around(getattr(autograd, name)))
 
 
-_backward_listeners = _Listeners(_install_backward_listeners)
+_compiled_call_listeners = Listeners(_install_compiled_call_listeners)
+_pass_listeners = Listeners(_install_pass_listeners)
+_resize_listeners = Listeners(_install_resize_listeners)
+_profiler_listeners = Listeners(_install_profiler_listeners)
+_loader_listeners = Listeners(_install_loader_listeners)
+_save_listeners = Listeners(_install_save_listeners)
+_compiled_listeners = Listeners(_install_compiled_listeners)
+_backward_listeners = Listeners(_install_backward_listeners)
 
 
 def leave_function_mode(mode: Any) -> None:

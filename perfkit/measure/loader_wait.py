@@ -10,7 +10,7 @@ from typing import Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.torch_compat import CallEnd
+from perfkit.base.stand_in import CallEnd
 from perfkit.measure.batch import SampleCounter
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.torch_compat import CallEnd
+from perfkit.base.stand_in import CallEnd
 
 __all__ = ["PHASES", "Phases"]
 

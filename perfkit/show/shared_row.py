@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from perfkit.base.stand_in import stand_in
+
 __all__ = ["SharedRow"]
 
 
@@ -53,7 +55,7 @@ class SharedRow:
     def end(self) -> None:
         """See nothing any more. Does not raise."""
         undo, self._undo = self._undo, []
-        for call in undo:
+        for call in reversed(undo):  # both streams may be the same
             with contextlib.suppress(Exception):
                 call()
 
@@ -70,9 +72,4 @@ class SharedRow:
                     self.end()
             return original(text)
 
-        def stop() -> None:
-            if stream.__dict__.get("write") is write:  # else someone wraps ours
-                del stream.write
-
-        stream.write = write
-        self._undo.append(stop)
+        self._undo.append(stand_in(stream, "write", write))

@@ -30,6 +30,7 @@ from perfkit.base.device import Device, accelerators, here
 from perfkit.base.errors import UsageError
 from perfkit.base.exception_chain import exception_chain
 from perfkit.base.instrument import Instrument
+from perfkit.base.stand_in import stand_in
 from perfkit.synclint.argument_checks import checks_as_without_compile
 from perfkit.synclint.connections import Connections
 from perfkit.synclint.entry import entry_of
@@ -198,6 +199,7 @@ class Watch:
     def _start(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._release)
+            stack.callback(self._switch_off)  # somebody may have replaced ours, and call it
             if self._model is not None:
                 self._seed(self._model)
             before_module = self.instrument.hook(self._before_module)
@@ -296,11 +298,11 @@ class Watch:
             with self._unwatched():
                 original(value)
 
-        sys.displayhook = display
+        put_back = stand_in(sys, "displayhook", display)
         try:
             yield
         finally:
-            sys.displayhook = original
+            put_back()
 
     def _fetch(self, is_batch: bool, source: Any) -> Callable[[Any], None]:
         """What a data loader does is on the host, whatever it does."""
@@ -1062,11 +1064,7 @@ def _replaced(
     owner: Any, names: Sequence[str], make: Callable[[str, Callable[..., Any]], Callable[..., Any]]
 ) -> Iterator[None]:
     """Put others in the place of these functions."""
-    originals = {name: getattr(owner, name) for name in names}
-    try:
-        for name, original in originals.items():
-            setattr(owner, name, make(name, original))
+    with ExitStack() as stack:
+        for name in names:
+            stack.callback(stand_in(owner, name, make(name, getattr(owner, name))))
         yield
-    finally:
-        for name, original in originals.items():
-            setattr(owner, name, original)

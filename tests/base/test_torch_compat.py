@@ -253,16 +253,6 @@ def test_whoever_replaced_the_call_of_compiled_modules_keeps_his(
     assert kind.__call__ is original
 
 
-def test_a_watcher_that_cannot_be_installed_is_told_nothing() -> None:
-    def install(listeners: Any) -> Any:
-        raise LookupError
-
-    listeners = compat._Listeners(install)
-    with pytest.raises(LookupError):
-        listeners.add(lambda: lambda _: None)
-    assert listeners.begin() is None
-
-
 def test_listeners_nest_and_leave_in_any_order() -> None:
     told: list[str] = []
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from perfkit.base.torch_compat import n_optimizer_step_hooks
+from tests.left_running import n_optimizer_step_hooks
 
 pytestmark = [
     pytest.mark.slow,

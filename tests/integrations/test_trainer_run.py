@@ -17,8 +17,8 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from perfkit.base.errors import MeasurementError, MissingError, UsageError
-from perfkit.base.torch_compat import n_optimizer_step_hooks
 from perfkit.integrations import TrainerRun
+from tests.left_running import n_optimizer_step_hooks
 
 MS = 1_000_000
 

@@ -20,9 +20,9 @@ from torch.nn.modules import module as torch_module
 from torch.optim import optimizer as torch_optimizer
 
 from perfkit.base import torch_compat
-from perfkit.base.torch_compat import n_optimizer_step_hooks
 from perfkit.measure.phases import PHASES, Phases
 from perfkit.measure.pushed import PushedRun
+from tests.left_running import n_optimizer_step_hooks
 
 MS = 1_000_000
 
@@ -495,7 +495,7 @@ def test_forward_is_seen_after_compiled_code_in_an_evaluation(phases: Phases, cl
     model = Slow(clock, 3)
     phases.take()
     phases.begin("evaluation")
-    ended = torch_compat._compiled_listeners.begin(model)  # as a compiled module begins
+    ended = torch_compat._compiled_listeners._calls.begin(model)  # as a compiled module begins
     assert ended is not None
     assert not torch_module._global_forward_pre_hooks  # of which it would warn
     clock.ms(5)
@@ -508,7 +508,7 @@ def test_forward_is_seen_after_compiled_code_in_an_evaluation(phases: Phases, cl
 def test_compiled_code_within_a_module_leaves_the_hook_away(phases: Phases, clock: Clock) -> None:
     class Around(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            ended = torch_compat._compiled_listeners.begin(self)
+            ended = torch_compat._compiled_listeners._calls.begin(self)
             assert ended is not None
             ended(None)
             assert not torch_module._global_forward_pre_hooks  # those inside run at full speed

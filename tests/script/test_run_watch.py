@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from perfkit.base import torch_compat
 from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_ms
 from perfkit.measure.run import Update
 from perfkit.script.options import Options
 from perfkit.script.run_watch import RunWatch
 from perfkit.script.whole_run import WholeRun
+from tests.left_running import n_optimizer_step_hooks
 
 
 def _trainer(batches: Any) -> Callable[[int], None]:
@@ -246,7 +246,7 @@ def test_a_forked_child_knows_nothing_of_it() -> None:
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12, of any thread
             child = os.fork()
         if child == 0:
-            clean = torch_compat.n_optimizer_step_hooks() == 0
+            clean = n_optimizer_step_hooks() == 0
             clean = clean and (DataLoader.__iter__, threading.Thread.start) == before
             os._exit(0 if clean else 1)
         found.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -26,11 +26,10 @@ from msgspec import Meta, Struct
 from perfkit.base.device import is_capturing, of
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
+from perfkit.base.stand_in import Calls, Listeners, stand_in
 from perfkit.base.structs import as_struct
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import torch
     from torch import Tensor
 
@@ -227,12 +226,7 @@ class Watch:
             self._undo.append(_watch_autocast(self._formats.add))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._stop()
 
     def after_step(self) -> bool:
@@ -435,6 +429,10 @@ def _watch_autocast(seen: Callable[[str], None]) -> Callable[[], None]:
 
     Neither loss nor gradients show that autocast was on: both are float32 again.
     """
+    return _autocast_listeners.add(seen)
+
+
+def _install_autocast_listeners(calls: Calls) -> Callable[[], None]:
     import torch
 
     autocast: Any = torch.autocast
@@ -445,11 +443,10 @@ def _watch_autocast(seen: Callable[[str], None]) -> Callable[[], None]:
         entered = original(self)
         device = getattr(self, "device", "cpu")
         if torch.is_autocast_enabled(device):
-            seen(formats.get(torch.get_autocast_dtype(device), "bf16"))
+            calls.begin(formats.get(torch.get_autocast_dtype(device), "bf16"))
         return entered
 
-    def stop() -> None:
-        autocast.__enter__ = original
+    return stand_in(autocast, "__enter__", __enter__)
 
-    autocast.__enter__ = __enter__
-    return stop
+
+_autocast_listeners = Listeners(_install_autocast_listeners)

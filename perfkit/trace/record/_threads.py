@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-_listeners: list[Callable[[str], None]] = []
-_originals: list[Any] = []
+from perfkit.base.stand_in import Calls, Listeners, stand_in
 
 
 def watch_thread_starts(listener: Callable[[str], None]) -> Callable[[], None]:
@@ -16,23 +15,18 @@ def watch_thread_starts(listener: Callable[[str], None]) -> Callable[[], None]:
     While somebody listens, ``Thread.start`` is a wrapper of ours. A thread may be
     over before anybody could look for it in ``threading.enumerate``.
     """
+    return _listeners.add(listener)
+
+
+def _install(calls: Calls) -> Callable[[], None]:
     thread: Any = threading.Thread
-    if not _listeners:
-        original = thread.start
-        _originals.append(original)
+    original = thread.start
 
-        def start(self: threading.Thread) -> None:
-            for listen in tuple(_listeners):
-                listen(self.name)
-            original(self)
+    def start(self: threading.Thread) -> None:
+        calls.begin(self.name)
+        original(self)
 
-        thread.start = start
-    _listeners.append(listener)
+    return stand_in(thread, "start", start)
 
-    def stop() -> None:
-        if listener in _listeners:
-            _listeners.remove(listener)
-            if not _listeners:
-                thread.start = _originals.pop()
 
-    return stop
+_listeners = Listeners(_install)

@@ -1,0 +1,162 @@
+"""What is replaced for a while, and who keeps what when somebody else replaces it meanwhile."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from perfkit.base import torch_compat as compat
+from perfkit.base.stand_in import Calls, Listeners, stand_in
+from perfkit.experiment.process._fingerprint import _watch_autocast
+from perfkit.trace.record._threads import watch_thread_starts
+
+
+class _Theirs:
+    def own(self) -> str:
+        return "theirs"
+
+
+class _Heir(_Theirs):
+    pass
+
+
+@pytest.mark.parametrize("kind", [_Theirs, _Heir])
+def test_what_was_there_comes_back(kind: Any) -> None:
+    before = dict(vars(kind))
+    put_back = stand_in(kind, "own", lambda self: "ours")
+    assert kind().own() == "ours"
+    put_back()
+    put_back()
+    assert dict(vars(kind)) == before  # what was inherited is inherited again
+
+
+def test_listeners_who_left_are_not_told_through_an_old_wrapper() -> None:
+    owner = SimpleNamespace(call=lambda: "theirs")
+    listeners = Listeners(lambda calls: stand_in(owner, "call", calls.around(owner.call)))
+    told: list[str] = []
+    stop = listeners.add(lambda: told.append("first"))
+    ours = owner.call
+    owner.call = lambda: ours() + ", and his"
+    stop()
+    assert owner.call() == "theirs, and his"
+    assert told == []
+    stop = listeners.add(lambda: told.append("second"))  # on top of his, which calls ours
+    assert owner.call() == "theirs, and his"
+    assert told == ["second"]
+    stop()
+
+
+def test_a_watcher_that_cannot_be_installed_is_told_nothing() -> None:
+    made: list[Calls] = []
+
+    def install(calls: Calls) -> Any:
+        made.append(calls)
+        raise LookupError
+
+    listeners = Listeners(install)
+    with pytest.raises(LookupError):
+        listeners.add(lambda: lambda _: None)
+    assert made[0].begin() is None
+
+
+def _profile() -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        pass
+
+
+def _thread() -> None:
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+
+
+def _autocast() -> None:
+    with torch.autocast("cpu"):
+        pass
+
+
+def _backward() -> None:
+    torch.ones((), requires_grad=True).backward()
+
+
+def _fetch() -> None:
+    list(torch.utils.data.DataLoader(torch.arange(2)))
+
+
+@pytest.mark.parametrize(
+    ("watch", "module", "path", "use"),
+    [
+        (compat.watch_profiler_ends, "torch.autograd.profiler", "_disable_profiler", _profile),
+        (compat.watch_profiler_starts, "torch.autograd.profiler", "_prepare_profiler", _profile),
+        (
+            compat.watch_compiled_calls,
+            "torch._dynamo.eval_frame",
+            "_callback_from_stance",
+            lambda: sys.modules["torch._dynamo.eval_frame"]._callback_from_stance(int),
+        ),
+        (compat.watch_backward, "torch.autograd", "_engine_run_backward", _backward),
+        (compat.watch_backward_passes, "torch.autograd", "backward", _backward),
+        (
+            compat.watch_loader_iterators,
+            "torch.utils.data.dataloader",
+            "_BaseDataLoaderIter.__next__",
+            _fetch,
+        ),
+        (
+            compat.watch_storage_resize,
+            "torch",
+            "UntypedStorage.resize_",
+            lambda: torch.ones(3).untyped_storage().resize_(0),
+        ),
+        (_watch_autocast, "torch", "autocast.__enter__", _autocast),
+        (watch_thread_starts, "threading", "Thread.start", _thread),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_whoever_replaced_it_after_us_keeps_his(
+    watch: Any, module: str, path: str, use: Callable[[], object]
+) -> None:
+    """Ours ended, and put the original in the place of his."""
+    importlib.import_module("torch._dynamo.eval_frame")
+    owner: Any = sys.modules[module]
+    *classes, name = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    original = vars(owner).get(name)
+    seen: list[Any] = []
+    his: list[str] = []
+
+    def listener(*facts: Any) -> None:
+        seen.append(facts)
+
+    stop = watch(listener)
+    ours = getattr(owner, name)
+    use()
+    assert seen
+    seen.clear()
+
+    def theirs(*args: Any, **kwargs: Any) -> Any:
+        his.append(name)
+        return ours(*args, **kwargs)
+
+    setattr(owner, name, theirs)
+    try:
+        stop()
+        assert vars(owner)[name] is theirs
+        use()
+        assert his
+        assert seen == []
+    finally:
+        if original is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, original)
+    watch(listener)()
+    assert vars(owner).get(name) is original
