@@ -56,7 +56,9 @@ class Program:
         """
         name = os.fspath(path)
         if not os.path.isfile(name):  # noqa: PTH113 - "train.py" is typed, not "./train.py"
-            what = "is a folder" if os.path.isdir(name) else "there is no such script"  # noqa: PTH112
+            what = "there is no such script"
+            if os.path.exists(name):  # noqa: PTH110
+                what = "is a folder" if os.path.isdir(name) else "is not a regular file"  # noqa: PTH112
             raise UsageError(f"{name}: {what}; give the path of a Python file")
         return cls(name, tuple(argv))
 
@@ -92,7 +94,9 @@ class Program:
         exec(code, main.__dict__)
 
     def _script(self, main: types.ModuleType) -> CodeType:
-        path = os.path.join(os.getcwd(), self.name)  # noqa: PTH109, PTH118 - as Python joins it
+        path = self.name
+        if not os.path.isabs(path):  # noqa: PTH117
+            path = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118 - as Python joins it
         _enter([self.name, *self.argv], os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
         try:
             source = Path(path).read_bytes()

@@ -14,6 +14,7 @@ from typing import Any
 from perfkit._version import __version__
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.printable import printable
+from perfkit.base.progress import write
 from perfkit.cli import (
     claims,
     compare_runs,
@@ -100,7 +101,7 @@ def _drop_output() -> None:
 
 
 def _fail(error: PerfkitError, code: int) -> int:
-    print(f"perfkit: {error}", file=sys.stderr)
+    write(f"perfkit: {error}\n")
     return code
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
+from perfkit.base.progress import write
 from perfkit.cli.output import add_command, add_json, say
 
 _EPILOG = """\
@@ -75,7 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
         from perfkit.show.files import write_page
 
         path = write_page(found, arguments.html, title="Claims ledger")
-        print(f"page: {printable(str(path))}", file=sys.stderr if arguments.json else sys.stdout)
+        page = f"page: {printable(str(path))}"
+        if arguments.json:
+            write(f"{page}\n")
+        else:
+            print(page)
     if arguments.json or arguments.html is None:
         say(found, as_json=arguments.json)
     return 0

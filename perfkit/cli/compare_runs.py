@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from perfkit.base.errors import PerfkitError, UsageError
+from perfkit.base.progress import write
 from perfkit.cli.output import add_command, add_json, say
 
 _EPILOG = """\
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
             save(found, arguments.markdown)
     except PerfkitError as error:
-        print(f"perfkit: {error}", file=sys.stderr)
+        write(f"perfkit: {error}\n")
         return 2
     say(found, as_json=arguments.json)
     return 1 if found.regressions else 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.device import known
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.printable import printable
+from perfkit.base.progress import write
 from perfkit.cli.output import add_command, folder
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def _lessons(settled: Sequence[Criterion]) -> list[Lesson]:
         try:
             found.append(Lesson(lesson_notebook(number), wanted))
         except MissingError as error:
-            print(f"perfkit: {error}", file=sys.stderr)
+            write(f"perfkit: {error}\n")
     return found
 
 
@@ -219,7 +220,7 @@ def _say_after(done: Done) -> None:
     if done.record is None:
         print(f"     {done.state}: {done.reason}", flush=True)
         if done.details:
-            print(_indented(done.details), file=sys.stderr, flush=True)
+            write(f"{_indented(done.details)}\n")
         return
     outcome = done.record.outcome
     headline = shown(outcome.figures[outcome.headline])

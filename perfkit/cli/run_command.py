@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
             return run_ranks(arguments)
         report = _Report(arguments, program)
     except UsageError as error:
-        print(f"perfkit run: {error}", file=sys.stderr)
+        write(f"perfkit run: {error}\n")
         return 2
     return report.around(program)
 

@@ -67,4 +67,7 @@ def file_of(flag: str, path: Path, rank: int | None) -> Path:
         path = path.with_name(f"{stem}.rank{rank}{dot}{endings}")
     if why := why_not_writable(path):
         raise UsageError(f"--{flag} {path}: {why}")
-    return path.absolute()
+    try:
+        return path.absolute()
+    except OSError as error:  # the current folder is gone
+        raise UsageError(f"--{flag} {path}: no current folder: {error.strerror}") from None

@@ -7,6 +7,8 @@ import contextlib
 import sys
 from typing import Any
 
+from perfkit.base.errors import PerfkitError
+from perfkit.base.program import show_error_as_its_own
 from perfkit.cli.output import add_command, add_json, say
 
 
@@ -33,6 +35,12 @@ def run(arguments: argparse.Namespace) -> int:
     argv = arguments.args[1:] if arguments.args[:1] == ["--"] else arguments.args
     # with --json the script's own output goes to stderr: standard output is one JSON object
     with contextlib.redirect_stdout(sys.stderr if arguments.json else sys.stdout):
-        found = run_script(arguments.script, argv, steps=arguments.steps)
+        try:
+            found = run_script(arguments.script, argv, steps=arguments.steps)
+        except PerfkitError:
+            raise
+        except BaseException:
+            show_error_as_its_own()
+            raise
     say(found, as_json=arguments.json)
     return int(arguments.strict and bool(found.to_dict()["syncs"]))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.printable import printable
+from perfkit.base.progress import write
 from perfkit.cli.output import add_command, add_json, say
 
 # Most files are read faster than this; only slower ones need to show progress.
@@ -139,11 +138,11 @@ def run(arguments: argparse.Namespace) -> int:
             asked = arguments.ask or arguments.as_device is not None
             report = _answer(arguments) if asked else _report(arguments, progress)
     except PerfkitError as error:
-        print(f"perfkit: {error}", file=sys.stderr)
+        write(f"perfkit: {error}\n")
         return 2
     except MemoryError:
         files = printable(", ".join(arguments.files))
-        print(f"perfkit: not enough memory for {files}", file=sys.stderr)
+        write(f"perfkit: not enough memory for {files}\n")
         return 2
     if arguments.html is not None:
         from perfkit.show.files import write_page
@@ -216,12 +215,7 @@ class Progress:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         self._thread.join()
 
@@ -233,4 +227,4 @@ class Progress:
         what = self._what
         if what and what != self._said:
             self._said = what
-            print(f"perfkit: {printable(what)} …", file=sys.stderr, flush=True)
+            write(f"perfkit: {printable(what)} …\n")

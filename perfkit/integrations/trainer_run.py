@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import MeasurementError, UsageError
 from perfkit.base.instrument import Instrument
+from perfkit.base.progress import write
 from perfkit.measure.phases import PHASES
 from perfkit.measure.pushed import PushedRun
 from perfkit.measure.run import Observer, Update
 from perfkit.measure.verdict import RunSummary
-from perfkit.show.progress_line import write
 from perfkit.widgets.watch import verdict_observer
 
 if TYPE_CHECKING:

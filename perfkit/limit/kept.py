@@ -51,7 +51,7 @@ def peaks(
         A :class:`perfkit.limit.peaks.Peaks`. Print it for a table with the data sheet beside it.
 
     Raises:
-        UsageError: ``device`` or ``folder`` is not a text.
+        UsageError: ``device`` is not a text, or ``folder`` no folder.
         MissingError: torch is not installed, or sees no such device.
         MeasurementError: nothing could be measured.
 
@@ -64,6 +64,8 @@ def peaks(
         check_text("device", device)
     if folder is not None and not isinstance(folder, str | os.PathLike):
         raise UsageError(f"folder is {shown(folder)}; give the path of a folder")
+    if folder is not None and not os.path.isdir(folder):  # noqa: PTH112 - also a pipe's name
+        raise UsageError(f"folder is {shown(folder)}, which is no folder here")
     known = None if again else kept_peaks(device)
     if known is not None and not known.is_spoiled:
         return known

@@ -65,7 +65,7 @@ class _Book(Ledger):
 
 
 class _FakeTracker(Tracker):
-    """Counts fake tensors and nothing else.
+    """Counts fake tensors and nothing else; calls ``tell`` at each operator.
 
     Attributes:
         n_read: values that the optimizer's step asked for. A fake tensor has none: each is
@@ -74,13 +74,15 @@ class _FakeTracker(Tracker):
 
     _let_pass = (UsageError,)
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[], None]) -> None:
         super().__init__()
+        self._tell = tell
         self.n_read = 0
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        self._tell()
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
         except RuntimeError as error:
@@ -157,8 +159,8 @@ class FakeTraining:
         self.groups_joined = False
         self.sparse_gradients = False
 
-    def run(self, n: int) -> Run:
-        """Two steps with a batch of ``n`` samples.
+    def run(self, n: int, tell: Callable[[], None]) -> Run:
+        """Two steps with a batch of ``n`` samples; ``tell`` is called many times meanwhile.
 
         Raises:
             UsageError: the step makes tensors on another device, or depends on values.
@@ -167,7 +169,7 @@ class FakeTraining:
         model.zero_grad()
         with self._mode:
             optimizer = self._make_optimizer(model)
-            tracker = _FakeTracker()
+            tracker = _FakeTracker(tell)
             tracker.start(
                 modules=[model],
                 optimizers=[] if optimizer is None else [optimizer],

@@ -14,6 +14,7 @@ from perfkit.base.arguments import check_instance, check_whole, shown
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.progress import Progress
 from perfkit.memory.categories import by_name
 from perfkit.memory.places import LineMemory, ModuleMemory, by_line, by_module
 from perfkit.memory.scaling import scaled_peak
@@ -44,8 +45,9 @@ MARGIN_REASON = (
 
 _PRECISIONS = ("float32", "amp", "bfloat16")
 _LARGEST = 2**20
-#: From then on each further batch size is announced on stderr.
+#: From then on a line on stderr says how far it is, anew after so many seconds.
 _SILENT_S = 10.0
+_TELL_EVERY_S = 0.5
 # a straight line is found in three evaluations; what is not straight gets some more
 _MOST_EVALUATIONS = 12
 
@@ -255,6 +257,8 @@ class _Sizes:
         self._batch = batch
         self._began_s = began_s
         self._runs: dict[int, Run] = {}
+        self._progress = Progress()
+        self._told_s = began_s + _SILENT_S - _TELL_EVERY_S
         self._line: Callable[[int], int] | None = None
         self.peaks: dict[int, int] = {}
         self.end: int | None = None
@@ -269,14 +273,21 @@ class _Sizes:
     def run(self, n: int) -> Run:
         """Two steps on fake tensors, once for each size."""
         if n not in self._runs:
-            seconds = time.perf_counter() - self._began_s
-            if seconds > _SILENT_S:
-                words = f"batch size {len(self._runs) + 1} ({n}), {seconds:.0f} s so far"
-                sys.stderr.write(f"will_it_fit: {words}\n")
-                sys.stderr.flush()
-            self._runs[n] = self._training.run(n)
+            try:
+                self._runs[n] = self._training.run(n, lambda: self._tell(n))
+            finally:
+                self._progress.close()
             self.peaks[n] = self._runs[n].totals.peak_bytes
         return self._runs[n]
+
+    def _tell(self, n: int) -> None:
+        now_s = time.perf_counter()
+        if now_s - self._told_s > _TELL_EVERY_S:
+            self._told_s = now_s
+            self._progress.line(
+                f"will_it_fit: run {len(self._runs) + 1}, of batch size {n}; "
+                f"{now_s - self._began_s:.0f} s so far"
+            )
 
     def draw_line(self, limit: int) -> None:
         """Derive all sizes from two, and see that the largest within ``limit`` agrees."""

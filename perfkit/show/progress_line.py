@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 
+from perfkit.base.progress import is_terminal, write
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_share
 from perfkit.measure.run import Update
 from perfkit.show._text import clip
@@ -35,13 +34,13 @@ class ProgressLine:
         self._told_s = time.monotonic()
         self._width = 0
         self._row: SharedRow | None = None
-        if shares_row and _is_terminal():
+        if shares_row and is_terminal():
             self._row = SharedRow(self.clear)
             self._row.begin()
 
     def update(self, update: Update, more: str = "") -> None:
         """Show it, if it is time; ``more`` is said after it."""
-        terminal = _is_terminal()
+        terminal = is_terminal()
         now_s = time.monotonic()
         if now_s - self._told_s < (_TERMINAL_EVERY_S if terminal else _LOG_EVERY_S):
             return
@@ -86,13 +85,6 @@ def progress(update: Update) -> float | None:
     return min(update.done / update.total, 1.0) if update.total else None
 
 
-def write(text: str) -> None:
-    """To standard error; a progress line must not end a run if that is closed."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):
-        sys.stderr.write(text)
-        sys.stderr.flush()
-
-
 def _facts(update: Update) -> Iterator[str]:
     if update.epoch > 1:
         yield f"epoch {update.epoch}"
@@ -118,10 +110,3 @@ def fmt_seconds(duration_s: float) -> str:
     minutes, seconds = divmod(round(duration_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
-
-
-def _is_terminal() -> bool:
-    try:
-        return bool(sys.stderr.isatty())
-    except (AttributeError, ValueError):  # no standard error (pythonw), or a closed one
-        return False

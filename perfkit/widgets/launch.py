@@ -9,10 +9,10 @@ from typing import Any
 
 from perfkit.base.arguments import check_seconds, check_whole
 from perfkit.base.errors import UsageError
+from perfkit.base.progress import write
 from perfkit.experiment.process.portable import check_workload
 from perfkit.script.options import STEPS, WARMUP, Options
 from perfkit.script.ranks.launch import LaunchedRun, Launching, run_workload
-from perfkit.show.progress_line import write
 from perfkit.widgets._frontend import has_front_end
 
 __all__ = ["launch"]

@@ -16,10 +16,11 @@ import numpy as np
 from perfkit.base.arguments import check_text
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import _host
+from perfkit.base.progress import write
 from perfkit.base.words import fmt_ms
 from perfkit.measure.run import DEFAULT_HZ, Named, Observer, Update, WatchedRun, check_hz
 from perfkit.measure.verdict import RunSummary
-from perfkit.show.progress_line import ProgressLine, progress, status, write
+from perfkit.show.progress_line import ProgressLine, progress, status
 from perfkit.show.timing import counted, left
 from perfkit.widgets._frontend import has_front_end
 

@@ -30,11 +30,11 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import Provenance, facts, stamp
 from perfkit.base.printable import printable
+from perfkit.base.progress import Progress, Say, left
 from perfkit.base.words import fmt_ratio
 from perfkit.experiment.compare._arm import Limits
 from perfkit.experiment.compare._blocks import Block, Blocks
 from perfkit.experiment.compare._identity import identity
-from perfkit.experiment.compare._progress import Progress, Say, left
 from perfkit.experiment.compare.same import SameResult, same_result
 from perfkit.experiment.compare.store import Store
 from perfkit.experiment.process._process import prepared_process

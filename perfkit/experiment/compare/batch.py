@@ -8,8 +8,8 @@ from typing import Any
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import MeasurementError, UsageError
+from perfkit.base.progress import Progress, Say
 from perfkit.base.words import fmt_bytes
-from perfkit.experiment.compare._progress import Progress, Say
 from perfkit.experiment.process.events import State
 from perfkit.experiment.process.result import RunResult
 from perfkit.experiment.process.session import Session

@@ -28,11 +28,11 @@ from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import Provenance, facts, stamp
+from perfkit.base.progress import Progress, Say, left
 from perfkit.base.words import fmt_ms
 from perfkit.experiment.compare._elsewhere import Round, RoundRuns, overlaps, rounds_on
 from perfkit.experiment.compare._grid import Grid, Skipped, grid_of, key
 from perfkit.experiment.compare._identity import identity
-from perfkit.experiment.compare._progress import Progress, Say, left
 from perfkit.experiment.compare.knee import Knee, knee_of
 from perfkit.experiment.compare.store import Store
 from perfkit.experiment.process._process import prepared_process

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.display import Shown
 from perfkit.base.errors import SettingError, WorkloadError
 from perfkit.base.machine import facts
+from perfkit.base.progress import Progress, Say
 from perfkit.base.words import fmt_interval, fmt_ratio
-from perfkit.experiment.compare._progress import Progress, Say
 from perfkit.experiment.compare.ab import ABResult, ab
 from perfkit.experiment.compare.sweep import Point, Sweep, sweep
 from perfkit.experiment.process.session import positive

@@ -1,7 +1,8 @@
-"""One progress line: how far an experiment is, and about how long it still takes."""
+"""One progress line on standard error: how far something is, and about how long it still takes."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from perfkit.base.printable import printable
 # If lines cannot be overwritten (a log file), one every so often is enough.
 _LINE_EVERY_S = 10.0
 _WIDTH = 100
+
+__all__ = ["Progress", "Say", "is_terminal", "left", "write"]
 
 Say = Callable[[str], None]
 
@@ -42,24 +45,33 @@ class Progress:
             self._write(printable(text)[:_WIDTH])
 
     def _write(self, text: str) -> None:
-        if _writes_over():
-            sys.stderr.write(f"\r{text:<{_WIDTH}}")
+        if is_terminal() or type(sys.stderr).__module__.startswith("ipykernel"):
+            write(f"\r{text:<{_WIDTH}}")
             self._wrote = True
         elif time.monotonic() - self._last_s >= _LINE_EVERY_S:
-            sys.stderr.write(f"{text}\n")
+            write(f"{text}\n")
             self._last_s = time.monotonic()
-        sys.stderr.flush()
 
     def close(self) -> None:
         """Keep the line; further output begins a new one."""
         if self._wrote:
-            sys.stderr.write("\n")
-            sys.stderr.flush()
+            write("\n")
             self._wrote = False
 
 
-def _writes_over() -> bool:
-    return sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+def write(text: str) -> None:
+    """To standard error; what only tells must not end a run if that is closed or full."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def is_terminal() -> bool:
+    """Whether standard error is one; False where there is none (pythonw), or a closed one."""
+    try:
+        return bool(sys.stderr.isatty())
+    except (AttributeError, ValueError):
+        return False
 
 
 def left(seconds: float) -> str:

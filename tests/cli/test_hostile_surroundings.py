@@ -1,0 +1,88 @@
+"""No standard error, no current folder, what is no file: one clear sentence, nothing in between."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfkit.base.errors import UsageError
+from perfkit.base.program import Program
+from perfkit.cli import main
+from perfkit.cli.run_files import file_of
+from perfkit.limit.kept import peaks
+
+
+@pytest.fixture
+def gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, which is removed."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    return folder
+
+
+class _Full:
+    encoding = "utf-8"
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("stream", [None, _Full()], ids=["closed", "full"])
+def test_an_error_that_cannot_be_told_is_no_answer(
+    stream: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without a standard error it was printed where the answer goes; a full one raised."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert main(["trace", str(tmp_path / "no.json")]) == 2
+    assert main(["compare-runs", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_script_that_is_no_python_has_none_of_our_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    script = tmp_path / "train.py"
+    script.write_bytes(b"import os\0\n")
+    with pytest.raises(SyntaxError) as raised:
+        main(["synclint", str(script)])
+    sys.excepthook(raised.type, raised.value, raised.tb)
+    said = capsys.readouterr().err
+    assert "null bytes" in said
+    assert "perfkit" not in said
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train.py")
+    with pytest.raises(UsageError, match="is not a regular file"):
+        Program.script(tmp_path / "train.py")
+
+
+def test_a_folder_that_is_none_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no folder here"):
+        peaks("cpu", folder=tmp_path / "nosuch", again=True)
+
+
+def test_a_script_runs_without_a_current_folder(gone: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit(7)")
+    with pytest.raises(SystemExit, match="7"):
+        Program.script(script).run()
+
+
+def test_a_report_without_a_current_folder_is_refused(gone: Path) -> None:
+    with pytest.raises(UsageError, match=r"--html x\.html: "):
+        file_of("html", Path("x.html"), None)
