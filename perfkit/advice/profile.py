@@ -256,24 +256,21 @@ class Profile(Shown):
         target.write_bytes(gzip.compress(data, compresslevel=6) if is_packed else data)
 
 
-def explain(
-    recording: Recording | Trace, *, provenance: Provenance | None = None, is_step: bool = False
-) -> Profile:
+def explain(recording: Recording | Trace, *, is_step: bool = False) -> Profile:
     """Explain a recording, or a trace from a file.
 
     Args:
         recording: a ``Recorder``'s recording, or a trace from ``perfkit.trace.load``.
-        provenance: where the figures come from; by default, for a recording, this machine now.
         is_step: whether the whole recording is a step, because you say so.
     """
     if isinstance(recording, Recording):
         trace, lines, facts = recording.trace, recording.lines, recording.facts
         cost, raw, doubts = recording.cost, recording.raw, recording.warnings
-        origin = provenance or stamp("measured here", device=None if trace.has_device else "cpu")
+        origin = stamp("measured here", device=None if trace.has_device else "cpu")
     else:
         trace, lines, facts = recording, NO_LINES, Facts()
         cost, raw, doubts = None, b"", recording.warnings
-        origin = provenance or _recorded(trace)
+        origin = _recorded(trace)
     outside = recording.elsewhere if isinstance(recording, Recording) else None
     busy = recording.busy if isinstance(recording, Recording) else None
     steps = find_steps(trace)

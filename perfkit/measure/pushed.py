@@ -45,7 +45,6 @@ class PushedRun:
         n_left_out: after so many steps :attr:`samples_at` is taken.
         steps_only: evaluation and checkpoints are no part of a step; the phases have them.
         now: the clock, in nanoseconds.
-        read_memory: called only at updates.
 
     Attributes:
         meter: every step, and its data wait.
@@ -53,7 +52,6 @@ class PushedRun:
         n_left_out: first steps that no figure is of.
         samples_at: the same after so many steps as are left out of rates.
         uses_loader: whether a batch came from a DataLoader.
-        first_wait_ns: data wait of the first step.
         memory: readings, each with the number of steps before it.
         phase_ns: nanoseconds of each of :data:`~perfkit.measure.phases.PHASES`, of the whole run.
         epochs: how many iterators of DataLoaders gave the steps' batches.
@@ -67,13 +65,11 @@ class PushedRun:
         steps_only: bool = False,
         n_left_out: int = 0,
         now: Callable[[], int] = time.perf_counter_ns,
-        read_memory: Callable[[], Footprint] = footprint,
     ) -> None:
         self._display = Instrument("the live line")
         self._on_update = None if on_update is None else self._display.hook(on_update)
         self._steps_only = steps_only
         self._now = now
-        self._read = read_memory
         self.meter = StepMeter()
         is_real = now is time.perf_counter_ns
         self.loader = LoaderWait(time.perf_counter if is_real else lambda: now() / 1e9)
@@ -86,7 +82,6 @@ class PushedRun:
         self.n_left_out = n_left_out
         self._batch_samples: int | None = None
         self.uses_loader = False
-        self.first_wait_ns = 0
         self.memory: list[tuple[int, Footprint]] = []
         self.phase_ns = [0] * len(PHASES)
         self.epochs = 0
@@ -162,8 +157,6 @@ class PushedRun:
         self._batch_samples = samples
         meter.wait(wait_ns)
         step_ns, wait_ns = meter.end(ended_ns)
-        if meter.n == 1:
-            self.first_wait_ns = wait_ns
         if self.samples is not None:
             self.samples = None if samples is None else self.samples + samples
         if meter.n == self.n_left_out:
@@ -248,7 +241,7 @@ class PushedRun:
 
     def read_memory(self) -> Footprint:
         """Read and note it."""
-        memory = self._read()
+        memory = footprint()
         if self.memory and self.memory[-1][1].kind != memory.kind:
             self.memory.clear()  # a device came into use meanwhile: this is another quantity
         self.memory.append((self.meter.n, memory))

@@ -459,9 +459,9 @@ def _creep(readings: Sequence[tuple[float, Footprint]]) -> Trend | None:
     return creep if _grows_in_each(used, steps, creep.slope / 4) else None
 
 
-def _grows_in_each(used: _Array, steps: _Array, slope: float, thirds: int = 3) -> bool:
+def _grows_in_each(used: _Array, steps: _Array, slope: float) -> bool:
     """Whether each third of the run grows, between its medians at both ends, at least so fast."""
-    for at in np.array_split(np.arange(len(used)), thirds):
+    for at in np.array_split(np.arange(len(used)), 3):
         ends = np.array_split(at, 2)
         rise, run = (np.median(c[ends[1]]) - np.median(c[ends[0]]) for c in (used, steps))
         if rise < slope * run:

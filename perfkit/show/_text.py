@@ -29,11 +29,11 @@ def one_sentence(notes: Sequence[str]) -> str:
     return "; ".join(note.rstrip(". ") for note in notes) + "." * bool(notes)
 
 
-def notes(warnings: Sequence[str], *, indent: str = "", hang: str = "  ") -> list[str]:
+def notes(warnings: Sequence[str]) -> list[str]:
     """The one paragraph that says what is doubtful, as a list of one; empty without warnings."""
     if not warnings:
         return []
-    return [wrap(f"Note: {one_sentence(warnings)}", indent=indent, hang=hang)]
+    return [wrap(f"Note: {one_sentence(warnings)}", hang="  ")]
 
 
 def wrap(value: str, *, width: int = WIDTH, indent: str = "", hang: str | None = None) -> str:
@@ -54,7 +54,6 @@ def table(
     *,
     align: str | None = None,
     width: int = WIDTH,
-    indent: str = "  ",
     wrap_last: bool = False,
 ) -> str:
     """An aligned table with a rule below its header.
@@ -66,7 +65,6 @@ def table(
             all others to the right.
         width: the most columns of text a line may take. The widest column to the left is
             clipped to hold it.
-        indent: what stands before every line.
         wrap_last: a long last column goes on in the next line, instead of being cut.
     """
     align = align or "<" + ">" * (len(header) - 1)
@@ -75,7 +73,7 @@ def table(
     if wrap_last:  # its ends of lines stay
         for row, said in zip(cells, (header, *rows), strict=True):
             row[-1] = "\n".join(map(_one_line, str(said[-1]).splitlines()))
-    too_much = len(indent) + sum(widths) + 2 * (len(widths) - 1) - width
+    too_much = 2 + sum(widths) + 2 * (len(widths) - 1) - width
     if too_much > 0:
         # numbers are never cut: the widest text column gives way
         texts = [i for i, side in enumerate(align) if side == "<"] or list(range(len(header)))
@@ -94,6 +92,6 @@ def table(
                 f"{clip(cell, size):{side}{size}}"
                 for cell, size, side in zip(beside, widths, align, strict=True)
             ]
-            lines.append((indent + "  ".join(parts)).rstrip())
-    rule = indent + "  ".join("─" * size for size in widths)
+            lines.append(("  " + "  ".join(parts)).rstrip())
+    rule = "  " + "  ".join("─" * size for size in widths)
     return "\n".join([lines[0], rule, *lines[1:]])

@@ -12,7 +12,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from perfkit.base import torch_compat
@@ -106,12 +105,7 @@ class Tracer:
         self.complete = True
         self.forget()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
             unwatch()

@@ -158,12 +158,10 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def _output(command: Sequence[str], timeout_s: float = 10.0) -> str:
+def _output(command: Sequence[str]) -> str:
     """Standard output of a program, stripped; empty if it is missing, fails or hangs."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()

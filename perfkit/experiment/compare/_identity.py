@@ -68,15 +68,13 @@ class Identity:
         return ""
 
 
-def identity(workload: Any, options: Mapping[str, Any] | None = None) -> Identity:
-    """The identity of this workload here; ``options`` are plain values such as its seed."""
+def identity(workload: Any) -> Identity:
+    """The identity of this workload here."""
     from perfkit.base.machine import machine_sentence
 
     digest = hashlib.sha256()
     for piece in _pieces(workload):
         digest.update(piece.encode("utf-8", "surrogatepass") + b"\0")
-    for name, value in sorted((options or {}).items()):
-        digest.update(f"{name}={value!r}\0".encode())
     machine = facts()
     return Identity(
         name=str(getattr(workload, "__name__", type(workload).__name__)),

@@ -21,7 +21,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any
 
 from perfkit.base.budget import scaled
@@ -259,12 +258,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # --- within -----------------------------------------------------------------------------

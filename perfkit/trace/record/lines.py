@@ -202,8 +202,7 @@ class Sampler:
     Args:
         thread_id: of the thread to sample.
         enabled: take samples at all (the deadline is watched in any case).
-        samples_per_s: rate while steps are recorded.
-        background_per_s: rate for the rest of the time.
+        samples_per_s: rate while steps are recorded; else it is ``BACKGROUND_PER_S``.
         on_deadline: called in the sampler's thread when the deadline has passed or the memory
             limit is reached, once for each deadline.
         memory_limit_bytes: how much this process may grow after :meth:`set_deadline`.
@@ -215,14 +214,13 @@ class Sampler:
         *,
         enabled: bool = True,
         samples_per_s: float = SAMPLES_PER_S,
-        background_per_s: float = BACKGROUND_PER_S,
         on_deadline: Callable[[], None] | None = None,
         memory_limit_bytes: int | None = None,
     ) -> None:
         self._thread_id = thread_id
         self._enabled = enabled
         self._pause_s = 1.0 / samples_per_s
-        self._background_s = 1.0 / background_per_s
+        self._background_s = 1.0 / BACKGROUND_PER_S
         self._rate = samples_per_s
         self._on_deadline = on_deadline
         self._memory_limit_bytes = memory_limit_bytes
@@ -418,10 +416,8 @@ class Around:
     is_everywhere: bool = False
 
 
-def common_frame(
-    samples: Sequence[Sample], ordinary: Sequence[Sample] = (), *, least: float = 0.7
-) -> Around | None:
-    """The innermost line below which at least ``least`` of the samples ran; None if there is none.
+def common_frame(samples: Sequence[Sample], ordinary: Sequence[Sample] = ()) -> Around | None:
+    """The innermost line below which at least 70 % of the samples ran; None if there is none.
 
     A loop that evaluates runs many lines, none of them for long: what they have in common is the
     call of it. Lines that ordinary samples run as well say nothing, where there are others.
@@ -440,7 +436,7 @@ def common_frame(
                 callers[line] = user
             depth[line] = max(depth.get(line, 0), level)
         counts.update(set(sample.key.chain))
-    shared = [line for line, count in counts.items() if count >= least * len(samples)]
+    shared = [line for line, count in counts.items() if count >= 0.7 * len(samples)]
     if not shared:
         return None
     usual = Counter(

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from types import TracebackType
 from typing import Any
 
 import cloudpickle
@@ -170,12 +169,7 @@ class Together:
     def __enter__(self) -> Together:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.end()
 
     def _make(self, make: Make) -> None:
