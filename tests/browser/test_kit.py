@@ -149,6 +149,7 @@ def test_what_was_measured_is_folded_until_the_guess_is_locked(
     _run(book, 1, PREDICT)
     page.locator(BOX).wait_for()
     assert page.locator(".jp-OutputPlaceholder").count() > 0
+    assert "answer" not in "".join(page.locator(".jp-OutputPlaceholder").all_inner_texts())
     assert answers.count() == 0
     if how == "keyboard":
         page.locator(f"{BOX} input").first.focus()
