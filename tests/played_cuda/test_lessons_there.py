@@ -27,12 +27,10 @@ pytestmark = [
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 _MANY = "tens of thousands of launches: minutes, where the CPU plays the GPU"
-_COMPILES = "nothing compiles for a GPU that is played"
 # two digits of a lesson → why it does not run here
 EXCLUDED = {
     "01": _MANY,
     "08": _MANY,
-    "10": _COMPILES,
     "12": "training steps on whole pictures: minutes, where the CPU plays the GPU",
     "13": "training steps of gigabytes: minutes, where the CPU plays the GPU",
     "18": _MANY,
