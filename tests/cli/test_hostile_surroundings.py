@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from perfkit.base.errors import UsageError
+from perfkit.base import files
+from perfkit.base.errors import RecordError, UsageError
 from perfkit.base.program import Program
 from perfkit.cli import main
 from perfkit.cli.run_files import file_of
+from perfkit.course.ledger.exchange import read_export
 from perfkit.limit.kept import peaks
 
 
@@ -86,3 +88,12 @@ def test_a_script_runs_without_a_current_folder(gone: Path, tmp_path: Path) -> N
 def test_a_report_without_a_current_folder_is_refused(gone: Path) -> None:
     with pytest.raises(UsageError, match=r"--html x\.html: "):
         file_of("html", Path("x.html"), None)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_an_import_from_a_silent_pipe_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for a writer for ever."""
+    monkeypatch.setattr(files, "SILENT_PIPE_S", 0.05)
+    os.mkfifo(tmp_path / "records.json")
+    with pytest.raises(RecordError, match="nothing came through this pipe"):
+        read_export(tmp_path / "records.json")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perfkit._version import __version__
 from perfkit.base.errors import RecordError, UsageError
-from perfkit.base.files import write_atomically
+from perfkit.base.files import read_pipe, write_atomically
 from perfkit.course.ledger.claims import claims
 from perfkit.course.ledger.criteria import criteria
 from perfkit.course.ledger.records import (
@@ -71,7 +71,8 @@ def read_export(path: Path) -> tuple[Record, ...]:
     try:
         if path.stat().st_size > _LARGEST_BYTES:
             raise RecordError(f"{path} has {path.stat().st_size:,} bytes: it is no export")
-        content = json.loads(path.read_bytes())
+        piped = read_pipe(path, at_most=_LARGEST_BYTES)
+        content = json.loads(path.read_bytes() if piped is None else piped)
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, RecordError):
             raise
