@@ -28,9 +28,13 @@ from types import CodeType, TracebackType
 from perfkit.base.errors import UsageError
 from perfkit.base.exception_chain import exception_chain
 
-__all__ = ["Program", "restored", "show_error_as_its_own"]
+__all__ = ["NoProgramError", "Program", "restored", "show_error_as_its_own"]
 
 _PERFKIT = str(Path(__file__).absolute().parents[1]) + os.sep
+
+
+class NoProgramError(UsageError):
+    """There is nothing to run: no such module, or a file that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Program:
         """Become this program and run it to its end; what it raises propagates unchanged.
 
         Raises:
-            UsageError: there is no such module, or the file cannot be read.
+            NoProgramError: there is no such module, or the file cannot be read.
         """
         __tracebackhide__ = True
         main = types.ModuleType("__main__")
@@ -101,7 +105,8 @@ class Program:
         try:
             source = Path(path).read_bytes()
         except OSError as error:
-            raise UsageError(f"{self.name} cannot be read: {error.strerror or error}") from None
+            reason = error.strerror or error
+            raise NoProgramError(f"{self.name} cannot be read: {reason}") from None
         loader = importlib.machinery.SourceFileLoader("__main__", path)
         main.__dict__.update(
             __file__=path, __cached__=None, __loader__=loader, __package__=None, __spec__=None
@@ -118,7 +123,7 @@ class Program:
         except ImportError as error:
             if _is_of_program(error):
                 raise
-            raise UsageError(f"-m {self.name}: {error}") from None
+            raise NoProgramError(f"-m {self.name}: {error}") from None
         sys.argv[0] = spec.origin
         main.__dict__.update(
             __file__=spec.origin,

@@ -30,10 +30,11 @@ def add(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until the reader stops it; return 0."""
     from perfkit.course.kit._places import lesson_path
-    from perfkit.course.kit.server import serve
+    from perfkit.course.kit.server import check_port, serve
     from perfkit.course.kit.tutorial import own_copy
 
     path = lesson_path(arguments.lesson)
+    check_port(arguments.port)  # before a copy is made
     if not arguments.in_place:
         path = own_copy(path, say_line)
     serve(path, port=arguments.port, browser=arguments.browser, say=say_line)

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
-from perfkit.base.program import Program, show_error_as_its_own
+from perfkit.base.program import NoProgramError, Program, show_error_as_its_own
 from perfkit.cli.output import add_command
 from perfkit.cli.run_files import file_of, save, text_of, write
 from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
@@ -211,6 +211,14 @@ class _Report:
             self._meeting.begins()
         try:
             program.run()
+        except NoProgramError as error:
+            if self._meeting is not None:  # the other ranks wait for this one's report
+                self._tell(error)
+                raise
+            self._told = True
+            self._watch.stop(error)
+            write(f"perfkit run: {error}\n")
+            return 1
         except BaseException as error:
             self._tell(error)
             show_error_as_its_own()

@@ -336,6 +336,17 @@ def test_torchrun_starts_it_as_a_module(folder: Path) -> None:
     assert [_said(folder / f"r.rank{i}.json")["rank"] for i in range(2)] == [0, 1]
 
 
+def test_a_module_that_is_not_there_is_one_line_and_no_report(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "perfkit", "run", "-m", "no.such"],
+        cwd=folder, capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("perfkit run: -m no.such: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
@@ -354,7 +365,7 @@ def test_torchrun_starts_it_as_a_module(folder: Path) -> None:
 def test_wrong_usage_is_one_clear_line(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     typed: list[str],
     told: str,
 ) -> None:
@@ -362,7 +373,7 @@ def test_wrong_usage_is_one_clear_line(
 
     monkeypatch.chdir(folder)
     assert main(["run", *typed]) == 2
-    shown = capsys.readouterr()
+    shown = capfd.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("perfkit run: ")
     assert told in shown.err

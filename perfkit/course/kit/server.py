@@ -21,7 +21,7 @@ from pathlib import Path
 from perfkit.base.errors import UsageError
 from perfkit.base.extras import needs
 
-__all__ = ["serve"]
+__all__ = ["check_port", "serve"]
 
 _LOOPBACK = "127.0.0.1"
 _FIRST_PORT = 8888  # Jupyter's own default
@@ -88,9 +88,18 @@ def _arguments(notebook: Path, port: int, token: str) -> list[str]:
     return arguments
 
 
-def _free_port(wanted: int | None) -> int:
+def check_port(wanted: int | None) -> None:
+    """Whether there can be such a port.
+
+    Raises:
+        UsageError: there cannot.
+    """
     if wanted is not None and not 1 <= wanted <= 65535:
         raise UsageError(f"a port is between 1 and 65535, not {wanted}")
+
+
+def _free_port(wanted: int | None) -> int:
+    check_port(wanted)
     candidates = [wanted] if wanted else range(_FIRST_PORT, _FIRST_PORT + _PORTS_TRIED)
     for port in candidates:
         if _is_free(port):

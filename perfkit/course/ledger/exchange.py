@@ -54,11 +54,7 @@ def export_records(records: Sequence[Record], path: Path) -> None:
         "records": [one.to_dict() for one in records],
     }
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    try:
-        write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot write {path}: {reason}") from None
+    write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def read_export(path: Path) -> tuple[Record, ...]:
