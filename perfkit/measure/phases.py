@@ -10,8 +10,9 @@ Times are the thread's own, of the host. On a GPU the work of a phase is only qu
 phase that waits for the device gets the time of what it waits for.
 
 A forward pass without gradients, or in evaluation mode, is *evaluation* if a batch is fetched
-after it before any training, if there are several in evaluation mode, or if it is both and of the
-model that trains. Otherwise it belongs to its step (a frozen teacher, an episode played without
+after it before any training, if one module has several in evaluation mode, or if it is both, of a
+module that trains, and no batch has come since that trained. Otherwise it belongs to its step (a
+frozen teacher, labels that a model makes for its own training, an episode played without
 gradients), and is forward. What modules compute in the fetch of a batch (transforms) is data wait.
 """
 
@@ -50,8 +51,9 @@ _ZEROS = (0,) * len(PHASES)
 _MOST_CALLS = 40
 _CALL_NS = 80_000
 _MOST_COST = 0.02
-# More looks than this in evaluation mode before training goes on are an evaluation, also without a
-# DataLoader. In training mode they may as well be the episodes of reinforcement learning.
+# More looks of one module than this in evaluation mode before training goes on are an evaluation,
+# also without a DataLoader. Those of several modules may be a frozen part of the step, and those in
+# training mode the episodes of reinforcement learning.
 _MOST_LOOKS = 3
 
 
@@ -78,10 +80,11 @@ class Phases:
         self._waited = 0  # for data, since the last forward pass
         self._look_waited = 0  # of it, before looks that are not settled
         self._n_looks = 0
-        self._trained: weakref.ref[Any] | None = None  # the last one that did, of what trains
-        self._n_evaluated = 0  # looks of them that were in evaluation mode
+        self._trained: dict[int, weakref.ref[Any]] = {}  # by id: a loss may be a module, too
+        self._evaluated: dict[int, int] = {}  # by id: looks of it that were in evaluation mode
+        self._n_evaluated = 0  # the most of them
         self._n_calls = 0
-        self._fetched = False
+        self._fetched = False  # a batch has come since something trained
         self._modules_on: Callable[[], None] = _nothing
         self._modules_off: Callable[[], bool] = _were_off
         self._open: Any = None  # where the hook is of the outermost module, while it runs
@@ -137,7 +140,8 @@ class Phases:
             self._unhook()  # what was in place when it failed
         self._phase, self._since = _OTHER, 0
         self._ns = [0] * _N
-        self._waited = self._look_waited = self._n_looks = self._n_evaluated = 0
+        self._waited = 0
+        self._forget_looks()
         self._stack.clear()
 
     def _hook_all(self) -> None:
@@ -265,7 +269,8 @@ class Phases:
             if i not in (_EVALUATION, _CHECKPOINT):
                 ns[_EVALUATION] += ns[i]
                 ns[i] = 0
-        self._n_looks = self._n_evaluated = self._look_waited = self._waited = 0
+        self._waited = 0
+        self._forget_looks()
         self._phase = _OTHER
         self._stack.clear()
 
@@ -303,8 +308,12 @@ class Phases:
                 ns[_FORWARD] += ns[_LOOK]
                 ns[_OTHER] += ns[_AFTER_LOOK]
             ns[_LOOK] = ns[_AFTER_LOOK] = 0
-            self._n_looks = self._n_evaluated = 0
+            self._forget_looks()
         self._look_waited = 0
+
+    def _forget_looks(self) -> None:
+        self._n_looks = self._n_evaluated = self._look_waited = 0
+        self._evaluated.clear()
 
     # --- DataLoaders ------------------------------------------------------------------------
 
@@ -342,6 +351,7 @@ class Phases:
         if self._phase == _DATA:
             passed = self._advance()
             self._waited += max(passed, 0)
+            self._fetched = True
             self._phase = self._stack.pop() if self._stack else _OTHER
 
     # --- modules ----------------------------------------------------------------------------
@@ -411,16 +421,21 @@ class Phases:
             self._n_looks += 1
             if not module.training:
                 # what trains, in evaluation mode and without gradients: that is no teacher
-                is_trained = self._trained is not None and self._trained() is module
-                sure = is_trained and not self._grad_is_on()
-                self._n_evaluated += _MOST_LOOKS + 1 if sure else 1
+                sure = not (self._fetched or self._grad_is_on()) and self._has_trained(module)
+                n = self._evaluated.get(id(module), 0) + (_MOST_LOOKS + 1 if sure else 1)
+                self._evaluated[id(module)] = n
+                self._n_evaluated = max(self._n_evaluated, n)
         else:  # an evaluation calls its model often, and says nothing of the steps
             self._n_calls += 1
-            if self._trained is None or self._trained() is not module:
-                self._trained = weakref.ref(module)
+            if not self._has_trained(module):
+                self._trained[id(module)] = weakref.ref(module)
         self._waited = 0
         self._stack.append(self._phase)
         self._phase = _LOOK if looks else _FORWARD
+
+    def _has_trained(self, module: Any) -> bool:
+        one = self._trained.get(id(module))
+        return one is not None and one() is module
 
     def _forward_ended(self, module: Any, args: Any, result: Any) -> None:
         if get_ident() != self._thread_id:
@@ -471,6 +486,7 @@ class Phases:
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
             self._phase = _OTHER
+        self._fetched = False
         self._stack.append(self._phase)
         self._phase = phase
 

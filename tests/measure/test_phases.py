@@ -141,8 +141,9 @@ def test_two_passes_of_the_trained_model_after_each_step_are_evaluation(
 ) -> None:
     """A graph network is one batch: its example tests with two passes after each step."""
     model = Slow(clock, 1)
+    criterion = nn.MSELoss()  # a module, too
     for _ in range(2):
-        model(X).sum().backward()
+        criterion(model(X), X).backward()
         phases.take()
         model.eval()
         with torch.no_grad():
@@ -151,6 +152,31 @@ def test_two_passes_of_the_trained_model_after_each_step_are_evaluation(
         model.train()
     model(X).sum().backward()
     assert taken(phases) == {"evaluation": 2, "forward": 1, "backward": 2}
+
+
+def test_labels_that_a_model_makes_for_its_own_training_are_forward(
+    phases: Phases, clock: Clock
+) -> None:
+    model = Slow(clock, 1)
+    for _ in range(2):
+        for batch in torch.utils.data.DataLoader([X], batch_size=None):
+            model.eval()
+            with torch.no_grad():
+                labels = model(batch)
+            model.train()
+            (model(batch) - labels).sum().backward()
+            assert taken(phases) == {"forward": 2, "backward": 2}
+
+
+def test_frozen_parts_in_evaluation_mode_are_forward_however_many_there_are(
+    phases: Phases, clock: Clock
+) -> None:
+    """As the encoders of text and of pictures, while the network between them trains."""
+    parts, model = [Slow(clock, 1).eval() for _ in range(5)], Slow(clock, 1)
+    with torch.no_grad():
+        encoded = [part(X) for part in parts]
+    model(sum(encoded)).sum().backward()
+    assert taken(phases) == {"forward": 6, "backward": 2}
 
 
 def test_an_episode_played_without_gradients_is_no_evaluation(phases: Phases, clock: Clock) -> None:
