@@ -156,7 +156,7 @@ def diagnose(
         bound.bound_by,
         what,
         tuple(found),
-        "" if is_tentative else _no_cure(bound, found),
+        "" if not_steps or (is_busy and found) else _no_cure(bound, found),
         tuple(first),
         is_tentative,
     )

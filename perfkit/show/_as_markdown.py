@@ -38,7 +38,9 @@ def _blocks(of: Document) -> Iterator[str]:
     if of.warnings:
         yield "\n".join(f"- Note: {escaped(warning)}" for warning in of.warnings)
     if of.advice:
-        yield "\n".join(["What would help:", "", *(f"- {escaped(a)}" for a in of.advice)])
+        yield "\n".join(
+            [f"{escaped(of.advice_title)}:", "", *(f"- {escaped(a)}" for a in of.advice)]
+        )
     said = [describe(bar.title, bar.segments) for bar in of.bars]
     said += [f"{picture.title}: {picture.words}" for picture in of.pictures]
     if said:

@@ -20,7 +20,7 @@ def as_text(document: Document, *, brief: bool = False) -> str:
 def _blocks(of: Document, brief: bool) -> Iterator[str]:
     yield "\n".join([wrap(of.sentence), *map(wrap, of.lines), *notes(of.warnings)])
     if of.advice:
-        yield "\n".join(["What would help:", *(wrap(f"- {a}", hang="  ") for a in of.advice)])
+        yield "\n".join([f"{of.advice_title}:", *(wrap(f"- {a}", hang="  ") for a in of.advice)])
     for bar in of.bars:
         drawn = text_bar(bar.parts, bar.segments, quantity=bar.quantity)
         yield f"{wrap(bar.title)}\n{drawn}" if bar.title else drawn

@@ -203,7 +203,7 @@ class Document:
         sentence: the answer.
         lines: what belongs to the answer: extent, spread, how it was found.
         warnings: what is doubtful; shown as one sentence.
-        advice: what would help, where it needs no evidence.
+        advice: what would help, where it needs no evidence, under ``advice_title``.
         bars: parts of a whole.
         pictures: other drawings.
         findings: what to change, the most useful first, under ``findings_title``.
@@ -222,6 +222,7 @@ class Document:
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    advice_title: str = "What would help"
     bars: tuple[Bar, ...] = ()
     pictures: tuple[Picture, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -63,11 +63,12 @@ def _profile(p: Profile) -> Document:
     findings = tuple(_finding(f) for f in p.diagnosis.findings)
     n_main = 0 if p.diagnosis.is_tentative else _MAIN_FINDINGS
     strip = step_strip.strip_of(p.trace)
+    next_steps = _next_steps(p)
     return Document(
         name="profile",
         sentence=p.diagnosis.headline,
         lines=_lines(
-            p.diagnosis.no_cure,
+            "" if next_steps else p.diagnosis.no_cure,
             # the marks of a recording are perfkit's own: that they were found says nothing
             ""
             if p.is_piece and p.cost is not None
@@ -77,6 +78,8 @@ def _profile(p: Profile) -> Document:
             _limit_line(p),
         ),
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
+        advice=next_steps,
+        advice_title="What to do",
         bars=_bars(p.breakdown, is_piece=p.is_piece),
         pictures=(*(() if strip is None else (_picture(strip, p),)), *_falls(p)),
         findings=findings[:n_main],
@@ -93,6 +96,33 @@ def _profile(p: Profile) -> Document:
         foot=(*(() if p.cost is None else (p.cost.sentence(),)), p.provenance.sentence()),
         kind="profile",
     )
+
+
+def _next_steps(p: Profile) -> tuple[str, ...]:
+    """What to do where no rule knows anything to change: a verdict is not left alone."""
+    d = p.diagnosis
+    if d.is_tentative or d.findings or not d.no_cure:
+        return ()
+    said = [d.no_cure]
+    if p.operators and p.operators[0].self_us > 0:
+        first = p.operators[0]
+        said.append(
+            "Look at what takes the time, in the table “Top operators”: the first is "
+            f"{first.name.replace(_ENGINE, 'autograd: ')}, with {fmt_share(first.share)} of all "
+            "operators' time on the host."
+        )
+    if d.bound_by == "compute":
+        said.append(
+            "Compute the same in another way (precision, batch size, torch.compile), and measure "
+            "each change: `perfkit.compare(old_step, new_step)`."
+        )
+    if p.cost is not None and p.limit is None and not p.is_piece:
+        said.append(
+            "Ask how much there is to gain: run `perfkit doctor --peaks` once; from then on "
+            "`%%torchprof` and `perfkit.profile` say how far a step is from the least time that "
+            "this machine needs."
+        )
+    return tuple(said)
 
 
 def _compiled_line(p: Profile) -> str:

@@ -458,6 +458,18 @@ def test_a_busy_machine_is_said_first_and_nothing_is_advised() -> None:
     assert "Measure again" in told[1].headline
 
 
+def test_a_busy_machine_does_not_hide_that_nothing_was_found() -> None:
+    trace = load(cpu_training(6).json())
+    split = breakdown(trace, find_steps(trace))
+    busy = Busy(wall_s=2.0, n_cores=2, process_s=1.0, waited_s=1.0, others_s=3.0)
+    told = diagnose(
+        Case(trace, find_steps(trace), split), summarize(split.wall_ms), "simulated", busy=busy
+    )
+    assert told.is_tentative
+    assert not told.findings
+    assert told.no_cure == "No rule of perfkit knows a cure for this."
+
+
 def test_a_little_steal_weakens_the_verdict_and_hides_no_finding() -> None:
     """A hypervisor that took 5.4 % of the cores' time hid every finding."""
     trace = load(cpu_training(6, wait=900, loader=SINGLE).json())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from simulated_traces import SINGLE, cpu_training
 
 from perfkit import show
 from perfkit.advice.profile import Profile, explain
@@ -17,6 +19,7 @@ from perfkit.show._as_text import _table
 from perfkit.show.document import Document
 from perfkit.show.profile import _lines_table, _step_name
 from perfkit.trace.read.load import load
+from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.lines import Line, LineSamples
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -112,6 +115,28 @@ def test_snippets_keep_their_lines(profile: Profile) -> None:
         assert f">{snippet}</pre>" in shown
         for line in snippet.splitlines():
             assert line.rstrip() in text
+
+
+def test_a_verdict_without_a_finding_says_so_and_what_to_try() -> None:
+    p = explain(load(cpu_training(6).json()))
+    assert (p.diagnosis.bound_by, p.diagnosis.findings) == ("compute", ())
+    for shown in (show.brief(p), show.text(p), show.markdown(p), html.unescape(show.html(p))):
+        said = " ".join(shown.split())
+        after = said.partition("What to do")[2]
+        assert "No rule of perfkit knows a cure for this." in after
+        assert said.count("No rule of perfkit") == 1
+        assert f"the first is {p.operators[0].name}, with " in after.replace("\\_", "_")
+        assert "precision, batch size, torch.compile" in after
+        assert "doctor --peaks" not in said, "a trace of another machine has no peaks here"
+    here = replace(p, cost=Cost(None, None, 6, 0, 0.1, 0.2, 10))
+    assert "run `perfkit doctor --peaks` once" in " ".join(show.brief(here).split())
+
+
+def test_a_verdict_with_findings_has_one_list_of_what_to_do() -> None:
+    p = explain(load(cpu_training(6, wait=870, loader=SINGLE).json()))
+    assert p.diagnosis.findings
+    assert show.text(p).count("What to do") == 1
+    assert not _document(p).advice
 
 
 def test_an_operator_cannot_inject_markup() -> None:
