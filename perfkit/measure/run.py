@@ -450,9 +450,9 @@ class WatchedRun:
         if self._working and self._all_handed_out:
             ended = "finished"
             now = self._came_ns  # later time may not be the loop's
-        self._working = False
-        if self._looks is not None:
+        elif self._looks is not None:
             self._looks.look(now=True)
+        self._working = False
         if self._mark is not None:
             busy, self._mark = self._mark.until_now(), None
             if self._busy is None or busy.lost > self._busy.lost:

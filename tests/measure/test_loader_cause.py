@@ -172,12 +172,14 @@ def test_the_verdict_of_a_watched_run_names_the_cause():
     class Looks:
         instrument = Instrument("looks")
 
+        def look(self, *, now: bool = False) -> None:
+            pass
+
         def result(self) -> LoaderUse:
             return use(spare_cores=4.3)
 
     watched = WatchedRun([1] * 40, now=lambda: next(clock))
     watched._looks = Looks()  # type: ignore[assignment]
-    watched._looks.look = lambda: None
     for _ in watched:
         pass
     summary = watched.summary
@@ -185,3 +187,4 @@ def test_the_verdict_of_a_watched_run_names_the_cause():
     assert summary.why_waiting.kind == "workers"
     assert summary.to_dict()["why_waiting"]["kind"] == "workers"
     assert "There are too few workers: each of 2 workers computes for 96 %" in summary.sentence
+    assert watched._instrument.failure is None

@@ -697,6 +697,31 @@ def test_a_trainer_that_calls_next_as_often_as_len_says_has_finished(clock, epoc
     assert len(recorder.ended) == epochs
 
 
+def test_what_follows_a_loop_that_asked_no_more_is_not_seen_as_its_loading(clock) -> None:
+    """Its last look is at its end, but this end is known only when somebody asks for it."""
+    looks: list[bool] = []
+    for asks_once_more in (True, False):
+        run = watched(clock, Loader(clock, 50, wait_ms=1))
+        run._looks = SimpleNamespace(
+            look=lambda now=False: looks.append(now),
+            result=lambda: None,
+            instrument=run._instrument,
+        )
+        batches = iter(run)
+        for _ in range(50):
+            next(batches)
+            clock.advance_ms(10)
+        assert True not in looks
+        if asks_once_more:
+            assert next(batches, None) is None
+            assert looks.pop() is True
+        clock.advance_ms(600_000)
+        run.settle()
+        assert run.summary.ended == "finished"
+        assert True not in looks
+        assert run._instrument.is_on
+
+
 def test_a_loop_that_still_runs_does_not_settle(clock) -> None:
     run = watched(clock, Loader(clock, 5))
     for i, _ in enumerate(run):
