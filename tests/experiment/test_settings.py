@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from dataclasses import replace
 
@@ -216,6 +217,21 @@ def test_a_loaders_own_arguments_hold_where_no_setting_is_declared():
     alone = Settings(num_workers=0).loader_kwargs(**own)
     assert alone == {"batch_size": 32, "shuffle": True, "num_workers": 0}
     torch.utils.data.DataLoader(torch.zeros(4), **alone)
+    # it refuses these there, too
+    own = {"num_workers": 2, "timeout": 60, "multiprocessing_context": "spawn"}
+    assert Settings().loader_kwargs(**own) == own
+    assert Settings(num_workers=0).loader_kwargs(**own) == {"num_workers": 0}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no cores to choose here")
+def test_workers_on_their_own_cores_begin_as_yours_do(monkeypatch):
+    pinned, begun = [], []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: pinned.append(pid))
+    settings = Settings(affinity="apart", num_workers=1)
+    settings.loader_kwargs(worker_init_fn=begun.append)["worker_init_fn"](3)
+    assert (pinned, begun) == ([0], [3])
+    settings.loader_kwargs()["worker_init_fn"](4)
+    assert (pinned, begun) == ([0, 0], [3])
 
 
 def test_loader_kwargs_leave_out_what_torch_refuses():

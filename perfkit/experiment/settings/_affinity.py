@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 #: The cores that the process had before it was pinned; loader workers get a share of them.
@@ -45,11 +45,19 @@ def pin(values: Mapping[str, Any]) -> tuple[int, ...] | None:
 
 
 class PinWorker:
-    """``worker_init_fn`` for a DataLoader: pins each worker to the workers' cores."""
+    """``worker_init_fn`` for a DataLoader: pins each worker to the workers' cores.
 
-    def __init__(self, cores: tuple[int, ...]) -> None:
+    Args:
+        cores: these.
+        then: called in the worker after that, with the worker's number.
+    """
+
+    def __init__(self, cores: tuple[int, ...], then: Callable[[int], object] | None = None) -> None:
         self.cores = cores
+        self._then = then
 
     def __call__(self, worker_id: int) -> None:
         """Called in the worker at its start."""
         os.sched_setaffinity(0, self.cores)
+        if self._then is not None:
+            self._then(worker_id)

@@ -113,20 +113,21 @@ class Settings(Mapping[str, Any]):
         Arguments without effect when there are no workers are left out, because torch refuses
         them. With
         ``cuda_graphs`` on, ``drop_last`` keeps the batch's size fixed; with ``affinity="apart"``,
-        ``worker_init_fn`` puts the workers on their own cores.
+        ``worker_init_fn`` puts the workers on their own cores, then calls yours.
         """
         names = ["batch_size", "num_workers", "pin_memory"]
         of_workers = ["prefetch_factor", "persistent_workers", "in_order"]
+        only_with_workers = [*of_workers, "timeout", "multiprocessing_context"]
         workers = self.get("num_workers", own.get("num_workers"))
         if workers != 0:
             names += of_workers
-        found = {k: v for k, v in own.items() if workers != 0 or k not in of_workers}
+        found = {k: v for k, v in own.items() if workers != 0 or k not in only_with_workers}
         found |= {name: self[name] for name in names if name in self}
         if self.get("cuda_graphs"):
             found["drop_last"] = True
         if self.get("affinity") == "apart" and workers != 0:
             _, cores = _affinity.split(self, _affinity.allowed())
-            found["worker_init_fn"] = _affinity.PinWorker(cores)
+            found["worker_init_fn"] = _affinity.PinWorker(cores, own.get("worker_init_fn"))
         return found
 
     def as_sent(self, image: torch.Tensor) -> torch.Tensor:
