@@ -40,6 +40,12 @@ class PerfkitError(Exception):
     def __str__(self) -> str:
         return printable(super().__str__())
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows instead of its own traceback."""
+        from perfkit.base.short_traceback import short_traceback
+
+        return short_traceback(self)
+
 
 class UsageError(PerfkitError, ValueError):
     """An invalid flag, argument or value."""
