@@ -89,9 +89,13 @@ def test_the_serial_phase_has_all_files_with_its_tests() -> None:
         for path in (root / "tests").rglob("test_*.py")
         if re.search(r"^\s*@.*\bserial\b|^\w*mark.*\b(serial|browser)\b", path.read_text(), re.M)
     }
-    assert named == marked | {
-        f"tests/browser/{p.name}" for p in (root / "tests" / "browser").glob("test_*.py")
-    }
+    in_browser = sorted((root / "tests" / "browser").glob("test_*.py"))
+    assert named == marked | {f"tests/browser/{path.name}" for path in in_browser}
+    # the other phases pass over this folder: whatever is in it belongs to this one
+    for path in in_browser:
+        marks = re.search(r"^pytestmark = (\[[^]]*\]|.*)", path.read_text(), re.M)
+        assert marks is not None, path
+        assert "mark.browser" in marks[0], path
 
 
 def _planned(*arguments: str) -> str:

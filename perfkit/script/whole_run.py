@@ -222,9 +222,9 @@ def _nothing(
             )
         if times.children_cpu_s > _BY_CHILDREN * (times.ended_s - times.began_s):
             return (
-                f"No step was seen in {program}: no torch optimizer stepped in this process. Those "
-                f"that it started took {fmt_s(times.children_cpu_s)} of CPU time; if they train, "
-                "put `with perfkit.profile():` around the loop there."
+                f"No step was seen in {program}: no torch optimizer stepped in this process. The "
+                f"processes that it started took {fmt_s(times.children_cpu_s)} of CPU time; if "
+                "they train, put `with perfkit.profile():` around the loop there."
             )
         return (
             f"No step was seen in {program}: no torch optimizer stepped in this process. To "

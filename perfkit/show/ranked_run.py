@@ -52,8 +52,8 @@ def by_itself(run: RankedRun, rank: int) -> str:
         return f"{alone}:"
     return wrap(
         f"{alone}. {fmt_ms(waited_ms)} a recorded step, {fmt_share(waited_ms / whole_ms)} of its "
-        "time in collectives, is its wait for a later rank: to exchange less would not shorten "
-        "that."
+        "time in collectives, is its wait for a later rank: exchanging less would not shorten "
+        "it."
     )
 
 

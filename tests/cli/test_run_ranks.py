@@ -118,7 +118,7 @@ def test_the_rank_whose_data_wait_makes_all_late_is_named(folder: Path) -> None:
     assert done.stderr.count("Where the run's time went") == 1  # of rank 0
     said_in_order = ("Rank 0 waits for rank 1: ", "Rank 0 by itself. ", "Where the run's time went")
     assert sorted(said_in_order, key=plain.index) == list(said_in_order)
-    assert "is its wait for a later rank: to exchange less would not shorten that" in plain
+    assert "is its wait for a later rank: exchanging less would not shorten it" in plain
     assert plain.count("is skew, the wait") == 1
     said = _said(folder / "r.json")
     assert (said["type"], said["world_size"], said["culprits"]) == ("ranks", 2, [])

@@ -170,8 +170,8 @@ def test_processes_that_may_train_are_named_where_no_step_is_seen() -> None:
 
     said = _watched(computes).sentence
     assert said.startswith("No step was seen")
-    assert "Those that it started took" in said
-    assert "Those that it started" not in _watched(lambda: time.sleep(0.1)).sentence
+    assert "The processes that it started took" in said
+    assert "processes that it started" not in _watched(lambda: time.sleep(0.1)).sentence
 
 
 def test_a_single_step_is_no_plural() -> None:
