@@ -46,13 +46,15 @@ class TorchWatch:
             stacks=options.stacks,
             late=True,
             on_step=self._instrument.hook(self._step_ended),
+            on_other=self._instrument.hook(self._may_have_ended),
             n_slowed=options.n_slowed,
         )
         self.run = PushedRun(on_update, n_left_out=options.n_left_out)
         self.account: MemoryAccount | None = None
         self.syncs: Syncs | None = None
         self.by_passes = False
-        # of each backward pass before the first step: its end, its data wait, its samples
+        # of each backward pass before the first step, and of each step of another optimizer since
+        # the last one: its end, its data wait, its samples
         self._passes: list[tuple[float, float, int | None]] = []
         self._no_passes: Callable[[], None] | None = None
         self._accountant: Accountant | None = None
@@ -122,17 +124,23 @@ class TorchWatch:
 
     def _step_ended(self, began_s: float, ended_s: float) -> None:
         """Between two steps: what this takes belongs to neither."""
-        self.run.step_ended(round(began_s * 1e9), round(ended_s * 1e9), self._since_the_last_step())
+        self.run.step_ended(
+            round(began_s * 1e9), round(ended_s * 1e9), self._since_the_last_step(ended_s)
+        )
 
-    def _since_the_last_step(self) -> tuple[float, int | None]:
-        """Data wait and samples of the step that ended."""
-        if self.by_passes and self._passes:
-            _, wait_s, samples = self._passes.pop(0)
-            return wait_s, samples
+    def _may_have_ended(self, ended_s: float) -> None:
+        """Another optimizer has stepped; whether steps end there shows later."""
+        self._passes.append((ended_s, *self.run.loader.take()))
+
+    def _since_the_last_step(self, ended_s: float) -> tuple[float, int | None]:
+        """Data wait and samples of the step that ended then."""
         if not self.by_passes:
             self._watch_no_passes()  # an optimizer has stepped: what passes there were are its
-        taken = [*((wait_s, n) for _, wait_s, n in self._passes), self.run.loader.take()]
-        self._passes.clear()
+        past = [one for one in self._passes if one[0] <= ended_s]
+        del self._passes[: len(past)]
+        taken = [(wait_s, n) for _, wait_s, n in past]
+        if not past or past[-1][0] < ended_s:  # else it ended before now
+            taken.append(self.run.loader.take())
         counts = [n for _, n in taken if n is not None]
         return sum(wait_s for wait_s, _ in taken), sum(counts) if counts else None
 

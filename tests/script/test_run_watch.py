@@ -174,6 +174,28 @@ def test_processes_that_may_train_are_named_where_no_step_is_seen() -> None:
     assert "processes that it started" not in _watched(lambda: time.sleep(0.1)).sentence
 
 
+def test_each_step_of_an_optimizer_that_takes_over_has_its_own_batch() -> None:
+    """The steps until it is known that it does had none, and the first of them all the wait."""
+    layers = [torch.nn.Linear(2, 2) for _ in range(2)]
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]
+    watch = RunWatch("train.py", Options())
+    watch.start()
+    try:
+        for layer, optimizer in zip(layers, optimizers, strict=True):
+            for batch in DataLoader(torch.zeros(120, 2), batch_size=4):  # type: ignore[arg-type]
+                layer(batch).sum().backward()
+                optimizer.step()
+    finally:
+        watch.stop()
+    seen = watch._torch
+    assert seen is not None
+    assert seen.meter.n == 60
+    assert seen.run.samples == 240
+    _, step_ms, wait_ms = seen.meter.since(0)
+    assert (wait_ms > 0).all()
+    assert (wait_ms < step_ms).all()
+
+
 def test_a_single_step_is_no_plural() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))], lr=0.1)
 

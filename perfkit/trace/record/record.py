@@ -213,6 +213,8 @@ class Recorder:
             recording.
         on_step: called with begin and end (``time.perf_counter``) of every step that ends, between
             two steps: what it takes belongs to neither. If it raises, the recorder ends.
+        on_other: called with the time at which another optimizer has stepped; if that takes the
+            first one's place, ``on_step`` is called for these steps later.
         n_slowed: so many of the first steps run under another instrument of perfkit's, which makes
             them slow: their length says nothing.
 
@@ -232,6 +234,7 @@ class Recorder:
         lines: bool = True,
         late: bool = False,
         on_step: Callable[[float, float], None] | None = None,
+        on_other: Callable[[float], None] | None = None,
         n_slowed: int = 0,
     ) -> None:
         check_whole("steps", steps, 1)
@@ -247,7 +250,7 @@ class Recorder:
         self._max_seconds = max_seconds
         self._with_lines = lines
         self._late = late
-        self._on_step = on_step
+        self._on_step, self._on_other = on_step, on_other
         self._n_slowed = n_slowed
 
         self._state: _State = "new"
@@ -556,6 +559,8 @@ class Recorder:
             return
         ends_s = self._by_others.setdefault(key, [])
         ends_s.append(time.perf_counter())
+        if self._on_other is not None:
+            self._on_other(ends_s[-1])
         if len(ends_s) >= _TAKES_OVER:
             self._takes_over(optimizer, ends_s)
 
