@@ -14,8 +14,9 @@ const WHOLE = [1, 2, 5].flatMap((n) => [...Array(10).keys()].map((e) => n * 10 *
  * @param {object} options
  *   series: [{label, unit, axis: "left"|"right", color: "c1"…, dash, ghost, fill, width}]
  *   xLabel, name: text for the axis and the readers; fromZero: the x axis begins at 0
+ *   bandLabel: what the shaded ranges are, for the legend
  */
-export function createChart({ series, xLabel, name, fromZero = false }) {
+export function createChart({ series, xLabel, name, fromZero = false, bandLabel = "" }) {
   const canvasHost = h("div", { class: "pk-canvas", role: "img", "aria-label": `${name}: no data yet` });
   const legend = h("ul", { class: "pk-legend", "aria-hidden": "true" });
   const note = h("p", { class: "pk-note" });
@@ -43,6 +44,8 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
   const ghosts = series.filter((one) => one.ghost);
   if (ghosts.length)
     legend.append(h("li", { class: "pk-ghost" }, ...ghosts.map(swatch), ghostLabel));
+  if (bandLabel)
+    legend.append(h("li", { class: "pk-shaded" }, h("i"), h("span", {}, bandLabel)));
 
   const sides = ["left", "right"].filter((side) => series.some((one) => one.axis === side));
 
@@ -201,6 +204,7 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
     } else {
       plot.setData(data, true);
     }
+    element.classList.toggle("pk-has-bands", bands.length > 0);
     note.textContent = [cut, noteText].filter(Boolean).join(" · ");
     note.hidden = !note.textContent;
     showValues();
@@ -293,7 +297,11 @@ export function createChart({ series, xLabel, name, fromZero = false }) {
         ctx.fillText(label, x + 28, y + 4);
         x += 28 + ctx.measureText(label).width + 18;
       }
-      if (ghostLabel.textContent) ctx.fillText(`dashed: ${ghostLabel.textContent}`, x, y + 4);
+      const told = [
+        ghostLabel.textContent && `dashed: ${ghostLabel.textContent}`,
+        bands.length && bandLabel && `shaded: ${bandLabel}`,
+      ];
+      ctx.fillText(told.filter(Boolean).join(" · "), x, y + 4);
       ctx.setTransform(1, 0, 0, 1, 0, 0);
       ctx.drawImage(source, 0, head);
       return out;

@@ -166,6 +166,7 @@ export default () => {
         xLabel: "seconds of training",
         name,
         fromZero: true,
+        bandLabel: "quiet: these steps count",
       });
       const runs = createRuns(send);
       const stats = () => [
