@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -159,6 +160,38 @@ def diagnose(
         "" if not_steps or (is_busy and found) else _no_cure(bound, found),
         tuple(first),
         is_tentative,
+    )
+
+
+# Rules that advise to exchange less, or less often.
+_EXCHANGES_LESS = ("communication", "host-collectives")
+
+
+def as_waiting(found: Diagnosis) -> Diagnosis:
+    """The same of a rank whose collectives are known to be mostly its wait for a later rank.
+
+    Its own recording cannot tell a wait from an exchange, so the advice to exchange less goes.
+    """
+    findings = tuple(f for f in found.findings if f.rule not in _EXCHANGES_LESS)
+    if findings == found.findings and found.bound_by != "communication":
+        return found
+    return replace(
+        found,
+        sentence=re.sub(
+            r"\bcommunication-bound: ",
+            lambda said: (
+                "Waits for other ranks: " if said[0][0] == "C" else "waits for other ranks: "
+            ),
+            found.sentence,
+            count=1,
+            flags=re.IGNORECASE,
+        ),
+        findings=findings,
+        no_cure=(
+            "What would help is in the report on all ranks, above: the rank that comes last."
+            if found.bound_by == "communication"
+            else found.no_cure
+        ),
     )
 
 

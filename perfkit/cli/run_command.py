@@ -299,7 +299,11 @@ class _Report:
             if self._meeting is None:
                 write(text)
             else:
-                self._meeting.leaves(result, self._watch.seen, text)
+                from perfkit.script.whole_run import as_waiting_run
+
+                other = as_waiting_run(result) if text else None
+                if_waiting = "" if other is None else text_of(other, verbose=self._verbose)
+                self._meeting.leaves(result, self._watch.seen, text, if_waiting)
                 self._tell_of_all()
         except KeyboardInterrupt:
             write("perfkit: no report: interrupted again\n")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from perfkit.advice.diagnose import as_waiting
 from perfkit.advice.profile import Profile, explain
 from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError
@@ -20,7 +21,7 @@ from perfkit.script.options import Options
 from perfkit.synclint.find import Syncs
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 
-__all__ = ["Part", "Times", "WholeRun", "whole_run"]
+__all__ = ["Part", "Times", "WholeRun", "as_waiting_run", "whole_run"]
 
 # A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
 _SLOW, _SLACK_S = 2.0, 0.002
@@ -124,6 +125,20 @@ class WholeRun(Shown):
         if self.uses_loader:
             keys += ["wait_share", "wait_low", "wait_high"]
         return {key: said[key] for key in keys}
+
+
+def as_waiting_run(run: WholeRun) -> WholeRun | None:
+    """The same, where the rank's collectives are mostly its wait for others; None if it is alike.
+
+    See :func:`perfkit.advice.diagnose.as_waiting`.
+    """
+    if run.profile is None:
+        return None
+    diagnosis = as_waiting(run.profile.diagnosis)
+    if diagnosis is run.profile.diagnosis:
+        return None
+    profile = replace(run.profile, diagnosis=diagnosis)
+    return replace(run, profile=profile, sentence=diagnosis.headline)
 
 
 def whole_run(

@@ -103,6 +103,8 @@ def _next_steps(p: Profile) -> tuple[str, ...]:
     d = p.diagnosis
     if d.is_tentative or d.findings or not d.no_cure:
         return ()
+    if d.bound_by == "communication":  # its operators are not what takes the time
+        return (d.no_cure,)
     said = [d.no_cure]
     if p.operators and p.operators[0].self_us > 0:
         first = p.operators[0]

@@ -12,8 +12,6 @@ from perfkit.show.document import Document, Table, document_for
 # Of more ranks than this the table has those that stand out.
 _MOST_ROWS = 16
 _TOP = 5
-# From this share on, what a rank spends in collectives is mostly its wait for others.
-_MOSTLY_WAITS = 0.5
 
 
 @document_for(RankedRun)
@@ -45,15 +43,13 @@ def _collectives(run: RankedRun) -> str:
 def by_itself(run: RankedRun, rank: int) -> str:
     """What to say before a rank's own report, which knows of no other rank."""
     alone = f"Rank {rank} by itself"
-    c = run.compared
-    waited_ms = 0.0 if c is None else next((r.waited_ms for r in c.ranks if r.rank == rank), 0.0)
-    whole_ms = waited_ms + (c.transfer_ms or 0.0) if c is not None else 0.0
-    if not whole_ms or waited_ms < _MOSTLY_WAITS * whole_ms:
+    waits = run.mostly_waits(rank)
+    if waits is None:
         return f"{alone}:"
+    waited_ms, share = waits
     return wrap(
-        f"{alone}. {fmt_ms(waited_ms)} a recorded step, {fmt_share(waited_ms / whole_ms)} of its "
-        "time in collectives, is its wait for a later rank: exchanging less would not shorten "
-        "it."
+        f"{alone}. {fmt_ms(waited_ms)} a recorded step, {fmt_share(share)} of its time in "
+        "collectives, is its wait for a later rank: exchanging less would not shorten it."
     )
 
 

@@ -120,6 +120,9 @@ def test_the_rank_whose_data_wait_makes_all_late_is_named(folder: Path) -> None:
     assert sorted(said_in_order, key=plain.index) == list(said_in_order)
     assert "is its wait for a later rank: exchanging less would not shorten it" in plain
     assert plain.count("is skew, the wait") == 1
+    own = plain.partition("Rank 0 by itself. ")[2]
+    assert "no_sync" not in own, "to exchange less does not shorten a wait"
+    assert "ommunication-bound" not in own
     said = _said(folder / "r.json")
     assert (said["type"], said["world_size"], said["culprits"]) == ("ranks", 2, [])
     assert [r["ended"] for r in said["ranks"]] == ["finished", "finished"]

@@ -31,6 +31,8 @@ FINISHED = "finished"
 ENDED_BY_SIGTERM = "was ended by SIGTERM"
 # A job that was ended after so long without a step hung.
 _HUNG_AFTER_S = 20.0
+# From this share on, what a rank spends in collectives is mostly its wait for others.
+_MOSTLY_WAITS = 0.5
 # Ranks that differ by more than this have unlike shares.
 _UNEVEN = 1.1
 _PHASE_WORDS = {
@@ -104,6 +106,17 @@ class RankedRun(Shown):
     batch_imbalance: float | None
     warnings: tuple[str, ...]
     provenance: Provenance
+
+    def mostly_waits(self, rank: int) -> tuple[float, float] | None:
+        """If this rank's collectives are mostly its wait for later ranks: ms a step, and share."""
+        c = self.compared
+        if c is None:
+            return None
+        waited_ms = next((r.waited_ms for r in c.ranks if r.rank == rank), 0.0)
+        whole_ms = waited_ms + (c.transfer_ms or 0.0)
+        if not whole_ms or waited_ms < _MOSTLY_WAITS * whole_ms:
+            return None
+        return waited_ms, waited_ms / whole_ms
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON types; times in ms a step."""

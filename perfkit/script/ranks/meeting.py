@@ -90,15 +90,22 @@ class Meeting:
         self._ended = ended
         self._pulse.ends(ended)
 
-    def leaves(self, result: WholeRun, seen: TorchWatch | None, text: str) -> None:
-        """Leave what this rank saw; ``text`` is printed with the report on all."""
+    def leaves(
+        self, result: WholeRun, seen: TorchWatch | None, text: str, if_waiting: str = ""
+    ) -> None:
+        """Leave what this rank saw.
+
+        ``text`` is printed with the report on all; ``if_waiting``, where that one knows that this
+        rank's collectives are mostly its wait for others.
+        """
         from perfkit.script.ranks.record import keep
 
         with self._instrument.guard("leaving what this rank saw"):
             keep(self.job.folder, self.job.rank, result, seen, trace=self.job.is_kept)
-            if text:
-                path = self.job.folder / f"text{self.job.rank}"
-                path.write_text(text, encoding="utf-8")
+            for kind, words in (("text", text), ("waiting", if_waiting)):
+                if words:
+                    path = self.job.folder / f"{kind}{self.job.rank}"
+                    path.write_text(words, encoding="utf-8")
 
     @contextlib.contextmanager
     def report(self) -> Iterator[tuple[RankedRun, dict[int, str]] | None]:
@@ -113,14 +120,16 @@ class Meeting:
 
         job = self.job
         try:
-            texts = self._texts()
+            texts, if_waiting = self._texts("text"), self._texts("waiting")
             ranks = job.here
             if job.world_size > len(ranks):
                 from perfkit.script.ranks.hosts import gather
 
                 if gather(job, os.environ):
                     ranks = tuple(range(job.world_size))
-            yield joint(job.folder, ranks, job.world_size, here=job.here), texts
+            run = joint(job.folder, ranks, job.world_size, here=job.here)
+            waiting = {r: words for r, words in if_waiting.items() if run.mostly_waits(r)}
+            yield run, {**texts, **waiting}
         finally:
             if not (self.job.is_kept or self.job.is_lent):
                 shutil.rmtree(self.job.folder.parent, ignore_errors=True)
@@ -138,8 +147,8 @@ class Meeting:
             return False
         return True
 
-    def _texts(self) -> dict[int, str]:
-        paths = {rank: self.job.folder / f"text{rank}" for rank in self.job.here}
+    def _texts(self, kind: str) -> dict[int, str]:
+        paths = {rank: self.job.folder / f"{kind}{rank}" for rank in self.job.here}
         return {r: path.read_text(encoding="utf-8") for r, path in paths.items() if path.exists()}
 
     # --- while it runs ------------------------------------------------------------------------
