@@ -120,9 +120,10 @@ def _next_steps(p: Profile) -> tuple[str, ...]:
         )
     if p.cost is not None and p.limit is None and not p.is_piece:
         said.append(
-            "Ask how much there is to gain: run `perfkit doctor --peaks` once; from then on "
-            "`%%torchprof` and `perfkit.profile` say how far a step is from the least time that "
-            "this machine needs."
+            "Ask how much there is to gain: call `perfkit.peaks()` once, with as many threads as "
+            "here (in a shell, `perfkit doctor --peaks` takes torch's default number); from then "
+            "on `%%torchprof` and `perfkit.profile` say how far a step is from the least time "
+            "that this machine needs."
         )
     return tuple(said)
 

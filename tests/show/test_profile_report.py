@@ -127,9 +127,10 @@ def test_a_verdict_without_a_finding_says_so_and_what_to_try() -> None:
         assert said.count("No rule of perfkit") == 1
         assert f"the first is {p.operators[0].name}, with " in after.replace("\\_", "_")
         assert "precision, batch size, torch.compile" in after
-        assert "doctor --peaks" not in said, "a trace of another machine has no peaks here"
+        assert "perfkit.peaks()" not in said, "a trace of another machine has no peaks here"
     here = replace(p, cost=Cost(None, None, 6, 0, 0.1, 0.2, 10))
-    assert "run `perfkit doctor --peaks` once" in " ".join(show.brief(here).split())
+    # that of the command may be of another number of threads, and bring nothing here
+    assert "call `perfkit.peaks()` once, with as many threads" in " ".join(show.brief(here).split())
 
 
 def test_a_verdict_with_findings_has_one_list_of_what_to_do() -> None:
