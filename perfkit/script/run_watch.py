@@ -96,9 +96,9 @@ class RunWatch:
         self._pid = os.getpid()
         self._thread_id = threading.get_ident()
         _watches.add(self)
-        self._children_before_s = _children_cpu_s()
         self._began_s = time.perf_counter()
         with self._instrument.guard("starting"):
+            self._children_before_s = _children_cpu_s()
             self._wait_no_more = when_imported("torch", self._instrument.hook(self._torch_is_there))
 
     def _torch_is_there(self) -> None:
@@ -120,7 +120,8 @@ class RunWatch:
         if self._ended_s or not self.is_here:
             return
         self._ended_s = time.perf_counter()
-        self._children_s = _children_cpu_s()
+        with self._instrument.guard("ending"):
+            self._children_s = _children_cpu_s()
         with self._instrument.guard("ending"):
             if self._wait_no_more is not None:
                 self._wait_no_more()

@@ -348,11 +348,11 @@ def test_when_torchrun_is_killed_its_ranks_end(folder: Path) -> None:
     ],
 )
 def test_wrong_usage_starts_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
     typed: list[str], told: str,
 ) -> None:  # fmt: skip
     from perfkit.cli import main
 
     monkeypatch.chdir(folder)
     assert main(["run", *typed, "train.py"]) == 2
-    assert told in capsys.readouterr().err
+    assert told in capfd.readouterr().err

@@ -269,7 +269,9 @@ def test_a_profile_has_it_behind_the_first_screen() -> None:
     assert found is not None
     adds_up(found)
     assert found.n_steps == 3
-    assert "From the step" in str(profile) or "What the step consists of" in str(profile)
-    assert "what the step consists of" in " ".join(show.brief(profile).split())
+    # its title depends on whether the peaks of this machine have been measured
+    titles = ("From the step to its least time", "What the step consists of")
+    (title,) = (one for one in titles if one in str(profile))
+    assert title.lower() in " ".join(show.brief(profile).split()).lower()
     assert profile.to_dict()["waterfall"]["step_ms"] == found.step_ms
     assert perfkit.waterfall(profile).parts == found.parts
