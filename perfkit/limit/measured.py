@@ -157,7 +157,7 @@ class _Bench:
         else:
             self.index = int(number) if number.isdigit() else kind.current()
             if self.index >= kind.count():
-                raise MissingError(f"torch sees {kind.count()} {kind.label} devices, not {device}")
+                raise MissingError(f"no {device}: torch sees {kind.count()} × {kind.label}")
         self.has_cpu_speed = kind.is_cpu or is_played()  # the CPU computes what a played GPU does
         self.place = kind.place(self.index)
         self.name = "cpu" if kind.is_cpu else kind.name(self.index)

@@ -91,7 +91,7 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     assert row.locator(".pk-changed > span").inner_text() == "num_workers 0 → 1, small off → on"
     assert "unconfirmed" in row.locator(".pk-ratio").inner_text()
     assert "run 1, pinned" in page.locator(".pk-legend .pk-ghost").inner_text()
-    assert page.locator(".pk-legend .pk-shaded").inner_text() == "quiet: these steps count"
+    assert page.locator(".pk-legend .pk-shaded").inner_text() == "machine was quiet"
     assert "median" in page.locator(".pk-legend .pk-value").first.inner_text()
     assert "×" in row.locator(".pk-ratio").inner_text()
     # a step holds a quarter of the samples: that is said beside its ratio

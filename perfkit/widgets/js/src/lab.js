@@ -166,7 +166,7 @@ export default () => {
         xLabel: "seconds of training",
         name,
         fromZero: true,
-        bandLabel: "quiet: these steps count",
+        bandLabel: "machine was quiet",
       });
       const runs = createRuns(send);
       const stats = () => [
