@@ -101,6 +101,21 @@ def test_a_graph_replays_on_new_values() -> None:
     assert y.tolist() == [11.0, 11.0, 11.0]
 
 
+def test_to_destroy_a_graph_waits_for_nothing() -> None:
+    """The garbage collector may do it, with the GIL; the device's thread may need that to go on."""
+    matrix = torch.eye(1024, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        after = matrix + 1
+    graph.replay()
+    for _ in range(20):
+        matrix = matrix @ matrix
+    del graph
+    assert not torch.cuda.current_stream().query()
+    assert matrix.sum().item() == 1024
+    assert after.sum().item() == 1024**2 + 1024
+
+
 def test_the_host_goes_on_while_the_device_works() -> None:
     a = torch.randn(900, 900, device="cuda")
     torch.cuda.synchronize()
