@@ -28,8 +28,8 @@ COVERED := $(addprefix tests/,advice base experiment magics measure memory show 
 COUNTED = $(BESIDE) COVERAGE_FILE=$(CURDIR)/build/coverage/$(2)/data $(1)/coverage run \
 	--rcfile=tests/played_cuda/coverage.ini -m pytest -q --numprocesses=logical --maxprocesses=8 \
 	-p no:cacheprovider -m 'not (long or browser)'
-# Tests in two phases: what measures nothing on all cores, in one worker more than there are (see
-# tests/conftest.py), the rest alone. Each remembers its own failures; `make test-parallel AGAIN=yes`
+# Tests in three phases: what measures nothing on all cores, in one worker more than there are (see
+# tests/conftest.py), what drives a browser two at a time, the rest alone. Each remembers its own failures; `make test-parallel AGAIN=yes`
 # runs those once more, one after the other.
 PYTEST := $(BIN)/pytest --durations=25 --durations-min=2
 CELLS := --nbval-lax --nbval-current-env --nbval-cell-timeout=180
@@ -38,13 +38,13 @@ BESIDE := OMP_WAIT_POLICY=passive
 WORKERS := --numprocesses=logical --maxprocesses=8 --no-loadscope-reorder
 ALONE := serial or browser
 # looked for by text: pytest would import all other files, too, to find these few
-ALONE_IN = $(sort $(shell grep -rlE --include='test_*.py' 'pytest\.mark\.(serial|browser)' tests))
+SERIAL_IN = $(sort $(shell grep -rl --include='test_*.py' 'pytest\.mark\.serial' tests))
 AGAIN ?=
 FAILED := --last-failed --last-failed-no-failures=none
 CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$(shell command -v $(name) 2>/dev/null)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install lab lint check test test-parallel test-serial test-long test-cuda \
+.PHONY: help install lab lint check test test-parallel test-browser test-serial test-long test-cuda \
 	test-cuda-marked test-cuda-rooms test-cuda-lessons cuda-coverage gpu-day tour docs dist bench clean distclean chromium
 .NOTPARALLEL:  # `make -j test`: the serial tests need the machine to themselves
 
@@ -77,14 +77,18 @@ lint: install  ## format, lint, types, import directions
 check: lint  ## lint and the fast tests, under 3 minutes
 	$(BESIDE) $(PYTEST) $(WORKERS) -m 'not ($(ALONE) or slow or long)' --ignore=tests/browser tests
 
-test: lint chromium test-parallel test-serial  ## everything: lint, tests, notebooks, browser
+test: lint chromium test-parallel test-browser test-serial  ## everything: lint, tests, notebooks, browser
 
 test-parallel: install  # notebooks first: they take longest
 	$(BESIDE) $(PYTEST) $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/parallel \
 		-m 'not ($(ALONE))' --ignore=tests/browser notebooks tests $(CELLS)
 
-test-serial: install chromium
-	$(PYTEST) $(if $(AGAIN),$(FAILED)) -o cache_dir=.pytest_cache/serial -m '$(ALONE)' $(ALONE_IN)
+test-browser: install chromium  # two: most of the time they wait for a page or a kernel
+	$(BESIDE) $(PYTEST) $(if $(AGAIN),$(FAILED),--numprocesses=2) -o cache_dir=.pytest_cache/browser \
+		-m browser tests/browser
+
+test-serial: install
+	$(PYTEST) $(if $(AGAIN),$(FAILED)) -o cache_dir=.pytest_cache/serial -m serial $(SERIAL_IN)
 
 test-long: install  ## the calibrations with all their draws
 	PERFKIT_TEST_LONG=1 $(BESIDE) $(PYTEST) $(WORKERS) -m long tests

@@ -66,36 +66,38 @@ def test_which_lessons_a_tour_runs(given: list[str], command: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
-def test_the_two_phases_run_every_test_once_and_remember_their_own_failures() -> None:
+def test_the_phases_run_every_test_once_and_remember_their_own_failures() -> None:
     planned = _planned("test")
-    parallel, serial = re.findall(r"-m '(.+)'", planned)
-    assert parallel == f"not ({serial})"
+    parallel, *others = re.findall(r" -m (browser|serial|'.+?') ", planned)
+    assert parallel == "'not (serial or browser)'"
+    assert others == ["browser", "serial"]
     caches = re.findall(r"cache_dir=(\S+)", planned)
-    assert len(set(caches)) == 2
-    again = _planned("test-parallel", "test-serial", "AGAIN=yes")
+    assert len(set(caches)) == 3
+    again = _planned("test-parallel", "test-browser", "test-serial", "AGAIN=yes")
     assert re.findall(r"cache_dir=(\S+)", again) == caches
-    assert again.count("--last-failed ") == 2
+    assert again.count("--last-failed ") == 3
     assert "--numprocesses" not in again
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
-def test_the_serial_phase_has_all_files_with_its_tests() -> None:
+def test_each_phase_has_all_files_with_its_tests() -> None:
     root = MAKEFILE.parent
-    (command,) = [line for line in _planned("test-serial").splitlines() if " -m '" in line]
+    (command,) = [line for line in _planned("test-serial").splitlines() if " -m serial" in line]
     named = {word for word in command.split() if word.startswith("tests/")}
     # by other words than those that the Makefile looks for
     marked = {
         path.relative_to(root).as_posix()
         for path in (root / "tests").rglob("test_*.py")
-        if re.search(r"^\s*@.*\bserial\b|^\w*mark.*\b(serial|browser)\b", path.read_text(), re.M)
+        if re.search(r"^\s*@.*\bserial\b|^\w*mark.*\bserial\b", path.read_text(), re.M)
     }
-    in_browser = sorted((root / "tests" / "browser").glob("test_*.py"))
-    assert named == marked | {f"tests/browser/{path.name}" for path in in_browser}
-    # the other phases pass over this folder: whatever is in it belongs to this one
-    for path in in_browser:
-        marks = re.search(r"^pytestmark = (\[[^]]*\]|.*)", path.read_text(), re.M)
+    assert named == marked
+    # the other phases pass over this folder: whatever is in it belongs to the browser's
+    for path in sorted((root / "tests" / "browser").glob("test_*.py")):
+        source = path.read_text()
+        marks = re.search(r"^pytestmark = (\[[^]]*\]|.*)", source, re.M)
         assert marks is not None, path
         assert "mark.browser" in marks[0], path
+        assert "mark.serial" not in source, path
 
 
 def _planned(*arguments: str) -> str:
