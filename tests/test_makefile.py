@@ -68,7 +68,7 @@ def test_which_lessons_a_tour_runs(given: list[str], command: str) -> None:
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
 def test_the_phases_run_every_test_once_and_remember_their_own_failures() -> None:
     planned = _planned("test")
-    parallel, *others = re.findall(r" -m (browser|serial|'.+?') ", planned)
+    parallel, *others = re.findall(r"\s-m (browser|serial|'.+?')\s", planned)
     assert parallel == "'not (serial or browser)'"
     assert others == ["browser", "serial"]
     caches = re.findall(r"cache_dir=(\S+)", planned)
