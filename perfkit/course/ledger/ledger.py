@@ -162,7 +162,7 @@ def _row(claim: Claim, taught_in: tuple[str, ...] | None, found: list[Record]) -
         if missing == "needs a GPU" and any(not one.device.is_cpu for one in found):
             missing = "not recorded"  # there was a GPU, but only the model was recorded
         return Row(claim, taught_in, missing, tuple(found), tuple(claim.where))
-    decisive = _decisive(telling)
+    decisive = _decisive(claim, telling)
     status = _status(claim, decisive)
     rest = [one for one in found if one not in decisive]
     parts = tuple(part for part in PARTS if part in claim.where and not _covers(found, part))
@@ -198,15 +198,18 @@ def _headline(record: Record) -> Figure:
     return record.outcome.figures[record.outcome.headline]
 
 
-def _decisive(found: list[Record]) -> list[Record]:
-    """This machine's records, GPU first; else those of the device recorded last.
+def _decisive(claim: Claim, found: list[Record]) -> list[Record]:
+    """This machine's records, GPU first; else those of the device recorded last, a GPU if the claim
+    is about one.
 
     Records that do not hold come before those that do, because they decide the status.
     """
     own = [one for one in found if one.device.is_here]
     if not own:
-        newest = max(found, key=lambda one: one.provenance.when_utc).device
-        own = [one for one in found if one.device == newest]
+        on_gpu = [one for one in found if not one.device.is_cpu and not _only_simulated(one)]
+        asked = on_gpu if on_gpu and "gpu" in claim.where else found
+        newest = max(asked, key=lambda one: one.provenance.when_utc).device
+        own = [one for one in asked if one.device == newest]
     return sorted(own, key=lambda one: (one.outcome.holds, one.device.is_cpu))
 
 

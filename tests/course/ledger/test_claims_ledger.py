@@ -94,6 +94,15 @@ def test_of_other_machines_the_newest_decides() -> None:
     assert row_of("A9", old, new).status == "holds"
 
 
+def test_of_other_machines_a_gpu_decides_where_the_claim_is_about_one() -> None:
+    gpu = made(device=GPU, type="cuda", gpus=1)
+    cpu = made(holds=False, when="2027-01-01T00:00:00+00:00")
+    assert row_of("A9", gpu, cpu).status == "holds"
+    gpu = made("A1", device=GPU, type="cuda", gpus=1)
+    cpu = made("A1", holds=False, when="2027-01-01T00:00:00+00:00")
+    assert row_of("A1", gpu, cpu).status.startswith("does not hold")
+
+
 def test_two_lessons_on_one_device_must_both_hold() -> None:
     first = made("A16", lesson="01")
     second = made("A16", lesson="08", holds=False, figures={"ratio": Figure(1.0, "×")})
