@@ -85,6 +85,11 @@ def test_arithmetic_on_32_bits_beside_cores_for_16() -> None:
     assert finding.cures == ("compute",)
     half = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_32x4_nn>"
     assert "32-bits" not in _rules(_busy_gpu(half), device=A100, facts=floats)
+    for types in ("tst", "hsh", "qqtst"):  # cuBLAS 12.8 on Hopper and later: bfloat16, float16
+        name = f"nvjet_{types}_128x256_64x4_1x2_h_bz_coopA_TNT"
+        assert "32-bits" not in _rules(_busy_gpu(name), device=A100, facts=floats)
+    name = "nvjet_sm90_sss_128x256_64x4_1x2_h_bz_coopA_TNT"
+    assert "32-bits" in _rules(_busy_gpu(name), device=A100, facts=floats)
     assert "32-bits" not in _rules(_busy_gpu("softmax"), device=A100, facts=floats)
     assert "32-bits" not in _rules(_busy_gpu(tf32), device=V100, facts=floats)  # knows no bfloat16
 
@@ -98,6 +103,10 @@ def test_arithmetic_on_32_bits_beside_cores_for_16() -> None:
         ("volta_sgemm_128x64_nn", {**V100, "computeMajor": 6}),
         ("Cijk_Ailk_Bljk_SB_MT64x64", MI250),
         ("volta_sgemm_128x64_nn", None),
+        # neither float32 nor a product of matrices: TF32 would change nothing
+        ("void at::native::conv_depthwise2d_forward_kernel<3, float>", A100),
+        ("void gemv2T_kernel_val<int, int, float, 128, 16>", A100),
+        ("turing_fp16_sgemm_fp16_128x64_nn", A100),
     ],
 )
 def test_tensor_cores_in_use_or_of_no_use(kernel: str, device: dict[str, Any] | None) -> None:
@@ -153,14 +162,14 @@ def test_first_steps_are_told_from_slow_launches() -> None:
 # --- memory -------------------------------------------------------------------------------
 
 
-def _with_memory(reserved: int) -> Simulated:
+def _with_memory(reserved: int, in_use: float = 0.5) -> Simulated:
     sim = _busy_gpu()
     sim.events.append(
         {
             "ph": "i", "name": "[memory]", "pid": 100, "tid": 100, "ts": 1_100.0, "s": "t",
             "args": {
                 "Device Type": 1, "Device Id": 0, "Bytes": 512, "Addr": 1,
-                "Total Allocated": reserved // 2, "Total Reserved": reserved,
+                "Total Allocated": int(in_use * reserved), "Total Reserved": reserved,
             },
         }
     )  # fmt: skip
@@ -174,6 +183,12 @@ def test_memory_nearly_full() -> None:
     assert finding.gain_at_most == 1.0
     assert "memory-nearly-full" not in _rules(_with_memory(30 * 2**30), device=card)
     assert "memory-nearly-full" not in _rules(_with_memory(38 * 2**30))
+    # half of it is PyTorch's cache, so a larger batch has room
+    assert finding.title.endswith("is reserved, though not in use")
+    assert "frees its cache" in finding.evidence[0]
+    full = _finding(_with_memory(38 * 2**30, in_use=0.9), "memory-nearly-full", device=card)
+    assert full.title.endswith("a larger batch may fail")
+    assert "cache" not in full.evidence[0]
 
 
 def test_memory_from_the_driver_in_every_step() -> None:
@@ -395,6 +410,28 @@ def test_recompiling_in_the_steps() -> None:
     assert "compiled 2 times" in finding.evidence[1]
     assert _diagnosis(_compiled(compile_us=7_000, regions=1)).bound_by == "host"
     assert "recompiles" not in _rules(_compiled())
+
+
+@pytest.mark.parametrize(("attempt", "said"), [(1, "its inputs changed"), (2, "keep changing")])
+def test_what_a_region_that_was_compiled_again_tells(attempt: int, said: str) -> None:
+    sim = _compiled(compile_us=3_000)
+    for event in sim.events:
+        event["name"] = event["name"].replace("0/1", f"0/{attempt}")
+    finding = _finding(sim, "recompiles")
+    assert finding.title.endswith("keeps recompiling")
+    assert finding.evidence[1].endswith(said)
+
+
+@pytest.mark.parametrize(("n", "is_again"), [(2, False), (3, True)])
+def test_pieces_compiled_late_are_no_recompiling(n: int, is_again: bool) -> None:
+    """Two of four steps compile, each something else: that ends with the first epoch."""
+    sim = Simulated()
+    for step in range(4):
+        sim.step(step, step * 10_000.0, 10_000)
+        if step < n:
+            sim.host("entire_frame_compile", step * 10_000.0 + 10, 3_000)
+        sim.host("Torch-Compiled Region: 0/0", step * 10_000.0 + 3_100, 4_000)
+    assert ("keeps" in _finding(sim, "recompiles").title) is is_again
 
 
 def _log(**known: Any) -> Facts:

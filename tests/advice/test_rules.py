@@ -511,9 +511,11 @@ def _many_ops(n: int, each: float, gap: float) -> Simulated:
     return sim
 
 
-def test_thousands_of_tiny_operations() -> None:
+def test_many_tiny_operations() -> None:
     diagnosis = _diagnosis(_many_ops(800, 5, 0.2))
     finding = _finding(diagnosis, "tiny-ops")
+    assert finding.title.startswith("Many tiny operations")
+    assert _finding(_diagnosis(_many_ops(2_000, 5, 0.2)), "tiny-ops").title.startswith("Thousands")
     assert "800 operations" in finding.evidence[0]
     assert "aten::sub (800 per step)" in finding.evidence[1]
 
@@ -531,6 +533,7 @@ def test_the_gain_of_tiny_operations_bounds_what_a_rewrite_of_the_loop_brings() 
     # the loop takes 15 of 20 ms: without it the step is four times as fast
     assert finding.gain_at_most == pytest.approx(4.0, rel=0.01)
     assert "15 %" in finding.evidence[0]
+    assert finding.title == "Many tiny operations: calling them takes much of the step"
     assert "75 %" in finding.evidence[0]
 
 
@@ -707,6 +710,8 @@ def test_float64_on_a_device_is_told_by_its_kernels() -> None:
         ("bfloat16", {"avx2"}, True),
         ("bfloat16", {"avx2", "avx512_bf16"}, False),
         ("bfloat16", {"amx_bf16"}, False),
+        ("bfloat16", {"asimd", "bf16"}, False),  # ARM
+        ("float16", {"asimd", "asimdhp"}, False),
         ("float16", {"avx512_bf16"}, True),
         ("float32", {"avx2"}, False),
         ("bfloat16", set(), False),  # nothing is known of this CPU

@@ -37,7 +37,8 @@ def recompiles(case: Case) -> Iterator[Finding]:
         f"{fmt_ms(parts.total_ns / 1e6)}, {fmt_share(share)} of all profiled time"
     ]
     if again:
-        evidence.append(f"one region was compiled {again + 1} times: its inputs keep changing")
+        changed = "keep changing" if again > 1 else "changed"
+        evidence.append(f"one region was compiled {again + 1} times: its inputs {changed}")
     found = case.facts.compiled
     checks = () if found is None else (*found.recompilations, *found.given_up)
     evidence.extend(f"{one.place}: the check {one.why} failed" for one in checks[-_MOST_TOLD:])
@@ -47,7 +48,7 @@ def recompiles(case: Case) -> Iterator[Finding]:
         cures=("host", "launch", "driver"),
         title=(
             "torch.compile keeps recompiling"
-            if again or in_steps > 1
+            if again or (case.n_steps > 1 and 2 * in_steps > case.n_steps)
             else "torch.compile compiles inside the profiled steps"
         ),
         evidence=tuple(evidence),

@@ -27,7 +27,14 @@ _LONG_WAIT_MS = 1.0
 _HOST_IS_FULL = 0.7
 # Kernels that only prepare a convolution (offsets, layouts) and do no arithmetic.
 _PREPARES = re.compile(r"computeOffsets|nchwToNhwc|nhwcToNchw|scalePackedTensor", re.IGNORECASE)
-_16_BITS = re.compile(r"bf16|BFloat16|bfloat16|[Hh]alf|__half|[hs]?16816|f16f16|fp16|_f16|\bh884")
+# Arithmetic in which a tensor core has no part: products with a vector, one filter a channel.
+_NO_PRODUCT = re.compile(r"gemv|depthwise", re.IGNORECASE)
+# In names of cuBLAS since 12.8 three letters are the types of input, sum and output: h and t are
+# float16 and bfloat16, s is float32.
+_16_BITS = re.compile(
+    r"bf16|BFloat16|bfloat16|[Hh]alf|__half|[hs]?16816|f16f16|fp16|_f16|\bh884|"
+    r"nvjet_(?:sm\d+_)?[a-z]*[ht]s[a-z]_"
+)
 # Kinds of kernels whose time autocast can halve: half the bytes, or twice the rate. The ratio of
 # dense rates is 2 on every such data sheet (A100 156 and 312 TFLOP/s, H100 SXM 495 and 989).
 _NARROWS = (*TENSOR_FAMILIES, "elementwise", "normalization", "pooling", "reduction")
@@ -87,7 +94,7 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
 
 @rule
 def sixteen_bits(case: Case) -> Iterator[Finding]:
-    """All arithmetic is on 32 bits, on a GPU whose tensor cores are twice as fast on 16."""
+    """Arithmetic is on 32 bits, on a GPU whose tensor cores are twice as fast on 16."""
     if case.nvidia_major < 8 or case.busy_share < _BUSY:
         return
     if not case.is_file and not any("float32" in o.dtypes for o in case.facts.optimizers):
@@ -107,12 +114,12 @@ def sixteen_bits(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="32-bits",
         cures=("compute",),
-        title="All arithmetic is on 32 bits, and this GPU is made for 16",
+        title="Arithmetic is on 32 bits, and this GPU is made for 16",
         evidence=(
             f"matrix products and convolutions run on the tensor cores for {fmt_share(dense)} of "
             "each step, in TF32, which has half the rate of bfloat16",
-            f"these and what lies between them, {fmt_share(wide)} of each step, would move half "
-            "the bytes",
+            f"these and what lies between them, {fmt_share(wide)} of each step, may move half "
+            "the bytes (autocast keeps some of it in float32)",
             *_host_is_next(case),
         ),
         what_to_do=(
@@ -141,8 +148,7 @@ def _could_use_tensor_cores(name: str) -> bool:
     return (
         family(name) in TENSOR_FAMILIES
         and not uses_tensor_cores(name)
-        and not _PREPARES.search(name)
-        and not _FLOAT64.search(name)
+        and not any(p.search(name) for p in (_PREPARES, _NO_PRODUCT, _FLOAT64, _16_BITS))
     )
 
 
@@ -171,7 +177,7 @@ def small_grids(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="small-kernels",
         cures=("compute",),
-        title="Kernels are too small for this GPU: most of its multiprocessors have no work",
+        title="Kernels are too small for this GPU: not all of its multiprocessors have work",
         evidence=(
             f"kernels with fewer blocks than multiprocessors run for "
             f"{fmt_share(case.device_share(small))} of each step, the longest of them "

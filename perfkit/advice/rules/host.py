@@ -23,6 +23,8 @@ _LEAST_SHARE = 0.15
 _TINY_US = 10.0
 # A ResNet-50 step has about 1,000 ops issued one by one from Python; a loop over elements has more.
 _MANY_OPS = 500
+# From here on they are thousands, and all of the work.
+_THOUSANDS, _MOST_OF_STEP = 2_000, 0.5
 # An op called this often in a step is in a loop like the tiny ones; a rewrite that removes the loop
 # removes it too.
 _OFTEN = 50
@@ -178,7 +180,11 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="tiny-ops",
         cures=("compute",),
-        title="Thousands of tiny operations: calling them is the work",
+        title=(
+            "Thousands of tiny operations: calling them is the work"
+            if per_step >= _THOUSANDS and share >= _MOST_OF_STEP
+            else "Many tiny operations: calling them takes much of the step"
+        ),
         evidence=(
             f"{plural(per_step, 'operation')} of less than {_TINY_US:g} µs in each step take "
             f"{fmt_share(share)} of it; all that is called {_OFTEN} times a step or more, and the "

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules.rule import rule
-from perfkit.base.machine._host import cpu_flags
+from perfkit.base.machine._host import COMPUTES_IN, cpu_flags
 from perfkit.base.words import fmt_share
 from perfkit.trace.read.columns import Category
 
@@ -61,11 +61,10 @@ def emulated_precision(case: Case) -> Iterator[Finding]:
         return
     on_cpu = [o for o in case.facts.optimizers if o.devices == ("cpu",)]
     narrow = sorted({d for o in on_cpu for d in o.dtypes if d in ("float16", "bfloat16")})
-    native = {"float16": {"avx512_fp16", "amx_fp16"}, "bfloat16": {"avx512_bf16", "amx_bf16"}}
     flags = cpu_flags()
     if not flags:
         return
-    slow = [d for d in narrow if not native[d] & flags]
+    slow = [d for d in narrow if not COMPUTES_IN[d] & flags]
     share = case.shares["forward"] + case.shares["backward"] + case.shares["optimizer"]
     if not slow or share < _LEAST_SHARE:
         return
@@ -76,7 +75,7 @@ def emulated_precision(case: Case) -> Iterator[Finding]:
         title=f"This CPU has no instructions for {slow[0]}: every operation converts",
         evidence=(
             f"parameters are {slow[0]}; operators take {fmt_share(share)} of each step",
-            f"the CPU lists none of {', '.join(sorted(native[slow[0]]))}",
+            f"the CPU lists none of {', '.join(sorted(COMPUTES_IN[slow[0]]))}",
         ),
         what_to_do="model = model.float()  # on this CPU; 16 bits pay on a GPU",
         gain_at_most=gain,

@@ -140,8 +140,8 @@ def _precisions(build: TorchBuild | None, gpus: tuple[Gpu, ...]) -> tuple[Capabi
         return on_gpu("bf16", 8), on_gpu("fp16", 7), on_gpu("tf32", 8)
     flags = _host.cpu_flags()
     return (
-        _on_cpu("bf16", flags & {"amx_bf16", "avx512_bf16", "bf16", "svebf16"}),
-        _on_cpu("fp16", flags & {"amx_fp16", "avx512_fp16", "asimdhp"}),
+        _on_cpu("bf16", flags & _host.COMPUTES_IN["bfloat16"]),
+        _on_cpu("fp16", flags & _host.COMPUTES_IN["float16"]),
         Capability("tf32", False, "TF32 is a mode of NVIDIA GPUs from Ampere on", "needs a GPU"),
     )
 

@@ -20,6 +20,11 @@ _ROOT = Path("/")
 # A cgroup v1 without a limit reports the largest page-aligned int64; a value near it means no
 # limit.
 _NO_LIMIT_BYTES = 2**60
+#: Number format → flags of a CPU that computes in it (x86, ARM): one of them is enough.
+COMPUTES_IN = {
+    "float16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),
+    "bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16", "svebf16"}),
+}
 
 
 def cpu_model(root: Path = _ROOT) -> str:
