@@ -13,7 +13,8 @@ A forward pass without gradients, or in evaluation mode, is *evaluation* if a ba
 after it before any training, if one module has several in evaluation mode, or if it is both, of a
 module that trains, and no batch has come since that trained. Otherwise it belongs to its step (a
 frozen teacher, labels that a model makes for its own training, an episode played without
-gradients), and is forward. What modules compute in the fetch of a batch (transforms) is data wait.
+gradients), and is forward; so does all between a training forward pass and its backward pass (a
+network that is the loss). What modules compute in the fetch of a batch (transforms) is data wait.
 """
 
 from __future__ import annotations
@@ -80,9 +81,12 @@ class Phases:
         self._waited = 0  # for data, since the last forward pass
         self._look_waited = 0  # of it, before looks that are not settled
         self._n_looks = 0
-        self._trained: dict[int, weakref.ref[Any]] = {}  # by id: a loss may be a module, too
-        self._evaluated: dict[int, int] = {}  # by id: looks of it that were in evaluation mode
+        # modules by id, which may go to another one when they are gone
+        self._trained: dict[int, weakref.ref[Any]] = {}  # a loss may be a module, too
+        # looks of it that were in evaluation mode
+        self._evaluated: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._n_evaluated = 0  # the most of them
+        self._in_step = False  # a training forward pass has been, and not yet its backward pass
         self._n_calls = 0
         self._fetched = False  # a batch has come since something trained
         self._modules_on: Callable[[], None] = _nothing
@@ -211,6 +215,7 @@ class Phases:
         if self._phase in (_OTHER, _AFTER_LOOK):
             self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
             self._phase = _OTHER
+        self._in_step = False
         if self._n_calls > _MOST_CALLS and self._sees_modules and self._undo:
             self._stop_at_modules_that_are_dear()
         self._n_calls = self._waited = 0
@@ -351,7 +356,7 @@ class Phases:
         if self._phase == _DATA:
             passed = self._advance()
             self._waited += max(passed, 0)
-            self._fetched = True
+            self._fetched, self._in_step = True, False
             self._phase = self._stack.pop() if self._stack else _OTHER
 
     # --- modules ----------------------------------------------------------------------------
@@ -419,16 +424,20 @@ class Phases:
         if looks:
             self._look_waited += self._waited
             self._n_looks += 1
-            if not module.training:
+            if not (module.training or self._in_step):
                 # what trains, in evaluation mode and without gradients: that is no teacher
                 sure = not (self._fetched or self._grad_is_on()) and self._has_trained(module)
-                n = self._evaluated.get(id(module), 0) + (_MOST_LOOKS + 1 if sure else 1)
-                self._evaluated[id(module)] = n
+                one, n = self._evaluated.get(id(module), (None, 0))
+                if one is None or one() is not module:
+                    one, n = weakref.ref(module), 0
+                n += _MOST_LOOKS + 1 if sure else 1
+                self._evaluated[id(module)] = one, n
                 self._n_evaluated = max(self._n_evaluated, n)
         else:  # an evaluation calls its model often, and says nothing of the steps
             self._n_calls += 1
+            self._in_step = True
             if not self._has_trained(module):
-                self._trained[id(module)] = weakref.ref(module)
+                self._note_trained(module)
         self._waited = 0
         self._stack.append(self._phase)
         self._phase = _LOOK if looks else _FORWARD
@@ -436,6 +445,11 @@ class Phases:
     def _has_trained(self, module: Any) -> bool:
         one = self._trained.get(id(module))
         return one is not None and one() is module
+
+    def _note_trained(self, module: Any) -> None:
+        key, trained = id(module), self._trained
+        # some make a new loss for each step, and a run may have millions
+        trained[key] = weakref.ref(module, lambda _: trained.pop(key, None))
 
     def _forward_ended(self, module: Any, args: Any, result: Any) -> None:
         if get_ident() != self._thread_id:
@@ -486,7 +500,7 @@ class Phases:
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
             self._phase = _OTHER
-        self._fetched = False
+        self._fetched = self._in_step = False
         self._stack.append(self._phase)
         self._phase = phase
 

@@ -179,6 +179,65 @@ def test_frozen_parts_in_evaluation_mode_are_forward_however_many_there_are(
     assert taken(phases) == {"forward": 6, "backward": 2}
 
 
+def test_a_network_that_is_the_loss_is_forward_however_often_it_is_called(
+    phases: Phases, clock: Clock
+) -> None:
+    """As a perceptual loss at several scales; its targets, without gradients, come after, too."""
+    model, judge = Slow(clock, 1), Slow(clock, 1).eval().requires_grad_(requires_grad=False)
+    for _ in range(2):
+        made = model(X)
+        loss = torch.zeros(())
+        for _ in range(5):
+            clock.ms(1)
+            with torch.no_grad():
+                target = judge(X)
+            loss = loss + (judge(made) - target).square().sum()
+        loss.backward()
+        # a backward pass of 1 + 5 forward passes that keep a graph
+        assert taken(phases) == {"forward": 11, "other": 5, "backward": 12}
+
+
+def test_an_evaluation_after_a_loss_network_is_one(phases: Phases, clock: Clock) -> None:
+    model, judge = Slow(clock, 1), Slow(clock, 1).eval()
+    for _ in range(2):
+        judge(model(X)).sum().backward()
+        phases.take()
+        with torch.no_grad():
+            for _ in range(5):
+                judge(X)
+    model(X).sum().backward()
+    assert taken(phases) == {"evaluation": 5, "forward": 1, "backward": 2}
+
+
+def test_modules_that_are_gone_are_forgotten(phases: Phases) -> None:
+    """Who makes a new loss for each step makes a million in a long run."""
+    model = nn.Linear(4, 4)
+    alive = []
+    for i in range(50):
+        loss = nn.MSELoss()
+        loss(model(X), X).backward()
+        if i % 2:
+            alive.append(loss)  # so that the next one is at another address
+    del loss, alive
+    assert len(phases._trained) == 1
+
+
+def test_modules_in_one_place_after_each_other_are_not_one_that_is_evaluated(
+    phases: Phases, clock: Clock
+) -> None:
+    model = Slow(clock, 1)
+    ids = set()
+    with torch.no_grad():
+        for _ in range(8):
+            part = Slow(clock, 1).eval()
+            ids.add(id(part))
+            part(X)
+            del part
+    model(X).sum().backward()
+    assert len(ids) < 8  # else this shows nothing
+    assert taken(phases) == {"forward": 9, "backward": 2}
+
+
 def test_an_episode_played_without_gradients_is_no_evaluation(phases: Phases, clock: Clock) -> None:
     """As PPO plays: the policy stays in training mode, and the game is between its passes."""
     model = Slow(clock, 1)
