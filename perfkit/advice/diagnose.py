@@ -188,7 +188,7 @@ def as_waiting(found: Diagnosis) -> Diagnosis:
         ),
         findings=findings,
         no_cure=(
-            "What would help is in the report on all ranks, above: the rank that comes last."
+            "What would help is in the report on all ranks: the rank that comes last."
             if found.bound_by == "communication"
             else found.no_cure
         ),

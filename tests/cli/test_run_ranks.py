@@ -136,7 +136,15 @@ def test_the_rank_whose_data_wait_makes_all_late_is_named(folder: Path) -> None:
     assert collectives["stragglers"] == [1]
     assert collectives["skew_ms"] > collectives["transfer_ms"] > 0
     assert "Rank 0 waits for rank 1" in (folder / "r.html").read_text(encoding="utf-8")
-    assert [_said(folder / f"r.rank{i}.json")["rank"] for i in range(2)] == [0, 1]
+    own = [_said(folder / f"r.rank{i}.json") for i in range(2)]
+    assert [one["rank"] for one in own] == [0, 1]
+    # the file of the rank that waits was written before anybody knew that it did
+    assert said["ranks"][0]["sentence"] == own[0]["sentence"]
+    page = (folder / "r.rank0.html").read_text(encoding="utf-8")
+    for words in (json.dumps(own[0]), page):
+        assert "aits for other ranks: " in words
+        assert "ommunication-bound" not in words
+        assert "no_sync" not in words, "to exchange less does not shorten a wait"
     kept = {p.name for p in (folder / "kept" / "attempt0").iterdir()}
     for rank in range(2):
         assert {f"rank{rank}.json", f"rank{rank}.npz", f"rank{rank}.trace.json.gz"} <= kept

@@ -109,14 +109,7 @@ class RankedRun(Shown):
 
     def mostly_waits(self, rank: int) -> tuple[float, float] | None:
         """If this rank's collectives are mostly its wait for later ranks: ms a step, and share."""
-        c = self.compared
-        if c is None:
-            return None
-        waited_ms = next((r.waited_ms for r in c.ranks if r.rank == rank), 0.0)
-        whole_ms = waited_ms + (c.transfer_ms or 0.0)
-        if not whole_ms or waited_ms < _MOSTLY_WAITS * whole_ms:
-            return None
-        return waited_ms, waited_ms / whole_ms
+        return None if self.compared is None else _mostly_waits(self.compared, rank)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON types; times in ms a step."""
@@ -197,6 +190,14 @@ def joint(
         warnings=_warnings(here, world_size, missing, late, compared),
         provenance=stamp("measured here"),
     )  # fmt: skip
+
+
+def _mostly_waits(compared: Ranks, rank: int) -> tuple[float, float] | None:
+    waited_ms = next((r.waited_ms for r in compared.ranks if r.rank == rank), 0.0)
+    whole_ms = waited_ms + (compared.transfer_ms or 0.0)
+    if not whole_ms or waited_ms < _MOSTLY_WAITS * whole_ms:
+        return None
+    return waited_ms, waited_ms / whole_ms
 
 
 # --- how it ended ---------------------------------------------------------------------------------
@@ -356,6 +357,9 @@ def _rank(
     if record is not None:
         n = record.n_steps
     per_step = {} if record is None or not n else record.phase_s
+    sentence = "" if record is None else record.sentence
+    if record is not None and compared is not None and _mostly_waits(compared, rank):
+        sentence = record.if_waiting or sentence
     return RankRun(
         rank=rank,
         ended=ended,
@@ -366,7 +370,7 @@ def _rank(
         memory_bytes=None if record is None else record.memory_bytes,
         samples=None if record is None else record.samples,
         line=status.line if hung and status is not None else "",
-        sentence="" if record is None else record.sentence,
+        sentence=sentence,
     )
 
 

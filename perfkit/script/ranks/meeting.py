@@ -7,14 +7,17 @@ or hangs keeps nobody from ending, and whoever launched the job sees no differen
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfkit.base.errors import UsageError
+from perfkit.base.files import write_atomically
 from perfkit.base.instrument import Instrument
 from perfkit.script.ranks.job import Job, job_of
 from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, lives, read_statuses
@@ -25,13 +28,28 @@ if TYPE_CHECKING:
     from perfkit.script.ranks.joint import RankedRun
     from perfkit.script.whole_run import WholeRun
 
-__all__ = ["Meeting"]
+__all__ = ["Meeting", "Waiting"]
 
 # When no rank has made a step for so long, and for so many usual steps, somebody hangs.
 _QUIET_S = 30.0
 _QUIET_STEPS = 20
 # Data waits of the ranks that differ by less than this share of the step are alike.
 _ALIKE = 0.1
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a rank says if its collectives turn out to be mostly its wait for others.
+
+    Attributes:
+        sentence: what bounds its steps.
+        text: of its report, to be printed; empty where it prints none.
+        files: path that it has written → what is to be there instead.
+    """
+
+    sentence: str
+    text: str
+    files: Mapping[str, str]
 
 
 class Meeting:
@@ -91,21 +109,28 @@ class Meeting:
         self._pulse.ends(ended)
 
     def leaves(
-        self, result: WholeRun, seen: TorchWatch | None, text: str, if_waiting: str = ""
+        self,
+        result: WholeRun,
+        seen: TorchWatch | None,
+        text: str,
+        if_waiting: Waiting | None = None,
     ) -> None:
         """Leave what this rank saw.
 
-        ``text`` is printed with the report on all; ``if_waiting``, where that one knows that this
-        rank's collectives are mostly its wait for others.
+        ``text`` is printed with the report on all; that of ``if_waiting``, where that report knows
+        that this rank's collectives are mostly its wait for others.
         """
         from perfkit.script.ranks.record import keep
 
+        folder, rank = self.job.folder, self.job.rank
         with self._instrument.guard("leaving what this rank saw"):
-            keep(self.job.folder, self.job.rank, result, seen, trace=self.job.is_kept)
-            for kind, words in (("text", text), ("waiting", if_waiting)):
-                if words:
-                    path = self.job.folder / f"{kind}{self.job.rank}"
-                    path.write_text(words, encoding="utf-8")
+            said = "" if if_waiting is None else if_waiting.sentence
+            keep(folder, rank, result, seen, trace=self.job.is_kept, if_waiting=said)
+            if text:
+                (folder / f"text{rank}").write_text(text, encoding="utf-8")
+            if if_waiting is not None:
+                left = json.dumps([if_waiting.text, list(if_waiting.files.items())])
+                (folder / f"waiting{rank}").write_text(left, encoding="utf-8")
 
     @contextlib.contextmanager
     def report(self) -> Iterator[tuple[RankedRun, dict[int, str]] | None]:
@@ -128,8 +153,13 @@ class Meeting:
                 if gather(job, os.environ):
                     ranks = tuple(range(job.world_size))
             run = joint(job.folder, ranks, job.world_size, here=job.here)
-            waiting = {r: words for r, words in if_waiting.items() if run.mostly_waits(r)}
-            yield run, {**texts, **waiting}
+            for rank, left in if_waiting.items():
+                if run.mostly_waits(rank):
+                    with self._instrument.guard("correcting what a rank said"):
+                        text, files = json.loads(left)
+                        texts |= {rank: text} if text else {}
+                        _replace(files)
+            yield run, texts
         finally:
             if not (self.job.is_kept or self.job.is_lent):
                 shutil.rmtree(self.job.folder.parent, ignore_errors=True)
@@ -170,6 +200,14 @@ class Meeting:
         if said and self._warn is not None:
             self._warned_s = quiet_s
             self._warn(f"no rank has made a step for {quiet_s:.0f} s: {said}")
+
+
+def _replace(files: list[tuple[str, str]]) -> None:
+    """A rank has written its files when it ended, and could not know that it waited."""
+    for path, content in files:
+        written = Path(path)
+        if written.exists():
+            write_atomically(written, lambda part, said=content: part.write_text(said, "utf-8"))
 
 
 def live_words(statuses: list[Status]) -> str:

@@ -43,6 +43,7 @@ class RankRecord:
         collectives: what :func:`perfkit.trace.ask.rank_summary.summary_of` says of its recorded
             steps; None where none was recorded.
         n_left_out: first steps that no figure is of.
+        if_waiting: what bounds its steps, if its collectives are mostly its wait for later ranks.
     """
 
     rank: int
@@ -58,6 +59,7 @@ class RankRecord:
     memory_kind: str
     collectives: dict[str, Any] | None
     n_left_out: int
+    if_waiting: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +77,13 @@ class PhaseRows:
 
 
 def keep(
-    folder: Path, rank: int, result: WholeRun, seen: TorchWatch | None, *, trace: bool
+    folder: Path,
+    rank: int,
+    result: WholeRun,
+    seen: TorchWatch | None,
+    *,
+    trace: bool,
+    if_waiting: str = "",
 ) -> None:
     """Leave this rank's record in the folder.
 
@@ -85,6 +93,7 @@ def keep(
         result: its run, explained.
         seen: what was seen of it.
         trace: whether the recorded steps themselves are wanted, too.
+        if_waiting: the sentence that holds if it turns out to wait for later ranks.
 
     Raises:
         UsageError: the folder cannot be written to.
@@ -105,6 +114,7 @@ def keep(
         memory_kind="" if memory is None else memory.kind,
         collectives=_collectives(result, rank),
         n_left_out=0 if seen is None else seen.run.n_left_out,
+        if_waiting=if_waiting,
     )
     if seen is not None and seen.meter.n:
         columns = seen.run.facts.columns()
