@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.errors import UsageError
 from perfkit.base.program import NoProgramError, Program, show_error_as_its_own
 from perfkit.cli.output import add_command
-from perfkit.cli.run_files import file_of, save, text_of, write
+from perfkit.cli.run_files import content_of, file_of, save, text_of, write
 from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
-from perfkit.script.ranks.meeting import Meeting
+from perfkit.script.ranks.meeting import Meeting, Waiting
 from perfkit.script.run_watch import RunWatch
 
 if TYPE_CHECKING:
     from perfkit.measure.run import Update
+    from perfkit.script.whole_run import WholeRun
 
 # A main thread that has not come to handle SIGTERM by then hangs in a call of C. Launchers wait
 # 10 s (Docker) to 30 s (torchrun, Slurm, Kubernetes) before they kill.
@@ -98,6 +99,12 @@ def add(commands: Any) -> None:
     )
     parser.add_argument(
         "--stacks", action="store_true", help="record Python stacks in the trace; steps take longer"
+    )
+    parser.add_argument(
+        "--shapes",
+        action="store_true",
+        help="record the shapes of operators' inputs, e.g. for FLOPs; recorded anyway where this "
+        "machine's peaks are known (perfkit doctor --peaks): then the report has the least time",
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
@@ -195,6 +202,7 @@ class _Report:
                 ),
                 synclint=arguments.synclint,
                 stacks=arguments.stacks,
+                shapes=arguments.shapes,
             ),
             self._update if self._shown else None,
         )
@@ -299,11 +307,7 @@ class _Report:
             if self._meeting is None:
                 write(text)
             else:
-                from perfkit.script.whole_run import as_waiting_run
-
-                other = as_waiting_run(result) if text else None
-                if_waiting = "" if other is None else text_of(other, verbose=self._verbose)
-                self._meeting.leaves(result, self._watch.seen, text, if_waiting)
+                self._meeting.leaves(result, self._watch.seen, text, self._if_waiting(result))
                 self._tell_of_all()
         except KeyboardInterrupt:
             write("perfkit: no report: interrupted again\n")
@@ -317,6 +321,23 @@ class _Report:
         if self._got_sigterm and not ended.endswith("SIGTERM"):
             self._sigterm_as_before()
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def _if_waiting(self, result: WholeRun) -> Waiting | None:
+        """What is to be said instead if this rank mostly waited, which only all of them show."""
+        from perfkit.script.whole_run import as_waiting_run
+
+        other = as_waiting_run(result)
+        if other is None:
+            return None
+        return Waiting(
+            sentence=other.sentence,
+            text=text_of(other, verbose=self._verbose) if self._shown else "",
+            files={
+                str(path): content_of(flag, other, scrub=self._scrub)
+                for flag, path in self._files.items()
+                if flag != "trace"
+            },
+        )
 
     def _tell_of_all(self) -> None:
         """The report on all ranks, in the one that ends last."""

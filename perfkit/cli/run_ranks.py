@@ -15,7 +15,7 @@ from perfkit.base.scratch import scratch_folder
 from perfkit.cli.run_files import file_of, save, text_of, write
 from perfkit.script.ranks.launcher import TorchRun
 
-_FLAGS = ("memory", "synclint", "stacks", "verbose", "quiet")
+_FLAGS = ("memory", "synclint", "stacks", "shapes", "verbose", "quiet")
 _VALUES = ("steps", "warmup", "memory_steps", "html", "json", "trace", "ranks")
 _COUNTED = ("gpu", "cpu", "auto", "xpu")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.limit.kept import peaks_in_use
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.pushed import PushedRun
 from perfkit.measure.run import Update
@@ -44,6 +45,9 @@ class TorchWatch:
             steps=options.steps,
             warmup=options.warmup + options.n_slowed,
             stacks=options.stacks,
+            # with this machine's peaks known, shapes tell how far a step is from the least time;
+            # which device the program uses shows only once it runs
+            shapes=options.shapes or (lambda: peaks_in_use() is not None),
             late=True,
             on_step=self._instrument.hook(self._step_ended),
             on_other=self._instrument.hook(self._may_have_ended),

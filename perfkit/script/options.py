@@ -30,6 +30,8 @@ class Options:
         memory_steps: of how many.
         synclint: look for lines that make a GPU wait, in two steps after these.
         stacks: record Python stacks.
+        shapes: record the shapes of operators' inputs; they are anyway where this machine's peaks
+            are known.
 
     Raises:
         UsageError: a number that cannot be.
@@ -41,6 +43,7 @@ class Options:
     memory_steps: int = MEMORY_STEPS
     synclint: bool = False
     stacks: bool = False
+    shapes: bool = False
 
     def __post_init__(self) -> None:
         check_whole("steps", self.steps, 1, _MOST_STEPS)

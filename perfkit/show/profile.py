@@ -122,8 +122,8 @@ def _next_steps(p: Profile) -> tuple[str, ...]:
         said.append(
             "Ask how much there is to gain: call `perfkit.peaks()` once, with as many threads as "
             "here (in a shell, `perfkit doctor --peaks` takes torch's default number); from then "
-            "on `%%torchprof` and `perfkit.profile` say how far a step is from the least time "
-            "that this machine needs."
+            "on `%%torchprof`, `perfkit.profile` and `perfkit run` say how far a step is from the "
+            "least time that this machine needs."
         )
     return tuple(said)
 

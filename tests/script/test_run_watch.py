@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_ms
 from perfkit.measure.run import Update
+from perfkit.script import _torch_watch
 from perfkit.script.options import Options
 from perfkit.script.run_watch import RunWatch
 from perfkit.script.whole_run import WholeRun
@@ -64,6 +65,21 @@ def test_steps_samples_and_parts_are_those_of_the_run() -> None:
     (usual,) = [part for part in said.parts if "like the recorded ones" in part.what]
     # not the length of a recorded step: recording makes it longer
     assert usual.what.endswith(f"(mean {fmt_ms(1e3 * usual.seconds / 12)})")
+
+
+@pytest.mark.parametrize(("asked", "known"), [(False, False), (False, True), (True, False)])
+def test_shapes_are_recorded_where_they_tell_how_far_a_step_is_from_the_least_time(
+    asked: bool, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_torch_watch, "peaks_in_use", lambda: object() if known else None)
+    train = _trainer(DataLoader(torch.ones(60, 8), batch_size=5))
+    watch = RunWatch("train.py", Options(steps=2, warmup=1, shapes=asked))
+    watch.start()
+    train(12)
+    watch.stop()
+    profile = watch.result("finished").profile
+    assert profile is not None
+    assert any(dims for dims in profile.trace.input_dims) == (asked or known)
 
 
 def test_a_short_run_has_no_drift() -> None:

@@ -205,6 +205,54 @@ def test_a_critic_that_steps_more_often_does_not_take_the_place_of_the_first() -
     assert recorder.n_steps_seen == 8
 
 
+@pytest.mark.parametrize(
+    ("n_critic", "generator_first", "says"),
+    [
+        (1, True, ""),
+        (5, True, "a step here is one of SGD (2 tensors); Adam (4 tensors) makes about 5 in it"),
+        (
+            25,
+            False,
+            "a step here is one of Adam (4 tensors), which makes about 25 for each of SGD "
+            "(2 tensors)",
+        ),
+        # 25 steps of the critic without one of the first: it takes its place
+        (
+            25,
+            True,
+            "a step here is one of Adam (4 tensors), which makes about 25 for each of SGD "
+            "(2 tensors)",
+        ),
+    ],
+)
+def test_whose_step_it_is_is_said_where_optimizers_step_unequally_often(
+    n_critic: int, generator_first: bool, says: str
+) -> None:
+    """As a WGAN does: its figures were of the critic's steps, and nothing said so."""
+    generator = torch.optim.SGD(nn.Linear(4, 4).parameters(), lr=0.1)
+    critic = torch.optim.Adam(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)).parameters())
+    with Recorder(steps=2, warmup=1) as recorder:
+        for _ in range(12):
+            if generator_first:
+                generator.step()
+            for _ in range(n_critic):
+                critic.step()
+            if not generator_first:
+                generator.step()
+    said = [w for w in recorder.recording.warnings if w.startswith("a step here is")]
+    assert said == [says] * bool(says)
+
+
+def test_an_optimizer_of_an_earlier_training_is_not_counted_against_the_later_one() -> None:
+    earlier, later = (torch.optim.SGD(nn.Linear(4, 4).parameters(), lr=0.1) for _ in range(2))
+    with Recorder(steps=2, warmup=1) as recorder:
+        for optimizer, n in ((earlier, 3), (later, 60)):
+            for _ in range(n):
+                optimizer.step()
+    assert recorder.n_steps_seen == 63
+    assert not [w for w in recorder.recording.warnings if w.startswith("a step here is")]
+
+
 def test_with_two_optimizers_a_step_is_a_cycle_of_the_first() -> None:
     first, second = _trainer("SGD"), _trainer("AdamW")
 

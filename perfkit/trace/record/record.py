@@ -101,6 +101,9 @@ _LEAST_SAMPLES = 2
 # An optimizer that steps so often while the first one does not has taken its place.
 _TAKES_OVER = 20
 
+# An optimizer that steps so many times as often as another one makes "a step" a word to explain.
+_MORE_OFTEN = 2
+
 # Names of started threads are kept for a note; these are enough to know them by.
 _MOST_THREADS = 3
 
@@ -204,7 +207,7 @@ class Recorder:
         warmup: how many to let pass before; the first ones are not typical.
         stacks: record the Python stack of every op. With shapes and memory this costs +47 % on a
             3 ms step where the default costs +18 %.
-        shapes: record the shapes and types of inputs.
+        shapes: record the shapes and types of inputs; or says whether, when the profiler starts.
         memory: record allocations.
         max_seconds: record no longer than this at a stretch. A region in which no optimizer
             steps is recorded so far and then runs on unprofiled.
@@ -228,7 +231,7 @@ class Recorder:
         steps: int = STEPS,
         warmup: int = WARMUP,
         stacks: bool = False,
-        shapes: bool = False,
+        shapes: bool | Callable[[], bool] = False,
         memory: bool = False,
         max_seconds: float = MAX_SECONDS,
         lines: bool = True,
@@ -244,9 +247,10 @@ class Recorder:
         self.warmup = warmup
         self._options: dict[str, Any] = {
             "with_stack": stacks,
-            "record_shapes": shapes,
+            "record_shapes": shapes is True,
             "profile_memory": memory,
         }
+        self._asks_for_shapes = shapes if callable(shapes) else None
         self._max_seconds = max_seconds
         self._with_lines = lines
         self._late = late
@@ -283,7 +287,11 @@ class Recorder:
         self._patient = False
 
         self._first_optimizer: weakref.ref[Any] | None = None
+        self._first_id = 0
         self._optimizers: dict[int, OptimizerFacts] = {}
+        self._n_of: dict[int, int] = {}  # id → its steps, since the first one is the first
+        # id of another → steps of the first one when that one stepped for the first and last time
+        self._first_at: dict[int, tuple[int, int]] = {}
         # since the first one stepped: id of another → when it has stepped
         self._by_others: dict[int, list[float]] = {}
         self._n_foreign = 0
@@ -546,17 +554,20 @@ class Recorder:
         key = id(optimizer)
         first = self._first_optimizer() if self._first_optimizer is not None else None
         if first is None:  # none yet, or it is gone: a new training run has begun
-            self._first_optimizer = weakref.ref(optimizer)
-            self._optimizers, self._by_others = {}, {}
+            self._first_optimizer, self._first_id = weakref.ref(optimizer), key
+            self._optimizers, self._by_others, self._n_of, self._first_at = {}, {}, {}, {}
             first = optimizer
         if key not in self._optimizers:
             self._optimizers[key] = optimizer_facts(optimizer)
+        self._n_of[key] = self._n_of.get(key, 0) + 1
         if first is optimizer:
             self._by_others.clear()
             if self._state != "done" and self._sampler is not None:
                 self._sampler.step_ended(sys._getframe(1))
             self._step_ended()
             return
+        n = self._n_of.get(self._first_id, 0)
+        self._first_at[key] = self._first_at.get(key, (n, n))[0], n
         ends_s = self._by_others.setdefault(key, [])
         ends_s.append(time.perf_counter())
         if self._on_other is not None:
@@ -566,8 +577,9 @@ class Recorder:
 
     def _takes_over(self, optimizer: Any, ends_s: list[float]) -> None:
         """The first one steps no more (layers that train one after the other), this one does."""
-        self._first_optimizer = weakref.ref(optimizer)
-        self._by_others = {}
+        self._first_optimizer, self._first_id = weakref.ref(optimizer), id(optimizer)
+        self._by_others, self._n_of = {}, {self._first_id: len(ends_s)}
+        self._first_at = {}
         if self._state == "active":  # the open mark is of all of them, so they are one step
             self._step_ended()
             return
@@ -653,6 +665,8 @@ class Recorder:
         names = here().profiler
         if names is not None:
             self._activities.append(getattr(torch.profiler.ProfilerActivity, names.activity))
+        if self._asks_for_shapes is not None:
+            self._options["record_shapes"] = self._asks_for_shapes()
         self._profile = torch.profiler.profile(activities=self._activities, **self._options)
         try:
             start_quietly(self._profile)
@@ -908,6 +922,8 @@ class Recorder:
                 f"{self._n_profiled} of {self.steps} steps were recorded: the code ended, "
                 f"or the {self._max_seconds:g} s to record in were over"
             )
+        if said := self._whose_step():
+            doubts.append(said)
         if self._n_foreign:
             doubts.append(
                 f"{self._n_foreign} optimizer steps ran in another thread, which is not recorded: "
@@ -926,6 +942,30 @@ class Recorder:
         elif odd := self._is_odd_window():
             doubts.append(odd)
         return doubts
+
+    def _whose_step(self) -> str:
+        """That a step is of one optimizer, where another one steps more or less often."""
+        first = self._first_id
+        n = self._n_of.get(first, 0)
+        others = {key: steps for key, steps in self._n_of.items() if key != first and steps > 1}
+        if n < _MORE_OFTEN or not others or self._only_marked:
+            return ""
+        other = max(others, key=lambda key: max(others[key] / n, n / others[key]))
+        n_other = others[other]
+        began, ended = self._first_at[other]
+        between = (ended - began) / (
+            n_other - 1
+        )  # steps of the first one from one of it to another
+        mine, its = (
+            f"{facts.name} ({plural(facts.n_tensors, 'tensor')})"
+            for facts in (self._optimizers[first], self._optimizers[other])
+        )
+        step = f"a step here is one of {mine}"
+        if between >= _MORE_OFTEN:
+            return f"{step}, which makes about {fmt_count(round(between))} for each of {its}"
+        if n_other >= _MORE_OFTEN * n:
+            return f"{step}; {its} makes about {fmt_count(round(n_other / n))} in it"
+        return ""
 
     def _host_ran_ahead(self, trace: Trace) -> bool:
         """Whether the device was still at work on more than a step when the last one had ended.
