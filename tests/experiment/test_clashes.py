@@ -60,6 +60,7 @@ def test_own_settings_of_other_names_never_clash():
         ({"num_workers": 0, "prefetch_factor": 4}, "prefetch_factor has no effect"),
         ({"num_workers": 0, "in_order": False}, "in_order has no effect"),
         ({"num_workers": 0, "affinity": "apart"}, "affinity='apart' has no effect"),
+        ({"affinity": "apart"}, "one core for all loader workers"),
         ({"affinity": "one", "threads": 2}, "2 threads share one core"),
         ({"non_blocking": True, "pin_memory": False}, "memory that is not pinned"),
         ({"world_size": 1, "bucket_cap_mb": 1}, "bucket_cap_mb has no effect"),

@@ -20,6 +20,11 @@ def without_effect(values: Values, defaults: Values) -> tuple[str, ...]:
     ]
     if values.get("affinity") == "apart" and values.get("num_workers") == 0:
         told.append("affinity='apart' has no effect without workers (num_workers=0)")
+    if values.get("affinity") == "apart" and "num_workers" not in values:
+        told.append(
+            "affinity='apart' keeps one core for all loader workers, because the setting "
+            "num_workers is not declared: declare it, and each gets a core"
+        )
     if values.get("affinity") == "one" and values.get("threads", 1) > 1:
         told.append(f"affinity='one': {values['threads']} threads share one core")
     if on(values, "non_blocking") and values.get("pin_memory") is False:

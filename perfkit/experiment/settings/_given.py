@@ -113,7 +113,8 @@ class Settings(Mapping[str, Any]):
         Arguments without effect when there are no workers are left out, because torch refuses
         them. With
         ``cuda_graphs`` on, ``drop_last`` keeps the batch's size fixed; with ``affinity="apart"``,
-        ``worker_init_fn`` puts the workers on their own cores, then calls yours.
+        ``worker_init_fn`` puts the workers on their own cores (on one, if ``num_workers`` is not
+        declared), then calls yours.
         """
         names = ["batch_size", "num_workers", "pin_memory"]
         of_workers = ["prefetch_factor", "persistent_workers", "in_order"]
