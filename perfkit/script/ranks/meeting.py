@@ -205,9 +205,12 @@ class Meeting:
 def _replace(files: list[tuple[str, str]]) -> None:
     """A rank has written its files when it ended, and could not know that it waited."""
     for path, content in files:
-        written = Path(path)
-        if written.exists():
-            write_atomically(written, lambda part, said=content: part.write_text(said, "utf-8"))
+
+        def fill(part: Path, content: str = content) -> None:
+            part.write_text(content, encoding="utf-8")
+
+        if Path(path).exists():
+            write_atomically(Path(path), fill)
 
 
 def live_words(statuses: list[Status]) -> str:
