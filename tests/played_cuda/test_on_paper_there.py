@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from perfkit.course.lessons.lesson_17_time_or_money.predicted import least_ms, on_paper
+from perfkit.trace import Recorder
+from perfkit.trace.read.columns import DEVICE_CATEGORIES
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,6 +29,19 @@ def _training_step() -> Callable[[], None]:
         optimizer.step()
 
     return step
+
+
+def test_kernels_of_before_are_no_part_of_a_profile_of_the_cpu() -> None:
+    """They made it one of a GPU, on which the step did nothing."""
+    step = _training_step()
+    matrix = torch.rand(2048, 2048, device="cuda")
+    for _ in range(60):
+        product = matrix @ matrix
+    with Recorder() as recorder:
+        for _ in range(8):
+            step()
+    assert not recorder.recording.trace.is_a(*DEVICE_CATEGORIES).any()
+    assert product.isfinite().all()
 
 
 def test_kernels_of_before_are_no_part_of_a_step_on_paper() -> None:

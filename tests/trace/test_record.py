@@ -18,6 +18,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from perfkit.base import device as devices
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.trace import Category, Recorder, Recording, breakdown, find_steps, load
 from perfkit.trace.record import record as record_module
@@ -100,6 +101,25 @@ def test_cost_is_told_in_words(ten: Recording) -> None:
 
 
 @pytest.mark.serial
+def test_what_was_queued_before_is_waited_for() -> None:
+    class Toy(devices.Device):
+        type = "toy"
+
+        def devices(self) -> list[int]:
+            return [0, 1]
+
+        def synchronize(self, index: int) -> None:
+            waited_for.append(index)
+
+    waited_for: list[int] = []
+    undo = devices.register(Toy())
+    try:
+        _record(5)
+        assert waited_for[:2] == [0, 1]
+    finally:
+        undo()
+
+
 def test_what_part_of_the_region_is_covered(ten: Recording) -> None:
     covered = ten.coverage
     assert (covered.n_steps_seen, covered.first_step, covered.last_step) == (10, 3, 5)

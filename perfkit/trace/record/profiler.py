@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.base import torch_compat
+from perfkit.base.device import in_use, is_capturing
 from perfkit.base.errors import ProfilerBusyError
 from perfkit.base.scratch import scratch_folder
 from perfkit.trace.record.quiet import quiet_profiler
@@ -37,6 +38,14 @@ def refuse_beside_another() -> None:
             "a torch profiler with a schedule is in its warm-up in this process: end it first "
             "(leave its `with` block, or call its `stop()`), then profile again"
         )
+
+
+def wait_for_devices() -> None:
+    """Wait for what this process has queued; where a graph is being captured, for nothing."""
+    if not is_capturing():
+        device = in_use()
+        for index in device.devices():
+            device.synchronize(index)
 
 
 def start_quietly(profile: Any) -> None:

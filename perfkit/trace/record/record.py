@@ -65,6 +65,7 @@ from perfkit.trace.record.profiler import (
     refuse_beside_another,
     start_quietly,
     stays_attached,
+    wait_for_devices,
 )
 from perfkit.trace.record.quiet import quiet_profiler
 
@@ -361,6 +362,9 @@ class Recorder:
             if self._late:
                 self._state = "waiting"
             else:
+                # kernels of before, still at work, would be part of the recording
+                with self._instrument.guard("waiting for the device"):
+                    wait_for_devices()
                 self._start_profiler()
                 self._state = "provisional"
             guarded = self._instrument.hook
