@@ -12,28 +12,33 @@ import numpy as np
 
 from perfkit.advice.typical import Typical, typical
 from perfkit.base.device import in_use
+from perfkit.base.words import plural
 from perfkit.trace.ask.breakdown import HOST_CLASSES, Breakdown, device_layers, host_layers
 from perfkit.trace.ask.critical_path import CriticalPath, critical_path
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
 from perfkit.trace.ask.run_ahead import device_step_us
 from perfkit.trace.ask.syncs import Sync, syncs
-from perfkit.trace.read.columns import Bool, Category, Int64, Trace
+from perfkit.trace.read.columns import HOST_CATEGORIES, Bool, Category, Int64, Trace
 from perfkit.trace.read.events import (
     driver_calls,
+    graph_captures,
     host_threads,
     is_communication,
     is_compiling,
     join_device,
+    launch_calls,
     runtime_calls,
 )
-from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union, without
+from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, paint, union, without
 from perfkit.trace.read.steps import Steps
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
 
 # Calls of Level Zero and of the Unified Runtime below torch's XPU.
 _XPU_CALL = re.compile(r"^(ze[A-Z]|ur[A-Z]|pi[A-Z])")
+# Calls that give a device something to do.
+_GIVES_WORK = re.compile(r"Launch|Memcpy|Memset")
 # Causes of idle device time that the profiler's own work on the host adds to.
 _OF_LAUNCHING = ("launch", "host", "driver", "kernels", "queued")
 
@@ -100,6 +105,28 @@ class Case:
     def on_device(self) -> bool:
         """Whether a device was used in these steps."""
         return self.breakdown.has_device
+
+    @cached_property
+    def joins_launches(self) -> bool:
+        """Whether the trace says by which call an activity of the device was launched."""
+        return bool((self.trace.is_a(Category.RUNTIME) & (self.trace.correlation >= 0)).any())
+
+    @cached_property
+    def has_host(self) -> bool:
+        """Whether anything that the host did is in the trace."""
+        return bool(self.trace.is_a(*HOST_CATEGORIES).any())
+
+    @cached_property
+    def unseen_device(self) -> str:
+        """How the trace shows that a device was in use whose work is not in it; else empty."""
+        if self.on_device or not self.is_file:
+            return ""
+        if self.trace.unread:
+            said = [f"{plural(n, 'event')} of {kind}" for kind, n in self.trace.unread.items()]
+            return f"perfkit cannot read {' and '.join(said)}"
+        launches = self.trace.is_a(Category.RUNTIME) & self.trace.named(_GIVES_WORK.search)
+        n = int(launches.sum())
+        return f"{plural(n, 'call')} gave it work, and none was recorded" if n else ""
 
     @cached_property
     def typical(self) -> Typical:
@@ -266,6 +293,27 @@ class Case:
     def compiling(self) -> Intervals:
         """The time inside the steps in which ``torch.compile`` compiles."""
         return self.span(self.rows(Category.ANNOTATION, Category.OP, named=is_compiling))
+
+    @cached_property
+    def capturing(self) -> Intervals:
+        """The time in which a graph is captured, without what counts as compiling or start-up."""
+        others = (self.compiling, self.start_up[0])
+        parts = graph_captures(self.trace)
+        for other in others:
+            parts = without(parts, other)
+        return parts
+
+    @cached_property
+    def captured_launching(self) -> Intervals:
+        """The part of it in which the host runs or launches operators: it counts as launching."""
+        layers = [host_layers(self.trace, self.steps)[c] for c in ("forward", "backward")]
+        calls = launch_calls(self.trace, self.steps)
+        layers.append(union(self.trace.start_ns[calls], self.trace.end_ns[calls]))
+        working = union(
+            np.concatenate([part.start for part in layers]),
+            np.concatenate([part.end for part in layers]),
+        )
+        return overlap(self.capturing, working)
 
     @cached_property
     def start_up(self) -> tuple[Intervals, tuple[tuple[str, float], ...]]:

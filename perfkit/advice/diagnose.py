@@ -59,6 +59,8 @@ class Diagnosis:
             of the time was not in steps like these.
         is_tentative: whether the machine was busy, so that these figures support no advice: the
             findings are listed, but not shown as what to do.
+        is_one_sided: whether only the host's work was recorded, or only the device's, so that what
+            bounds the step is not known.
     """
 
     bound_by: str
@@ -67,6 +69,7 @@ class Diagnosis:
     no_cure: str = ""
     first: tuple[str, ...] = ()
     is_tentative: bool = False
+    is_one_sided: bool = False
 
     @property
     def headline(self) -> str:
@@ -119,6 +122,9 @@ def diagnose(
     found.sort(key=lambda f: (-f.gain_at_most, f.rule))
     if case.is_file and not case.on_device:
         found = [_without_bound(f) for f in found]
+    is_one_sided = _is_one_sided(bound, case)
+    if is_one_sided:
+        found = [f for f in found if f.always or {"data", "communication"} & set(f.cures)]
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
     said = f"{_sentence(bound, case)} ({_step_words(step, case.device_step_ms)}, {provenance})"
     what = f"{said}{_profilers(bound, case)}{_path(bound, case)}{uneven}."
@@ -157,11 +163,18 @@ def diagnose(
         bound.bound_by,
         what,
         tuple(found),
-        "" if not_steps or (is_busy and found) else _no_cure(bound, found),
+        "" if not_steps or (is_busy and found) else _no_cure(bound, found, case),
         tuple(first),
         is_tentative,
+        is_one_sided,
     )
 
+
+_CANNOT_READ = "No rule can tell what to change without this device's work."
+_RECORD = "No rule can tell what to change: record the"
+_BOTH = (
+    "too, with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+)
 
 # Rules that advise to exchange less, or less often.
 _EXCHANGES_LESS = ("communication", "host-collectives")
@@ -201,7 +214,19 @@ def _without_bound(finding: Finding) -> Finding:
     )
 
 
-def _no_cure(bound: _Bound, found: list[Finding]) -> str:
+def _is_one_sided(bound: _Bound, case: Case) -> bool:
+    """Whether what bounds the step cannot be told: the other side of it was not recorded."""
+    if not case.has_host:
+        return case.is_file and (bound.part == "host" or not case.on_device)
+    return not case.on_device and bound.part in ("compute", "host") and bool(case.unseen_device)
+
+
+def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
+    if _is_one_sided(bound, case):
+        if case.trace.unread:
+            return _CANNOT_READ
+        whose = "device" if case.has_host else "host"
+        return f"{_RECORD} {whose}'s work, {_BOTH}"
     if any({bound.bound_by, bound.part} & set(f.cures) for f in found):
         return ""
     if not found:
@@ -213,6 +238,8 @@ def _path(bound: _Bound, case: Case) -> str:
     """The main part of the critical path, if the headline names something else."""
     if not case.on_device or bound.part != bound.bound_by:
         return ""
+    if not case.joins_launches:
+        return ""  # the path cannot go from the device back to what launched its work
     path = case.path
     share = path.bounds_us[path.bound_by] / max(path.wall_us, 1e-9)
     its_own = path.bounds_us.get(_LIKE.get(bound.bound_by, bound.bound_by), 0.0)
@@ -223,7 +250,8 @@ def _path(bound: _Bound, case: Case) -> str:
         return ""  # the device is always busy, so the host's timing does not matter
     if path.bound_by == "compute" and bound.work > bound.share:
         return ""  # the sentence already gives the share of computing
-    starting = case.share_of(case.start_up[0]) + case.share_of(case.compiling)
+    setting_up = (case.start_up[0], case.compiling, case.capturing)
+    starting = sum(case.share_of(parts) for parts in setting_up)
     if bound.bound_by == "host" and starting > bound.share / 2:
         return ""  # start-up happens in operators too: the same time by another name
     return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({fmt_share(share)})"
@@ -290,11 +318,12 @@ def _bound(case: Case) -> _Bound:
     """
     compiling = case.lost_in(case.compiling, typical=True)
     starting = case.lost_in(case.start_up[0], typical=True)
+    capturing = case.lost_in(case.captured_launching, typical=True)
     rare = case.lost_in(case.compiling) + case.lost_in(case.start_up[0])
     # compiling or loading in a few steps is a share of the profiled time, not of a typical step
     losses = {
         "data": case.lost_to("data wait"),
-        "host": max(case.lost_to("other") + compiling + starting, rare),
+        "host": max(case.lost_to("other") + compiling + starting + capturing, rare),
         "communication": case.shares["communication"],
     }
     if not case.on_device:
@@ -310,7 +339,7 @@ def _bound(case: Case) -> _Bound:
     losses |= {
         "sync": case.idle["sync"],
         "copy": case.idle["copy"],
-        "launch": case.idle["launch"] - compiling - starting,
+        "launch": case.idle["launch"] - compiling - starting - capturing,
         "driver": case.idle["driver"] - starting,
         # the rest of it overlaps with computing and costs nothing
         "communication": device["communication"] + case.idle["communication"],
@@ -325,11 +354,21 @@ def _bound(case: Case) -> _Bound:
 
 def _sentence(bound: _Bound, case: Case) -> str:
     part, share = fmt_share(bound.share), bound.share
+    if _is_one_sided(bound, case) and not case.has_host:
+        if case.on_device:
+            return f"In {part} of each step the device idles, and nothing of the host was recorded"
+        return "What takes the time is not known: nothing that torch's profiler records is in here"
     if bound.part == "host":
         compiling, starting = case.share_of(case.compiling), case.share_of(case.start_up[0])
         if compiling > share / 2:
             part = fmt_share(compiling)
             return f"Host-bound: torch.compile compiles for {part} of the profiled time"
+        capturing = case.lost_in(case.capturing)
+        if capturing > share / 2:
+            return (
+                f"Host-bound: for {fmt_share(capturing)} of the profiled time the host captures a "
+                "CUDA graph and the device idles: what is launched then runs only in replays"
+            )
         if starting > share / 2:
             return (
                 f"Host-bound: {fmt_share(starting)} of the profiled time is start-up, not training"
@@ -345,6 +384,11 @@ def _sentence(bound: _Bound, case: Case) -> str:
             ),
             "compute": f"{part} of each step is spent in torch's operators",
         }[bound.part]
+        if _is_one_sided(bound, case):
+            return (
+                "What takes the time is not known, because a device was in use and its work is not "
+                f"here ({case.unseen_device}): on the host, {words}"
+            )
     else:
         words = {
             "data": f"in {part} of each step the device is idle, waiting for data",
@@ -352,6 +396,9 @@ def _sentence(bound: _Bound, case: Case) -> str:
             "launch": (
                 f"in {part} of each step the device idles because the host launches kernels "
                 "too slowly"
+                if case.joins_launches
+                else f"in {part} of each step the device idles while the host runs or launches "
+                "operators"
             ),
             "sync": _waiting(case, part),
             "gaps": _gaps(case, part),

@@ -349,6 +349,8 @@ def _host_only(case: Case) -> list[str]:
     """What a trace file without a device leaves unknown."""
     if case.on_device or not case.is_file:
         return []
+    if case.unseen_device:
+        return [f"the device's work is not here ({case.unseen_device}), so no gain is given"]
     return [NO_DEVICE]
 
 
@@ -388,10 +390,16 @@ def _recorded(trace: Trace) -> Provenance:
     return Provenance(
         kind="recorded",
         machine="",
-        device=printable(names[0], 80) if names else ("a GPU" if trace.has_device else "cpu"),
+        device=printable(names[0], 80) if names else _kind_of_device(trace),
         versions={},
         when_utc=_recorded_when(trace),
     )
+
+
+def _kind_of_device(trace: Trace) -> str:
+    if trace.has_device:
+        return "a GPU"
+    return "a device that perfkit cannot read" if trace.unread else "cpu"
 
 
 def _recorded_when(trace: Trace) -> str:

@@ -18,7 +18,7 @@ _NOTEBOOKS = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE.parent / "notebooks"
 
 #: lesson -> the rules that it teaches; lessons to come are in it too
 RULES: Mapping[str, tuple[str, ...]] = {
-    "01-measure": ("start-up",),
+    "01-measure": ("graph-capture", "start-up"),
     "02-read-a-trace": ("held-device",),
     "03-storage-and-formats": (
         "image-decode",

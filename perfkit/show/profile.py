@@ -103,8 +103,8 @@ def _next_steps(p: Profile) -> tuple[str, ...]:
     d = p.diagnosis
     if d.is_tentative or d.findings or not d.no_cure:
         return ()
-    if d.bound_by == "communication":  # its operators are not what takes the time
-        return (d.no_cure,)
+    if d.bound_by == "communication" or d.is_one_sided:
+        return (d.no_cure,)  # its operators are not what takes the time
     said = [d.no_cure]
     if p.operators and p.operators[0].self_us > 0:
         first = p.operators[0]
@@ -173,11 +173,17 @@ _MEASURE_AGAIN = (
 )
 
 
+# A step that takes more than this many times its least time did not do the work that was counted.
+_FARTHEST = 1_000
+
+
 def _limit_line(p: Profile) -> str:
     """How far the step is from the least time; nothing where its own time says little."""
     spoiled = p.busy is not None and p.busy.spoils
     if p.limit is None or p.is_piece or spoiled:
         return ""
+    if (p.limit.ratio or 0.0) > _FARTHEST:
+        return ""  # hardly anything of the work ran on the device, or could be counted
     said = limit_sentence(p.limit)
     low = any("peaks are too low" in words for words in p.limit.warnings)
     return f"{said} {_MEASURE_AGAIN}" if said and low else said

@@ -200,6 +200,10 @@ def test_memory_from_the_driver_in_every_step() -> None:
 
     assert "4.0" not in _finding(trace("cudaMalloc"), "device-allocations").evidence[0]
     assert "1 call" in _finding(trace("cudaFree"), "device-allocations").evidence[0]
+    assert (
+        "PYTORCH_NO_CUDA_MEMORY_CACHING"
+        in _finding(trace("cudaFree"), "device-allocations").what_to_do
+    )
     assert "device-allocations" not in _rules(trace("cudaFreeHost"))
     assert "device-allocations" not in _rules(trace("cudaGetDevice"))
 

@@ -14,6 +14,8 @@ from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.read.columns import Category
+from perfkit.trace.read.events import launch_calls
+from perfkit.trace.read.intervals import overlap
 from perfkit.trace.record.lines import Line
 
 # In a healthy step of a few ms, Python between ops takes up to a tenth.
@@ -42,6 +44,8 @@ _LAUNCH_LESS_BESIDE_A_GRAPH = (
 )
 # Python takes some tens of µs between two operators; a line that does other work takes longer.
 _SHORT_GAP_NS = 300_000
+# A few gaps do not show that operators are called one by one.
+_FEWEST_CALLS = 5
 # Up to here a gap may be the call of an operator alone; a longer one has other Python in it.
 _CALL_NS = 50_000
 # From this share of the samples on, a line is what that time goes to.
@@ -52,7 +56,8 @@ _LEAST_BESIDE = 0.05
 @rule
 def python(case: Case) -> Iterator[Finding]:
     """Python and other work outside of torch's operators."""
-    lost = case.lost_to("other")
+    parts = case.outside_of_torch
+    lost = case.lost_to("other") - case.lost_in(overlap(parts, case.capturing), typical=True)
     if lost < _LEAST_SHARE:
         return
     share = case.shares["other"]
@@ -63,7 +68,6 @@ def python(case: Case) -> Iterator[Finding]:
     if case.on_device:
         evidence.append(f"meanwhile the device is idle for {fmt_share(lost)} of each step")
     gain, formula = amdahl(lost)
-    parts = case.outside_of_torch
     inside = case.lines_in(parts)
     lines = [x for x in inside.by_line() if not x.in_data_wait]
     top = lines[0] if lines and lines[0].n_samples >= _LEAST_SAMPLES else None
@@ -72,8 +76,9 @@ def python(case: Case) -> Iterator[Finding]:
     does_more = top is not None and kind not in (OTHER, FORWARD) and top.share >= _MOST
     lengths = parts.end - parts.start
     short = np.sort(lengths[lengths < _SHORT_GAP_NS])
-    if short.sum() > lengths.sum() / 2 and not does_more:
-        calls = fmt_count(round(len(short) / case.n_steps))
+    n_calls = len(short) / case.n_steps
+    if short.sum() > lengths.sum() / 2 and not does_more and n_calls >= _FEWEST_CALLS:
+        calls = fmt_count(round(n_calls))
         half_ns = int(short[np.searchsorted(np.cumsum(short), short.sum() / 2)])
         evidence.append(
             f"most of it is in {calls} gaps a step of less than {fmt_ms(_SHORT_GAP_NS / 1e6)}, "
@@ -107,13 +112,22 @@ def python(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="host-python",
         cures=("host",),
-        title="Python outside of torch takes much of the step",
+        title=(
+            "Python outside of torch takes much of the step"
+            if _knows_of_python(case)
+            else "What is outside of torch's operators takes much of the step"
+        ),
         evidence=tuple(evidence),
         what_to_do=kind.what_to_do,
         gain_at_most=gain,
         formula=formula,
         line=None if top is None else f"{top.place}: {top.source}",
     )
+
+
+def _knows_of_python(case: Case) -> bool:
+    """A file without any Python function may be of a program in C++."""
+    return not case.is_file or bool(case.trace.is_a(Category.PYTHON).any())
 
 
 @rule
@@ -213,6 +227,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         case.idle["launch"]
         - case.lost_in(case.start_up[0], typical=True)
         - case.lost_in(case.compiling, typical=True)
+        - case.lost_in(case.captured_launching, typical=True)
     )
     if lost < _LEAST_SHARE:
         return
@@ -223,7 +238,11 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="launch-bound",
         cures=("launch",),
-        title="The device waits for the host to launch kernels",
+        title=(
+            "The device waits for the host to launch kernels"
+            if case.joins_launches
+            else "The device idles while the host runs operators"
+        ),
         evidence=(
             f"the device idles for {fmt_share(lost)} of each step while the host runs operators",
             f"{plural(len(rows) / case.n_steps, 'kernel')} per step, half of them shorter than "
@@ -261,4 +280,34 @@ def start_up(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=f"without start-up, {formula}",
+    )
+
+
+@rule
+def graph_capture(case: Case) -> Iterator[Finding]:
+    """A graph is captured in the profiled steps: what is launched then does not run."""
+    parts = case.capturing
+    lost = case.lost_in(parts)
+    if lost < _LEAST_SHARE:
+        return
+    calls = case.trace.start_ns[launch_calls(case.trace, case.steps)]
+    n_recorded = int(parts.covers(calls).sum())
+    gain, formula = amdahl(lost)
+    yield Finding(
+        rule="graph-capture",
+        cures=("host", "launch", "driver"),
+        title="A CUDA graph is captured in the profiled time: what is launched then does not run",
+        evidence=(
+            f"{plural(len(parts), 'capture')} of {fmt_ms(parts.total_ns / 1e6)} in all; the device "
+            f"is idle for {fmt_share(lost)} of the profiled time meanwhile",
+            f"{plural(n_recorded, 'launch', 'launches')} in them went into the graph",
+        ),
+        what_to_do=(
+            "graph.replay()  # once capturing is over: profile the replays\n"
+            "with torch.profiler.profile() as profiler:\n"
+            "    graph.replay()\n"
+            "    torch.cuda.synchronize()"
+        ),
+        gain_at_most=gain,
+        formula=f"without the capture, {formula}",
     )

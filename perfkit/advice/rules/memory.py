@@ -86,6 +86,7 @@ def allocations(case: Case) -> Iterator[Finding]:
         what_to_do=(
             "# before the first import of torch, for inputs of varying length:\n"
             'os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"\n'
+            "# PYTORCH_NO_CUDA_MEMORY_CACHING must not be set: it turns the cache off\n"
             "# and no torch.cuda.empty_cache() inside the loop"
         ),
         gain_at_most=gain,

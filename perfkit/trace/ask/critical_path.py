@@ -36,12 +36,13 @@ from perfkit.trace.ask.event_waits import EventWaits
 from perfkit.trace.ask.idle import waits_alone
 from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, HOST_CATEGORIES, Category, Int64, Trace
-from perfkit.trace.read.events import is_communication, runtime_calls
+from perfkit.trace.read.events import is_communication, launch_calls, runtime_calls
 from perfkit.trace.read.intervals import paint, union
 from perfkit.trace.read.lookups import device_rows, launch_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
 
-#: What a part of the path can be; the host's classes are those of the breakdown.
+#: What a part of the path can be; the host's classes are those of the breakdown, but launch calls
+#: outside of operators are *forward*.
 PATH_CLASSES = (
     *(f"host: {c}" for c in HOST_CLASSES),
     "launch delay",
@@ -361,7 +362,13 @@ class _Walk:
             return
         start = np.array([s for s, _ in stretches], dtype=np.int64)
         end = np.array([e for _, e in stretches], dtype=np.int64)
-        layers = host_layers(self.trace, self.steps)
+        layers = dict(host_layers(self.trace, self.steps))
+        # a launch that no operator encloses is no Python
+        calls = launch_calls(self.trace, self.steps)
+        layers["forward"] = union(
+            np.r_[layers["forward"].start, self.trace.start_ns[calls]],
+            np.r_[layers["forward"].end, self.trace.end_ns[calls]],
+        )
         cells = paint(start, end, [layers[c] for c in HOST_PRIORITY[:-1]]).sum(axis=(0, 2))
         for kind, ns in zip(HOST_PRIORITY, cells, strict=True):
             self.ns[f"host: {kind}"] += int(ns)

@@ -46,9 +46,16 @@ from perfkit.base.display import Shown
 from perfkit.base.words import fmt_count, fmt_ms
 from perfkit.trace.ask.breakdown import busiest_device, device_layers, host_layers
 from perfkit.trace.ask.question import question
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
+from perfkit.trace.read.columns import (
+    DEVICE_CATEGORIES,
+    HOST_CATEGORIES,
+    Bool,
+    Category,
+    Int64,
+    Trace,
+)
 from perfkit.trace.read.events import driver_calls, launch_calls, runtime_calls
-from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union, without
+from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, paint, union, without
 from perfkit.trace.read.lookups import covered_ns, launch_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
 
@@ -147,7 +154,7 @@ def sitting(
     inside = EMPTY
     for name, layer in zip(("", *_LAYERS), layers, strict=True):
         if name == cause:
-            here = _overlap(parts, layer)
+            here = overlap(parts, layer)
             inside = _merged(inside, here)
         parts = without(parts, layer)
     calls = runtime_calls(trace, steps)
@@ -163,7 +170,7 @@ def sitting(
     of_it = trace.name_id[rows] == name_id
     rows, idle_ns = rows[of_it], idle_ns[of_it]
     longest = rows[idle_ns.argmax()]
-    stretch = _overlap(inside, union(trace.start_ns[[longest]], trace.end_ns[[longest]]))
+    stretch = overlap(inside, union(trace.start_ns[[longest]], trace.end_ns[[longest]]))
     widest = int((stretch.end - stretch.start).argmax())
     at = int(stretch.start[widest] + stretch.end[widest]) // 2
     ready, start, _ = _queue(trace, awaited_too=False)
@@ -192,6 +199,8 @@ def idle(trace: Trace, steps: Steps | None = None) -> Idle:
             *doubts,
             "no correlation was recorded: what was queued is judged by the gap alone",
         ]
+    if causes and not trace.is_a(*HOST_CATEGORIES).any():
+        doubts = [*doubts, "nothing of the host was recorded: host is the time that has no cause"]
     wall = tuple(map(int, steps.end_ns - steps.start_ns))
     return Idle(steps.names, causes, wall, together(steps.warnings, doubts))
 
@@ -305,10 +314,6 @@ def _after_sync(trace: Trace, steps: Steps, gaps: Intervals) -> Intervals:
         blamed.append(min(rest, lead))
         lead -= blamed[-1]
     return union(waits.end, waits.end + np.array(blamed, dtype=np.int64))
-
-
-def _overlap(a: Intervals, b: Intervals) -> Intervals:
-    return without(a, without(a, b))
 
 
 def _queue(trace: Trace, *, awaited_too: bool = True) -> tuple[Int64, Int64, bool]:

@@ -174,6 +174,8 @@ class Trace:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     source: str = field(default="", metadata={"share": "file name"})
     warnings: tuple[str, ...] = ()
+    #: category -> number of timed events, of a device's categories that perfkit cannot read
+    unread: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start_us)

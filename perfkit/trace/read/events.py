@@ -20,8 +20,15 @@ from perfkit.trace.read.steps import Steps, is_backward
 _LAUNCH = re.compile(r"Launch|Memset|Memcpy")
 # A launch takes some µs; another call of the driver that takes longer than this is not launching.
 _LONGEST_LAUNCH_NS = 100_000
-# NCCL and its kin; and the all-reduces that vLLM and SGLang bring along.
-_COMMUNICATION = re.compile(r"^(nccl|rccl|msccl|nvshmem)|cross_device_reduce", re.IGNORECASE)
+# NCCL and its kin; and the collectives that torch (symmetric memory), vLLM, SGLang, TensorRT-LLM,
+# AITER and DeepEP bring along: multimem_all_reduce_kernel, oneShotAllReduceKernel …
+# A reduction within a block or a warp exchanges nothing with other ranks.
+_COMMUNICATION = re.compile(
+    r"^(nccl|rccl|msccl|nvshmem)|cross_device_|quickreduce::|deep_ep::"
+    r"|(?<!block)(?<!block_)(?<!warp)(?<!warp_)(?<!thread)(?<!thread_)"
+    r"(all_?(reduce|gather)|reduce_?scatter|all_?to_?all)(_?fusion)?_?kernel",
+    re.IGNORECASE,
+)
 # Dynamo's labels around everything that is compilation, forward and (lazily) backward.
 _COMPILES = re.compile(r"^(entire_(frame|backward)_compile|_compile\.compile_inner)\b")
 # Collectives that the host carries out, mostly in a thread of their own.
@@ -34,7 +41,7 @@ _LONGEST_START_NS = 1_000_000
 
 def is_communication(name: str) -> bool:
     """Whether a kernel of this name moves data between ranks."""
-    return _COMMUNICATION.match(name) is not None
+    return _COMMUNICATION.search(name) is not None
 
 
 def is_compiling(name: str) -> bool:
@@ -82,6 +89,21 @@ def driver_calls(trace: Trace, steps: Steps) -> Int64:
         & host_threads(trace, steps)[trace.thread]
         & ~trace.named(lambda n: waits.search(n) or copies.search(n) or _LAUNCH.search(n))
     )
+
+
+def graph_captures(trace: Trace) -> Intervals:
+    """When a thread captured a CUDA graph: what it launches then is recorded and runs nothing."""
+    begins = trace.is_a(Category.RUNTIME) & trace.named(lambda n: "StreamBeginCapture" in n)
+    ends = trace.is_a(Category.RUNTIME) & trace.named(lambda n: "StreamEndCapture" in n)
+    start: list[int] = []
+    end: list[int] = []
+    for thread in np.unique(trace.thread[begins]):
+        here = trace.thread == thread
+        first, last = trace.start_ns[begins & here], np.sort(trace.end_ns[ends & here])
+        at = np.searchsorted(last, first)
+        start += first[at < len(last)].tolist()
+        end += last[at[at < len(last)]].tolist()
+    return union(np.array(start, dtype=np.int64), np.array(end, dtype=np.int64))
 
 
 def blocks_the_host(call: str) -> bool:

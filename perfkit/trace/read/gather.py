@@ -19,6 +19,7 @@ import numpy as np
 
 from perfkit.base.device import profiler_names
 from perfkit.base.errors import TraceError
+from perfkit.base.printable import printable
 from perfkit.base.words import fmt_count
 from perfkit.trace.read.columns import Category, Collective, MemoryEvents, Thread, Trace
 
@@ -119,6 +120,8 @@ _CATEGORIES = {
     "gpu_user_annotation": Category.DEVICE_ANNOTATION,
     "overhead": Category.OVERHEAD,
 }
+# Work of devices whose traces are of another kind: Meta's MTIA, Intel's Gaudi, Glow.
+_OF_OTHER_DEVICES = re.compile(r"^(mtia|hpu|glow)_", re.IGNORECASE)
 _KERNEL_CATEGORIES = [name for name, kind in _CATEGORIES.items() if kind == Category.KERNEL]
 
 
@@ -300,6 +303,12 @@ class Gathered:
         names = tuple(self._names)
         known = _categories()
         by_cat = [known.get(c.lower(), Category.OTHER) for c in self._cats]
+        of_cat = np.bincount(columns["cat"], minlength=len(by_cat)).tolist()
+        unread = {
+            printable(cat, 40): count
+            for cat, kind, count in zip(self._cats, by_cat, of_cat, strict=True)
+            if count and kind == Category.OTHER and _OF_OTHER_DEVICES.match(cat)
+        }
         columns["category"] = np.array(by_cat, np.uint8)[columns.pop("cat")]
         label = np.array([n.startswith(_LABELS) for n in names], np.bool_)[columns["name_id"]]
         columns["category"][label & (columns["category"] == Category.OP)] = Category.ANNOTATION
@@ -337,6 +346,7 @@ class Gathered:
             metadata=metadata,
             source=source,
             warnings=tuple(warnings),
+            unread=unread,
         )  # fmt: skip
 
     def _memory_columns(self, origin: float) -> dict[str, Any]:

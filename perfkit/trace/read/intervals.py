@@ -77,6 +77,11 @@ def label_segments(edges: Int64, layers: Sequence[Intervals]) -> Int64:
     return label
 
 
+def overlap(a: Intervals, b: Intervals) -> Intervals:
+    """The parts of ``a`` that lie in ``b``."""
+    return without(a, without(a, b))
+
+
 def paint(
     step_start: Int64,
     step_end: Int64,

@@ -1,0 +1,182 @@
+"""Traces of which a part is missing: the verdict claims no more than they show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from simulated_traces import Simulated, cpu_training, product_on_gpu
+
+from perfkit import show
+from perfkit.advice import Profile
+from perfkit.advice.profile import explain
+from perfkit.trace import critical_path, idle, load
+
+
+def _explained(sim: Simulated) -> Profile:
+    return explain(load(sim.json()))
+
+
+def _rules(profile: Profile) -> list[str]:
+    return [f.rule for f in profile.diagnosis.findings]
+
+
+def _capture(captured_us: float, *, marks: bool = True) -> Simulated:
+    """Some kernels of 40 µs, and then operators whose launches go into a graph."""
+    sim = Simulated()
+    for i in range(20):
+        sim.kernel("aten::mm", 50 * i, 50 * i + 10, 40)
+    begin = 1_100
+    if marks:
+        sim.call("cudaStreamBeginCapture", begin, 3)
+    for i in range(int(captured_us / 100)):
+        external = sim.host("aten::linear", begin + 10 + 100 * i, 90)
+        sim.call("cudaLaunchKernel", begin + 20 + 100 * i, 5, external)
+    if marks:
+        sim.call("cudaStreamEndCapture", begin + captured_us + 20, 10)
+    sim.host("aten::empty", begin + captured_us + 40, 10)
+    return sim
+
+
+def test_capturing_a_graph_is_not_launching_too_slowly() -> None:
+    """As in traces of vLLM and SGLang: 428 launches into a graph, and CUDA graphs were advised."""
+    profile = _explained(_capture(20_000))
+    assert profile.diagnosis.bound_by == "host"
+    assert "the host captures a CUDA graph" in profile.diagnosis.sentence
+    assert "too slowly" not in profile.diagnosis.sentence
+    assert "critical path" not in profile.diagnosis.sentence  # it says the same
+    assert _rules(profile) == ["graph-capture"]
+    facts = profile.diagnosis.findings[0].evidence
+    assert facts[0].startswith("1 capture of 20.0 ms in all")
+    assert facts[1] == "200 launches in them went into the graph"
+    # without the marks nothing tells these launches from slow ones
+    assert _rules(_explained(_capture(20_000, marks=False)))[0] == "launch-bound"
+
+
+def test_a_short_capture_is_not_the_verdict() -> None:
+    profile = _explained(_capture(100))
+    assert profile.diagnosis.bound_by == "compute"
+    assert "graph-capture" not in _rules(profile)
+
+
+def _with(sim: Simulated, *events: dict[str, Any]) -> Simulated:
+    sim.events.extend(events)
+    return sim
+
+
+def _of_another_device(cat: str, count: int) -> list[dict[str, Any]]:
+    event = {"ph": "X", "cat": cat, "name": "pe_exe", "pid": 9, "tid": 1, "dur": 50.0}
+    return [{**event, "ts": 100.0 * i} for i in range(count)]
+
+
+@pytest.mark.parametrize("python_us", [0, 870])
+def test_a_device_that_perfkit_cannot_read_leaves_the_verdict_open(python_us: int) -> None:
+    """As in traces of Meta's MTIA, of which it said: compute-bound, in torch's operators."""
+    sim = _with(cpu_training(3, python=python_us), *_of_another_device("mtia_ccp_events", 7))
+    profile = _explained(sim)
+    said = profile.diagnosis.headline
+    assert said.startswith("What takes the time is not known")
+    assert "perfkit cannot read 7 events of mtia_ccp_events" in said
+    assert "-bound" not in said
+    assert _rules(profile) == []
+    text = show.text(profile)
+    assert "No rule can tell what to change without this device's work." in text
+    assert "no device activity" not in text
+    assert "Compute the same in another way" not in text
+
+
+def test_launches_without_any_kernel_leave_the_verdict_open() -> None:
+    sim = cpu_training(3)
+    for i in range(9):
+        sim.call("cudaLaunchKernel", 300.0 * i, 5)
+    profile = _explained(sim)
+    assert profile.diagnosis.headline.startswith("What takes the time is not known")
+    assert "9 calls gave it work, and none was recorded" in profile.diagnosis.headline
+    assert "record the device's work, too" in profile.diagnosis.no_cure
+
+
+def test_what_is_known_without_the_device_is_still_said() -> None:
+    plain = _explained(cpu_training(6, wait=870))
+    sim = _with(cpu_training(6, wait=870), *_of_another_device("mtia_ccp_events", 7))
+    assert _explained(sim).diagnosis.bound_by == plain.diagnosis.bound_by == "data"
+    assert _explained(sim).diagnosis.sentence == plain.diagnosis.sentence
+    assert _rules(_explained(sim)) == _rules(plain)
+    assert _explained(cpu_training(3)).diagnosis.bound_by == "compute"
+    assert not _explained(cpu_training(3)).diagnosis.is_one_sided
+
+
+def test_a_device_alone_does_not_blame_the_host() -> None:
+    sim = Simulated()
+    for i in range(10):
+        sim.device("gemm", 1_000 * i, 300, -1)
+    profile = _explained(sim)
+    assert "nothing of the host was recorded" in profile.diagnosis.sentence
+    assert "the host does other work" not in profile.diagnosis.sentence
+    assert _rules(profile) == []
+    assert "record the host's work, too" in profile.diagnosis.no_cure
+    assert any("nothing of the host" in w for w in idle(load(sim.json())).warnings)
+
+
+def test_without_correlation_nothing_is_said_of_slow_launches_or_of_the_path() -> None:
+    sim = Simulated()
+    external = sim.host("aten::conv2d", 0, 1_000)
+    sim.device("conv", 300, 600, sim.call("cudaLaunchKernel", 290, 5, external))
+    whole = json.loads(sim.json())
+    for event in whole["traceEvents"]:
+        event["args"].pop("correlation", None)
+    profile = explain(load(json.dumps(whole).encode()))
+    assert "while the host runs or launches operators" in profile.diagnosis.sentence
+    assert "too slowly" not in profile.diagnosis.sentence
+    assert "critical path" not in profile.diagnosis.sentence
+    assert profile.diagnosis.findings[0].title == "The device idles while the host runs operators"
+    assert "too slowly" in _explained(sim).diagnosis.sentence
+
+
+def test_launches_outside_of_operators_are_no_python_on_the_path() -> None:
+    sim = Simulated()
+    for i in range(4):
+        sim.device("gemm", 1_420 + 1_500 * i, 5, sim.call("cudaLaunchKernel", 1_500 * i, 1_410))
+    path = critical_path(load(sim.json()))
+    assert path.bound_by == "launch"
+    assert "critical path" not in _explained(sim).diagnosis.sentence
+
+
+def test_a_file_that_shows_no_python_is_not_told_as_python() -> None:
+    sim = Simulated()
+    for i in range(3):
+        sim.step(i, 10_000 * i, 10_000)
+        sim.kernel("aten::mm", 10_000 * i, 10_000 * i + 10, 40)
+    titles = [f.title for f in _explained(sim).diagnosis.findings if f.rule == "host-python"]
+    assert titles == ["What is outside of torch's operators takes much of the step"]
+    for i in range(3):
+        sim.host("train.py(3): step", 10_000 * i, 9_000, "python_function")
+    titles = [f.title for f in _explained(sim).diagnosis.findings if f.rule == "host-python"]
+    assert titles == ["Python outside of torch takes much of the step"]
+
+
+def test_a_step_thousands_of_times_its_least_time_is_not_compared_with_it() -> None:
+    """An MI300X that captured a graph was told: 11,200,000,000× the least time of 0.003 ns."""
+    assert "By its data sheet" in show.text(explain(load(product_on_gpu(size=4096))))
+    assert "By its data sheet" not in show.text(explain(load(product_on_gpu(size=8))))
+
+
+def test_a_trace_with_nothing_of_torch_in_it_has_no_verdict() -> None:
+    sim = Simulated()
+    for i in range(4):
+        sim.host("X", 13 * i, 13, "PREF")
+    profile = _explained(sim)
+    assert profile.diagnosis.sentence.startswith("What takes the time is not known: nothing that")
+    assert _rules(profile) == []
+
+
+def test_a_few_gaps_are_no_calls_of_small_operators() -> None:
+    sim = Simulated()
+    for i in range(3):
+        sim.step(i, 1_000 * i, 1_000)
+        for k in range(4):
+            sim.host("aten::mm", 1_000 * i + 250 * k, 30)
+    assert "host-python" in _rules(_explained(sim))
+    for i in range(3):
+        sim.host("aten::mm", 1_000 * i + 150, 30)
+    assert "small-calls" in _rules(_explained(sim))
