@@ -168,15 +168,3 @@ def test_a_trace_with_nothing_of_torch_in_it_has_no_verdict() -> None:
     profile = _explained(sim)
     assert profile.diagnosis.sentence.startswith("What takes the time is not known: nothing that")
     assert _rules(profile) == []
-
-
-def test_a_few_gaps_are_no_calls_of_small_operators() -> None:
-    sim = Simulated()
-    for i in range(3):
-        sim.step(i, 1_000 * i, 1_000)
-        for k in range(4):
-            sim.host("aten::mm", 1_000 * i + 250 * k, 30)
-    assert "host-python" in _rules(_explained(sim))
-    for i in range(3):
-        sim.host("aten::mm", 1_000 * i + 150, 30)
-    assert "small-calls" in _rules(_explained(sim))

@@ -178,6 +178,18 @@ def allocating(us: float) -> Simulated:
     return sim
 
 
+def between(us: float, n_gaps: int) -> Simulated:
+    """Steps with 850 µs of operators, and as many gaps of ``us`` µs before each of them."""
+    sim, at = Simulated(), 1_000.0
+    for i in range(6):
+        begin = at
+        for _ in range(int(n_gaps)):
+            sim.host("aten::mm", at + us, 850 / n_gaps)
+            at += us + 850 / n_gaps
+        sim.step(i, begin, at - begin)
+    return sim
+
+
 def longer(python: float) -> Simulated:
     """Steps whose gaps between operators are long enough to be one piece of work."""
     return cpu_training(6, python=python, forward=900, backward=1_500)
@@ -242,9 +254,10 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ),
     ("device-allocations", allocating, 35, 60),
     ("held-device", lambda us: gpu_training(4, n_kernels=30, kernel=us, every=us + 60), 700, 420),
-    ("small-calls", lambda us: cpu_training(6, python=us), 120, 185),
-    ("small-calls", lambda us: cpu_training(6, python=us), 330, 270),
-    ("host-python", lambda us: cpu_training(6, python=us), 270, 330),
+    ("small-calls", lambda us: between(us / 5, n_gaps=5), 120, 185),
+    ("small-calls", lambda us: between(us, n_gaps=3), 330, 270),
+    ("small-calls", lambda n_gaps: between(250, n_gaps), 1, 2),
+    ("host-python", lambda us: between(us, n_gaps=3), 270, 330),
     ("host-python", longer, 350, 520),
     ("beside-the-model", averaging, 4, 8),
     ("dataloader-no-workers", waiting, 690, 1_020),

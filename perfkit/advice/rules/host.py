@@ -44,8 +44,8 @@ _LAUNCH_LESS_BESIDE_A_GRAPH = (
 )
 # Python takes some tens of µs between two operators; a line that does other work takes longer.
 _SHORT_GAP_NS = 300_000
-# A few gaps do not show that operators are called one by one.
-_FEWEST_CALLS = 5
+# One gap in a step is no operators that are called one by one.
+_FEWEST_CALLS = 2
 # Up to here a gap may be the call of an operator alone; a longer one has other Python in it.
 _CALL_NS = 50_000
 # From this share of the samples on, a line is what that time goes to.
