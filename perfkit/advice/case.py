@@ -19,7 +19,14 @@ from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
 from perfkit.trace.ask.run_ahead import device_step_us
 from perfkit.trace.ask.syncs import Sync, syncs
-from perfkit.trace.read.columns import HOST_CATEGORIES, Bool, Category, Int64, Trace
+from perfkit.trace.read.columns import (
+    DEVICE_CATEGORIES,
+    HOST_CATEGORIES,
+    Bool,
+    Category,
+    Int64,
+    Trace,
+)
 from perfkit.trace.read.events import (
     driver_calls,
     graph_captures,
@@ -31,6 +38,7 @@ from perfkit.trace.read.events import (
     runtime_calls,
 )
 from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, paint, union, without
+from perfkit.trace.read.lookups import launch_rows
 from perfkit.trace.read.steps import Steps
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
@@ -108,8 +116,10 @@ class Case:
 
     @cached_property
     def joins_launches(self) -> bool:
-        """Whether the trace says by which call an activity of the device was launched."""
-        return bool((self.trace.is_a(Category.RUNTIME) & (self.trace.correlation >= 0)).any())
+        """Whether the trace says by which calls most of the device's activities were launched."""
+        rows = np.flatnonzero(self.trace.is_a(*DEVICE_CATEGORIES) & self._inside)
+        n_known = int((launch_rows(self.trace, rows) >= 0).sum())
+        return len(rows) > 0 and n_known >= len(rows) / 2
 
     @cached_property
     def has_host(self) -> bool:

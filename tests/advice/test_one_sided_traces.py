@@ -168,3 +168,17 @@ def test_a_trace_with_nothing_of_torch_in_it_has_no_verdict() -> None:
     profile = _explained(sim)
     assert profile.diagnosis.sentence.startswith("What takes the time is not known: nothing that")
     assert _rules(profile) == []
+
+
+@pytest.mark.parametrize(("n_joined", "is_said"), [(4, False), (5, True)])
+def test_the_path_is_told_where_most_launches_are_known(n_joined: int, is_said: bool) -> None:
+    """As in a sampled trace: 2 of 18 launches were left, and gaps of unknown cause were queued."""
+    sim = Simulated()
+    sim.step(0, 0, 10_000)
+    sim.host("aten::mm", 0, 9_990)
+    for i in range(10):
+        at = 1_000 * i
+        known = i >= 10 - n_joined
+        launch = sim.call("cudaLaunchKernel", at + 1, 5) if known else -1
+        sim.device("gemm", at + 10, 100, launch)
+    assert ("too slowly" in _explained(sim).diagnosis.sentence) is is_said
