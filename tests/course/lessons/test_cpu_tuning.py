@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
+import json
 import math
 import os
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -19,6 +23,7 @@ import torch
 
 from perfkit.base.errors import MeasurementError, UsageError
 from perfkit.course.kit.claim import claim
+from perfkit.course.lessons.lesson_14_cpu_tuning import _training_program
 from perfkit.course.lessons.lesson_14_cpu_tuning.lesson import (
     MACHINES,
     Host,
@@ -365,38 +370,6 @@ _counting.__module__ = "__main__"
 _notes_that_it_ran.__module__ = "__main__"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_they_train_side_by_side_and_stay_ready(tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    with Together(_counting, 2, threads=1) as both:
-        assert (both.n, both.threads, both.all_threads) == (2, 1, 2)
-        ran = both.run(3)
-        assert ran.seconds > 0
-        assert ran.peak_bytes == 0 or ran.peak_bytes >= ran.resident_bytes > 0
-        with both.training():
-            pass
-        again = both.run(2)  # "stop" was no order to answer
-        assert isinstance(again, Ran)
-        both.change(partial(_notes_that_it_ran, str(notes)))
-        both.run(1, processes=1)
-        assert len(list(notes.iterdir())) == 1
-        both.run(1)
-        assert len(list(notes.iterdir())) == 2
-    both.end()  # twice is once
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_default_is_torchs_own_whatever_this_process_was_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    with Together(_counting, 1) as one:
-        assert one.threads != 3 or (os.cpu_count() or 1) == 3
-
-
 def _fails(number: int) -> Callable[[], object]:
     raise ValueError("no training today")
 
@@ -409,31 +382,74 @@ def _sees_its_cores(number: int) -> Callable[[], object]:
     return lambda: None
 
 
+_fails.__module__ = "__main__"
 _sees_its_cores.__module__ = "__main__"
 
 
+# one story: each process takes seconds to load torch
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+def test_they_train_side_by_side_stay_ready_and_say_why_they_end(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    here = cores_here()  # empty where processes cannot be pinned
+    core, make = (here[-1], _sees_its_cores) if here else (None, _counting)
+    both = Together(make, 2, threads=1, core=core)
+    try:
+        assert (both.n, both.threads, both.all_threads) == (2, 1, 2)
+        both.change(_counting)
+        ran = both.run(3)
+        assert ran.seconds > 0
+        assert ran.peak_bytes == 0 or ran.peak_bytes >= ran.resident_bytes > 0
+        with both.training():
+            pass
+        again = both.run(2)  # "stop" was no order to answer
+        assert isinstance(again, Ran)
+        both.change(partial(_notes_that_it_ran, str(notes)))
+        both.run(1, processes=1)
+        assert len(list(notes.iterdir())) == 1
+        both.run(1)
+        assert len(list(notes.iterdir())) == 2
+        both.change(_fails)
+        with pytest.raises(MeasurementError, match="no training today"):
+            both.run(1)
+    finally:
+        both.end()
+    both.end()  # twice is once
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="select takes no pipes")
+def test_an_order_to_stop_that_is_there_already_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was read along with the order to train, and a core computed for a minute."""
+    orders = [
+        {"threads": None, "core": None},
+        {"make": "", "number": 0},
+        {"until_called_s": 60},
+        "stop",
+        {"steps": 2},
+    ]
+    answers = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", answers)
+    monkeypatch.setattr(
+        _training_program.cloudpickle, "loads", lambda _: lambda number: list
+    )  # a step
+    read, write = os.pipe()
+    with os.fdopen(write, "w") as told:
+        told.writelines(json.dumps(one) + "\n" for one in orders)
+    with os.fdopen(read, "rb", buffering=0) as hears:
+        _training_program._main(hears)
+    said = [json.loads(line) for line in answers.getvalue().splitlines()]
+    assert [one.get("steps") for one in said] == [None, 1, 2]
+
+
 @pytest.mark.skipif(not cores_here(), reason="processes cannot be pinned here")
-def test_processes_and_this_thread_are_pinned_and_only_then() -> None:
+def test_this_thread_is_pinned_and_only_then() -> None:
     before = cores_here()
-    with Together(_sees_its_cores, 1, threads=1, core=before[-1]) as one:
-        assert one.run(1).seconds > 0
     with pinned(before[0]):
         assert cores_here() == before[:1]
     assert cores_here() == before
     with pytest.raises(UsageError, match="may not run on core 99999"):
         Together(_sees_its_cores, 1, core=99_999)
-
-
-_fails.__module__ = "__main__"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_training_that_ends_early_says_why() -> None:
-    with pytest.raises(MeasurementError, match="no training today"):
-        Together(_fails, 1).run(1)
 
 
 def test_what_cannot_be_started_is_refused() -> None:
@@ -457,12 +473,17 @@ _new_memory.__module__ = "__main__"
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.skipif("keep" not in mallocs_here(), reason="needs glibc")
-def test_a_malloc_that_keeps_its_memory_has_next_to_no_page_faults() -> None:
-    with (
-        Together(_new_memory, 1, threads=1) as system,
-        Together(_new_memory, 1, threads=1, malloc="keep") as keep,
-    ):
+def test_the_default_is_torchs_own_and_a_malloc_that_keeps_has_next_to_no_page_faults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # told to this process, not to theirs
+    with contextlib.ExitStack() as stack:
+        names = ["system", *({"keep"} & set(mallocs_here()))]  # the second one needs glibc
+        made = [stack.enter_context(Together(_new_memory, 1, malloc=name)) for name in names]
+        assert made[0].threads != 3 or (os.cpu_count() or 1) == 3
+        if len(made) == 1:
+            return
+        system, keep = made
         found = system.run(4)
         # on a machine that is short of memory the first steps may fault
         kept = min((keep.run(4) for _ in range(3)), key=lambda ran: ran.faults)

@@ -13,6 +13,7 @@ import os
 import select
 import sys
 import time
+from io import RawIOBase
 from typing import Any
 
 import cloudpickle
@@ -35,12 +36,12 @@ def _counted() -> tuple[int, int, float]:
     return used.ru_nvcsw + used.ru_nivcsw, used.ru_minflt, used.ru_utime + used.ru_stime
 
 
-def _is_called() -> bool:
+def _is_called(orders: RawIOBase) -> bool:
     # select takes no pipes on Windows: there it trains for the whole time
-    return sys.platform != "win32" and bool(select.select([sys.stdin], [], [], 0)[0])
+    return sys.platform != "win32" and bool(select.select([orders], [], [], 0)[0])
 
 
-def _train(step: Any, asked: dict[str, Any]) -> dict[str, Any]:
+def _train(step: Any, asked: dict[str, Any], orders: RawIOBase) -> dict[str, Any]:
     meter = ResidentMeter()
     meter.start()
     before, began_s = _counted(), time.perf_counter()
@@ -49,7 +50,7 @@ def _train(step: Any, asked: dict[str, Any]) -> dict[str, Any]:
         step()
         n += 1
         if "until_called_s" in asked and (
-            _is_called() or time.perf_counter() - began_s > asked["until_called_s"]
+            _is_called(orders) or time.perf_counter() - began_s > asked["until_called_s"]
         ):
             break
     seconds = time.perf_counter() - began_s
@@ -65,8 +66,8 @@ def _train(step: Any, asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _main() -> None:
-    told = json.loads(sys.stdin.readline())
+def _main(orders: RawIOBase) -> None:
+    told = json.loads(orders.readline())
     if told["core"] is not None:
         os.sched_setaffinity(0, {told["core"]})  # before torch starts threads: they inherit it
     if told["threads"] is not None:
@@ -79,12 +80,12 @@ def _main() -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    while line := sys.stdin.readline():
+    while line := orders.readline():
         asked = json.loads(line)
         if asked == "stop":
             continue
         if "make" not in asked:
-            say(_train(step, asked))
+            say(_train(step, asked, orders))
             continue
         step = cloudpickle.loads(base64.b64decode(asked["make"]))(asked["number"])
         for _ in range(_WARM_UP_STEPS):
@@ -93,5 +94,9 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
-        _main()
+    # a buffer would read on to the next order, and select would not see that one
+    with (
+        contextlib.suppress(KeyboardInterrupt, BrokenPipeError),
+        os.fdopen(0, "rb", buffering=0) as orders,
+    ):
+        _main(orders)
