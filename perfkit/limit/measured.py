@@ -2,12 +2,13 @@
 
 Takes some seconds. Every rate is the best of several repetitions, with median and worst beside it:
 other programs can only make one slower. Repetitions on a device are timed by its own events, in
-groups long enough for them.
+groups long enough for them. A small ``PERFKIT_BUDGET_SCALE`` shortens it, and the result says so.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
 import time
@@ -19,6 +20,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from perfkit.base import torch_compat
+from perfkit.base.budget import budget_scale
 from perfkit.base.device import Device, here, of
 from perfkit.base.errors import MeasurementError, MissingError
 from perfkit.base.machine import stamp
@@ -84,14 +86,19 @@ def measured_peaks(
         first, memory_first = list(bench.products()), list(bench.memory())
         copies = dict(bench.copies())
         launch, round_trip = bench.launches()
+        second, memory_second = (
+            (list(bench.products()), list(bench.memory()))
+            if bench.share == 1
+            else (first, memory_first)
+        )
         products = tuple(
             replace(one, flop_per_s=_together(one.flop_per_s, again.flop_per_s))
-            for one, again in _pairs(first, list(bench.products()), lambda p: (p.form, p.size))
+            for one, again in _pairs(first, second, lambda p: (p.form, p.size))
         )
         memory = tuple(
             replace(one, bytes_per_s=_together(one.bytes_per_s, again.bytes_per_s))
             for one, again in _pairs(
-                memory_first, list(bench.memory()), lambda m: (m.what, m.working_set_bytes)
+                memory_first, memory_second, lambda m: (m.what, m.working_set_bytes)
             )
         )
     busy = mark.until_now()
@@ -164,6 +171,9 @@ class _Bench:
         self.memory_bytes = 0 if kind.is_cpu else kind.total_bytes(self.index) or 0
         self.threads = int(torch.get_num_threads())
         self.notes: list[str] = []
+        self.share = min(budget_scale(), 1.0)
+        if self.share < 1:
+            self.notes.append(f"measured in {self.share:g} of the usual time: rates may be too low")
 
     # --- time ---------------------------------------------------------------------------------
 
@@ -197,8 +207,8 @@ class _Bench:
         group_s = 3e-4 if self.kind.is_cpu else 5e-3
         n = max(1, min(int(group_s / max(once_s, 1e-6)) + 1, 2000))
         rates: list[float] = []
-        until_s = time.monotonic() + budget_s
-        fewest = _FEWEST if once_s > _SLOW_S else min(2 * _FEWEST, _MOST)
+        until_s = time.monotonic() + budget_s * self.share
+        fewest = math.ceil(self.share * (_FEWEST if once_s > _SLOW_S else 2 * _FEWEST))
         while len(rates) < _MOST and (len(rates) < fewest or time.monotonic() < until_s):
             took_s = self._seconds(call, n)
             if took_s <= 0:
@@ -236,20 +246,21 @@ class _Bench:
             return
         if form == "tf32" and (self.kind.compute_capability(self.index) or (8, 0)) < (8, 0):
             return
+        longest_s = _LONGEST_PRODUCT_S * self.share
         with torch_compat.float32_products("tf32" if form == "tf32" else "ieee"):
             for size in sizes:
                 product = self._product(form, size)
                 product()
                 self._wait()
                 once_s = self._seconds(product, 1)
-                if once_s > _LONGEST_PRODUCT_S:
+                if once_s > longest_s:
                     return
                 rate = self._rate(product, 2.0 * size**3, 0.12)
                 if rate is None:
                     self.notes.append(f"{form} products: the device's clock shows no time")
                     return
                 yield ProductRate(form, size, rate)
-                if 8 * once_s > _LONGEST_PRODUCT_S:
+                if 8 * once_s > longest_s:
                     return  # the next one is eight times the work
 
     def _product(self, form: str, size: int) -> Callable[[], object]:

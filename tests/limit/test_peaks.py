@@ -202,6 +202,21 @@ def test_measuring_this_cpu(
     assert kept.kept_peaks("cpu") is not None
 
 
+def test_a_small_budget_measures_once_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_CPU_SIZES", (64,)), ("_CPU_SETS", ()), ("_CPU_LARGEST", 2**20)):
+        monkeypatch.setattr(measured, name, value)
+    monkeypatch.setattr(measured, "_last_cache_bytes", lambda: 0)
+    monkeypatch.setattr(measured, "_disk", lambda folder, notes: None)
+    monkeypatch.setattr(measured, "_MOST", 5)
+    repeats = {}
+    for scale in ("1", "0.2"):
+        monkeypatch.setenv("PERFKIT_BUDGET_SCALE", scale)
+        found = measured.measured_peaks("cpu")
+        repeats[scale] = found.flop_per_s["float32"].flop_per_s.n
+        assert any("0.2 of the usual time" in note for note in found.notes) == (scale == "0.2")
+    assert repeats == {"1": 10, "0.2": 5}
+
+
 def test_wrong_requests_say_what_to_do(
     own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

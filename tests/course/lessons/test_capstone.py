@@ -301,6 +301,11 @@ def test_versions_run_forwards_and_backwards_and_their_gains_add_up() -> None:
         in_turn({"slow": lambda: None}, budget_s=0)
 
 
+def test_one_variable_scales_this_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFKIT_BUDGET_SCALE", "1e-9")
+    assert in_turn({"slow": lambda: None, "one": lambda: None}, budget_s=2).rounds == 3
+
+
 def test_a_gain_that_is_not_there_in_each_round_is_not_seen() -> None:
     found = Stages(("slow", "tip"), ((10.0, 10.0, 10.0), (9.0, 11.0, 9.0)))
     (fall,) = found.falls

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.base.budget import scaled
+from perfkit.base.budget import budget_scale, scaled
 from perfkit.base.device import Device, here
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
@@ -30,6 +30,7 @@ __all__ = ["LabelCost", "OptionCost", "ProfilerCost", "label_cost", "profiler_co
 
 NO_PROFILER = "no profiler"
 _FEWEST_BLOCKS = 6  # fewer cannot give a 95 % interval; see perfkit.measure.compare
+_FEWEST_IF_SCALED_DOWN = 2  # with a small PERFKIT_BUDGET_SCALE, where nobody reads the interval
 _MOST_BLOCKS = 40
 # Events of these categories belong to the trace itself; the rest come from steps. "overhead" is
 # CUDA tracing's own work, at times of its choosing.
@@ -183,7 +184,7 @@ def profiler_cost(
 
     Every block goes through all options in random order and back; each stretch of ``steps`` steps
     has its own profiler and one uncounted step before it. At least six blocks are measured, even
-    if that takes longer than ``budget_s``.
+    if that takes longer than ``budget_s``; two, if ``PERFKIT_BUDGET_SCALE`` is below 1.
 
     Raises:
         UsageError: ``steps`` or ``budget_s`` is not positive.
@@ -191,6 +192,7 @@ def profiler_cost(
     if steps < 1 or not budget_s > 0:
         raise UsageError("steps and budget_s must be positive")
     budget_s = scaled(budget_s)
+    fewest = _FEWEST_BLOCKS if budget_scale() >= 1 else _FEWEST_IF_SCALED_DOWN
     began = time.monotonic()
     options = _options(here())
     for _ in range(3):
@@ -214,7 +216,7 @@ def profiler_cost(
         n_blocks += 1
         now = time.monotonic()
         spent, next_one = now - began, (now - first_block) / n_blocks
-        if n_blocks >= _FEWEST_BLOCKS and spent + next_one > budget_s:
+        if n_blocks >= fewest and spent + next_one > budget_s:
             break
     return ProfilerCost(
         options=tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -128,6 +129,12 @@ def _counted(answer: Answer, seed: int) -> tuple[int, int]:
         return count_operators(run).total, steps
 
 
+@functools.cache
+def _operators_of_the_slow_one() -> tuple[int, int]:
+    """The same of ``slow_training``, which takes longest: it is the same in each check."""
+    return _counted(slow_training, 0)
+
+
 def _losses(given: Any) -> Iterator[Any]:
     if given is None:
         raise NotYet("your function returns nothing yet: it has to yield the loss of each step")
@@ -148,20 +155,27 @@ def _same(answer: Answer, seed: int) -> Any:
 
 def _to_the_end(answer: Answer, seed: int) -> None:
     """Raise at the first later step with another loss: ``same_result`` looks at the first ones."""
-    import torch
-
-    data, losses = visits(seed=seed), []
-    with torch.random.fork_rng():
-        for program in (slow_training, answer):
-            torch.manual_seed(seed)
-            losses.append([float(loss) for loss in _losses(program(*data))])
+    losses = _all_losses_of_the_slow_one(seed), _all_losses(answer, seed)
     for step, (wanted, given) in enumerate(zip(*losses, strict=True), start=1):
         if not math.isclose(given, wanted, rel_tol=_CLOSE):
             raise NotYet(f"seed {seed}: the loss of step {step} is {given:.5f}, not {wanted:.5f}")
 
 
+def _all_losses(program: Answer, seed: int) -> list[float]:
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return [float(loss) for loss in _losses(program(*visits(seed=seed)))]
+
+
+@functools.cache
+def _all_losses_of_the_slow_one(seed: int) -> list[float]:
+    return _all_losses(slow_training, seed)
+
+
 def _show(answer: Answer) -> Message:
-    slow, _ = _counted(slow_training, 0)
+    slow, _ = _operators_of_the_slow_one()
     yours, steps = _counted(answer, 0)
     return Message(
         f"{steps} steps",
@@ -174,7 +188,7 @@ def _show(answer: Answer) -> Message:
 
 
 def _check(answer: Answer) -> list[str]:
-    slow, wanted = _counted(slow_training, 0)
+    slow, wanted = _operators_of_the_slow_one()
     yours, steps = _counted(answer, 0)
     if steps != wanted:
         raise NotYet(f"{steps} steps instead of {wanted}: the batches of 32 belong to the result")
