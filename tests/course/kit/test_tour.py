@@ -18,7 +18,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.course.kit import tour as tour_
 from perfkit.course.kit._links import relink
-from perfkit.course.kit.tour import LessonFailedError, run_lesson, tour
+from perfkit.course.kit.page import html_page
+from perfkit.course.kit.tour import LessonFailedError, LessonRun, run_lesson, tour
 from perfkit.show import RESULT_MIME
 
 pytestmark = pytest.mark.slow
@@ -38,13 +39,30 @@ show("comparison", ratio=1.0, low=0.9, high=1.1, sentence="No difference seen.")
 PID = "import os, pathlib; pathlib.Path('pid').write_text(str(os.getpid()))"
 
 
+def _made(folder: Path) -> Path:
+    (folder / "data").mkdir()
+    (folder / "data" / "make_images.py").write_text("")
+    (folder / "notebooks").mkdir()
+    return folder
+
+
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "make_images.py").write_text("")
-    (tmp_path / "notebooks").mkdir()
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(_made(tmp_path))
     return tmp_path
+
+
+@pytest.fixture
+def played(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lessons run without a kernel: they show nothing, and say that they took half a minute."""
+
+    def run(path: Path, say: object) -> LessonRun:
+        notebook = nbformat.read(path, as_version=4)
+        title = tour_._title(notebook, path.stem)
+        page = html_page(notebook, title=title)
+        return LessonRun(path.stem, 30.0, (), (), page, notebook, title)
+
+    monkeypatch.setattr(tour_, "run_lesson", run)
 
 
 def _lesson(clone: Path, *sources: str, name: str = "00-start-here") -> Path:
@@ -58,28 +76,42 @@ def _kernel_is_gone(clone: Path) -> bool:
     return not psutil.pid_exists(int((clone / "notebooks" / "pid").read_text()))
 
 
-def test_a_tour_prints_and_writes_what_was_found(clone: Path) -> None:
-    _lesson(clone, PID, RESULTS)
+@pytest.fixture(scope="module")
+def toured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A clone after a tour of one lesson, and what the tour printed."""
+    odd = "[1], {'type': 'comparison'}"  # results that are not perfkit's
+    others = (
+        f"for one in ({odd}):\n    display({{'{RESULT_MIME}': one, 'text/plain': 'x'}}, raw=True)"
+    )
+    folder = _made(tmp_path_factory.mktemp("toured"))
     said: list[str] = []
-    tour(["00"], clone / "out", said.append)
-    printed = "\n".join(said)
-    assert re.search(r"cell  1/2 +\d+\.\d s  import os", printed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        path = _lesson(folder, PID, RESULTS, others, "import math; math.pi")
+        before = path.read_bytes()
+        tour(["00"], folder / "out", said.append)
+        assert path.read_bytes() == before
+    return folder, "\n".join(said)
+
+
+def test_a_tour_prints_and_writes_what_was_found(toured: tuple[Path, str]) -> None:
+    folder, printed = toured
+    assert re.search(r"cell  1/4 +\d+\.\d s  import os", printed)
     assert "the profile" in printed
     assert "It is 2.5 times as fast." in printed
 
-    summary = json.loads((clone / "out" / "summary.json").read_text())
+    summary = json.loads((folder / "out" / "summary.json").read_text())
     (lesson,) = summary["lessons"]
     assert lesson["lesson"] == "00-start-here"
     assert lesson["seconds"] > 0
     assert (lesson["ratio"], lesson["interval"]) == (2.5, [2.25, 2.75])
-    assert [c["ratio"] for c in lesson["comparisons"]] == [2.5, 1.0]
+    assert [c["ratio"] for c in lesson["comparisons"]] == [2.5, 1.0]  # and no odd one
     assert summary["provenance"]["kind"] == "measured here"
-    assert _kernel_is_gone(clone)
+    assert _kernel_is_gone(folder)
 
 
-def test_the_page_has_no_script_and_may_ask_nobody(clone: Path) -> None:
-    path = _lesson(clone, RESULTS, "import math; math.pi")
-    page = run_lesson(path, lambda _: None).page
+def test_the_page_has_no_script_and_may_ask_nobody(toured: tuple[Path, str]) -> None:
+    page = (toured[0] / "out" / "00-start-here.html").read_text(encoding="utf-8")
     own, _, outputs = page.partition("<body")
     assert "<script" not in own
     assert not re.search(r"<(link|script|img)[^>]+(src|href)=.?https?:", own)
@@ -118,11 +150,18 @@ def test_a_kernel_that_dies_is_told(clone: Path) -> None:
     assert _kernel_is_gone(clone)
 
 
-def test_a_failing_lesson_does_not_lose_the_others(clone: Path) -> None:
-    _lesson(clone, RESULTS)
+def test_a_failing_lesson_does_not_lose_the_others(
+    clone: Path, played: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _lesson(clone, "1")
     _lesson(clone, "print('so far')", "1 / 0", name="01-measure")
     (clone / "notebooks" / "02-broken.ipynb").write_text("{")
-    _lesson(clone, RESULTS, name="03-storage")
+    _lesson(clone, "1", name="03-storage")
+    really, plays = run_lesson, tour_.run_lesson
+    broken = ("01-measure", "02-broken")
+    monkeypatch.setattr(
+        tour_, "run_lesson", lambda path, say: (really if path.stem in broken else plays)(path, say)
+    )
     said: list[str] = []
     with pytest.raises(LessonFailedError) as caught:
         tour([], clone / "out", said.append)
@@ -142,8 +181,8 @@ def test_a_failing_lesson_does_not_lose_the_others(clone: Path) -> None:
     _check_links(clone / "out")
 
 
-def test_an_interrupted_tour_keeps_what_it_has(clone: Path) -> None:
-    _lesson(clone, RESULTS)
+def test_an_interrupted_tour_keeps_what_it_has(clone: Path, played: None) -> None:
+    _lesson(clone, "1")
     _lesson(clone, "1", name="01-measure")
 
     def say(line: str) -> None:
@@ -182,15 +221,6 @@ def test_a_folder_in_the_way_is_told_before_anything_runs(clone: Path, name: str
     with pytest.raises(UsageError, match=name):
         tour(["00"], clone / "out", lambda _: None)
     assert not (clone / "notebooks" / "ran").exists()
-
-
-def test_results_that_are_not_ours_are_passed_over(clone: Path) -> None:
-    mime = "application/vnd.perfkit.result+json"
-    odd = ([1], {"type": "comparison"})
-    others = ", ".join(f"{{{mime!r}: {result}, 'text/plain': 'x'}}" for result in odd)
-    shown = f"display({others}, raw=True)"
-    path = _lesson(clone, f"from IPython.display import display\n{shown}")
-    assert run_lesson(path, lambda _: None).comparisons == ()
 
 
 def test_a_save_that_fails_leaves_the_notebook_whole(
@@ -294,7 +324,7 @@ LINKS = """# One
 """
 
 
-def test_every_link_of_the_site_holds_within_it(clone: Path) -> None:
+def test_every_link_of_the_site_holds_within_it(clone: Path, played: None) -> None:
     for name, text in (("00-start-here", LINKS), ("01-two", "# Two\n\n## A heading")):
         notebook = new_notebook(cells=[new_markdown_cell(text), new_code_cell("1")])
         nbformat.write(notebook, clone / "notebooks" / f"{name}.ipynb")
@@ -347,10 +377,10 @@ def test_addresses(tag: str, expected: str | None) -> None:
     assert relink(tag, "00.ipynb", "00.html", pages) == (tag if expected is None else expected)
 
 
-def test_a_later_tour_links_what_is_new(clone: Path) -> None:
-    _lesson(clone, RESULTS)
+def test_a_later_tour_links_what_is_new(clone: Path, played: None) -> None:
+    _lesson(clone, "1")
     tour(["00"], clone / "out", lambda _: None)
-    _lesson(clone, RESULTS, name="01-two")
+    _lesson(clone, "1", name="01-two")
     tour([], clone / "out", lambda _: None)
     pages = {path.name for path in (clone / "out").iterdir()}
     assert pages == {
@@ -364,7 +394,7 @@ def test_a_later_tour_links_what_is_new(clone: Path) -> None:
     assert ("a", "01-two.html") in _read(clone / "out" / "00-start-here.html").found
 
 
-def test_the_ledger_of_the_lessons_that_ran_is_printed(clone: Path) -> None:
+def test_the_ledger_of_the_lessons_that_ran_is_printed(clone: Path, played: None) -> None:
     _lesson(clone, "1")
     said: list[str] = []
     tour(["00"], clone / "out", said.append)
@@ -377,7 +407,7 @@ def test_the_ledger_of_the_lessons_that_ran_is_printed(clone: Path) -> None:
     assert "B12 " in "\n".join(said)
 
 
-def test_the_time_is_told_before_and_learnt(clone: Path) -> None:
+def test_the_time_is_told_before_and_learnt(clone: Path, played: None) -> None:
     _lesson(clone, "1")
     _lesson(clone, "1", name="01-two")
     said: list[str] = []
@@ -410,25 +440,18 @@ def test_an_unknown_lesson_is_told_with_those_there_are(clone: Path) -> None:
     assert not (clone / "out").exists()
 
 
-def test_outputs_are_saved_when_asked_for_and_widgets_are_not(clone: Path) -> None:
+def test_outputs_are_saved_when_asked_for_without_widgets_and_folded_below_a_guess(
+    clone: Path,
+) -> None:
     view = "'application/vnd.jupyter.widget-view+json': {}"
     widget = f"display({{{view}, 'text/plain': 'w'}}, raw=True)"
-    path = _lesson(clone, "from IPython.display import display", widget, "6 * 7")
-    before = path.read_bytes()
-    tour(["00"], clone / "out", lambda _: None)
-    assert path.read_bytes() == before
+    asked = (
+        "from perfkit.course.kit.predict import Predict; Predict('Which?', {'a': '1', 'b': '2'})"
+    )
+    path = _lesson(clone, "from IPython.display import display", widget, "6 * 7", asked, "40 + 2")
     tour([str(path)], clone / "out", lambda _: None, save=True)
     saved = nbformat.read(path, as_version=4)
     assert saved.cells[2].outputs[0].data == {"text/plain": "w"}
     assert saved.cells[3].outputs[0].data == {"text/plain": "42"}
     assert saved.metadata["language_info"] == {"name": "python"}
-
-
-def test_outputs_are_saved_folded_below_a_guess(clone: Path) -> None:
-    asked = (
-        "from perfkit.course.kit.predict import Predict; Predict('Which?', {'a': '1', 'b': '2'})"
-    )
-    path = _lesson(clone, asked, "40 + 2")
-    tour([str(path)], clone / "out", lambda _: None, save=True)
-    saved = nbformat.read(path, as_version=4)
-    assert [cell.metadata.get("collapsed") for cell in saved.cells[1:]] == [None, True]
+    assert [cell.metadata.get("collapsed") for cell in saved.cells[4:]] == [None, True]

@@ -132,10 +132,10 @@ def test_a_cell_that_hangs_costs_only_its_own_claim(tmp_path: Path) -> None:
         'claim("A1").settle(True)',
     )
     hung, other = record_lessons(
-        [Lesson(path, wanted("C2", "A1"))], tmp_path / "out", device="cpu", cell_limit_s=20
+        [Lesson(path, wanted("C2", "A1"))], tmp_path / "out", device="cpu", cell_limit_s=6
     )
     assert hung.state == "failed"
-    assert hung.reason == "TimeoutError: no end after 20 s"
+    assert hung.reason == "TimeoutError: no end after 6 s"
     assert other.state == "recorded"
 
 

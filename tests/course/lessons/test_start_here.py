@@ -15,10 +15,16 @@ from perfkit.course.kit.images import ImageSet
 from perfkit.course.lessons.lesson_00_start_here.exercise import cache_pictures
 
 
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which each set is made once."""
+    return tmp_path_factory.mktemp("pictures")
+
+
 @pytest.fixture(autouse=True)
-def data_and_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def data_and_pillow(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Its pictures go to a scratch folder, and Pillow is left as it was."""
-    monkeypatch.setenv("PERFKIT_DATA", str(tmp_path))
+    monkeypatch.setenv("PERFKIT_DATA", str(pictures))
     before = ImageFile.ImageFile.load
     yield
     assert ImageFile.ImageFile.load is before

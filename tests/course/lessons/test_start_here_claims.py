@@ -14,9 +14,13 @@ from perfkit.course.lessons.lesson_00_start_here.criteria import bottleneck_firs
 
 
 @pytest.mark.slow
-def test_three_trainers_are_judged_and_torch_is_left_as_it_was() -> None:
+def test_three_trainers_are_judged_and_torch_is_left_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import torch
 
+    monkeypatch.setattr(trainers, "_wide", lambda device: 16)
+    monkeypatch.setattr(trainers, "_SIDE", 16)
     threads = torch.get_num_threads()
     settled = claim("A1").settle(trainers.three_trainers())
     assert settled.outcome is not None, settled.why
@@ -27,7 +31,8 @@ def test_three_trainers_are_judged_and_torch_is_left_as_it_was() -> None:
 
 
 @pytest.mark.slow
-def test_a_few_steps_are_judged_against_all_of_a_run() -> None:
+def test_a_few_steps_are_judged_against_all_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainers, "_SCRIPT", trainers._SCRIPT.replace("128, 128", "32, 32"))
     settled = claim("A5").settle(trainers.few_steps_and_all(steps=12))
     assert settled.outcome is not None, settled.why
     assert settled.outcome.figures["steps_of_the_run"].value == 12
