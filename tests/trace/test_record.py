@@ -535,6 +535,17 @@ def test_events_that_take_too_much_memory_end_the_recording(
     assert not any("warm-up" in w for w in recording.warnings)
 
 
+@pytest.mark.parametrize(("steps", "n_in_all", "n_notes"), [(1, 4, 0), (2, 2, 1)])
+def test_memory_that_is_full_once_all_steps_are_recorded_ends_nothing_early(
+    steps: int, n_in_all: int, n_notes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of LBFGS was all that was asked for, and the advice was to record fewer (-n 1)."""
+    monkeypatch.setattr(Recorder, "_is_full", property(lambda self: self._n_profiled == 1))
+    recording = _record(n_in_all, steps=steps, warmup=1)
+    early = [w for w in recording.warnings if "ended early" in w]
+    assert len(early) == n_notes
+
+
 def test_a_piece_of_a_late_step_is_not_said_to_be_all_of_the_code() -> None:
     """LBFGS: one step had more events than fit, and 40 s of 141 s were "100 % of the code"."""
     step = _trainer()

@@ -904,7 +904,7 @@ class Recorder:
                 "perfkit stopped recording there, after "
                 f"{plural(self._n_steps_until_stop, 'step')}"
             )
-        elif self._is_full:
+        elif self._is_full and self._n_profiled < self.steps:
             doubts.append(
                 f"recording ended early, after {plural(self._n_profiled, 'whole step')}: the "
                 f"events took more than {fmt_bytes(_MEMORY_BYTES)} (about "
