@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from perfkit.advice.diagnose import as_waiting
 from perfkit.advice.profile import Profile, explain
 from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError
 from perfkit.base.instrument import Failure
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.words import fmt_count, fmt_ms, fmt_s, plural
+from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 from perfkit.memory.account import MemoryAccount
 from perfkit.script._torch_watch import PASSES, TorchWatch
@@ -30,6 +32,8 @@ _SLOW, _SLACK_S = 2.0, 0.002
 _DRIFT_FROM = 20
 # Processes that it started, and that computed for this share of the run, may be what trains.
 _BY_CHILDREN = 0.1
+# From this share of the recorded steps on, evaluation within them is told.
+_EVALUATION = 0.05
 # A part of the run below this share is not worth a row.
 _LEAST_SHARE = 0.001
 
@@ -175,6 +179,8 @@ def whole_run(
         )
     if seen is not None and seen.run.phases.doubt:
         warnings.append(seen.run.phases.doubt)
+    if seen is not None and profile is not None and (said := _evaluation_within(profile, seen)):
+        warnings.append(said)
     if seen is not None and n_steps:
         warnings += _extras_missing(options, seen, n_steps, ended)
     return WholeRun(
@@ -210,6 +216,24 @@ def _profile(seen: TorchWatch) -> tuple[Profile | None, str]:
     if not profile.operators:
         return None, "no torch operators ran in the recorded steps"
     return profile, ""
+
+
+def _evaluation_within(profile: Profile, seen: TorchWatch) -> str:
+    """That the recorded steps hold an evaluation, which a trace cannot tell from forward."""
+    run, covered = seen.run, profile.coverage
+    if covered is None or not covered.first_step or run.phases.doubt or run.phases.failure:
+        return ""
+    phase_ms, numbers = run.facts.columns().phase_ms, seen.meter.numbers
+    rows = np.flatnonzero((numbers >= covered.first_step - 1) & (numbers < covered.last_step))
+    rows = rows[rows < len(phase_ms["evaluation"])]
+    whole_ms = sum(float(column[rows].sum()) for column in phase_ms.values())
+    evaluated_ms = float(phase_ms["evaluation"][rows].sum())
+    if evaluated_ms < _EVALUATION * whole_ms or not evaluated_ms:
+        return ""
+    return (
+        f"evaluation is {fmt_share(evaluated_ms / whole_ms)} of the recorded steps; their picture "
+        "counts it as forward, data wait or other, because a trace cannot tell it apart"
+    )
 
 
 def _nothing(

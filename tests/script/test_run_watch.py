@@ -82,6 +82,31 @@ def test_shapes_are_recorded_where_they_tell_how_far_a_step_is_from_the_least_ti
     assert any(dims for dims in profile.trace.input_dims) == (asked or known)
 
 
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_evaluation_within_the_recorded_steps_is_told_because_the_picture_calls_it_forward(
+    evaluates: bool,
+) -> None:
+    """A graph network's report had 43 % evaluation, and 58 % forward in the picture below."""
+    net = torch.nn.Linear(200, 200)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.ones(400, 200)
+
+    def train() -> None:
+        for _ in range(8):
+            net.train()
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+            if evaluates:
+                net.eval()
+                with torch.no_grad():
+                    for _ in range(20):
+                        net(x)
+
+    told = [w for w in _watched(train).warnings if w.startswith("evaluation is ")]
+    assert len(told) == evaluates
+
+
 def test_a_short_run_has_no_drift() -> None:
     """Six recorded steps near the end of 59 were told as "steps got 71 % slower over the run"."""
     train = _trainer([torch.ones(4, 8)] * 50)
