@@ -9,12 +9,15 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from perfkit.base.errors import UsageError
+from perfkit.base.errors import UsageError, WorkloadKilledError
 from perfkit.script.ranks.job import FOLDER_VARIABLE, job_of
 from perfkit.script.ranks.joint import joint
+from perfkit.script.ranks.launch import _failure
 from perfkit.script.ranks.meeting import live_words
 from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, lives, read_statuses, stuck
 
@@ -151,6 +154,30 @@ def test_a_rank_that_was_killed_is_named(tmp_path: Path) -> None:
     )
     assert culprits == (1,)
     assert sentence.startswith("Rank 1 died, last seen in step 16: its process was killed")
+
+
+def test_a_launched_job_says_how_its_rank_ended(tmp_path: Path) -> None:
+    job: Any = SimpleNamespace(process=SimpleNamespace(returncode=1))
+    _said(tmp_path, _status(0, ended="was ended by SIGTERM"), _dead(1, n_steps=15))
+    died = _failure(joint(tmp_path, range(2), 2), job, tmp_path, "its output", hung=False)
+    assert isinstance(died, WorkloadKilledError)
+    assert str(died).startswith("Rank 1 died, last seen in step 16")
+    assert died.traceback_text == "its output"
+    job.process.returncode = 0
+    assert _failure(joint(tmp_path, range(2), 2), job, tmp_path, "", hung=False) is None
+
+
+@pytest.mark.parametrize(("asked_s", "told"), [(None, ""), (3.0, "The job hung for 4.00 s: ")])
+def test_who_ended_a_job_says_after_how_long(
+    tmp_path: Path, asked_s: float | None, told: str
+) -> None:
+    """The error of a job ended after less than 20 s was about one in which nobody hung."""
+    waits = _status(0, n_steps=15, in_step_s=4.0, meets=True)
+    for one in (waits, _status(1, n_steps=15, in_step_s=4.0, line="train.py:7")):
+        (tmp_path / f"status{one.rank}.json").write_text(json.dumps(asdict(one)))
+    found = joint(tmp_path, range(2), 2, hung_after_s=asked_s)
+    assert found.sentence.startswith(told)
+    assert found.culprits == ((1,) if told else ())
 
 
 def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path) -> None:

@@ -142,7 +142,12 @@ class RankedRun(Shown):
 
 
 def joint(
-    folder: Path, ranks: Sequence[int], world_size: int, *, here: Sequence[int] | None = None
+    folder: Path,
+    ranks: Sequence[int],
+    world_size: int,
+    *,
+    here: Sequence[int] | None = None,
+    hung_after_s: float | None = None,
 ) -> RankedRun:
     """The report on what the ranks left in the folder.
 
@@ -151,6 +156,8 @@ def joint(
         ranks: those that it is to tell of.
         world_size: how many the job has.
         here: those on this machine; by default all. What has not ended on another one died.
+        hung_after_s: whoever ended the job did so after this long without a step. By default what
+            took 20 s and ten usual steps hung.
     """
     here, local = ranks, ranks if here is None else here
     statuses = read_statuses(folder, here)
@@ -171,7 +178,7 @@ def joint(
     if compared is not None and not compared.n_collectives:
         compared = None
     ended = {rank: _ended(statuses.get(rank), rank in alive) for rank in here}
-    culprits, failed = _culprits(here, statuses, alive)
+    culprits, failed = _culprits(here, statuses, alive, hung_after_s)
     missing = [rank for rank in here if rank not in records]
     return RankedRun(
         program=program,
@@ -212,7 +219,10 @@ def _ended(status: Status | None, is_alive: bool) -> str:
 
 
 def _culprits(
-    here: Sequence[int], statuses: Mapping[int, Status], alive: set[int]
+    here: Sequence[int],
+    statuses: Mapping[int, Status],
+    alive: set[int],
+    hung_after_s: float | None,
 ) -> tuple[tuple[int, ...], str]:
     """The ranks that ended the job, and the sentence; nothing where it finished."""
     unseen = [rank for rank in here if rank not in statuses]
@@ -232,7 +242,7 @@ def _culprits(
             f"{was} not."
         )
     if not failed:
-        return _hung(statuses)
+        return _hung(statuses, hung_after_s)
     first = failed[0]
     step = f"in step {fmt_count(first.n_steps + 1)}" if first.n_steps else "before its first step"
     if first.ended:
@@ -246,11 +256,15 @@ def _culprits(
     return (first.rank,), f"{sentence}{f'; {others} ended after it' if victims else ''}."
 
 
-def _hung(statuses: Mapping[int, Status]) -> tuple[tuple[int, ...], str]:
+def _hung(
+    statuses: Mapping[int, Status], hung_after_s: float | None
+) -> tuple[tuple[int, ...], str]:
     running = [s for s in statuses.values() if s.ended != FINISHED]
     waited_s = min((s.in_step_s for s in running), default=0.0)
     usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
-    if not running or waited_s < max(_HUNG_AFTER_S, 10 * usual_s):
+    if hung_after_s is None:
+        hung_after_s = max(_HUNG_AFTER_S, 10 * usual_s)
+    if not running or waited_s < hung_after_s:
         return (), ""
     blamed = stuck(list(statuses.values()))
     if not blamed:

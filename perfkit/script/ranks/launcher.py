@@ -106,12 +106,13 @@ class TorchRun:
         while any(map(lives, left)) and time.monotonic() < deadline_s:
             time.sleep(0.05)
 
-    def report(self, n_here: int) -> RankedRun:
+    def report(self, n_here: int, hung_after_s: float | None = None) -> RankedRun:
         """The report on all ranks, after the end.
 
         Args:
             n_here: how many there were to be.
+            hung_after_s: if the job was ended for it: so long no rank had made a step.
         """
         from perfkit.script.ranks.joint import joint
 
-        return joint(self.attempt, range(n_here), n_here)
+        return joint(self.attempt, range(n_here), n_here, hung_after_s=hung_after_s)
