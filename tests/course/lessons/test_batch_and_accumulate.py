@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,16 +33,6 @@ from perfkit.course.lessons.lesson_12_batch_and_accumulate.pictures import (
     draw_batches,
     draw_losses,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def survey_only_what_is_new() -> Iterator[None]:
-    # a check looks at every object that the collector tracks: torch's own half a million, put out
-    # of its sight, make these tests some times faster
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def _loss(model: Any, part: Any, **given: Any) -> Any:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,16 +25,6 @@ from perfkit.course.lessons.lesson_08_custom_loss.lesson import (
 )
 from perfkit.course.lessons.lesson_08_custom_loss.measured import OnGpu
 from perfkit.course.lessons.lesson_08_custom_loss.pictures import draw_cells, draw_growth
-
-
-@pytest.fixture(scope="module", autouse=True)
-def survey_only_what_is_new() -> Iterator[None]:
-    # a check looks at every object that the collector tracks: torch's own half a million, put out
-    # of its sight, make these tests some times faster
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def _pairs(present: Any) -> Any:
