@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.browser
 
 LOOP = """
-import time
+import os, time
 import perfkit
 
 for n in perfkit.watch(range(1500), name="a loop of its own"):
     time.sleep(0.03 if n % 50 == 0 else 0.01)
+    if os.path.exists("seen-enough"):
+        break
 """
 
 
-def test_it_moves_says_how_far_it_is_and_leaves_a_picture(open_notebook: Callable) -> None:
+def test_it_moves_says_how_far_it_is_and_leaves_a_picture(
+    open_notebook: Callable, jupyter: Any
+) -> None:
     book = open_notebook([LOOP], "watch")
     page = book.page
     # not awaited: the plot is looked at while the cell runs
@@ -40,6 +45,7 @@ def test_it_moves_says_how_far_it_is_and_leaves_a_picture(open_notebook: Callabl
         arg=light,
     )
     book.screenshot("watch-dark", ".pk-live")
+    (jupyter.root / "seen-enough").touch()
     page.wait_for_selector("img[alt^='Step time']", timeout=90_000)
     assert page.locator(".pk-live").count() == 0
     assert "data wait" in page.locator(".jp-OutputArea-output:has(img)").inner_text()
