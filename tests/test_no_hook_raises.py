@@ -203,7 +203,15 @@ GUARDS |= {
     ("/synclint/watch.py", "Watch._start.<locals>.<lambda>"),
     ("/synclint/watch.py", "Watch.traced_once"),
     ("/trace/record/record.py", "Recorder.start"),
-    ("/trace/record/record.py", "Recorder.start.<locals>.<lambda>"),
+    ("/trace/record/record.py", "Recorder._begin"),
+    ("/trace/record/record.py", "Recorder._begin.<locals>.<lambda>"),
+    ("/trace/record/record.py", "Recorder._end"),
+    ("/measure/pushed.py", "PushedRun._unhook"),
+    ("/measure/run.py", "WatchedRun.__iter__.<locals>.<lambda>"),
+    ("/measure/run.py", "WatchedRun._loop_ended"),
+    ("/memory/account.py", "Accountant._end"),
+    ("/memory/tracker.py", "Tracker._stop"),
+    ("/synclint/watch.py", "Watch._end"),
     ("/synclint/watch.py", "_ApiMode.__torch_function__"),
     ("/synclint/watch.py", "_Once.__init__"),
     ("/synclint/watch.py", "_OpMode.__torch_dispatch__"),
@@ -218,7 +226,7 @@ def _is_guard(frame: FrameType | None) -> bool:
     if frame is None:
         return False
     file, name = _function(frame.f_code)
-    return file == "/base/instrument.py" or (file, name) in GUARDS
+    return file in ("/base/instrument.py", "/base/uninterrupted.py") or (file, name) in GUARDS
 
 
 def _ours(frame: FrameType | None) -> bool:

@@ -56,14 +56,20 @@ class Profiling(Shown):
             raise UsageError(
                 "this profile has begun before: call perfkit.profile() again for the next region"
             )
-        self._recorder.start()
-        self._state = "running"
+        try:
+            self._recorder.start()
+            self._state = "running"
+        except KeyboardInterrupt:
+            self._recorder.stop()
+            raise
 
     def stop(self) -> None:
         """End the recording; does nothing if it has ended."""
         if self._state == "running":
-            self._recorder.stop()
-            self._state = "done"
+            try:
+                self._recorder.stop()
+            finally:  # Ctrl-C meanwhile
+                self._state = "done"
 
     def failed(self, error: BaseException) -> None:
         """Tell that the region's code raised, if you caught it inside the ``with`` block."""

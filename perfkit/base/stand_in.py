@@ -6,6 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from perfkit.base.uninterrupted import Uninterrupted
+
 __all__ = ["CallEnd", "Calls", "Listeners", "stand_in"]
 
 
@@ -84,15 +86,17 @@ class Listeners:
         token = functools.partial(begins)  # the same function may be added twice
 
         def stop() -> None:
-            self._listen(tuple(one for one in self._begins if one is not token))
-            if not self._begins and self._undo is not None:
-                undo, self._undo = self._undo, None
-                undo()
+            with Uninterrupted():
+                self._listen(tuple(one for one in self._begins if one is not token))
+                if not self._begins and self._undo is not None:
+                    undo, self._undo = self._undo, None
+                    undo()
 
-        if self._undo is None:
-            self._calls = Calls()
-            self._undo = self._install(self._calls)
-        self._listen((*self._begins, token))
+        with Uninterrupted():
+            if self._undo is None:
+                self._calls = Calls()
+                self._undo = self._install(self._calls)
+            self._listen((*self._begins, token))
         return stop
 
     def _listen(self, begins: tuple[Callable[..., CallEnd | None], ...]) -> None:

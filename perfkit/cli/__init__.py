@@ -6,15 +6,19 @@ import argparse
 import contextlib
 import io
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 from perfkit._version import __version__
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.printable import printable
 from perfkit.base.progress import write
+from perfkit.base.uninterrupted import Uninterrupted
 from perfkit.cli import (
     claims,
     compare_runs,
@@ -40,9 +44,17 @@ _OWN_FILES = (__file__, *(one.__file__ for one in (output, *_COMMANDS)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
+    """Run one command and return its exit code.
+
+    0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM.
+    """
     with _say_anything():
-        arguments = _parser().parse_args(argv)
+        try:
+            arguments = _parser().parse_args(argv)
+        except KeyboardInterrupt as error:
+            return _interrupted(error)
+        except OSError as error:  # --help or --version could not be written
+            return _not_told(error)
         if not hasattr(arguments, "is_the_program"):
             return _command(arguments)
     # `perfkit run`: standard output, exceptions and exit code are the script's own
@@ -51,26 +63,56 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _command(arguments: argparse.Namespace) -> int:
     try:
-        code = int(arguments.run(arguments))
-        if sys.stdout is not None:  # closed by the shell's >&-
-            sys.stdout.flush()
+        # a script that is run in this process has signals of its own
+        with contextlib.nullcontext() if arguments.run is synclint.run else _sigterm_raises():
+            code = int(arguments.run(arguments))
+            if sys.stdout is not None:  # closed by the shell's >&-
+                sys.stdout.flush()
         return code
     except UsageError as error:
         return _fail(error, 2)
     except PerfkitError as error:
         return _fail(error, 1)
-    except BrokenPipeError:
-        # The reader of our output is gone (``perfkit doctor | head``). That is not a failure, and
-        # Python must not try to flush the rest at exit.
-        _drop_output()
-        return 0
     except OSError as error:
-        if not _is_of_output(error):
+        if not isinstance(error, BrokenPipeError) and not _is_of_output(error):
             raise
-        _drop_output()
-        reason = error.strerror or str(error)
-        return _fail(PerfkitError(f"the output could not be written: {reason}"), 1)
-    except KeyboardInterrupt:
+        return _not_told(error)
+    except KeyboardInterrupt as error:
+        return _interrupted(error)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: what cleans up after Ctrl-C cleans up after it, too."""
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl-C does: no process and no half-written file is left."""
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    is_ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if not is_ours:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is terminated:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _interrupted(error: KeyboardInterrupt) -> int:
+    with Uninterrupted():  # pressed again
+        if isinstance(error, _Terminated):
+            write("perfkit: ended by SIGTERM\n")
+            return 143
+        write("perfkit: interrupted\n")
         return 130
 
 
@@ -95,6 +137,15 @@ def _is_of_output(error: OSError) -> bool:
     return frames[-1].filename in _OWN_FILES
 
 
+def _not_told(error: OSError) -> int:
+    """The exit code where standard output took no more; Python must not try again at exit."""
+    _drop_output()
+    if isinstance(error, BrokenPipeError):  # no failure: its reader is gone (`perfkit … | head`)
+        return 0
+    reason = error.strerror or str(error)
+    return _fail(PerfkitError(f"the output could not be written: {reason}"), 1)
+
+
 def _drop_output() -> None:
     with contextlib.suppress(OSError, ValueError):  # a stream without a descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -109,7 +160,12 @@ class _Parser(argparse.ArgumentParser):
     """Echoes what was typed without letting it control the terminal."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        super()._print_message(printable(message, lines=True), file)
+        text = printable(message, lines=True)
+        if file is None or file is sys.stderr:
+            write(text)
+        else:  # argparse itself passes over what cannot be written
+            file.write(text)
+            file.flush()
 
 
 def _parser() -> argparse.ArgumentParser:

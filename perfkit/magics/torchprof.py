@@ -114,8 +114,9 @@ class TorchprofMagics(Magics):
             profiling = profile(
                 steps=args.steps, warmup=args.warmup, stacks=args.stacks, shapes=args.shapes
             )
-            profiling.start()
         try:
+            with _arguments.one_line_errors():
+                profiling.start()
             error = _run(code, profiling, args, is_line=cell is None)
         finally:
             profiling.stop()

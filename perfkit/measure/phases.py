@@ -29,6 +29,7 @@ from typing import Any
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.stand_in import CallEnd
+from perfkit.base.uninterrupted import Uninterrupted, surely
 
 __all__ = ["PHASES", "Phases"]
 
@@ -138,8 +139,12 @@ class Phases:
         if self._undo or not self._instrument.is_on:
             return
         self._thread_id = get_ident()
-        with self._instrument.guard("starting"):
-            self._hook_all()
+        try:
+            with self._instrument.guard("starting"), Uninterrupted():
+                self._hook_all()
+        except BaseException:  # Ctrl-C meanwhile
+            self._unhook()
+            raise
         if self.failure is not None:
             self._unhook()  # what was in place when it failed
         self._phase, self._since = _OTHER, 0
@@ -195,6 +200,10 @@ class Phases:
 
     def _unhook(self) -> None:
         self._thread_id = 0
+        with self._instrument.guard("ending"):
+            surely(self._unhook_all)
+
+    def _unhook_all(self) -> None:
         undo, self._undo, self._may_go = self._undo, [], ()
         for call in undo:
             with self._instrument.guard("ending"):

@@ -16,6 +16,7 @@ import numpy as np
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.measure.footprint import Footprint, footprint
 from perfkit.measure.loader_wait import LoaderWait
 from perfkit.measure.lookout import Lookout, overdue_ns
@@ -105,22 +106,30 @@ class PushedRun:
 
     def start(self) -> None:
         """Begin; torch is imported."""
-        self.loader.__enter__()
-        self.phases.start()
-        self.facts.start()
+        try:
+            with Uninterrupted():
+                self.loader.__enter__()
+                self.phases.start()
+                self.facts.start()
+        except BaseException:  # Ctrl-C meanwhile
+            self.forget()
+            raise
 
     def stop(self) -> None:
         """End: leave no hook."""
+        surely(self._unhook)
+        if self.meter.n > self._seen[0]:
+            self._update(self._now())
+        else:
+            self.read_memory()
+
+    def _unhook(self) -> None:
         self.facts.stop()
         self.lookout.stop()
         self.phases.stop()
         if self.phases.failure is None:
             self._add(self.phases.take(0))
         self.loader.__exit__()
-        if self.meter.n > self._seen[0]:
-            self._update(self._now())
-        else:
-            self.read_memory()
 
     def forget(self) -> None:
         """In a forked child: leave no hook."""

@@ -25,6 +25,7 @@ from perfkit.base.instrument import Instrument
 from perfkit.base.machine.busy import Busy, BusyMark, this_thread
 from perfkit.base.machine.loading import LoaderLooks
 from perfkit.base.printable import printable
+from perfkit.base.uninterrupted import surely
 from perfkit.base.words import fmt_count
 from perfkit.measure.batch import SampleCounter, n_bytes
 from perfkit.measure.footprint import Footprint, footprint
@@ -315,16 +316,21 @@ class WatchedRun:
             ended = "interrupted"
             raise
         finally:
-            if self._loop is loop:
-                with guard.guard("closing"):
-                    self._close(ended)
-                self._loop = None
-                with guard.guard("closing"):  # also where closing failed before it came to this
-                    self._lookout.stop()
-                    self._facts.stop()
-                    self._phases.stop()
-                if not guard.is_on:
-                    self._summary = None  # it is to say so
+            surely(lambda: self._loop_ended(loop, ended))
+
+    def _loop_ended(self, loop: object, ended: str) -> None:
+        if self._loop is not loop:
+            return
+        guard = self._instrument
+        with guard.guard("closing"):
+            self._close(ended)
+        self._loop = None
+        with guard.guard("closing"):  # also where closing failed before it came to this
+            self._lookout.stop()
+            self._facts.stop()
+            self._phases.stop()
+        if not guard.is_on:
+            self._summary = None  # it is to say so
 
     def _open(self, loop: object) -> None:
         if self._loop is not None:

@@ -16,6 +16,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine import Provenance, facts, stamp
+from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.memory.allocator import AllocatorMeter, AllocatorUse
 from perfkit.memory.categories import CATEGORIES, INPUTS, OTHER, by_name
@@ -396,8 +397,13 @@ class Accountant:
             raise UsageError("an Accountant counts one region: make a new one for the next")
         self._entered = True
         self._began_s = time.perf_counter()
-        with self._instrument.guard("getting ready"):
-            self._start()
+        try:
+            with self._instrument.guard("getting ready"), Uninterrupted():
+                self._start()
+        except BaseException:  # Ctrl-C meanwhile
+            if self._tracker is not None:
+                self._let_go(self._tracker)
+            raise
         return self
 
     def _start(self) -> None:
@@ -414,12 +420,15 @@ class Accountant:
                 on_last_step=lambda: self._close(complete=False),
             )
         except BaseException:
-            tracker.stop()
-            self._resident.stop()
-            self._allocator.stop()
+            self._let_go(tracker)
             raise
         self._tracker = tracker
         self._began_s = time.perf_counter()
+
+    def _let_go(self, tracker: Tracker) -> None:
+        tracker.stop()
+        self._resident.stop()
+        self._allocator.stop()
 
     def __exit__(
         self,
@@ -429,6 +438,9 @@ class Accountant:
     ) -> None:
         if error is not None:
             self.failed(error)
+        surely(self._end)
+
+    def _end(self) -> None:
         with self._instrument.guard("reading the end"):
             try:
                 self._close(complete=True)

@@ -274,8 +274,8 @@ def _only_new_garbage() -> Iterator[None]:
     if gc.get_freeze_count() > _FROZEN_BY_PYTHON:
         yield
         return
-    gc.freeze()
     try:
+        gc.freeze()
         yield
     finally:
         gc.unfreeze()  # referrers are found among what is not frozen

@@ -66,6 +66,7 @@ from torch.optim.optimizer import (
 from perfkit.base import torch_compat
 from perfkit.base.device import is_capturing
 from perfkit.base.instrument import Instrument
+from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.user_code import is_user_code
 from perfkit.memory.categories import (
     ACTIVATIONS,
@@ -229,12 +230,25 @@ class Tracker(_DispatchMode):
             on_last_step: called once counting has ended because of ``max_steps``.
             on_backward: called when a backward pass begins, with what is alive of the forward pass.
         """
-        self._thread = threading.get_ident()
         self._on_last_step = on_last_step
         self._on_backward = on_backward
+        try:
+            with Uninterrupted():
+                self._start(modules, optimizers, names or {})
+        except BaseException:  # Ctrl-C meanwhile
+            self.stop()
+            raise
+
+    def _start(
+        self,
+        modules: Iterable[nn.Module],
+        optimizers: Iterable[Optimizer],
+        names: Mapping[str, nn.Module],
+    ) -> None:
+        self._thread = threading.get_ident()
         self._running = self._counting = True
         self._ended = False
-        self._roots = {id(module): name for name, module in (names or {}).items()}
+        self._roots = {id(module): name for name, module in names.items()}
         self._take_stock(self._survey())
         for module in modules:
             self._know_paths(module.modules())
@@ -253,6 +267,9 @@ class Tracker(_DispatchMode):
 
     def stop(self) -> None:
         """End counting, label what can be labelled now, and leave no mode or hook behind."""
+        surely(self._stop)
+
+    def _stop(self) -> None:
         if not self._running:
             return
         self._running = False
@@ -269,10 +286,11 @@ class Tracker(_DispatchMode):
         """End counting and evaluate, leaving the hooks to :meth:`stop`."""
         if self._ended:
             return
-        self._ended, self._counting = True, False
-        torch_compat.leave_dispatch_mode(self)
-        with self.instrument.guard("end"):
-            self._evaluate()
+        with Uninterrupted():
+            self._ended, self._counting = True, False
+            torch_compat.leave_dispatch_mode(self)
+            with self.instrument.guard("end"):
+                self._evaluate()
 
     def _switch_off(self) -> None:
         self._counting = False

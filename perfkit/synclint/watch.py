@@ -31,6 +31,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.exception_chain import exception_chain
 from perfkit.base.instrument import Instrument
 from perfkit.base.stand_in import stand_in
+from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.synclint.argument_checks import checks_as_without_compile
 from perfkit.synclint.connections import Connections
 from perfkit.synclint.entry import entry_of
@@ -182,18 +183,25 @@ class Watch:
     # --- life ---------------------------------------------------------------------------
 
     def __enter__(self) -> Watch:
-        with Watch._claim:
-            if Watch._active is not None:
-                raise UsageError(
-                    "syncs are already being watched in this process: find_syncs, no_syncs and "
-                    "%synclint cannot be nested; leave the outer one first"
-                )
-            Watch._active = self
         try:
-            self._start()
-        except Exception as error:  # ours: the step runs unwatched
-            self.instrument.fail(error, "starting")
-            self._release()
+            with Uninterrupted():
+                with Watch._claim:
+                    if Watch._active is not None:
+                        raise UsageError(
+                            "syncs are already being watched in this process: find_syncs, "
+                            "no_syncs and %synclint cannot be nested; leave the outer one first"
+                        )
+                    Watch._active = self
+                try:
+                    self._start()
+                except Exception as error:  # ours: the step runs unwatched
+                    self.instrument.fail(error, "starting")
+                    self._release()
+        except BaseException:
+            if Watch._active is self:  # Ctrl-C meanwhile
+                self._stack.close()
+                self._release()
+            raise
         return self
 
     def _start(self) -> None:
@@ -235,12 +243,15 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with self.instrument.guard("ending"):
-            self._stack.close()
+        surely(self._end)
         with self.instrument.guard("taking our frames out of a traceback"):
             if error is not None:
                 for each in exception_chain(error):
                     _leave_out_our_frames(each.__traceback__)
+
+    def _end(self) -> None:
+        with self.instrument.guard("ending"):
+            self._stack.close()
 
     def _switch_off(self) -> None:
         self._paused += 1

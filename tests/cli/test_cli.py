@@ -97,7 +97,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of a file's size")
-@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]])
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"], ["--help"], ["--version"]])
 def test_output_that_cannot_be_written_is_told(arguments: list[str], tmp_path: Path) -> None:
     program = (
         "import resource, sys; from perfkit import cli; "

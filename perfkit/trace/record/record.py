@@ -46,6 +46,7 @@ from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.busy import Busy, BusyMark
 from perfkit.base.machine.loading import LoaderLooks
+from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Category, Trace
 from perfkit.trace.read.events import is_data_wait
@@ -350,8 +351,6 @@ class Recorder:
         """
         if self._state != "new":
             raise UsageError("a Recorder records once: make a new one for the next region")
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
         if not self._late:
             with self._instrument.guard("looking for another profiler"):
                 refuse_beside_another()
@@ -359,39 +358,13 @@ class Recorder:
         self._in_main_thread = threading.current_thread() is threading.main_thread()
         self._working = True
         try:
-            if self._late:
-                self._state = "waiting"
-            else:
+            if not self._late:
                 # kernels of before, still at work, would be part of the recording
                 with self._instrument.guard("waiting for the device"):
                     wait_for_devices()
-                self._start_profiler()
-                self._state = "provisional"
-            guarded = self._instrument.hook
-            self._unwatch = torch_compat.watch_profiler_starts(guarded(self._other_profiler_starts))
-            ended = guarded(self._other_ends_profiler, instead=False)
-            self._unwatch_ends = torch_compat.watch_profiler_ends(lambda: bool(ended()))
-            self._sampler = Sampler(
-                self._thread_id,
-                enabled=self._with_lines,
-                on_deadline=guarded(self._deadline_passed),
-                memory_limit_bytes=_MEMORY_BYTES,
-            )
-            self._sampler.start()
-            self._sampler.watch()
-            self._gc = GcPauses(self._thread_id)
-            self._gc.start()
-            self._unwatch_threads = watch_thread_starts(guarded(self._thread_starts))
-            self._hook = register_optimizer_step_post_hook(guarded(self._optimizer_stepped))
-            self._busy_mark = BusyMark()
-            self._looks = LoaderLooks()
-            self._compile_watch = CompileWatch()
-            if self.warmup == 0:
-                self._activate()
-            elif not self._late:  # else the profiler starts with the first step after the warm-up
-                self._sampler.resume(forget=True)
-                self._sampler.set_deadline(time.monotonic() + self._max_seconds)
-                self._open_mark(REGION_MARK)
+            with Uninterrupted():
+                self._begin()
+            self._began_s = self._step_began_s = time.perf_counter()
         except ProfilerBusyError:
             self.stop()
             raise
@@ -399,18 +372,56 @@ class Recorder:
             self._instrument.fail(error, "starting")
             self.stop()
             self._profile = None
+            self._began_s = self._step_began_s = time.perf_counter()
         except BaseException:
             self.stop()
             raise
         finally:
             self._working = False
-        self._began_s = self._step_began_s = time.perf_counter()
+
+    def _begin(self) -> None:
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        if self._late:
+            self._state = "waiting"
+        else:
+            self._start_profiler()
+            self._state = "provisional"
+        guarded = self._instrument.hook
+        self._unwatch = torch_compat.watch_profiler_starts(guarded(self._other_profiler_starts))
+        ended = guarded(self._other_ends_profiler, instead=False)
+        self._unwatch_ends = torch_compat.watch_profiler_ends(lambda: bool(ended()))
+        self._sampler = Sampler(
+            self._thread_id,
+            enabled=self._with_lines,
+            on_deadline=guarded(self._deadline_passed),
+            memory_limit_bytes=_MEMORY_BYTES,
+        )
+        self._sampler.start()
+        self._sampler.watch()
+        self._gc = GcPauses(self._thread_id)
+        self._gc.start()
+        self._unwatch_threads = watch_thread_starts(guarded(self._thread_starts))
+        self._hook = register_optimizer_step_post_hook(guarded(self._optimizer_stepped))
+        self._busy_mark = BusyMark()
+        self._looks = LoaderLooks()
+        self._compile_watch = CompileWatch()
+        if self.warmup == 0:
+            self._activate()
+        elif not self._late:  # else the profiler starts with the first step after the warm-up
+            self._sampler.resume(forget=True)
+            self._sampler.set_deadline(time.monotonic() + self._max_seconds)
+            self._open_mark(REGION_MARK)
 
     def stop(self) -> None:
         """End the recording; does nothing if it has ended. Leaves no hook, thread or profiler.
 
-        It does not raise: what the region raised is what matters.
+        It does not raise: what the region raised is what matters. Only Ctrl-C meanwhile is raised,
+        at the end.
         """
+        surely(self._end)
+
+    def _end(self) -> None:
         self._working = True
         if not self._ended_s:
             self._ended_s = time.perf_counter()
@@ -708,10 +719,11 @@ class Recorder:
         self._gave_way = self._cut_short = True
         working, self._working = self._working, True
         try:
-            self._stop_profiler()
-            if self._profile is not None:
-                self._raw = raw_trace(self._profile)
-                self._profile = None
+            with Uninterrupted():
+                self._stop_profiler()
+                if self._profile is not None:
+                    self._raw = raw_trace(self._profile)
+                    self._profile = None
         finally:
             self._working = working
 
@@ -736,18 +748,22 @@ class Recorder:
             return
         self._working = True
         try:
-            if self._state == "provisional":
-                self._pause()
-            elif self._state == "active" and self._is_full:
-                self._stop_profiler()
-            elif self._state == "active" and self._n_profiled == 0 and not self._patient:
-                self._patient = self._time_is_up = True  # the end of this step is the end
-                assert self._sampler is not None
-                self._sampler.set_deadline(time.monotonic() + _PATIENCE * self._max_seconds)
-            elif self._state == "active":
-                self._stop_profiler()
+            with Uninterrupted():
+                self._stop_or_wait()
         finally:
             self._working = False
+
+    def _stop_or_wait(self) -> None:
+        if self._state == "provisional":
+            self._pause()
+        elif self._state == "active" and self._is_full:
+            self._stop_profiler()
+        elif self._state == "active" and self._n_profiled == 0 and not self._patient:
+            self._patient = self._time_is_up = True  # the end of this step is the end
+            assert self._sampler is not None
+            self._sampler.set_deadline(time.monotonic() + _PATIENCE * self._max_seconds)
+        elif self._state == "active":
+            self._stop_profiler()
 
     @property
     def _is_full(self) -> bool:
@@ -768,7 +784,11 @@ class Recorder:
             return
         self._working = True
         try:
-            function(*args)
+            if self._state == "done":  # of a long run, most steps: nothing is changed there
+                function(*args)
+            else:
+                with Uninterrupted():
+                    function(*args)
         finally:
             self._working = False
         if self._time_is_up and not self._patient:

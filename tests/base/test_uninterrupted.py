@@ -1,0 +1,100 @@
+"""Signals wait until perfkit has put in place, or taken away, what belongs together."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from perfkit.base.uninterrupted import Uninterrupted
+
+
+@pytest.fixture(autouse=True)
+def python_handles_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def _done_before_it_is_raised(*numbers: signal.Signals, nested: bool = False) -> list[int]:
+    """The signals after which the work went on."""
+    done: list[int] = []
+
+    def work() -> None:
+        with Uninterrupted():
+            for number in numbers:
+                if nested:
+                    with Uninterrupted():
+                        signal.raise_signal(number)
+                else:
+                    signal.raise_signal(number)
+                done.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    return done
+
+
+def test_ctrl_c_is_raised_at_the_end() -> None:
+    assert _done_before_it_is_raised(signal.SIGINT) == [signal.SIGINT]
+    assert len(_done_before_it_is_raised(signal.SIGINT, signal.SIGINT)) == 2
+
+
+def test_an_outer_block_holds_it_longer() -> None:
+    assert len(_done_before_it_is_raised(signal.SIGINT, nested=True)) == 1
+
+
+def test_who_presses_it_a_third_time_is_heard_at_once() -> None:
+    assert len(_done_before_it_is_raised(*[signal.SIGINT] * 4)) == 2
+
+
+def test_each_of_two_signals_comes_through() -> None:
+    came = []
+
+    def note(number: int, frame: Any) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, note)
+    try:
+        assert len(_done_before_it_is_raised(signal.SIGTERM, signal.SIGINT)) == 2
+        assert came == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGTERM) is note
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_what_nobody_handles_in_python_stays_as_it_is() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with Uninterrupted():
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_handler_that_came_meanwhile_stays() -> None:
+    def other(number: int, frame: Any) -> None:
+        pass
+
+    with Uninterrupted():
+        signal.signal(signal.SIGINT, other)
+    assert signal.getsignal(signal.SIGINT) is other
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_another_thread_is_left_alone() -> None:
+    seen = []
+
+    def work() -> None:
+        with Uninterrupted():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [signal.default_int_handler]
