@@ -111,6 +111,19 @@ def test_peaks_come_back_as_they_were_kept(
     assert calls == ["cpu", "cpu"]
 
 
+def test_peaks_that_cannot_be_kept_are_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They took up to 20 s, and were thrown away."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("PERFKIT_HOME", str(tmp_path / "file"))  # no folder can be made in it
+    mine = replace(H100, device="cpu", provenance=replace(H100.provenance, kind="measured here"))
+    monkeypatch.setattr(kept, "measured_peaks", lambda device, folder: mine)
+    found = perfkit.peaks("cpu")
+    assert found.products == mine.products
+    assert "not kept, so the next call measures anew: cannot keep the peaks" in found.notes[-1]
+
+
 def test_peaks_of_a_busy_machine_are_measured_anew(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
