@@ -472,9 +472,20 @@ class Case:
             self.rows(Category.ANNOTATION, Category.OP, named=lambda n: n.startswith(prefix))
         )
 
-    def ops_inside(self, parts: Intervals) -> dict[str, int]:
-        """Op name → how many begin inside these intervals, all steps together."""
+    def ops_inside(self, parts: Intervals, *, once: bool = False) -> dict[str, int]:
+        """Op name → how many begin inside these intervals, all steps together.
+
+        Args:
+            parts: the intervals.
+            once: without ops right inside one of the same name: torch 1.8 records an op again
+                where it is dispatched once more.
+        """
         ops = self.rows(Category.OP, named=lambda n: True)
+        if once:
+            inside = self.nesting
+            name = self.trace.name_id[inside.rows]
+            again = (inside.parent_op >= 0) & (name == name[np.maximum(inside.parent_op, 0)])
+            ops[inside.rows[again]] = False
         rows = np.flatnonzero(ops)
         rows = rows[parts.covers(self.trace.start_ns[rows])]
         counts = np.bincount(self.trace.name_id[rows], minlength=len(self.trace.names))

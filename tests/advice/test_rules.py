@@ -683,6 +683,14 @@ def test_gradients_filled_with_zeros() -> None:
     assert "set_to_none=True" in finding.what_to_do
 
 
+def test_an_operator_recorded_again_inside_itself_counts_once() -> None:
+    """Torch 1.8 records aten::zero_ twice: 161 parameters were told as 322 operations."""
+    sim = _update("aten::_fused_adamw_", 1, 50, "aten::zero_", 50)
+    for event in [e for e in sim.events if e["name"] == "aten::zero_"]:
+        sim.host("aten::zero_", event["ts"] + event["dur"] / 4, event["dur"] / 2)
+    assert "50 zeroing operations per step" in _finding(_diagnosis(sim), "zero-grad").evidence[0]
+
+
 def test_gradients_that_are_dropped_or_zeroed_quickly_are_fine() -> None:
     assert _rules(_update("aten::_fused_adamw_", 1, 50, "aten::detach", 50)) == set()
     assert _rules(_update("aten::_fused_adamw_", 1, 50, "aten::zero_", 10)) == set()
@@ -887,6 +895,14 @@ def test_a_file_without_a_device_carries_no_gain() -> None:
     assert {f.to_dict()["gain_at_most"] for f in profile.diagnosis.findings} == {None}
     assert "at most" not in show.text(profile)
     assert any("no device activity" in w for w in profile.warnings)
+
+
+def test_one_kernel_has_no_half_of_them() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.host("aten::linear", 0, 900)
+    sim.device("gemm", 920, 3, sim.call("cudaLaunchKernel", 900, 10))
+    assert _finding(_diagnosis(sim), "launch-bound").evidence[1] == "1 kernel per step, of 3.00 µs"
 
 
 def test_who_replays_a_graph_is_not_told_to_use_graphs() -> None:

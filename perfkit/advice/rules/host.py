@@ -233,6 +233,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         return
     rows = case.kernels
     median_us = float(np.median(case.trace.dur_us[rows])) if len(rows) else 0.0
+    which = "half of them shorter than" if len(rows) > 1 else "of"
     gain, formula = amdahl(lost)
     replays = case.rows(Category.RUNTIME, named=lambda n: "GraphLaunch" in n).any()
     yield Finding(
@@ -245,8 +246,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         ),
         evidence=(
             f"the device idles for {fmt_share(lost)} of each step while the host runs operators",
-            f"{plural(len(rows) / case.n_steps, 'kernel')} per step, half of them shorter than "
-            f"{fmt_us(median_us)}",
+            f"{plural(len(rows) / case.n_steps, 'kernel')} per step, {which} {fmt_us(median_us)}",
         ),
         what_to_do=_LAUNCH_LESS if not replays else _LAUNCH_LESS_BESIDE_A_GRAPH,
         gain_at_most=gain,

@@ -56,7 +56,7 @@ def single_tensor(case: Case) -> Iterator[Finding]:
 def _loop(case: Case) -> tuple[float, float] | None:
     """Operations per step and share of a for-loop update; None if there is no such loop."""
     steps = case.labels("Optimizer.step#")
-    ops = case.ops_inside(steps)
+    ops = case.ops_inside(steps, once=True)
     share = case.lost_to("optimizer")
     if any("_foreach_" in op or "_fused_" in op for op in ops) or share < _LEAST_SHARE:
         return None
@@ -70,7 +70,7 @@ def zero_grad(case: Case) -> Iterator[Finding]:
     labels = case.labels("Optimizer.zero_grad#")
     zeroing = {
         op: n
-        for op, n in case.ops_inside(labels).items()
+        for op, n in case.ops_inside(labels, once=True).items()
         if op in ("aten::zero_", "aten::_foreach_zero_")
     }
     if not zeroing:
