@@ -32,6 +32,8 @@ COUNTED = $(BESIDE) COVERAGE_FILE=$(CURDIR)/build/coverage/$(2)/data $(1)/covera
 # tests/conftest.py), what drives a browser two at a time, the rest alone. Each remembers its own failures; `make test-parallel AGAIN=yes`
 # runs those once more, one after the other.
 PYTEST := $(BIN)/pytest --durations=25 --durations-min=2
+# where no notebook is run: nbval takes a second or two to import, in each process
+NO_CELLS := -p no:nbval
 CELLS := --nbval-lax --nbval-current-env --nbval-cell-timeout=180
 # passive: threads of torch that wait for work leave the core to the other workers
 BESIDE := OMP_WAIT_POLICY=passive
@@ -75,7 +77,7 @@ lint: install  ## format, lint, types, import directions
 	$(BIN)/lint-imports
 
 check: lint  ## lint and the fast tests, under 3 minutes
-	$(BESIDE) $(PYTEST) $(WORKERS) -m 'not ($(ALONE) or slow or long)' --ignore=tests/browser tests
+	$(BESIDE) $(PYTEST) $(NO_CELLS) $(WORKERS) -m 'not ($(ALONE) or slow or long)' --ignore=tests/browser tests
 
 test: lint chromium test-parallel test-browser test-serial  ## everything: lint, tests, notebooks, browser
 
@@ -84,14 +86,14 @@ test-parallel: install  # notebooks first: they take longest
 		-m 'not ($(ALONE))' --ignore=tests/browser notebooks tests $(CELLS)
 
 test-browser: install chromium  # two: most of the time they wait for a page or a kernel
-	$(BESIDE) $(PYTEST) $(if $(AGAIN),$(FAILED),--numprocesses=2) -o cache_dir=.pytest_cache/browser \
+	$(BESIDE) $(PYTEST) $(NO_CELLS) $(if $(AGAIN),$(FAILED),--numprocesses=2) -o cache_dir=.pytest_cache/browser \
 		-m browser tests/browser
 
 test-serial: install
-	$(PYTEST) $(if $(AGAIN),$(FAILED)) -o cache_dir=.pytest_cache/serial -m serial $(SERIAL_IN)
+	$(PYTEST) $(NO_CELLS) $(if $(AGAIN),$(FAILED)) -o cache_dir=.pytest_cache/serial -m serial $(SERIAL_IN)
 
 test-long: install  ## the calibrations with all their draws
-	PERFKIT_TEST_LONG=1 $(BESIDE) $(PYTEST) $(WORKERS) -m long tests
+	PERFKIT_TEST_LONG=1 $(BESIDE) $(PYTEST) $(NO_CELLS) $(WORKERS) -m long tests
 
 test-cuda: test-cuda-marked test-cuda-rooms test-cuda-lessons  ## the tests that need CUDA, on a played GPU (tests/played_cuda)
 

@@ -28,7 +28,7 @@ from perfkit.experiment.compare.store import read
 
 pytestmark = pytest.mark.slow
 
-SHORT = {"budget_s": 2.0, "min_blocks": 2, "say": False}
+SHORT = {"budget_s": 2.0, "min_blocks": 2, "max_blocks": 2, "say": False}
 
 
 def by_value(function):
@@ -46,9 +46,9 @@ def sleeping(s):
         yield 4
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def short_letters(monkeypatch):
-    """For tests that compare facts over several blocks."""
+    """The arms differ by a factor, or their times do not matter."""
     monkeypatch.setattr(_blocks, "_LETTER_S", 0.06)
 
 
@@ -270,7 +270,6 @@ def test_what_cannot_be_is_refused_before_anything_runs(monkeypatch, options, er
         ab(given.pop("workload"), given.pop("a"), given.pop("b"), say=False, **given)
 
 
-@pytest.mark.usefixtures("short_letters")
 def test_what_a_store_holds_is_not_run_again(tmp_path):
     count, store = tmp_path / "count", tmp_path / "s.jsonl"
 
@@ -287,19 +286,19 @@ def test_what_a_store_holds_is_not_run_again(tmp_path):
 
     options = {"settings": [setting("count", [str(count)])], "store": store, "say": False}
     arms = {"quick": False}, {"quick": True}
-    first = ab(workload, *arms, budget_s=120.0, max_blocks=6, **options)
+    options |= {"budget_s": 120.0, "min_blocks": 4, "max_blocks": 4}
+    first = ab(workload, *arms, **options)
     n = len(count.read_text())
-    assert n == len(first.runs) == len(read(store)[0]) == 12
-    again = ab(workload, *arms, budget_s=120.0, max_blocks=6, **options)
+    assert n == len(first.runs) == len(read(store)[0]) == 8
+    again = ab(workload, *arms, **options)
     assert len(count.read_text()) == n
     assert again.blocks == first.blocks
     assert again.ratio == first.ratio
-    turned = ab(workload, *reversed(arms), budget_s=120.0, max_blocks=6, **options)
+    turned = ab(workload, *reversed(arms), **options)
     assert len(count.read_text()) == 2 * n, "other arms, other runs"
     assert turned.high < 1
 
 
-@pytest.mark.usefixtures("short_letters")
 def test_whether_both_learn_the_same_is_told():
     @by_value
     def workload(s):
@@ -314,9 +313,10 @@ def test_whether_both_learn_the_same_is_told():
             optimizer.step()
             yield loss
 
-    same = ab(workload, {"scale": 1}, {"scale": 1}, max_blocks=6, budget_s=120.0, say=False).same
+    blocks = SHORT | {"budget_s": 120.0, "min_blocks": 3, "max_blocks": 3}
+    same = ab(workload, {"scale": 1}, {"scale": 1}, **blocks).same
     assert same.same is True, same
-    other = ab(workload, {"scale": 1}, {"scale": 3}, max_blocks=6, budget_s=120.0, say=False)
+    other = ab(workload, {"scale": 1}, {"scale": 3}, **blocks)
     assert other.same.same is False, other.same
     assert other.same.sentence in " ".join(show.text(other).split())
 

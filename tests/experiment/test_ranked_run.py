@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
@@ -82,7 +83,7 @@ def test_a_stop_ends_every_rank(session):
     one = session(for_ever, NAMES, seconds=60)
     one.start(world_size=2)
     while one.state in ("starting", "warm-up"):
-        pass
+        time.sleep(0.01)
     one.stop()
     assert one.wait().state == "stopped"  # the fixture looks for processes that are left
 

@@ -82,7 +82,7 @@ def test_rounds_are_interleaved_and_the_fastest_is_found():
 
 @pytest.mark.serial
 def test_it_stops_when_the_answer_is_clear():
-    found = sweep(sleeping, {"ms": [60, 1]}, budget_s=300.0, **SHORT)
+    found = sweep(sleeping, {"ms": [30, 1]}, budget_s=300.0, **SHORT)
     assert found.stopped == "clear"
     assert len(found.runs) < 40
 
@@ -96,7 +96,7 @@ def test_the_budget_ends_it_but_two_rounds_of_a_small_grid_are_run():
 @pytest.mark.serial
 def test_a_large_grid_is_halved():
     values = list(range(1, 15))
-    found = sweep(sleeping, {"ms": values}, budget_s=24.0, **SHORT)
+    found = sweep(sleeping, {"ms": values}, budget_s=12.0, **SHORT)
     left = [point for point in found.points if not point.dropped]
     dropped = [point for point in found.points if point.dropped]
     assert len(dropped) >= 7
@@ -235,11 +235,11 @@ def test_the_knee_of_a_sweep():
         import time
 
         while True:
-            time.sleep({0: 0.06, 1: 0.02, 2: 0.02}[s.num_workers] * (2 if s.slow else 1))
+            time.sleep({0: 0.03, 1: 0.01, 2: 0.01}[s.num_workers] * (2 if s.slow else 1))
             yield 1
 
     grid = {"slow": [True, False], "num_workers": [2, 0, 1]}
-    found = sweep(workload, grid, rounds=4, seconds=0.2, say=False)
+    found = sweep(workload, grid, rounds=3, **SHORT)
     knee = found.knee("num_workers", margin=0.5)
     assert knee.value == 1
     assert found.best.values["slow"] is False
