@@ -19,6 +19,7 @@ from perfkit.base.compiling import CompileReport
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.extras import needs
+from perfkit.base.files import write_atomically
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.busy import Busy
 from perfkit.base.printable import printable
@@ -252,8 +253,9 @@ class Profile(Shown):
                 # torch does not escape all names: then write what perfkit could read
                 save(self.trace, target, scrub=True)
                 return
-        is_packed = target.name.lower().endswith(".gz")
-        target.write_bytes(gzip.compress(data, compresslevel=6) if is_packed else data)
+        if target.name.lower().endswith(".gz"):
+            data = gzip.compress(data, compresslevel=6)
+        write_atomically(target, lambda part: part.write_bytes(data))
 
 
 def explain(recording: Recording | Trace, *, is_step: bool = False) -> Profile:

@@ -300,15 +300,11 @@ class _Report:
             self._watch.stop(error)
             if self._line is not None:
                 self._line.end()
-            result = self._watch.result(ended, rank=self._rank)
-            text = text_of(result, verbose=self._verbose) if self._shown else ""
-            for flag, path in self._files.items():
-                save(flag, path, result, scrub=self._scrub)
-            if self._meeting is None:
-                write(text)
+            if self._meeting is None and self._watch.left_torch_half_loaded:
+                if self._shown or self._files:
+                    write(f"perfkit: no report: {self._watch.name} {ended} as it imported torch\n")
             else:
-                self._meeting.leaves(result, self._watch.seen, text, self._if_waiting(result))
-                self._tell_of_all()
+                self._report(ended)
         except KeyboardInterrupt:
             write("perfkit: no report: interrupted again\n")
         except Exception as failed:  # ours: the program's own end is what counts
@@ -321,6 +317,17 @@ class _Report:
         if self._got_sigterm and not ended.endswith("SIGTERM"):
             self._sigterm_as_before()
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def _report(self, ended: str) -> None:
+        result = self._watch.result(ended, rank=self._rank)
+        text = text_of(result, verbose=self._verbose) if self._shown else ""
+        for flag, path in self._files.items():
+            save(flag, path, result, scrub=self._scrub)
+        if self._meeting is None:
+            write(text)
+        else:
+            self._meeting.leaves(result, self._watch.seen, text, self._if_waiting(result))
+            self._tell_of_all()
 
     def _if_waiting(self, result: WholeRun) -> Waiting | None:
         """What is to be said instead if this rank mostly waited, which only all of them show."""

@@ -11,6 +11,7 @@ A process that the program forks forgets all of this at once.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import weakref
@@ -69,6 +70,19 @@ class RunWatch:
     def seen(self) -> TorchWatch | None:
         """What has been seen since torch was imported; None if it was not."""
         return self._torch
+
+    @property
+    def left_torch_half_loaded(self) -> bool:
+        """The program ended, or is ended now, within its ``import torch``.
+
+        What uses torch then fails in odd ways, also where it imports it again.
+        """
+        if self._torch is not None:
+            return False
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return "torch._C" in sys.modules
+        return bool(getattr(torch.__spec__, "_initializing", False))
 
     def glimpse(self) -> Glimpse:
         """What the program is doing right now; may be called in any thread."""

@@ -164,3 +164,24 @@ def test_it_needs_no_notebook(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert "aten::mm" in ran.stdout
     assert "aten::mm" in (tmp_path / "p.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
+def test_a_trace_that_cannot_be_written_leaves_the_old_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk emptied the file that was there, with a bare OSError."""
+    model = torch.nn.Linear(4, 1)
+    found = perfkit.profile(lambda: model(torch.rand(2, 4)).sum().backward(), steps=1, warmup=0)
+    path = tmp_path / name
+    path.write_bytes(b"old")
+
+    def written(self: Path, data: bytes) -> int:
+        self.open("wb").close()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", written)
+    with pytest.raises(perfkit.PerfkitError, match="No space left on device"):
+        found.save(path)
+    assert path.read_bytes() == b"old"
+    assert [one.name for one in tmp_path.iterdir()] == [name]

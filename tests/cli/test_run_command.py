@@ -200,6 +200,35 @@ def test_a_signal_ends_it_with_a_report(folder: Path, number: signal.Signals) ->
         assert "Traceback" not in err
 
 
+_ENDS_WITHIN_TORCH = """\
+import signal, sys
+class Ends:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torch.nn":
+            sys.meta_path.remove(Ends)
+            signal.raise_signal({number})
+sys.meta_path.insert(0, Ends)
+import torch
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_that_ends_within_its_import_of_torch_is_one_line(
+    folder: Path, number: signal.Signals
+) -> None:
+    """The report imported torch once more, and that failed in ways of its own."""
+    (folder / "train.py").write_text(_ENDS_WITHIN_TORCH.format(number=int(number)))
+    (folder / "r.json").write_text("old")
+    done = _run(folder, "--json", "r.json", "train.py")
+    assert done.returncode == -number
+    ended = {"INT": "was interrupted (Ctrl-C)", "TERM": "was ended by SIGTERM"}[number.name[3:]]
+    ours = [line for line in done.stderr.splitlines() if line.startswith("perfkit")]
+    assert ours == [f"perfkit: no report: train.py {ended} as it imported torch"]
+    assert (folder / "r.json").read_text() == "old"
+
+
 _HANGS = """\
 import ctypes
 libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(128)
