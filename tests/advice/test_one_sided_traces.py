@@ -50,6 +50,7 @@ def test_capturing_a_graph_is_not_launching_too_slowly() -> None:
     facts = profile.diagnosis.findings[0].evidence
     assert facts[0].startswith("1 capture of 20.0 ms in all")
     assert facts[1] == "200 launches in them went into the graph"
+    assert "for 20.0 ms a CUDA graph was captured" in idle(profile.trace).warnings[-1]
     # without the marks nothing tells these launches from slow ones
     assert _rules(_explained(_capture(20_000, marks=False)))[0] == "launch-bound"
 

@@ -54,7 +54,7 @@ from perfkit.trace.read.columns import (
     Int64,
     Trace,
 )
-from perfkit.trace.read.events import driver_calls, launch_calls, runtime_calls
+from perfkit.trace.read.events import driver_calls, graph_captures, launch_calls, runtime_calls
 from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, paint, union, without
 from perfkit.trace.read.lookups import covered_ns, launch_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
@@ -198,6 +198,13 @@ def idle(trace: Trace, steps: Steps | None = None) -> Idle:
         doubts = [
             *doubts,
             "no correlation was recorded: what was queued is judged by the gap alone",
+        ]
+    captured_ns = int(covered_ns(graph_captures(trace), steps.start_ns, steps.end_ns).sum())
+    if causes and captured_ns:
+        doubts = [
+            *doubts,
+            f"for {fmt_ms(captured_ns / 1e6)} a CUDA graph was captured: what was launched then "
+            "counts as launch here, and runs only in replays",
         ]
     if causes and not trace.is_a(*HOST_CATEGORIES).any():
         doubts = [*doubts, "nothing of the host was recorded: host is the time that has no cause"]
