@@ -330,13 +330,10 @@ TRAINER = """
                 yield loss
 
     if __name__ == "__main__":
-        found = perfkit.sweep(
+        FOUND = perfkit.sweep(
             trainer, {"num_workers": [0, 1], "uint8": [False, True]}, rounds=2,
             seconds=0.15, store=sys.argv[1],
         )
-        print(json.dumps({"states": [p.state for p in found.points], "n": len(found.runs),
-                          "resumed": found.n_resumed, "best": found.best.values,
-                          "warnings": found.warnings}))
 """
 
 
@@ -364,7 +361,7 @@ def lines_of(path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_sweep_that_is_cut_off_half_way_goes_on_where_it_was(tmp_path, how):
+def test_a_sweep_that_is_cut_off_half_way_goes_on_where_it_was(tmp_path, monkeypatch, how):
     store, count = tmp_path / "s.jsonl", tmp_path / "count"
     process = started(tmp_path, TRAINER, store, count)
     try:
@@ -386,10 +383,11 @@ def test_a_sweep_that_is_cut_off_half_way_goes_on_where_it_was(tmp_path, how):
     begun = count.read_text().splitlines()
     assert len(begun) - len(done) in (0, 1), "at most the run that was cut off had begun"
 
-    found = json.loads(run(tmp_path, TRAINER, store, count).stdout)
-    assert found["states"] == ["measured"] * 4
-    assert found["n"] == 8
-    assert found["resumed"] == len(done), "no run that was made is lost"
+    program = tmp_path / "program.py"
+    found = found_by(program, monkeypatch, store, count)
+    assert [point.state for point in found.points] == ["measured"] * 4
+    assert len(found.runs) == 8
+    assert found.n_resumed == len(done), "no run that was made is lost"
     lines, notes = read(store)
     assert notes == ()
     keys = [key_of(line) for line in lines]
@@ -398,9 +396,17 @@ def test_a_sweep_that_is_cut_off_half_way_goes_on_where_it_was(tmp_path, how):
     begun_later = count.read_text().splitlines()[len(begun) :]
     assert len(begun_later) == 8 - len(done)
 
-    again = json.loads(run(tmp_path, TRAINER, store, count).stdout)
-    assert again["resumed"] == 8
+    again = found_by(program, monkeypatch, store, count)
+    assert again.n_resumed == 8
     assert len(count.read_text().splitlines()) == len(begun) + 8 - len(done), "nothing ran"
+
+
+def found_by(script, monkeypatch, *arguments):
+    """The script's sweep, in this process, which has torch, and goes on where another ended."""
+    monkeypatch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+    names = {"__name__": "__main__"}
+    exec(compile(script.read_text(), script, "exec"), names)
+    return names["FOUND"]
 
 
 def key_of(line):
