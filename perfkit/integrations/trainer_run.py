@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import MeasurementError, UsageError
 from perfkit.base.instrument import Instrument
+from perfkit.base.machine.busy import BusyMark, this_thread
 from perfkit.base.progress import write
 from perfkit.measure.phases import PHASES
 from perfkit.measure.pushed import PushedRun
@@ -42,6 +43,7 @@ class TrainerRun:
             verdict at the end; True requires the plot.
         profile: also record a few steps with torch's profiler, and explain them at the end.
         now: the clock, in nanoseconds.
+        mark: begins to look at what else the machine does.
 
     Raises:
         UsageError: ``log`` cannot be called, or ``live=True`` outside a Jupyter kernel.
@@ -54,8 +56,9 @@ class TrainerRun:
         live: bool | None = None,
         profile: bool = False,
         now: Callable[[], int] = time.perf_counter_ns,
+        mark: Callable[[], BusyMark] = this_thread,
     ) -> None:
-        self._now = now
+        self._now, self._make_mark = now, mark
         if log is not None and not callable(log):
             raise UsageError(f"log= takes a function of one dict, got {type(log).__name__}")
         verdict_observer(live)  # says now what is wrong with it
@@ -130,7 +133,9 @@ class TrainerRun:
         self._forget()
         with self._instrument.guard("beginning"):
             self.name = name
-            self._run = PushedRun(self._update, steps_only=True, now=self._now)
+            self._run = PushedRun(
+                self._update, steps_only=True, now=self._now, mark=self._make_mark
+            )
             self._observer = verdict_observer(self._live if shown else False)
             self._tell(lambda observer: observer.begin(self))
             if self._profiles:

@@ -16,6 +16,7 @@ import numpy as np
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.machine.busy import Busy, BusyMark
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.measure.footprint import Footprint, footprint
 from perfkit.measure.loader_wait import LoaderWait
@@ -46,6 +47,7 @@ class PushedRun:
         n_left_out: after so many steps :attr:`samples_at` is taken.
         steps_only: evaluation and checkpoints are no part of a step; the phases have them.
         now: the clock, in nanoseconds.
+        mark: begins to look at what else the machine does; None where the caller looks itself.
 
     Attributes:
         meter: every step, and its data wait.
@@ -66,7 +68,12 @@ class PushedRun:
         steps_only: bool = False,
         n_left_out: int = 0,
         now: Callable[[], int] = time.perf_counter_ns,
+        mark: Callable[[], BusyMark] | None = None,
     ) -> None:
+        self._machine = Instrument("the look at the machine")
+        self._make_mark = mark
+        self._mark: BusyMark | None = None
+        self._busy: Busy | None = None
         self._display = Instrument("the live line")
         self._on_update = None if on_update is None else self._display.hook(on_update)
         self._steps_only = steps_only
@@ -97,7 +104,14 @@ class PushedRun:
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What of it failed and was switched off."""
-        mine = (self._display, self.loader, self.phases, self.facts, self.lookout.instrument)
+        mine = (
+            self._display,
+            self._machine,
+            self.loader,
+            self.phases,
+            self.facts,
+            self.lookout.instrument,
+        )
         return tuple(i.failure for i in mine if i.failure is not None)
 
     def now(self) -> int:
@@ -111,6 +125,9 @@ class PushedRun:
                 self.loader.__enter__()
                 self.phases.start()
                 self.facts.start()
+            if self._make_mark is not None:
+                with self._machine.guard("beginning"):
+                    self._mark = self._make_mark()
         except BaseException:  # Ctrl-C meanwhile
             self.forget()
             raise
@@ -118,6 +135,10 @@ class PushedRun:
     def stop(self) -> None:
         """End: leave no hook."""
         surely(self._unhook)
+        if self._mark is not None:
+            with self._machine.guard("ending"):
+                self._busy = self._mark.until_now()
+            self._mark = None
         if self.meter.n > self._seen[0]:
             self._update(self._now())
         else:
@@ -291,6 +312,7 @@ class PushedRun:
                 waits_known=self.uses_loader,
                 phase_ns=self.phases.told(self.phase_ns),
                 columns=None if self.phases.doubt else self.facts.columns(),
+                busy=self._busy,
                 during=self.lookout.during,
             )
         )

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from perfkit.base.errors import MeasurementError, MissingError, UsageError
+from perfkit.base.machine.busy import Busy
 from perfkit.integrations import TrainerRun
 from tests.left_running import n_optimizer_step_hooks
 
@@ -142,6 +143,43 @@ def test_every_phase_of_a_run_has_its_time(loop: Loop) -> None:
     assert run.summary.step is not None
     assert run.summary.step.median == pytest.approx(11)
     assert run.summary.wait_share == pytest.approx(2 / 11)
+
+
+def _trained(loop: Loop, mark: Any) -> TrainerRun:
+    run = TrainerRun(live=False, now=loop.clock, mark=mark)
+    run.begin("made")
+    for _ in range(4):
+        for batch in loop.loader:
+            loop.backward(batch)
+            loop.step()
+            run.step()
+    run.end("finished")
+    return run
+
+
+def test_a_busy_machine_is_the_verdict(loop: Loop) -> None:
+    class Loaded:
+        def until_now(self) -> Busy:
+            return Busy(10.0, 2, 8.0, waited_s=7.5, others_s=17.0)
+
+    summary = _trained(loop, Loaded).summary
+    assert summary.sentence.startswith("The machine was busy: other programs used 1.7 of 2 cores")
+    assert "ata-bound" not in summary.sentence
+    assert summary.to_dict()["busy"]["is_busy"]
+
+
+def test_a_look_at_the_machine_that_fails_costs_only_itself(loop: Loop) -> None:
+    class Broken:
+        def until_now(self) -> Busy:
+            raise OSError("no /proc")
+
+    def raises() -> Any:
+        raise OSError("no /proc")
+
+    for mark in (Broken, raises):
+        summary = _trained(loop, mark).summary
+        assert summary.n_steps == 16
+        assert "the look at the machine failed" in " ".join(summary.warnings)
 
 
 def test_gradient_accumulation_makes_one_step_of_several_batches(loop: Loop) -> None:
