@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from perfkit.synclint.catalogue import CATALOGUE
 from perfkit.synclint.sites import Site
 
@@ -47,6 +49,13 @@ _COUNTS = (
     "counts = torch.zeros(6, device=X.device).scatter_add_(\n"
     "    0, X, torch.ones_like(X, dtype=torch.float32))"
 )
+# What reads a tensor that has come to the host.
+_ON_THE_HOST = ("numpy", "tolist", "item")
+_READS = frozenset({"cpu", "float", "int", "item", "numpy", "tolist"})
+# Calls that take a tensor as gladly as a number or an array.
+_TAKES_TENSORS = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "update"})
+_OWN_ARITHMETIC = frozenset({"abs", "dict", "list", "sum", "tuple"})
+_RARE = "# not in every step as it is: leave it, or do it less often still"
 _ONCE = "# it runs once, outside of the loop: leave it as it is"
 _LATER = "# a tensor; look at it when the step is over"
 # From pageable memory the driver may keep the host waiting whatever non_blocking says.
@@ -152,6 +161,8 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         *_read("X.tolist()", note="# keep the tensor; one .tolist() for all, after the loop"),
     ),
     "cpu": _read(
+        # with what follows: .numpy() of a tensor on the device raises
+        *(f"X.{copy}.{then}()" for copy in ("cpu()", "to('cpu')") for then in _ON_THE_HOST),
         "X.cpu()",
         "X.to('cpu')",
         note="# collect on the device; one .cpu() for all, after the loop",
@@ -285,6 +296,13 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
             line="X[positions]",
             literal="V",
         ),
+        *_snippet(
+            "# make them on the device: torch.randperm(n, device=X.device); or copy them once\n"
+            "# for all that they choose\n"
+            "positions = torch.as_tensor(V, device=X.device)\n"
+            "y = X[positions]",
+            "X[V]",
+        ),
     ),
 }
 
@@ -301,9 +319,17 @@ class _Match:
 class _Line:
     """The user's statement, parsed, and its text."""
 
-    def __init__(self, statement: ast.stmt, source: str, *, is_after_all: bool = False) -> None:
+    def __init__(
+        self,
+        statement: ast.stmt,
+        source: str,
+        *,
+        is_after_all: bool = False,
+        is_rare: bool = False,
+    ) -> None:
         self.statement = statement
         self.is_after_all = is_after_all  # before or after the loop of a script or cell
+        self.is_rare = is_rare
         self.is_compound = hasattr(statement, "body")
         self._lines = source.splitlines()
 
@@ -336,7 +362,18 @@ class _Line:
         if not 0 <= index < len(positions):
             return own
         here = [node for node in own if _at(node) == positions[index]]
-        return [self.statement, *here, *(n for node in here for n in ast.walk(node)), *own]
+        parts = [n for node in here for n in ast.walk(node)]
+        around = [up for node in here for up in self.around(node)]
+        return [self.statement, *here, *parts, *around, *own]
+
+    def around(self, node: ast.AST) -> list[ast.AST]:
+        """What it is part of within the statement, innermost first."""
+        parents = {child: one for one in self.own() for child in ast.iter_child_nodes(one)}
+        found = []
+        while node in parents:
+            node = parents[node]
+            found.append(node)
+        return found
 
     def replaced(self, texts: Mapping[ast.AST, str]) -> str:
         """The statement with these texts in place of these nodes."""
@@ -388,14 +425,24 @@ def cures(waits: Sequence[tuple[str, Site]]) -> str:
             continue  # the right side of `x[mask] = x[mask] * 2`: goes with the left
         found = None
         if line is not None:
-            if _is_seldom_enough(entry, line):
+            seldom = _is_seldom_enough(entry, line)
+            if line.is_rare and (seldom or entry in _READS):
+                said.append(_RARE)
+                continue
+            if seldom:
                 said.append(
                     f"if step % 100 == 0:  # not in every step\n    {line.code(line.statement)}"
                 )
                 continue
             found = _match(entry, line, site)
+        taker = "" if found is None or line is None else _taker(entry, line, found.node)
         if found is None:
             said.append(CATALOGUE[entry].instead)
+        elif taker:
+            said.append(
+                f"# {taker}() takes it on the host: the wait goes only with that call. Make it "
+                "less often,\n# or once for the values of many steps"
+            )
         elif found.cure.snippet:
             said.append(_filled(found.cure.snippet, found.bound))
         elif found.node not in [one.node for one in rewritten]:
@@ -426,7 +473,88 @@ def _line_of(site: Site) -> _Line | None:
     if found is None or isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return None
     # without a loop the whole code may be the step
-    return _Line(found, source, is_after_all=runs_once and _has_loop(tree))
+    return _Line(
+        found,
+        source,
+        is_after_all=runs_once and _has_loop(tree),
+        is_rare=_is_rare(tree, found),
+    )
+
+
+def _is_rare(tree: ast.Module, statement: ast.stmt) -> bool:
+    """Whether the code itself says that it runs in few steps: ``if step % 100 == 0``, or behind the
+    loop over the batches, once an epoch.
+    """
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.If | ast.For | ast.AsyncFor | ast.While) or node is statement:
+            continue
+        is_around = node.lineno <= statement.lineno <= (node.end_lineno or 0)
+        if not is_around or not any(n is statement for n in _within(node)):
+            continue
+        if isinstance(node, ast.If):
+            in_body = any(n is statement for one in node.body for n in (one, *_within(one)))
+            asks = any(isinstance(n, ast.Mod) for n in ast.walk(node.test))
+            # with accumulation, the step itself is in such a branch
+            if in_body and asks and not _calls(node.body) & {"step", "backward"}:
+                return True
+        else:
+            loops = [n for n in _within(node) if isinstance(n, ast.For | ast.AsyncFor | ast.While)]
+            trains = [n for n in loops if {"step", "backward"} <= _calls(n.body)]
+            if trains and not any(n is statement for one in trains for n in _within(one)):
+                beside = [n for n in node.body if not any(n is one for one in trains)]
+                if "backward" not in _calls(beside):
+                    return True
+    return False
+
+
+def _within(node: ast.AST) -> Iterator[ast.AST]:
+    """What is in it, without what is in its functions."""
+    todo = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        todo = []
+    while todo:
+        one = todo.pop()
+        yield one
+        if not isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            todo += ast.iter_child_nodes(one)
+
+
+def _calls(body: Sequence[ast.AST]) -> set[str]:
+    """Names of the methods and functions that are called in it."""
+    nodes = (n for one in body for n in (one, *_within(one)))
+    return {_last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
+
+
+def _taker(entry: str, line: _Line, node: ast.AST) -> str:
+    """The call that gets what was read and cannot do with a tensor on the device; empty if none.
+
+    ``env.step(action.cpu().numpy())``: without the copy it raises, or waits itself.
+    """
+    if entry not in _READS:
+        return ""
+    for up in line.around(node):
+        if isinstance(up, ast.Attribute):
+            if not hasattr(torch.Tensor, up.attr):  # .astype(): of arrays alone
+                return up.attr
+        elif isinstance(up, ast.Call) and node is not up.func:
+            whole = ast.unparse(up.func)
+            name = _last_name(up.func)
+            if whole.startswith(("torch.", "F.", "nn.")) or name in _OWN_ARITHMETIC:
+                return ""
+            return "" if name in _TAKES_TENSORS else whole
+        elif isinstance(up, ast.FormattedValue) or (
+            isinstance(up, ast.BinOp)
+            and isinstance(up.op, ast.Mod)
+            and isinstance(up.left, ast.Constant | ast.JoinedStr)
+            and not isinstance(getattr(up.left, "value", ""), int | float)
+        ):
+            return "format"
+        elif isinstance(up, ast.BinOp | ast.UnaryOp | ast.Subscript | ast.keyword | ast.Starred):
+            pass  # arithmetic with a tensor makes a tensor
+        elif not isinstance(up, ast.Call):
+            return ""
+        node = up
+    return ""
 
 
 def _has_loop(tree: ast.Module) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import io
 import linecache
+import math
 import tokenize
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from snippets import compiled, namespace
@@ -105,6 +107,12 @@ def test_a_cure_has_the_names_of_the_line_and_does_not_wait(entry: str) -> None:
             "hits = (pred.argmax(1) == label).sum().detach()",
         ),
         ("kept = pred.detach().cpu()", "kept = pred.detach()"),
+        # .numpy() raises for what has stayed on the device
+        ("kept = pred.detach().cpu().numpy()", "kept = pred.detach()"),
+        (
+            "kept, more = pred.detach().cpu().numpy(), err_g.detach().cpu().numpy()",
+            "kept, more = pred.detach(), err_g.detach()",
+        ),
         (
             "best = max(err_g, 0) if False else max(pred[0])",
             "best = max(err_g, 0) if False else pred[0].max()",
@@ -139,6 +147,52 @@ def test_a_copy_that_does_not_block_is_said_to_need_pinned_memory(line: str) -> 
     note, _, code = sync.instead.rpartition("\n")
     assert "non_blocking=True" in code
     assert "from pinned memory only" in note
+
+
+@pytest.mark.parametrize(
+    ("line", "taker"),
+    [
+        ("world.step(pred.detach().cpu().numpy())", "world.step"),
+        ("world.step(pred.detach().numpy() * 2)", "world.step"),
+        ("kept = math.exp(err_g.item())", "math.exp"),
+        ("kept = 'loss %.3f' % err_g.item()", "format"),
+    ],
+)
+def test_what_takes_an_array_or_a_number_is_given_no_tensor(line: str, taker: str) -> None:
+    class World:
+        def step(self, actions: Any) -> None:
+            assert type(actions).__module__ == "numpy"
+
+    (sync,) = {s.instead: s for s in _found(line, world=World(), math=math)}.values()
+    assert f"# {taker}() takes it on the host" in sync.instead
+    assert "detach()" not in sync.instead
+
+
+def test_positions_that_change_are_copied_once_for_all_that_they_choose() -> None:
+    (sync,) = _found("picked = np.random.permutation(4)\nkept = pred[picked]", np=np)
+    assert "positions = torch.as_tensor(picked, device=pred.device)" in sync.instead
+    assert "y = pred[positions]" in sync.instead
+
+
+def test_what_is_not_in_every_step_anyway_is_not_told_to_be_rarer_by_an_if() -> None:
+    rare = "# not in every step as it is"
+    train = "    for _ in range(2):\n        (w * w).backward()\n        opt.step()\n"
+    w = torch.ones((), requires_grad=True)
+    more = {"w": w, "opt": torch.optim.SGD([w], 0.1), "io": io}
+    (saved,) = _found(
+        f"for _ in range(1):\n{train}    torch.save(pred.detach(), io.BytesIO())", **more
+    )
+    assert saved.instead.startswith(rare)
+    for seldom in ("print(err_g)", "last = err_g.item()"):
+        (asked,) = _found(f"for i in range(2):\n    if i % 2 == 0:\n        {seldom}\n", **more)
+        assert asked.instead.startswith(rare)
+    # with accumulation, such a branch is the step
+    (inside,) = _found(
+        "for i in range(2):\n    (w * w).backward()\n"
+        "    if i % 2 == 0:\n        opt.step()\n        last = err_g.item()",
+        **more,
+    )
+    assert "err_g.detach()" in inside.instead
 
 
 def test_a_line_outside_of_the_loop_runs_once_and_is_left_alone() -> None:
