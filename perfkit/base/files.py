@@ -13,11 +13,13 @@ from typing import Any
 
 from perfkit.base.errors import UsageError
 
-__all__ = ["read_pipe", "why_not_writable", "write_atomically"]
+__all__ = ["read_pipe", "try_writing", "why_not_writable", "write_atomically"]
 
 # A pipe that is silent this long has no writer.
 SILENT_PIPE_S = 10.0
 _PIECE_BYTES = 1 << 20
+# More than a page of a report takes. On a full disk an empty file can still be made.
+_TRIED_BYTES = 1 << 20
 
 
 def read_pipe(path: Path, *, at_most: int | None = None) -> bytes | None:
@@ -68,6 +70,19 @@ def why_not_writable(path: Path) -> str:
     if not os.access(folder, os.W_OK):
         return f"the directory {str(folder)!r} cannot be written to; name another one"
     return ""
+
+
+def try_writing(folder: Path) -> None:
+    """Make a folder and write 1 MiB into it, which is removed: before minutes of work for it.
+
+    Raises:
+        OSError: that is not possible.
+        ValueError: a null character in the name.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as tried:
+        tried.write(bytes(_TRIED_BYTES))
+        tried.flush()
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from typing import Any
 
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.extras import needs
-from perfkit.base.files import write_atomically
+from perfkit.base.files import try_writing, write_atomically
 from perfkit.base.machine import stamp
 from perfkit.course.kit._places import lesson_path, lessons
 from perfkit.course.kit._recorded import lesson_hashes, recorded_folders, taught_claims
@@ -203,15 +202,13 @@ def _is_here() -> bool:
 
 
 def _check_writable(out: Path) -> None:
-    """Create the folder and a file in it, before lessons run for minutes.
+    """Create the folder and write into it, before lessons run for minutes.
 
     Raises:
         UsageError: that is not possible.
     """
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
+        try_writing(out)
     except (OSError, ValueError) as error:  # a null character in the name raises ValueError
         reason = getattr(error, "strerror", None) or str(error)
         raise UsageError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from typing import Any, Literal
 import psutil
 
 from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.files import try_writing
 from perfkit.base.machine import facts
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_share
@@ -99,9 +99,7 @@ def check_writable(folder: Path) -> None:
         UsageError: it cannot be made or written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        try_writing(folder)
     except (OSError, ValueError) as error:  # a null character in the name raises ValueError
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"cannot write records into {folder}: {reason}") from None
