@@ -184,7 +184,15 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         rest=True,
     ),
     "masked_select": _snippet(_WEIGH, "torch.masked_select(X, M)", "X.masked_select(M)"),
-    "index": _snippet(_WEIGH, "X[M]"),
+    "index": (
+        *_line(
+            "F(X, Y.masked_fill(~M, -100))",
+            "cross_entropy(X[M], Y[M])",
+            "nll_loss(X[M], Y[M])",
+            note="# -100 is the default of ignore_index: such a target counts for nothing",
+        ),
+        *_snippet(_WEIGH, "X[M]"),
+    ),
     "index_put": (
         *_snippet("X = torch.where(M, V, X)", "X[M] = V"),
         *(_snippet(f"X = torch.where(M, X {o} V, X)", f"X[M] {o}= V")[0] for o in "+-*/"),

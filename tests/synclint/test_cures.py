@@ -174,6 +174,20 @@ def test_positions_that_change_are_copied_once_for_all_that_they_choose() -> Non
     assert "y = pred[positions]" in sync.instead
 
 
+def test_a_loss_of_some_rows_ignores_the_others() -> None:
+    before = "few, kinds = pred[:, 0] > 0, label.clamp(max=pred.shape[1] - 1)"
+    names = {"F": torch.nn.functional}
+    (sync,) = _found("err_g = F.cross_entropy(pred[few], kinds[few])", before, **names)
+    *_, cure = sync.instead.splitlines()
+    assert cure == "err_g = F.cross_entropy(pred, kinds.masked_fill(~few, -100))"
+    assert not _found(cure, before, **names)
+    same = _strange_names() | names
+    exec(before, same)
+    exec(cure, same)
+    picked = same["pred"][same["few"]], same["kinds"][same["few"]]
+    torch.testing.assert_close(same["err_g"], torch.nn.functional.cross_entropy(*picked))
+
+
 def test_what_is_not_in_every_step_anyway_is_not_told_to_be_rarer_by_an_if() -> None:
     rare = "# not in every step as it is"
     train = "    for _ in range(2):\n        (w * w).backward()\n        opt.step()\n"
