@@ -126,6 +126,12 @@ def test_to_be_last_twice_is_chance(n_steps: int, is_late: bool) -> None:
     assert bool(_of(_ranks(4, {(1, _CHECKPOINT): few})).late) is is_late
 
 
+def test_one_long_wait_beside_many_short_ones_is_chance_too() -> None:
+    short = np.where(np.arange(_N) % 5 == 3, 2.0, 0.0)
+    short[7] = 300.0
+    assert _of(_ranks(2, {(1, _FORWARD): short})).late == ()
+
+
 @pytest.mark.parametrize(("n_rows", "is_known"), [(5, False), (6, True)])
 def test_five_steps_in_common_beside_the_first_are_enough(n_rows: int, is_known: bool) -> None:
     rows = {i: PhaseRows(r.numbers[:n_rows], r.phase_ms[:n_rows]) for i, r in _ranks(2, {}).items()}

@@ -29,7 +29,7 @@ __all__ = ["LateRank", "Lateness", "lateness"]
 ALWAYS_OWN = ("data_wait", "evaluation", "checkpoint")
 # Fewer steps in common say little.
 _FEWEST_STEPS = 5
-# A rank that is late comes last in as many steps at least.
+# A rank that is late comes last in as many steps at least, and costs its time in as many.
 _LEAST_STEPS = 3
 
 # Of the wait for a rank, if it is in few steps …
@@ -173,6 +173,9 @@ def lateness(
             or lost_ms < LEAST_SHARE * step_ms
         ):
             continue
+        few = _few(numbers, np.where(mine_last, wait_ms, 0.0))
+        if 0 < few.get("n_few", 0) < _LEAST_STEPS:
+            continue  # what happened once or twice says nothing of the rank
         mean = phase_ms[mine_last].mean(axis=0)
         others = ((total - phase_ms)[mine_last] / (n - 1)).mean(axis=0)
         more = np.where(own, mean - others, 0.0)
@@ -188,7 +191,7 @@ def lateness(
                 phase_ms=float(mean[worst]),
                 others_ms=float(others[worst]),
                 gain_ms=float((first - second)[mine_last].sum()) / len(numbers),
-                **_few(numbers, np.where(mine_last, wait_ms, 0.0)),
+                **few,
             )
         )
     return Lateness(
