@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiers import ByFunction, Tiers
+from tiers import ByFunction, Solution, Tiers, longest_first
 
 
 def test_what_shares_a_kernel_or_a_fixture_stays_together(tmp_path: Path) -> None:
@@ -51,3 +51,78 @@ def test_a_cell_is_run_again_with_the_other_cells_of_its_notebook() -> None:
     left = [items[1], items[3]]
     assert _after(items, left, last_failed=True) == items[1:4]
     assert _after(items, left, last_failed=False) == left
+
+
+class Timed:
+    def __init__(self, nodeid: str, *marks: str) -> None:
+        self.nodeid, self.path, self.marks = nodeid, Path(nodeid.partition("::")[0]), marks
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self.marks else None
+
+
+def test_what_takes_longest_begins_first_and_what_belongs_together_stays_so(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "test_a.py").write_text("")
+    (tmp_path / "test_b.py").write_text('@pytest.fixture(scope="module")\ndef made(): ...\n')
+    items = [
+        Timed("notebooks/solutions/a.ipynb::Cell 0"),
+        Timed("test_a.py::test_quick"),
+        Timed("test_a.py::test_some[1]"),
+        Timed("test_a.py::test_some[2]", "slow"),
+        Timed("test_b.py::test_quick"),
+        Timed("test_b.py::test_slow", "slow"),
+        Timed("notebooks/a.ipynb::Cell 0"),
+        Timed("notebooks/a.ipynb::Cell 1"),
+    ]
+    order = [items.index(one) for one in longest_first(items, tmp_path)]
+    assert order == [6, 7, 0, 2, 3, 4, 5, 1]
+
+
+class Kernel:
+    """In place of a kernel: it remembers what it ran."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.is_stopped = False
+
+    def is_alive(self) -> bool:
+        return not self.is_stopped
+
+    def execute_cell_input(self, source: str, allow_stdin: bool) -> str:
+        self.ran.append(source)
+        return "message"
+
+    def await_reply(self, message: str, timeout: float) -> None: ...
+
+    def await_idle(self, message: str, timeout: float) -> None: ...
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def test_solutions_share_a_kernel_that_has_forgotten_the_last_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[Kernel] = []
+
+    def start(self: Any) -> None:
+        self.kernel = Kernel()
+        started.append(self.kernel)
+
+    monkeypatch.setattr(Solution.__base__, "setup", start)
+    monkeypatch.setattr(Solution, "setup_sanitize_files", lambda self: None)
+    monkeypatch.setattr(Solution, "shared", None)
+    one, two, three = (Solution.__new__(Solution) for _ in range(3))
+    for each in (one, two, three):
+        each.timed_out = each is two
+        each.setup()
+        each.teardown()
+    assert one.kernel is two.kernel is started[0]
+    assert started[0].ran == ["%reset -f"]
+    assert started[0].is_stopped, "a cell hung in it"
+    assert three.kernel is started[1]
+    Solution.end()
+    assert started[1].is_stopped
+    assert len(started) == 2

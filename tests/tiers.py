@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 import os
+import queue
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nbval.plugin import IPyNbFile
 from xdist.scheduler import LoadScopeScheduling
 
 # Cells measure for this share of their budgets: the tests compare facts, which do not need them.
-BUDGET_SCALE = "0.2"
+BUDGET_SCALE = "0.1"
 
 
 def draws(full: int, few: int) -> int:
@@ -31,22 +33,91 @@ def _is_cell(item: pytest.Item) -> bool:
     return item.path.suffix == ".ipynb"
 
 
-class ByFunction(LoadScopeScheduling):
-    """A worker gets a whole notebook, which has one kernel, or one test with all its parameters.
+def _scope(nodeid: str, rootpath: Path) -> str:
+    """What goes to one worker: a whole notebook, or one test with all its parameters.
 
     A parameter that is the name of a notebook stands for itself: that test runs the notebook.
     A file whose tests share what is dear to make goes whole, so that it is made once.
     """
+    path, _, name = nodeid.partition("::")
+    if path.endswith(".ipynb") or _shares(rootpath / path):
+        return path
+    return nodeid if name.endswith(".ipynb]") else f"{path}::{name.partition('[')[0]}"
+
+
+def longest_first(items: list[Any], rootpath: Path) -> list[Any]:
+    """The lessons, then what has a slow test: the last ones end at about the same time."""
+    ranks: dict[str, int] = {}
+    scopes = [_scope(item.nodeid, rootpath) for item in items]
+    for item, scope in zip(items, scopes, strict=True):
+        is_slow = _is_cell(item) or item.get_closest_marker("slow") is not None
+        rank = 0 if _is_cell(item) and not _is_solution(item.path) else 2 - is_slow
+        ranks[scope] = min(rank, ranks.get(scope, rank))
+    order = sorted(range(len(items)), key=lambda n: ranks[scopes[n]])
+    return [items[n] for n in order]
+
+
+class ByFunction(LoadScopeScheduling):
+    """A worker gets what :func:`_scope` tells."""
 
     def _split_scope(self, nodeid: str) -> str:
-        path, _, name = nodeid.partition("::")
-        if path.endswith(".ipynb") or _shares(self.config.rootpath / path):
-            return path
-        return nodeid if name.endswith(".ipynb]") else f"{path}::{name.partition('[')[0]}"
+        return _scope(nodeid, self.config.rootpath)
+
+
+def _is_solution(path: Path) -> bool:
+    return path.parent.name == "solutions"
+
+
+class Solution(IPyNbFile):  # type: ignore[misc] # nbval has no types
+    """A solution is a few cells: to start a kernel and load torch takes longer than most of them.
+
+    So they share one in each worker. It forgets all names in between, as a fresh one has none.
+    """
+
+    shared: Any = None
+
+    def setup(self) -> None:
+        kernel = Solution.shared
+        if kernel is None or not kernel.is_alive():
+            super().setup()
+            Solution.shared = self.kernel
+            return
+        self.kernel = kernel
+        try:
+            message = kernel.execute_cell_input("%reset -f", allow_stdin=False)
+            kernel.await_reply(message, timeout=30)
+            kernel.await_idle(message, timeout=30)
+        except queue.Empty:
+            self.end()
+            super().setup()
+            Solution.shared = self.kernel
+        else:
+            self.setup_sanitize_files()
+
+    def teardown(self) -> None:
+        if self.timed_out:
+            self.end()
+
+    @classmethod
+    def end(cls) -> None:
+        """End the kernel, if there is one."""
+        kernel, cls.shared = cls.shared, None
+        if kernel is not None and kernel.is_alive():
+            kernel.stop()
 
 
 class Tiers:
     """A plugin: small budgets for cells, and a failed one is run again with those before it."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path, parent: Any) -> Iterator[None]:
+        found = yield
+        if _is_solution(file_path) and any(type(one) is IPyNbFile for one in found):
+            return [Solution.from_parent(parent, path=file_path)]
+        return found
+
+    def pytest_sessionfinish(self) -> None:
+        Solution.end()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(
@@ -58,6 +129,8 @@ class Tiers:
             wanted = {item.path for item in items if _is_cell(item)}
             kept = set(items)
             items[:] = [item for item in found if item in kept or item.path in wanted]
+        if hasattr(config, "workerinput"):
+            items[:] = longest_first(items, config.rootpath)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
