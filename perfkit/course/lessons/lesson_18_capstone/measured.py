@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from perfkit.base.budget import scaled
+from perfkit.base.budget import budget_scale, scaled
 from perfkit.base.errors import UsageError
 from perfkit.measure.clock import Clock, clock_in_use
 
@@ -107,7 +107,7 @@ def in_turn(
         programs: name → function without arguments; the first is the slow one. Only the last,
             the fastest, runs once before the first round.
         budget_s: seconds after which no further round begins; three are always made.
-            ``PERFKIT_BUDGET_SCALE`` multiplies it.
+            ``PERFKIT_BUDGET_SCALE`` multiplies it; below 1, one round is enough.
         clock: the clock to use; by default that of the device in use.
 
     Raises:
@@ -119,8 +119,9 @@ def in_turn(
     clock = clock_in_use() if clock is None else clock
     times: dict[str, list[float]] = {name: [] for name in programs}
     end = time.monotonic() + scaled(budget_s)
+    fewest = _FEWEST if budget_scale() >= 1 else 1
     forwards = True
-    while len(times[next(iter(programs))]) < _FEWEST or time.monotonic() < end:
+    while len(times[next(iter(programs))]) < fewest or time.monotonic() < end:
         for name in programs if forwards else list(programs)[::-1]:
             clock.settle()
             begun = clock.now()
