@@ -649,7 +649,7 @@ def _uneven(
     listed = ", ".join(fmt_count(int(n)) for n in numbers[:_LISTED])
     listed += " …" if len(numbers) > _LISTED else ""
     take = "takes"
-    if len(gaps) >= _LISTED and float(np.mean(gaps == usual)) >= _REGULAR:
+    if usual > 1 and len(gaps) >= _LISTED and float(np.mean(gaps == usual)) >= _REGULAR:
         which = f"every {_ordinal(usual)} ({listed})"
     elif len(numbers) == 1:
         which = f"number {listed}"

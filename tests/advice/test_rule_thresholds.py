@@ -10,22 +10,25 @@ from typing import Any
 import pytest
 from simulated_traces import SINGLE, Simulated, cpu_training, gpu_training
 
+from perfkit.advice import Diagnosis, Finding
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import diagnose
+from perfkit.base.compiling import CompileReport, Recompilation
 from perfkit.measure.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
 from perfkit.trace.record.facts import Facts, OptimizerFacts
 from perfkit.trace.record.lines import NO_LINES
 
 V100 = {"name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}
+A100 = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "warpSize": 32}
 CARD = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "totalGlobalMem": 40 * 2**30}
 ADAMW = Facts((OptimizerFacts("AdamW", 4, ("float32",), ("cpu",)),), 2, 2)
 
 _MADE = Simulated | tuple[Simulated, dict[str, Any]]
 
 
-def fired(made: _MADE) -> set[str]:
-    """The rules that fire; beside a trace may stand its device and facts about the program."""
+def diagnosed(made: _MADE) -> Diagnosis:
+    """What is found; beside a trace may stand its device and facts about the program."""
     sim, known = made if isinstance(made, tuple) else (made, {})
     whole = json.loads(sim.json())
     if "device" in known:
@@ -35,7 +38,22 @@ def fired(made: _MADE) -> set[str]:
     split = breakdown(trace, steps)
     lines = known.get("lines", NO_LINES)
     case = Case(trace, steps, split, lines, known.get("facts", ADAMW))
-    return {one.rule for one in diagnose(case, summarize(split.wall_ms), "simulated").findings}
+    return diagnose(case, summarize(split.wall_ms), "simulated")
+
+
+def fired(made: _MADE) -> set[str]:
+    return {one.rule for one in diagnosed(made).findings}
+
+
+def finding(made: _MADE, rule: str) -> Finding:
+    (found,) = (one for one in diagnosed(made).findings if one.rule == rule)
+    return found
+
+
+def said(made: _MADE, rule: str) -> str:
+    """All that a finding tells."""
+    found = finding(made, rule)
+    return "\n".join((found.title, *found.evidence, found.what_to_do))
 
 
 def _steps(n: int = 4, length: float = 1_000) -> tuple[Simulated, list[float]]:
@@ -215,6 +233,136 @@ def averaging(n: float) -> _MADE:
     return sim, {"lines": LineSamples(lines, 40, taken=taken)}
 
 
+def sampled(n: float, *, of: int = 10, **line: Any) -> LineSamples:
+    """``n`` of the line samples fall on one line, the others on none that is known."""
+    known = {"text": "x", "in_data_wait": False, "library": "__main__", "library_function": ""}
+    known |= line
+    one = Line(
+        "data.py", 9, "data.py:9", "f", known["text"], int(n), int(n) / of,
+        known["in_data_wait"], known["library"], known["library_function"],
+    )  # fmt: skip
+    return LineSamples((one,), of)
+
+
+def images(n: float, of: int = 10, called: str = "PIL.ImageFile.load") -> _MADE:
+    """In a wait of half the step, this many samples are in a function of PIL."""
+    sim = cpu_training(6, wait=870, loader=SINGLE)
+    return sim, {
+        "lines": sampled(n, of=of, in_data_wait=True, library="PIL", library_function=called)
+    }
+
+
+def logs(n: float, of: int = 10) -> _MADE:
+    return cpu_training(6, python=850), {"lines": sampled(n, of=of, text="print(loss)")}
+
+
+def saving(us: float) -> Simulated:
+    """The same in a trace with stacks: so long in ``torch.save`` of a step of 1.7 ms."""
+    sim = cpu_training(6, python=850)
+    for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        sim.host("torch/serialization.py(963): save", event["ts"] + 10, us, "python_function")
+    return sim
+
+
+def working(us: float, name: str, card: dict[str, Any], **args: Any) -> _MADE:
+    """A device that works for ``us`` of each 100 µs, in kernels of this name."""
+    sim = gpu_training(4, n_kernels=30, kernel=us, every=100)
+    for event in [e for e in sim.events if e["cat"] == "kernel"]:
+        event["name"] = name
+        event["args"] |= args
+    return sim, {"device": card}
+
+
+FLOATS = Facts((OptimizerFacts("SGD", 4, ("float32",), ("cuda",)),))
+TF32 = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckcrs_nchw"
+HALF = "vectorized_elementwise_kernel<BFloat16>"
+
+
+def narrow(n: int, name: str = "softmax", dense: int = 10) -> _MADE:
+    """Of 30 kernels ``dense`` are products in TF32, ``n`` are called so."""
+    sim = gpu_training(4, n_kernels=30, every=96)
+    for i, event in enumerate(e for e in sim.events if e["cat"] == "kernel"):
+        event["name"] = TF32 if i % 30 < dense else name if i % 30 < dense + n else "softmax"
+    return sim, {"device": A100, "facts": FLOATS}
+
+
+def doubles(n: int) -> Simulated:
+    return kernels(n, "cutlass_80_tensorop_d884gemm_64x64")
+
+
+def exchanging(us: float) -> Simulated:
+    """Steps of 1 ms; for so long nothing but a collective on the host runs."""
+    sim, begins = _steps(6)
+    for at in begins:
+        sim.host("aten::mm", at, 1_000 - us)
+        sim.label("gloo:all_reduce", at + 1_000 - us, us, tid=101)
+    return sim
+
+
+def emulated(us: float) -> _MADE:
+    return computing(us, Facts((OptimizerFacts("AdamW", 4, ("bfloat16",), ("cpu",)),), 2, 2))
+
+
+def long_operators(us: float, n_threads: int = 1) -> _MADE:
+    """Steps of operators of this length and of nothing else."""
+    sim, begins = _steps(2, 10 * us)
+    for at in begins:
+        for k in range(10):
+            sim.host("aten::conv2d", at + k * us, us)
+    return sim, {"facts": changed(n_threads=n_threads, n_cores=4 if n_threads == 1 else 2)}
+
+
+def first_steps(us: float) -> Simulated:
+    """One step, whose first convolution takes so long; the others take 80 µs."""
+    sim = Simulated()
+    sim.step(0, 0, 30_000)
+    for i in range(10):
+        at = 0 if i == 0 else us + i * 90
+        op = sim.host("aten::conv2d", at, us if i == 0 else 80)
+        sim.device("gemm", at + 60, 30, sim.call("cudaLaunchKernel", at + 50, 5, op))
+    return sim
+
+
+def validating_in(n: float) -> Simulated:
+    """``n`` of four steps have a forward pass without gradients."""
+    sim, begins = _steps(4, 10_000)
+    for i, at in enumerate(begins):
+        sim.host("aten::conv2d", at, 2_000, **{"Sequence number": 1})
+        sim.host("autograd::engine::evaluate_function: X", at + 2_000, 4_900)
+        if i < n:
+            sim.host("aten::conv2d", at + 6_950, 3_000)
+    return sim
+
+
+def syncing(us: float) -> Simulated:
+    return gpu_training(6, n_kernels=5, item=True, restart=us)
+
+
+def gathering(share: float, n: float = 6, of: int = 12) -> _MADE:
+    """This share of a step of 10 ms is in an index operator; ``n`` samples fall on its line."""
+    sim, begins = _steps(6, 10_000)
+    for at in begins:
+        sim.host("aten::index", at + 10, 10_000 * share)
+        first = at + 20 + 10_000 * share
+        sim.host("aten::linear", first, at + 9_990 - first)
+    lines = (
+        Line("a.py", 9, "a.py:9", "f", "x = data[perm[i:j]]", int(n), n / of, False, "__main__"),
+        Line("a.py", 8, "a.py:8", "f", "y = data[0]", of - int(n), 1 - n / of, False, "__main__"),
+    )
+    within = int((10 + 5_000 * share) * 1e3)
+    taken = ((within, 0),) * int(n) + ((within, 1),) * (of - int(n))
+    return sim, {"lines": LineSamples(lines, of, taken=taken)}
+
+
+def allocating_in(n: float) -> Simulated:
+    """``n`` of four steps ask the driver for memory."""
+    sim = gpu_training(4, n_kernels=5, python=400)
+    marks = [e for e in sim.events if e["name"].startswith("ProfilerStep")]
+    for event in marks[: int(n)]:
+        sim.call("cudaMalloc", event["ts"] + 10, 300)
+    return sim
+
+
 def changed(**changes: Any) -> Facts:
     return dataclasses.replace(ADAMW, **changes)
 
@@ -261,6 +409,29 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("host-python", longer, 350, 520),
     ("beside-the-model", averaging, 4, 8),
     ("dataloader-no-workers", waiting, 690, 1_020),
+    ("image-decode", images, 4, 5),
+    ("image-decode", lambda n: images(n, 100), 9, 11),
+    ("image-work", lambda n: images(n, 10, "PIL.Image.resize"), 4, 5),
+    ("image-work", lambda n: images(n, 100, "PIL.Image.resize"), 9, 11),
+    ("logging-in-step", logs, 4, 5),
+    ("logging-in-step", lambda n: logs(n, 1_000), 45, 60),
+    ("logging-in-step", saving, 75, 100),
+    ("tensor-cores-unused", lambda us: working(us, "volta_sgemm", V100), 47, 53),
+    ("tf32-off", lambda us: working(us, "ampere_sgemm", A100), 47, 53),
+    ("small-kernels", lambda us: working(us, "softmax", A100, **{"blocks per SM": 0.1}), 47, 55),
+    ("32-bits", lambda n: narrow(0, dense=int(n)), 2, 4),
+    ("32-bits", lambda n: narrow(int(n), HALF), 4, 2),
+    ("32-bits", lambda n: narrow(int(n), "ampere_sgemm"), 4, 2),
+    ("float64", lambda n: doubles(int(n)), 4, 6),
+    ("host-collectives", exchanging, 90, 115),
+    ("one-thread", long_operators, 90, 110),
+    ("too-many-threads", lambda us: long_operators(us, 8), 90, 110),
+    ("start-up", first_steps, 4_000, 5_000),
+    ("validation-in-step", validating_in, 2, 3),
+    ("sync", syncing, 5, 30),
+    ("shuffled-gather", gathering, 0.18, 0.22),
+    ("shuffled-gather", lambda n: gathering(0.4, n, 10), 4, 5),
+    ("device-allocations", allocating_in, 3, 4),
     ("dataloader-no-workers", lambda us: cpu_training(6, wait=us, loader=SINGLE), 250, 350),
 ]
 
@@ -275,3 +446,164 @@ def test_a_rule_begins_at_its_threshold(
 ) -> None:
     assert rule not in fired(make(below))
     assert rule in fired(make(above))
+
+
+# --- what a finding tells -----------------------------------------------------------------
+
+
+def decoding_and(n: float) -> _MADE:
+    """Of 1,000 samples in a wait of half the step 200 decode and ``n`` do other work on images."""
+    decode, work = (
+        Line("data.py", at, f"data.py:{at}", "f", "x", count, count / 1e3, True, "PIL", called)
+        for at, count, called in ((1, 200, "PIL.ImageFile.load"), (2, int(n), "PIL.Image.resize"))
+    )
+    lines = LineSamples((decode, work), 1_000)
+    return cpu_training(6, wait=870, loader=SINGLE), {"lines": lines}
+
+
+def waiting_at(n: float) -> _MADE:
+    sim = cpu_training(6, wait=870, loader=SINGLE)
+    return sim, {"lines": sampled(n, of=100, text="return parse(path)", in_data_wait=True)}
+
+
+def tf32_and_host(us: float) -> _MADE:
+    """Steps of 1 ms on a device that always computes; the host works for so long of each."""
+    sim, begins = _steps()
+    for at in begins:
+        op = sim.host("aten::conv2d", at, us)
+        sim.device(TF32, at + 10, 985, sim.call("cudaLaunchKernel", at + 1, 5, op))
+        sim.call("cudaStreamSynchronize", at + us, 995 - us)
+    return sim, {"device": A100, "facts": FLOATS}
+
+
+def gaps_of(us: float) -> Simulated:
+    """Operators of 50 µs, after each of which Python takes so long."""
+    sim, begins = _steps(4, 10 * (50 + us))
+    for at in begins:
+        for k in range(10):
+            sim.host("aten::relu", at + k * (50 + us), 50)
+    return sim
+
+
+def numpy_at(n: float) -> _MADE:
+    """In gaps of 60 µs, ``n`` of 20 samples fall on a line of numpy, the others each elsewhere."""
+    texts = ["y = np.sort(x)", *(f"y{i} = x{i}" for i in range(20 - int(n)))]
+    counts = [int(n)] + [1] * (20 - int(n))
+    lines = tuple(
+        Line("a.py", i, f"a.py:{i}", "f", text, count, count / 20, False, "__main__")
+        for i, (text, count) in enumerate(zip(texts, counts, strict=True))
+    )
+    taken = tuple((80_000, i) for i, count in enumerate(counts) for _ in range(count))
+    return gaps_of(60), {"lines": LineSamples(lines, 20, taken=taken)}
+
+
+def talking(n: float, rest: str = "ncclDevKernel_AllReduce_Sum_f32") -> Simulated:
+    """Of the ten collectives in each of three steps, ``n`` send from each rank to each."""
+    sim = gpu_training(3, n_kernels=10)
+    for i, event in enumerate(e for e in sim.events if e["cat"] == "kernel"):
+        event["name"] = "ncclDevKernel_SendRecv" if i % 10 < n else rest
+    return sim
+
+
+def embedding(us: float) -> Simulated:
+    sim = talking(10)
+    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        sim.label("## PooledEmbeddingsAwaitable wait() ##", mark["ts"] + 5, us)
+    return sim
+
+
+def late(us: float, n_steps: int = 4) -> Simulated:
+    """A collective of 400 µs in each step; that of the first takes only so long."""
+    sim, begins = _steps(n_steps)
+    for at in begins:
+        op = sim.host("aten::linear", at, 990)
+        took = us if at == 0 else 400
+        sim.device("gemm", at + 10, 500, sim.call("cudaLaunchKernel", at + 1, 5, op))
+        call = sim.call("cudaLaunchKernel", at + 8, 5, op)
+        sim.device("ncclDevKernel_AllReduce_Sum_f32", at + 520, took, call)
+    return sim
+
+
+#: rule, what it says, what is made of a figure, a figure at which it does not, one at which it does
+WORDS: list[tuple[str, str, Callable[[float], _MADE], float, float]] = [
+    ("image-decode", "is other work on these images", decoding_and, 45, 55),
+    ("dataloader-no-workers", "of the line samples fall on data.py:9", waiting_at, 4, 5),
+    ("32-bits", "the host works for", tf32_and_host, 650, 750),
+    ("small-calls", "what it costs Python to call", gaps_of, 55, 45),
+    ("small-calls", "Python between operators", gaps_of, 45, 55),
+    ("small-calls", "one by one", numpy_at, 11, 9),
+    ("communication", "(all-to-all)", talking, 4, 6),
+    ("communication", "in TorchRec's waits", embedding, 40, 70),
+    ("communication", "most of it is a wait", late, 230, 100),
+    ("communication", "most of it is a wait", lambda n: late(50, int(n)), 2, 3),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "words", "make", "without", "with_them"),
+    WORDS,
+    ids=[f"{words}-{below:g}-{above:g}" for _, words, _, below, above in WORDS],
+)
+def test_what_a_finding_tells_begins_at_a_threshold(
+    rule: str, words: str, make: Callable[[float], _MADE], without: float, with_them: float
+) -> None:
+    found = diagnosed(make(without)).findings
+    told = "\n".join(
+        text for one in found if one.rule == rule for text in (one.title, *one.evidence)
+    )
+    assert words not in told
+    assert words in said(make(with_them), rule)
+
+
+def test_the_last_three_failed_checks_are_told() -> None:
+    checks = tuple(Recompilation(f"a.py:{i}", f"self.n == {i}") for i in range(5))
+    report = CompileReport(n_graphs=1, breaks=(), recompilations=checks, compile_s=1.0)
+    told = said((compiling(600), {"facts": changed(compiled=report)}), "recompiles")
+    assert [f"self.n == {i}" in told for i in range(5)] == [False, False, True, True, True]
+
+
+def rounds(n: int) -> Simulated:
+    """A step of 20 ms with 600 tiny operators, and ``n`` of 100 µs."""
+    sim, begins = _steps(2, 20_000)
+    for at in begins:
+        for k in range(600):
+            sim.host("aten::sub", at + 8 * k, 7.9)
+        for k in range(n):
+            sim.host("aten::mm", at + 5_000 + 100 * k, 99.9)
+        rest = at + 5_000 + 100 * n
+        sim.host("aten::conv2d", rest, at + 20_000 - rest)
+    return sim
+
+
+def test_a_bound_counts_what_is_called_as_often_as_the_tiny_operations() -> None:
+    """Fifty times a step is a loop, which goes with them; forty times is not."""
+    few, many = (finding(rounds(n), "tiny-ops").gain_at_most for n in (40, 60))
+    assert few == pytest.approx(20 / (20 - 4.8), rel=0.03)
+    assert many == pytest.approx(20 / (20 - 4.8 - 6.0), rel=0.03)
+
+
+def test_gains_that_a_tensor_core_and_an_aligned_product_bring_at_most() -> None:
+    """Eight times on what it can do, and four times, by the data sheets and NVIDIA's guide."""
+    found = finding((kernels(30, "volta_sgemm"), {"device": V100}), "tensor-cores-unused")
+    assert "became 8 times as fast" in found.formula
+    assert "became 4 times as fast" in finding(products(30), "matmul-alignment").formula
+    half = finding(update(1, 500, "aten::_fused_adamw_"), "optimizer-share")
+    assert "became 4 times as fast" in half.formula
+    double = finding(computing(600, DOUBLE), "float64")
+    assert "became 2 times as fast" in double.formula
+
+
+def test_a_gain_of_less_than_five_per_cent_is_not_shown() -> None:
+    def made_on_the_host(us: float) -> Simulated:
+        sim, begins = _steps()
+        for at in begins:
+            sim.host("aten::randn", at + 10, us)
+            sim.host("aten::to", at + 11 + us, 10)
+            sim.copy("HtoD (Pageable -> Device)", at + 14 + us, 5, at + 16 + us, 2)
+            op = sim.host("aten::linear", at + 40 + us, 900 - us)
+            call = sim.call("cudaLaunchKernel", at + 41 + us, 2, op)
+            sim.device("gemm", at + 44 + us, 950 - us, call)
+        return sim
+
+    assert "made-on-host" not in fired(made_on_the_host(25))
+    assert "made-on-host" in fired(made_on_the_host(60))

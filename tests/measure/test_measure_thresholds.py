@@ -10,12 +10,14 @@ import pytest
 
 from perfkit.base.machine.loading import LoaderUse, ProcessUse
 from perfkit.measure.drift import Conditions, drift
+from perfkit.measure.groups import group_size
 from perfkit.measure.loader_cause import loader_cause
 from perfkit.measure.paired import FEWEST, Interval, _signed_rank, ratio_interval
 from perfkit.measure.slow_steps import cause, first_epoch, growing_phase, stands_out
 from perfkit.measure.step_facts import StepColumns
 from perfkit.measure.summary import summarize
 from perfkit.measure.trend import trend
+from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
 from .test_slow_steps import Trainer
 
@@ -261,3 +263,138 @@ def test_a_gain_above_ten_is_not_told() -> None:
         assert found is not None
         assert found.gain_at_most == pytest.approx(gain)
         assert ("over 10×" in found.formula) is (gain == 10)
+
+
+# --- a watched run ------------------------------------------------------------------------
+
+
+def _run(step_ms: Steps | np.ndarray, first_wait_ms: float = 0.0, **known: object) -> RunSummary:
+    """The summary of an epoch whose steps took so long and waited for nothing."""
+    took = np.asarray(step_ms, dtype=np.float64)
+    n, total_ms = len(took), float(took.sum())
+    facts = RunFacts(
+        name="loader",
+        ended="finished",
+        n_batches=n,
+        n_epochs=1,
+        n_unfinished=0,
+        numbers=np.arange(n),
+        step_ms=took,
+        wait_ms=np.zeros(n),
+        total_ms=total_ms,
+        starts=((0, 0.0, first_wait_ms),),
+        samples=None,
+        batch_size=None,
+        memory=(),
+        wall_s=total_ms / 1e3,
+        update_s=0.0,
+        one_shot=False,
+        problems=(),
+    )
+    return summarize_run(dataclasses.replace(facts, **known))  # type: ignore[arg-type]
+
+
+def _slow_at(numbers: list[int], slow_ms: Steps | float, n: int = 120) -> np.ndarray:
+    step_ms = np.full(n, 10.0)
+    step_ms[[number - 1 for number in numbers]] = slow_ms
+    return step_ms
+
+
+def test_warm_up_is_left_out_of_ten_steps_or_more() -> None:
+    for n, kept in ((9, 8), (10, 7)):
+        step = _run([10.0] * n).step
+        assert step is not None
+        assert step.n == kept
+
+
+def test_a_run_is_uneven_where_its_mean_is_far_above_its_median() -> None:
+    few, more = (_run(_slow_at(list(range(10, 10 + n)), 100.0, 103)).sentence for n in (5, 6))
+    assert "uneven" not in few
+    assert "6 of 100 (10, 11, 12 …) take 100 ms (median)" in more
+
+
+def test_the_long_steps_take_twice_the_median() -> None:
+    for took, n in ((19.0, 6), (21.0, 7)):
+        step_ms = _slow_at([*range(10, 16), 50], [100.0] * 6 + [took], 103)
+        assert f"{n} of 100" in _run(step_ms).sentence
+
+
+def test_long_steps_come_at_intervals_where_four_fifths_of_the_distances_are_alike() -> None:
+    tens = list(range(10, 101, 10))
+    assert "every 10th (10, 20, 30 …)" in _run(_slow_at(tens, 100.0)).sentence
+    assert "every 10th" in _run(_slow_at([*tens[:-1], 99], 100.0)).sentence  # 8 of 9
+    assert "10 of 117" in _run(_slow_at([*tens[:-2], 89, 97], 100.0)).sentence  # 7 of 9
+    # two distances that agree may be chance
+    assert "every" not in _run(_slow_at([10, 20, 30], 300.0)).sentence
+    assert "every 10th" in _run(_slow_at([10, 20, 30, 40], 300.0)).sentence
+
+
+def test_long_steps_of_about_one_length_have_one_figure() -> None:
+    for longest, said in ((120.0, "110 ms (median)"), (130.0, "100 ms to 130 ms")):
+        step_ms = _slow_at(list(range(10, 20)), [100.0] * 5 + [longest] * 5)
+        assert said in _run(step_ms).sentence
+
+
+def test_a_first_batch_is_told_where_it_takes_a_tenth_of_the_run() -> None:
+    step_ms = [10.0] * 100
+    assert "the first batch" not in _run(step_ms, 90.0).sentence
+    assert "the first batch took 110 ms at the start (11 %" in _run(step_ms, 110.0).sentence
+
+
+def _grouped(gaps: list[int], nothing_ms: float, work_ms: float = 10.0) -> int:
+    """Steps that do ``nothing`` but fetch, up to one that works, in groups of these sizes."""
+    work = [ms for gap in gaps for ms in [nothing_ms] * (gap - 1) + [work_ms]]
+    wait = np.full(len(work), 5.0)
+    return group_size(wait + np.array(work), wait)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "nothing_ms", "work_ms", "size"),
+    [
+        ([3] * 4, 0.05, 10, 1),  # four groups have three distances
+        ([3] * 5, 0.05, 10, 3),
+        ([3] * 8 + [2] * 2, 0.05, 10, 1),  # 7 of 9
+        ([3] * 9 + [2], 0.05, 10, 3),
+        # a line or two of Python: at most 0.15 ms, or a twentieth of a mean batch's work
+        ([3] * 6, 0.14, 10, 3),
+        ([3] * 6, 0.17, 10, 1),
+        ([3] * 6, 0.045, 3, 3),
+        ([3] * 6, 0.060, 3, 1),
+    ],
+)
+def test_what_counts_as_batches_fetched_together(
+    gaps: list[int], nothing_ms: float, work_ms: float, size: int
+) -> None:
+    assert _grouped(gaps, nothing_ms, work_ms) == size
+
+
+def test_values_hang_together_from_twenty_on() -> None:
+    assert "correlated" not in _told([10.0] * 9 + [10.1] * 10)
+    assert "correlated" in _told([10.0] * 10 + [10.1] * 10)
+
+
+@pytest.mark.parametrize(("name", "column"), [("disk", "disk_faults"), ("core", "preempted")])
+def test_what_a_machine_did_in_slow_steps(name: str, column: str) -> None:
+    """Four times what it does in other steps, and more than three times a step."""
+    slow = np.arange(40) < 5
+    step_ms, none = np.where(slow, 20.0, 10.0), np.zeros(40)
+
+    def told(in_slow: float, usual: float) -> bool:
+        made = StepColumns({"other": none}, none, none, none)
+        seen = {column: np.where(slow, in_slow, usual)}
+        found = cause(dataclasses.replace(made, **seen), step_ms, slow)
+        assert found is None or name in found.words
+        return found is not None
+
+    assert [told(n, 0.0) for n in (3.0, 3.5)] == [False, True]
+    assert [told(n, 2.0) for n in (7.5, 8.5)] == [False, True]
+
+
+def test_an_interval_of_a_slope_holds_it_in_nineteen_of_twenty_series() -> None:
+    random = np.random.default_rng(2)
+    missed = 0
+    for _ in range(200):
+        found = trend(np.arange(60) + random.normal(0, 20, 60))
+        assert found is not None
+        missed += not found.low <= 1 <= found.high
+    assert 2 <= missed <= 20
