@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -57,6 +58,8 @@ def _workload(settings: Any) -> Iterator[None]:
                 raise ValueError("made up")
             if step == 15 and settings["end"] == "hang":
                 time.sleep(600)
+            if step == 15 and settings["end"] == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
         optimizer.zero_grad()
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
@@ -96,7 +99,17 @@ def test_a_rank_that_raises_is_named_with_its_traceback() -> None:
     assert "child.py" not in raised.value.traceback_text
 
 
-def test_a_job_that_hangs_is_ended_and_the_rank_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("hang", r"rank 1 is in step 16, at .*sleep"),
+        # what it last says of itself is that its step is young, and the job hung for ever
+        ("stop", r"Rank 1 gave no sign for the last .*, last seen in step .*SIGSTOP"),
+    ],
+)
+def test_a_job_that_hangs_is_ended_and_the_rank_named(
+    end: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a limit below 20 s the error was about a job in which nobody hung."""
 
     def impatient(workload: Any, how: Launching, *, on_output: Any, on_live: Any) -> Any:
@@ -109,8 +122,8 @@ def test_a_job_that_hangs_is_ended_and_the_rank_named(monkeypatch: pytest.Monkey
         return run_workload(workload, how, on_output=on_output, on_live=from_now_on)
 
     monkeypatch.setattr("perfkit.widgets.launch.run_workload", impatient)
-    with pytest.raises(WorkloadHungError, match=r"rank 1 is in step 16, at .*sleep"):
-        perfkit.launch(_workload, settings={"end": "hang"}, hang_s=600, live=False)
+    with pytest.raises(WorkloadHungError, match=said):
+        perfkit.launch(_workload, settings={"end": end}, hang_s=600, live=False)
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:

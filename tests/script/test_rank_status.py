@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from perfkit.base.errors import UsageError, WorkloadKilledError
-from perfkit.script.ranks.job import FOLDER_VARIABLE, job_of
+from perfkit.script.ranks.job import FOLDER_VARIABLE, Job, job_of
 from perfkit.script.ranks.joint import joint
 from perfkit.script.ranks.launch import _failure
-from perfkit.script.ranks.meeting import live_words
+from perfkit.script.ranks.meeting import Meeting, live_words
 from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, lives, read_statuses, stuck
 
 _TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -178,6 +178,36 @@ def test_who_ended_a_job_says_after_how_long(
     found = joint(tmp_path, range(2), 2, hung_after_s=asked_s)
     assert found.sentence.startswith(told)
     assert found.culprits == ((1,) if told else ())
+
+
+def test_a_rank_that_was_stopped_did_not_run_out_of_memory(tmp_path: Path) -> None:
+    """After a SIGSTOP torchrun kills the rank in the end, and the report blamed the memory."""
+    now_s = time.time()
+    culprits, sentence = _said(
+        tmp_path,
+        _status(0, n_steps=19, at_s=now_s, in_step_s=65, ended="was ended by SIGTERM"),
+        _dead(1, n_steps=17, at_s=now_s - 65),
+    )
+    assert culprits == (1,)
+    assert sentence.startswith("Rank 1 gave no sign for the last 65.0 s, last seen in step 18: ")
+    assert "memory" not in sentence
+
+
+def test_a_rank_that_says_nothing_is_told_while_the_job_hangs(tmp_path: Path) -> None:
+    """What a stopped process last said is that its step is young."""
+    now_s = time.time()
+    _said(
+        tmp_path,
+        _status(0, n_steps=19, in_step_s=45, meets=True),
+        _status(1, n_steps=17, in_step_s=0.1, at_s=now_s - 45),
+    )
+    told: list[str] = []
+    job = Job(0, 2, (0, 1), tmp_path, is_kept=True)
+    look = Glimpse(19, 45.0, 3.0, None, "backward")
+    Meeting(job, lambda: look, told.append)._look_around()
+    (said,) = told
+    assert "rank 1 is in step 18 and has given no sign for 45" in said
+    assert said.endswith("rank 0 waits for it")
 
 
 def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.script.ranks.lateness import Lateness, LateRank, lateness, own_phases
-from perfkit.script.ranks.pulse import Status, lives, read_statuses, stuck
+from perfkit.script.ranks.pulse import SILENT_S, Status, aged, lives, read_statuses, stuck
 from perfkit.script.ranks.record import RankRecord, read_record, read_rows
 from perfkit.trace.ask.ranks import Ranks, ranks_of
 
@@ -244,9 +244,19 @@ def _culprits(
     if not failed:
         return _hung(statuses, hung_after_s)
     first = failed[0]
+    others_end_s = [s.at_s for s in statuses.values() if s.ended and s is not first]
+    silent_s = min(others_end_s, default=first.at_s) - first.at_s
     step = f"in step {fmt_count(first.n_steps + 1)}" if first.n_steps else "before its first step"
     if first.ended:
         sentence = f"Rank {first.rank} {first.ended} {step}"
+    elif silent_s > (
+        hung_after_s or _HUNG_AFTER_S
+    ):  # a launcher ends the others at once when a rank has died
+        sentence = (
+            f"Rank {first.rank} gave no sign for the last {fmt_s(silent_s)}, last seen {step}: its "
+            "process was stopped (SIGSTOP, a debugger), hung in a call that lets no other thread "
+            "run, or had died unnoticed"
+        )
     else:
         sentence = (
             f"Rank {first.rank} died, last seen {step}: its process was killed (SIGKILL, as the "
@@ -259,6 +269,8 @@ def _culprits(
 def _hung(
     statuses: Mapping[int, Status], hung_after_s: float | None
 ) -> tuple[tuple[int, ...], str]:
+    latest_s = max((s.at_s for s in statuses.values()), default=0.0)
+    statuses = {s.rank: s for s in aged(statuses.values(), latest_s)}
     running = [s for s in statuses.values() if s.ended != FINISHED]
     waited_s = min((s.in_step_s for s in running), default=0.0)
     usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
@@ -273,24 +285,30 @@ def _hung(
             "for is not clear: the table has the line of each."
         )
     ranks = tuple(s.rank for s in blamed)
-    said = words_of_hung(list(statuses.values()))
+    said = words_of_hung(list(statuses.values()), latest_s)
     return ranks, f"The job hung for {fmt_s(waited_s)}: {said}."
 
 
-def words_of_hung(statuses: Sequence[Status]) -> str:
+def words_of_hung(statuses: Sequence[Status], now_s: float) -> str:
     """Of ranks that make no step: who is where, and who waits for it; empty where unclear."""
     blamed = stuck(statuses)
     if not blamed:
         return ""
     waiting = [s.rank for s in statuses if s not in blamed and s.ended != FINISHED]
-    said = "; ".join(f"rank {s.rank} {_place(s)}" for s in blamed[:4])
+    said = "; ".join(f"rank {s.rank} {_place(s, now_s)}" for s in blamed[:4])
     return f"{said}; {_named(waiting).lower()} wait{'s' * (len(waiting) == 1)} for it"
 
 
-def _place(s: Status) -> str:
+def _place(s: Status, now_s: float) -> str:
     if s.ended == FINISHED:
         return f"finished after {plural(s.n_steps, 'step')}"
     step = f"is in step {fmt_count(s.n_steps + 1)}" if s.n_steps else "is in its set-up"
+    silent_s = 0.0 if s.ended else now_s - s.at_s
+    if silent_s > SILENT_S:
+        return (
+            f"{step} and has given no sign for {fmt_s(silent_s)} (stopped, or in a call that lets "
+            "no other thread run)"
+        )
     return f"{step}, at {s.line}" if s.line else step
 
 

@@ -35,7 +35,7 @@ from perfkit.script.ranks.child import Parcel
 from perfkit.script.ranks.joint import RankedRun
 from perfkit.script.ranks.launcher import TorchRun
 from perfkit.script.ranks.meeting import live_words
-from perfkit.script.ranks.pulse import Status
+from perfkit.script.ranks.pulse import Status, aged
 
 __all__ = ["LaunchedRun", "Launching", "run_workload"]
 
@@ -229,7 +229,7 @@ def _attend(
             statuses = list(job.statuses().values())
             if any(s.n_steps for s in statuses):
                 on_live(_line(statuses))
-            running = [s for s in statuses if not s.ended]
+            running = [s for s in aged(statuses, time.time()) if not s.ended]
             quiet_s = min((s.in_step_s for s in running), default=0.0)
             if len(statuses) < how.ranks:
                 quiet_s = 0.0 if now_s - began_s < how.hang_s else now_s - began_s

@@ -20,7 +20,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.files import write_atomically
 from perfkit.base.instrument import Instrument
 from perfkit.script.ranks.job import Job, job_of
-from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, lives, read_statuses
+from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, aged, lives, read_statuses
 from perfkit.script.ranks.torchrun import ends_with
 
 if TYPE_CHECKING:
@@ -186,6 +186,7 @@ class Meeting:
     def _look_around(self) -> None:
         statuses = list(read_statuses(self.job.folder, self.job.here).values())
         self.live_words = live_words(statuses)
+        statuses = aged(statuses, time.time())
         running = [s for s in statuses if not s.ended]
         quiet_s = min((s.in_step_s for s in running), default=0.0)
         usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
@@ -196,7 +197,7 @@ class Meeting:
             return
         from perfkit.script.ranks.joint import words_of_hung
 
-        said = words_of_hung(statuses)
+        said = words_of_hung(statuses, time.time())
         if said and self._warn is not None:
             self._warned_s = quiet_s
             self._warn(f"no rank has made a step for {quiet_s:.0f} s: {said}")

@@ -19,9 +19,11 @@ from types import FrameType
 
 from perfkit.base.instrument import Instrument
 
-__all__ = ["Glimpse", "Pulse", "Status", "lives", "read_statuses", "stuck"]
+__all__ = ["SILENT_S", "Glimpse", "Pulse", "Status", "aged", "lives", "read_statuses", "stuck"]
 
 _EVERY_S = 0.5
+#: A rank that has said nothing for so long is stopped, or hangs in a call that lets no thread run.
+SILENT_S = 5.0
 # A step that takes longer than this is worth a look at where it is.
 _LONG_S = 2.0
 # Files of torch in which a rank waits for others; backward passes end with the gradients of all.
@@ -170,6 +172,16 @@ def read_statuses(folder: Path, ranks: Iterable[int]) -> dict[int, Status]:
             said = json.loads((folder / f"status{rank}.json").read_text(encoding="utf-8"))
             found[rank] = Status(**said)
     return found
+
+
+def aged(statuses: Iterable[Status], now_s: float) -> list[Status]:
+    """The same at a later time: a process that is stopped, or hangs in C, says nothing itself."""
+    return [
+        s
+        if s.ended or now_s - s.at_s < SILENT_S
+        else replace(s, in_step_s=s.in_step_s + now_s - s.at_s)
+        for s in statuses
+    ]
 
 
 def lives(status: Status) -> bool:
