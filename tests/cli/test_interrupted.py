@@ -92,6 +92,18 @@ def test_ctrl_c_while_the_command_is_loaded_is_one_line(
     assert capsys.readouterr().err == "perfkit: interrupted\n"
 
 
+def test_ctrl_c_while_torchrun_is_loaded_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loading(types.ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    from perfkit.script.ranks import torchrun
+
+    monkeypatch.setitem(sys.modules, "torch.distributed.run", Loading("torch.distributed.run"))
+    with pytest.raises(SystemExit, match="interrupted before the ranks were started"):
+        torchrun.main()
+
+
 def test_ctrl_c_as_the_process_ends_shows_nothing_of_its_inside(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,10 @@ def ends_with(parent: int) -> None:
 
 def main() -> None:
     """Be torchrun."""
-    from torch.distributed.run import main as torchrun
+    try:
+        from torch.distributed.run import main as torchrun
+    except KeyboardInterrupt:
+        sys.exit("perfkit: interrupted before the ranks were started")
 
     ends_with(int(sys.argv[1]))
     torchrun(sys.argv[2:])
