@@ -231,7 +231,21 @@ def main() -> None:
         print(f"{name:28}{us['median']:6.1f} ({us['low']:.1f} … {us['high']:.1f})")
     for peer, why in result["not_measured"].items():
         print(f"{peer:22}not measured: {why}")
+    print(json.dumps(brief(result)))
     print(f"written to {options.path}")
+
+
+def brief(result: dict[str, Any]) -> dict[str, Any]:
+    """What the phases cost, in one line of JSON: ratios with their intervals, and microseconds."""
+    return {
+        "step_ms": round(result["bare_step_ms"], 2),
+        "rounds": result["rounds"],
+        **{
+            row["name"]: {key: round(value, 4) for key, value in row.items() if key != "name"}
+            for row in result["rows"]
+        },
+        "hooks_us": {name: round(us["median"], 1) for name, us in result["hooks_us"].items()},
+    }
 
 
 if __name__ == "__main__":

@@ -72,7 +72,29 @@ class Clock:
 
 work = make_work(10.0)
 sent = {}
-own = []  # of each update of perfkit.watch: its wall and its thread's CPU time, in ns
+own = []  # of each update of perfkit.watch: its wall time, its thread's CPU time, parts of it; ns
+
+class Parts:
+    """CPU time of this thread in the parts of one update; what a part calls is not in it."""
+
+    def __init__(self):
+        self.spent = {}
+        self.inner = 0
+    def of(self, owner, name, key):
+        call = getattr(owner, name)
+        def timed(*args, **kwargs):
+            outer, self.inner = self.inner, 0
+            began = time.thread_time_ns()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                took = time.thread_time_ns() - began
+                self.spent[key] = self.spent.get(key, 0) + took - self.inner
+                self.inner = outer + took
+        setattr(owner, name, timed)
+    def take(self):
+        spent, self.spent = self.spent, {}
+        return spent
 
 def bare(clock):
     yield from itertools.repeat(batch)
@@ -82,10 +104,24 @@ def watch(clock):
     run = perfkit.watch(itertools.repeat(batch))
     run._now = clock
     update = run._update
+    parts = Parts()
+    plot = run._observer
+    import perfkit.widgets.watch as shows
+    parts.of(run, "_read_memory", "memory")
+    import perfkit.measure.run as runs
+    parts.of(runs, "points_since", "points")
+    parts.of(run, "_look_out", "lookout")
+    parts.of(plot, "update", "curve")
+    parts.of(shows, "status", "words")
     def timed(now_ns):
+        if plot._plot is not None and "send" not in vars(plot._plot):
+            parts.of(plot._plot, "send", "message")
+        parts.take()
+        parts.inner = 0
         wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
         update(now_ns)
-        own.append((time.perf_counter_ns() - wall, time.thread_time_ns() - cpu))
+        cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+        own.append((wall, cpu, {**parts.take(), "rest": cpu - parts.inner}))
     run._update = timed
     sent["perfkit.watch, 2 Hz"] = lambda: run._updates
     globals()["run"] = run
@@ -178,6 +214,21 @@ for name, make in list(makers.items())[:N_ARMS]:
 '''
 
 _MEASURE = """
+import threading
+
+def threads_ns():
+    # CPU time of all other threads of Python, by name (Linux; proc_pid_schedstat)
+    found = {}
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            try:
+                with open(f"/proc/self/task/{thread.native_id}/schedstat") as file:
+                    found[thread.name] = found.get(thread.name, 0) + int(file.read().split()[0])
+            except OSError:
+                pass
+    return found
+
+threads, began_s = threads_ns(), time.monotonic()
 before = {name: count() for name, count in sent.items()}
 n_first = len(own)
 rounds = []
@@ -191,31 +242,46 @@ while time.monotonic() < end or len(rounds) < 4:
             sums[name][1] += cpu / (TURNS * STEPS) / 1e6
     rounds.append(sums)
 steps = TURNS * STEPS * len(rounds)
+took_s = time.monotonic() - began_s
+threads = {name: (ns - threads.get(name, 0)) / 1e3 for name, ns in threads_ns().items()}
 updates = {name: (count() - before[name]) / steps * 100 for name, count in sent.items()}
 print("MARK" + json.dumps({"rounds": rounds, "updates": updates, "broken": broken,
-                           "own": {"first_ms": [wall / 1e6 for wall, _ in own[:n_first]],
-                                   "wall_ms": [wall / 1e6 for wall, _ in own[n_first:]],
-                                   "cpu_ms": [cpu / 1e6 for _, cpu in own[n_first:]],
+                           "threads_us": threads, "took_s": took_s,
+                           "own": {"first_ms": [wall / 1e6 for wall, _, _ in own[:n_first]],
+                                   "wall_ms": [wall / 1e6 for wall, _, _ in own[n_first:]],
+                                   "cpu_ms": [cpu / 1e6 for _, cpu, _ in own[n_first:]],
+                                   "parts_ns": [parts for _, _, parts in own[n_first:]],
                                    "share": run.summary.update_share}}))
 """
 
-# The cost of a step without any update: a loop that does nothing.
+# The cost of a step without any update: next() of the watched loader alone. After other work, what
+# it needs has left the nearest caches, as in a real step.
 _PER_STEP = """
-import statistics
 from perfkit.measure.run import WatchedRun
 
-def loop_us(loader, n=20_000):
-    t = time.perf_counter()
-    for _ in loader:
-        pass
-    return 1e6 * (time.perf_counter() - t) / n
+a = torch.randn(192, 192)
+NOTHING, WORK = 0, 8
 
-watched, plain = [], []
-for _ in range(15):
-    plain.append(loop_us(itertools.repeat(batch, 20_000)))
-    watched.append(loop_us(WatchedRun(itertools.repeat(batch, 20_000))))
-print("MARK" + json.dumps({"per_step_us": statistics.median(watched) - statistics.median(plain),
-                           "lowest": min(watched), "highest": max(watched)}))
+def block_us(loader, products):
+    iterator = iter(loader)
+    found = []
+    for n in range(50):
+        for _ in range(products):
+            torch.mm(a, a)
+        began = time.perf_counter_ns()
+        next(iterator)
+        found.append((time.perf_counter_ns() - began) / 1e3)
+    return sorted(found[10:])[len(found[10:]) // 2]
+
+def per_step(products):
+    found = []
+    for _ in range(60):
+        plain = block_us(itertools.repeat(batch), products)
+        # not shown, and no update within so few steps
+        found.append(block_us(WatchedRun(itertools.repeat(batch), hz=0.01), products) - plain)
+    return found
+
+print("MARK" + json.dumps({"again": per_step(NOTHING), "after_work": per_step(WORK)}))
 """
 
 
@@ -297,33 +363,78 @@ def main() -> None:
         "steps_per_arm": len(rounds) * _TURNS * _STEPS,
         "rows": rows,
         "not_measured": seen["broken"],
-        "watch_cost_per_step_us": seen["per_step"],
-        "watch_updates": of_updates(seen["own"]),
+        "watch_cost_per_step_us": {
+            "what": "next() of a watched loader over next() of a bare one, without any update",
+            "again and again": spread(seen["per_step"]["again"]),
+            "after other work": spread(seen["per_step"]["after_work"]),
+        },
+        "watch_updates": of_updates(seen),
         "provenance": stamp(command="python tests/bench/watch_overhead.py").to_dict(),
     }
     options.path.parent.mkdir(parents=True, exist_ok=True)
     options.path.write_text(json.dumps(result, indent=2) + "\n")
     show(result)
+    print(json.dumps(brief(result)))
     print(f"written to {options.path}")
 
 
-def of_updates(own: dict[str, Any]) -> dict[str, Any]:
-    """What one update takes in the loop's thread: median, and where 95 % of them lie.
+def spread(values: list[float]) -> dict[str, float]:
+    """Median, and where 95 % of them lie."""
+    low, median, high = np.percentile(values, [2.5, 50, 97.5])
+    return {"median": float(median), "low": float(low), "high": float(high)}
+
+
+def of_updates(seen: dict[str, Any]) -> dict[str, Any]:
+    """What one update takes in the loop's thread, by part, and what the kernel's other threads do.
 
     The quick first ones are apart: they import, and run code for the first time.
     """
-
-    def spread(values: list[float]) -> dict[str, float]:
-        low, median, high = np.percentile(values, [2.5, 50, 97.5])
-        return {"median": median, "low": low, "high": high}
-
+    own = seen["own"]
+    names = sorted({name for parts in own["parts_ns"] for name in parts})
+    n_shown = max(len(own["wall_ms"]), 1)
     return {
         "n": len(own["wall_ms"]),
         "wall_ms": spread(own["wall_ms"]),
         "cpu_ms": spread(own["cpu_ms"]),
+        "cpu_mean_ms": float(np.mean(own["cpu_ms"])),
+        "parts_cpu_us": {
+            name: spread([parts.get(name, 0) / 1e3 for parts in own["parts_ns"]]) for name in names
+        },
         "n_first": len(own["first_ms"]),
         "first_ms": sum(own["first_ms"]),
         "share": own["share"],
+        # the lookout watches while the bare loop has its turn, too: so by the second
+        "other_threads_us_per_update": {
+            name: us / n_shown for name, us in seen["threads_us"].items() if "lookout" not in name
+        },
+        "lookout_us_per_s": sum(us for name, us in seen["threads_us"].items() if "lookout" in name)
+        / seen["took_s"],
+    }
+
+
+def brief(result: dict[str, Any]) -> dict[str, Any]:
+    """What watch costs, in one line of JSON."""
+    (row,) = (row for row in result["rows"] if row["name"].startswith("perfkit.watch"))
+    updates = result["watch_updates"]
+    return {
+        "step_ms": round(result["bare_step_ms"], 2),
+        "rounds": result["rounds"],
+        **{key: round(row[key], 4) for key in row if key.startswith(("wall_", "cpu_"))},
+        "update_cpu_ms": {key: round(value, 3) for key, value in updates["cpu_ms"].items()},
+        "update_wall_ms": {key: round(value, 3) for key, value in updates["wall_ms"].items()},
+        "update_parts_cpu_us": {
+            name: round(us["median"], 1) for name, us in updates["parts_cpu_us"].items()
+        },
+        "n_updates": updates["n"],
+        "step_us": {
+            name: round(us["median"], 1)
+            for name, us in result["watch_cost_per_step_us"].items()
+            if name != "what"
+        },
+        "other_threads_us_per_update": {
+            name: round(us, 1) for name, us in updates["other_threads_us_per_update"].items()
+        },
+        "lookout_us_per_s": round(updates["lookout_us_per_s"], 1),
     }
 
 
@@ -346,11 +457,12 @@ def show(result: dict[str, Any]) -> None:
         )
     for name, reason in result["not_measured"].items():
         print(f"{name:50} not measured: {reason}")
-    cost = result["watch_cost_per_step_us"]
-    print(
-        f"perfkit.watch without updates: {cost['per_step_us']:.1f} µs a step "
-        f"(all 15 runs {cost['lowest']:.1f} … {cost['highest']:.1f})"
-    )
+    for when, us in result["watch_cost_per_step_us"].items():
+        if when != "what":
+            print(
+                f"perfkit.watch without updates, {when}: {us['median']:.1f} µs a step "
+                f"({us['low']:.1f} … {us['high']:.1f} in 95 % of the blocks)"
+            )
     own = result["watch_updates"]
     wall, cpu = own["wall_ms"], own["cpu_ms"]
     print(
@@ -358,6 +470,13 @@ def show(result: dict[str, Any]) -> None:
         f"{wall['median']:.2f} ms ({wall['low']:.2f} … {wall['high']:.2f} in 95 % of them), of it "
         f"{cpu['median']:.2f} ms on a core ({cpu['low']:.2f} … {cpu['high']:.2f}); the first "
         f"{own['n_first']} took {own['first_ms']:.1f} ms together"
+    )
+    for name, us in own["parts_cpu_us"].items():
+        print(f"    {name:10}{us['median']:7.0f} µs ({us['low']:.0f} … {us['high']:.0f})")
+    for name, us in own["other_threads_us_per_update"].items():
+        print(f"    in the thread {name}: {us:.0f} µs")
+    print(
+        f"the lookout for long steps, in its own thread: {own['lookout_us_per_s']:.0f} µs a second"
     )
     print(f"perfkit.watch by its own account: {100 * own['share']:.2f} % of the loop")
 
