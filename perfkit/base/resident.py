@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 __all__ = ["resident_bytes"]
+
+
+@functools.cache
+def _page_bytes() -> int:
+    return os.sysconf("SC_PAGESIZE")
 
 
 def resident_bytes() -> int:
@@ -25,4 +31,4 @@ def resident_bytes() -> int:
         import psutil
 
         return int(psutil.Process().memory_info().rss)
-    return pages * os.sysconf("SC_PAGESIZE")
+    return pages * _page_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Mapping
 from itertools import islice
 from types import ModuleType
@@ -37,22 +38,24 @@ class SampleCounter:
 
     def __call__(self, batch: Any) -> int | None:
         """Samples in this batch; None if nothing in it has a first dimension. Never raises."""
-        try:
-            return self._size(batch)
-        except Exception:
-            self._path = None
-            return None
-
-    def _size(self, batch: Any) -> int | None:
         path = self._path
-        if path is not None:
+        if path is not None:  # asked in every step: without a call of ours
             try:
                 found = batch
                 for get, key in path:
                     found = get(found, key)
-                return _first_dimension(found)
+                size = int(found.shape[0])
+                if size >= 0:
+                    return size
             except Exception:  # another kind of batch: look again
                 self._path = None
+        try:
+            return self._search(batch)
+        except Exception:
+            self._path = None
+            return None
+
+    def _search(self, batch: Any) -> int | None:
         graphs = getattr(batch, "num_graphs", None)
         if type(graphs) is int and graphs > 0:
             return graphs
@@ -115,17 +118,13 @@ def _find(value: Any, depth: int, looks: list[int]) -> tuple[_Step, ...] | None:
 
 def _steps_into(value: Any) -> list[_Step]:
     if isinstance(value, (list, tuple)):
-        return [(_item, i) for i in range(min(len(value), _WIDEST))]
+        return [(operator.getitem, i) for i in range(min(len(value), _WIDEST))]
     if isinstance(value, Mapping):
-        return [(_item, key) for key in islice(value, _WIDEST)]
+        return [(operator.getitem, key) for key in islice(value, _WIDEST)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(getattr, field.name) for field in dataclasses.fields(value)[:_WIDEST]]
     own = None if isinstance(value, (type, ModuleType)) else getattr(value, "__dict__", None)
     return [(getattr, name) for name in islice(own, _WIDEST)] if isinstance(own, dict) else []
-
-
-def _item(value: Any, key: Any) -> Any:
-    return value[key]
 
 
 def _zipped(batch: Any) -> bool:

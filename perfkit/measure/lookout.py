@@ -1,8 +1,9 @@
 """Which line runs while a step takes much longer than the others?
 
 Twenty times a second a thread checks whether the current step is overdue and, if so, which line the
-watched thread is on. Nothing is hooked: while no step is overdue, a check is one comparison. A look
-takes some 10 µs, so watching costs less than 0.1 % of the run (``tests/bench``).
+watched thread is on; less often, down to five times, while none is. Nothing is hooked: a check is
+one comparison. To wake for it takes 0.1 ms of a core where the machine is busy, so watching costs
+0.05 to 0.2 % of one (``tests/bench/watch_overhead.py``).
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
 from perfkit.measure.meter import StepMeter
 
-__all__ = ["Lookout", "overdue_ns"]
+__all__ = ["Lookout"]
 
+# The wait for the next check grows by the first one's with so many checks in which no step was
+# overdue. Only what is rare and short is then missed, and what is long or comes again is not.
 _LOOK_EVERY_S = 0.05
+_CALM_LOOKS = 100
+_LONGEST_WAIT_S = 0.2
 # Beyond this many, steps need no explanation of their own; the first ones are kept.
 _MOST_STEPS = 500
 _LONGEST_SOURCE = 60
@@ -32,20 +37,17 @@ _RECENT = 200
 _Place = tuple[str, int, str]  # file, line, function
 
 
-def overdue_ns(meter: StepMeter) -> int:
-    """From when on a step is overdue, after the last ones; 0 where there were none."""
-    usual_ns = meter.usual_ns(_RECENT)
-    return int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS)) if usual_ns else 0
-
-
 class Lookout:
     """Records where a thread is while its step is overdue.
 
-    The loop calls :meth:`begins` for each step and sets :attr:`limit_ns`; both are plain
-    assignments. 0 means that no step is running, or that none counts as overdue.
+    The loop calls :meth:`begins` for each step, a plain assignment, and :meth:`learns` from time to
+    time.
 
     Args:
         now: the loop's clock, in nanoseconds.
+
+    Attributes:
+        limit_ns: from when on a step is overdue; 0 where that is not known yet.
     """
 
     def __init__(self, now: Callable[[], int]) -> None:
@@ -53,9 +55,19 @@ class Lookout:
         self.limit_ns = 0
         self.seen: dict[int, Counter[_Place]] = {}
         self._now = now
+        self._learnt_until = 0  # as of so many steps the limit is asked for again
         self._step = (0, 0)  # number and start: one assignment, so always consistent
         self._goes_on = threading.Lock()  # held while it watches
         self._thread: threading.Thread | None = None
+
+    def learns(self, meter: StepMeter) -> None:
+        """Set the limit by the last steps, if enough of them are new to change it."""
+        if meter.n < self._learnt_until:
+            return
+        usual_ns = meter.usual_ns(_RECENT)
+        if usual_ns:
+            self.limit_ns = int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS))
+            self._learnt_until = meter.n + min(max(meter.n // 4, 1), _RECENT // 2)
 
     def begins(self, number: int, now_ns: int) -> None:
         """Step ``number`` begins."""
@@ -91,10 +103,13 @@ class Lookout:
 
     def _look(self, goes_on: threading.Lock, watched: int, loop: CodeType | None) -> None:
         # a bare lock: an Event's wait is a dozen calls of Python, twenty times a second
-        while not goes_on.acquire(timeout=_LOOK_EVERY_S):
+        calm = 0
+        while not goes_on.acquire(timeout=wait_s(calm)):
+            calm += 1
             number, began_ns = self._step
             if not began_ns or not 0 < self.limit_ns < self._now() - began_ns:
                 continue
+            calm = 0
             frame = sys._current_frames().get(watched)
             place = None if frame is None else _telling(frame, loop)
             del frame  # it would keep user variables alive
@@ -114,6 +129,11 @@ class Lookout:
         if 2 * n < found.total():
             return ""
         return _told(place, cell_names())
+
+
+def wait_s(calm: int) -> float:
+    """How long to wait after so many checks in a row in which no step was overdue."""
+    return min(_LOOK_EVERY_S * (1 + calm / _CALM_LOOKS), _LONGEST_WAIT_S)
 
 
 def _telling(frame: FrameType | None, loop: CodeType | None) -> _Place | None:

@@ -128,9 +128,26 @@ class StepMeter:
         self, number: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Numbers, durations (ms) and data waits (ms) of the kept steps from ``number`` on."""
-        first, end = min(-(-number // self.stride), self._filled), self._filled
+        first, end = self._first_kept(number), self._filled
         numbers = np.arange(first, end, dtype=np.int64) * self.stride
         return numbers, _ms(self._steps, first, end), _ms(self._waits, first, end)
+
+    def few_since(self, number: int) -> tuple[list[int], list[float], list[float]]:
+        """:meth:`since` in lists: for a few steps quicker, and the same to the last digit."""
+        first, end, stride = self._first_kept(number), self._filled, self.stride
+        return (
+            list(range(first * stride, end * stride, stride)),
+            [ns / 1e6 for ns in self._steps[first:end]],
+            [ns / 1e6 for ns in self._waits[first:end]],
+        )
+
+    def n_kept_since(self, number: int) -> int:
+        """How many steps :meth:`since` returns."""
+        return self._filled - self._first_kept(number)
+
+    def _first_kept(self, number: int) -> int:
+        """Where the first kept step from ``number`` on is."""
+        return min(-(-number // self.stride), self._filled)
 
     def usual_ns(self, n: int) -> int:
         """The median duration of the last ``n`` kept steps, in nanoseconds; 0 without any."""

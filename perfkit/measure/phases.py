@@ -221,7 +221,7 @@ class Phases:
         if self._stack and self._phase != _EVALUATION:
             self._stack.clear()
             self._phase = _OTHER
-        if self._phase in (_OTHER, _AFTER_LOOK):
+        if self._phase == _AFTER_LOOK or (self._n_looks and self._phase == _OTHER):
             self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
             self._phase = _OTHER
         self._in_step = False
@@ -262,15 +262,15 @@ class Phases:
         if self._undo:
             self._leave()
 
-    def fetch_begins(self) -> None:
+    def fetch_begins(self, now_ns: int) -> None:
         """The loop asks for a batch, of whatever loader."""
         if self._undo:
-            self._begin_fetch()
+            self._begin_fetch(now_ns)
 
-    def fetch_ends(self) -> None:
+    def fetch_ends(self, now_ns: int) -> None:
         """The batch has come."""
         if self._undo:
-            self._end_fetch()
+            self._end_fetch(now_ns)
 
     def was_evaluation(self) -> None:
         """All since the last :meth:`take` was evaluation, or a checkpoint."""
@@ -348,23 +348,22 @@ class Phases:
         except Exception as error:
             self._failed(error, "the end of a fetch")
 
-    def _begin_fetch(self) -> None:
+    def _begin_fetch(self, now_ns: int | None = None) -> None:
         if self._open is not None:
             self._close_forward()
         self._modules_off()  # transforms may be modules, some for each sample
-        self._advance()
+        self._advance(now_ns)
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=True)
             self._phase = _OTHER
         self._stack.append(self._phase)
         self._phase = _DATA
 
-    def _end_fetch(self) -> None:
-        if self._open is None:
-            self._see_modules()
+    def _end_fetch(self, now_ns: int | None = None) -> None:
+        if self._open is None and self._sees_modules and self._thread_id:
+            self._modules_on()
         if self._phase == _DATA:
-            passed = self._advance()
-            self._waited += max(passed, 0)
+            self._waited += self._advance(now_ns)
             self._fetched, self._in_step = True, False
             self._phase = self._stack.pop() if self._stack else _OTHER
 

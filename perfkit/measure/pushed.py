@@ -12,17 +12,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine.busy import Busy, BusyMark
 from perfkit.base.uninterrupted import Uninterrupted, surely
-from perfkit.measure.footprint import Footprint, footprint
+from perfkit.measure.footprint import Footprint, MemoryReader
 from perfkit.measure.loader_wait import LoaderWait
-from perfkit.measure.lookout import Lookout, overdue_ns
+from perfkit.measure.lookout import Lookout
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.phases import PHASES, Phases
+from perfkit.measure.points import points_since
 from perfkit.measure.run import Update
 from perfkit.measure.step_facts import StepFacts
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
@@ -91,6 +90,7 @@ class PushedRun:
         self._batch_samples: int | None = None
         self.uses_loader = False
         self.memory: list[tuple[int, Footprint]] = []
+        self._memory_reader = MemoryReader()
         self.phase_ns = [0] * len(PHASES)
         self.epochs = 0
         self.starts: list[tuple[int, int, int]] = []  # first step of each epoch, its ns, its wait
@@ -202,9 +202,8 @@ class PushedRun:
         self.lookout.begins(meter.n, now_ns)
 
     def _look_out(self) -> None:
-        limit_ns = overdue_ns(self.meter)
-        if limit_ns:
-            self.lookout.limit_ns = limit_ns
+        self.lookout.learns(self.meter)
+        if self.lookout.limit_ns:
             self.lookout.start(None)
 
     def _add(self, taken: tuple[int, ...]) -> None:
@@ -231,15 +230,11 @@ class PushedRun:
             spent_ns = meter.total_ns - total_ns
             per_s = 1e9 / spent_ns if spent_ns > 0 else None
             samples = (self.samples or 0) - samples_before
-            numbers, step_ms, wait_ms = meter.since(before)
-            starts = [first for first, _, _ in self.starts if first >= before]
-            if starts:
-                ordinary = ~np.isin(numbers, starts)
-                numbers, step_ms, wait_ms = numbers[ordinary], step_ms[ordinary], wait_ms[ordinary]
+            numbers, step_ms, wait_ms = points_since(meter, before, self.starts)
             done, total = self._position()
             self._on_update(
                 Update(
-                    numbers=numbers.astype(np.float64) + 1,
+                    numbers=numbers,
                     step_ms=step_ms,
                     wait_ms=wait_ms,
                     memory=memory,
@@ -271,7 +266,7 @@ class PushedRun:
 
     def read_memory(self) -> Footprint:
         """Read and note it."""
-        memory = footprint()
+        memory = self._memory_reader()
         if self.memory and self.memory[-1][1].kind != memory.kind:
             self.memory.clear()  # a device came into use meanwhile: this is another quantity
         self.memory.append((self.meter.n, memory))

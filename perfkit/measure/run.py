@@ -17,9 +17,6 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine.busy import Busy, BusyMark, this_thread
@@ -28,11 +25,12 @@ from perfkit.base.printable import printable
 from perfkit.base.uninterrupted import surely
 from perfkit.base.words import fmt_count
 from perfkit.measure.batch import SampleCounter, n_bytes
-from perfkit.measure.footprint import Footprint, footprint
-from perfkit.measure.groups import group_ends, group_size
-from perfkit.measure.lookout import Lookout, overdue_ns
+from perfkit.measure.footprint import Footprint, MemoryReader
+from perfkit.measure.groups import group_size
+from perfkit.measure.lookout import Lookout
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.phases import PHASES, Phases
+from perfkit.measure.points import points_since
 from perfkit.measure.step_facts import StepFacts
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
@@ -45,12 +43,10 @@ MOST_HZ = 10.0
 _EARLY_UPDATES = 10
 _EARLY_PERIOD_NS = 100_000_000
 # The next update waits this many times as long as the quicker of the last two took. Where updates
-# take about equally long, they cost at most 0.5 % of the run, half of what watch may cost in all.
+# take about equally long, they cost at most 0.25 % of the run, half of what watch may cost in all.
 # One that is much slower than its neighbours costs more, and holds up none: the first takes tens of
 # milliseconds (imports, code that runs for the first time), which says nothing about the next.
-_REST_AFTER_UPDATE = 200
-# Points per update; more steps than that are drawn as means of neighbours.
-_MOST_POINTS = 200
+_REST_AFTER_UPDATE = 400
 # Memory readings kept; when full, every second one is dropped.
 _MOST_READINGS = 2048
 _MARK_FROM_NS = 2_000_000_000
@@ -80,9 +76,9 @@ class Update:
         wait_share: data wait as a share of the time since the last update; None without a step.
     """
 
-    numbers: npt.NDArray[np.float64]
-    step_ms: npt.NDArray[np.float64]
-    wait_ms: npt.NDArray[np.float64]
+    numbers: list[float]
+    step_ms: list[float]
+    wait_ms: list[float]
     memory: Footprint
     epoch: int
     done: int
@@ -138,7 +134,8 @@ class WatchedRun:
         observer: shows the run.
         hz: updates per second.
         now: the clock, in nanoseconds.
-        read_memory: called only at updates.
+        read_memory: called only at updates; by default a
+            :class:`~perfkit.measure.footprint.MemoryReader`.
         mark: starts to observe what else the machine does.
 
     Raises:
@@ -154,7 +151,7 @@ class WatchedRun:
         observer: Observer | None = None,
         hz: float = DEFAULT_HZ,
         now: Callable[[], int] = time.perf_counter_ns,
-        read_memory: Callable[[], Footprint] = footprint,
+        read_memory: Callable[[], Footprint] | None = None,
         mark: Callable[[], BusyMark] = this_thread,
     ) -> None:
         _check_iterable(loader)
@@ -168,7 +165,7 @@ class WatchedRun:
         self.name = printable(str(name or type(loader).__name__), _LONGEST_NAME)
         self._observer = observer
         self._now = now
-        self._read_memory = read_memory
+        self._read_memory = read_memory or MemoryReader()
         self._period_ns = int(1e9 / hz)
         self._meter = StepMeter()
         self._count = SampleCounter()
@@ -288,8 +285,8 @@ class WatchedRun:
     def __iter__(self) -> Iterator[Any]:
         loop = object()
         # Only the loader's own exceptions reach the loop: a failure in here switches itself off.
+        # What runs in each step is caught here, where that costs nothing.
         guard = self._instrument
-        came, asked = guard.hook(self._came), guard.hook(self._asked)
         ended = _LEFT
         try:
             guard.hook(self._open)(loop)
@@ -304,11 +301,17 @@ class WatchedRun:
                 except StopIteration:
                     ended = "finished"
                     return
-                if self._loop is loop:
-                    came(box[0])
+                if self._loop is loop and guard.failure is None:
+                    try:
+                        self._came(box[0])
+                    except Exception as error:
+                        guard.fail(error, "the look at a batch")
                 yield box.pop()
-                if self._loop is loop:
-                    asked()
+                if self._loop is loop and guard.failure is None:
+                    try:
+                        self._asked()
+                    except Exception as error:
+                        guard.fail(error, "the end of a step")
         except Exception as error:
             ended = f"the loader raised {type(error).__name__}"
             raise
@@ -353,13 +356,13 @@ class WatchedRun:
         self._facts.start()
         self._asked_ns = self._now()
         self._meter.begin(self._asked_ns)
-        self._phases.fetch_begins()
+        self._phases.fetch_begins(self._asked_ns)
 
     def _came(self, batch: Any) -> None:
         """A batch has arrived and is about to be handed out."""
         now = self._now
         self._came_ns = came = now()
-        self._phases.fetch_ends()
+        self._phases.fetch_ends(came)
         self._meter.wait(came - self._asked_ns)
         self._size = None
         if self._counted:  # after one batch without a size the sum is unknown
@@ -378,7 +381,9 @@ class WatchedRun:
         meter = self._meter
         self._asked_ns = asked = self._now()
         step_ns, wait_ns = meter.end(asked)
-        self._add_phases(asked)
+        taken = self._phases.take(asked)
+        self._phase_ns = list(map(operator.add, self._phase_ns, taken))
+        self._facts.step(taken)
         size = self._size
         if size is None:
             self._counted = False
@@ -394,14 +399,8 @@ class WatchedRun:
             self._asked_ns = asked = self._now()
             meter.begin(asked)
             self._phases.skip(asked)
-        self._phases.fetch_begins()
+        self._phases.fetch_begins(asked)
         self._lookout.begins(meter.n, asked)
-
-    def _add_phases(self, until_ns: int | None = None) -> None:
-        taken = self._phases.take(until_ns)
-        self._phase_ns[:] = map(operator.add, self._phase_ns, taken)
-        if until_ns is not None:
-            self._facts.step(taken)
 
     @property
     def _all_handed_out(self) -> bool:
@@ -444,7 +443,7 @@ class WatchedRun:
         self._facts.stop()
         if self._phases.is_on:
             self._phases.stop()
-            self._add_phases()
+            self._phase_ns = list(map(operator.add, self._phase_ns, self._phases.take()))
         if self._is_a_peek:
             self._forget_peek()
             return
@@ -492,8 +491,8 @@ class WatchedRun:
         self._seen = (meter.n, self._samples, meter.total_ns, meter.wait_total_ns)
         if self._observer is not None:
             group = self._group()
-            numbers, step_ms, wait_ms = self._points(steps, group)
-            total = self.total
+            numbers, step_ms, wait_ms = points_since(meter, steps, self._starts, group)
+            total = self._expected
             update = Update(
                 numbers=numbers,
                 step_ms=step_ms,
@@ -528,7 +527,7 @@ class WatchedRun:
         """From the first update on, watch for overdue steps and for a busy machine."""
         if self._loop is None:
             return
-        self._lookout.limit_ns = overdue_ns(self._meter) or self._lookout.limit_ns
+        self._lookout.learns(self._meter)
         self._lookout.start(self._consumer)
         # a mark costs some 10 ms, so short runs skip it
         if self._mark is None and self._now() - self._began_ns >= _MARK_FROM_NS:
@@ -549,32 +548,6 @@ class WatchedRun:
             group = group_size(meter.step_ms, meter.wait_ms) if meter.stride == 1 else 1
             self._grouped = meter.n, group
         return group
-
-    def _points(
-        self, since: int, group: int
-    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        meter = self._meter
-        numbers, step_ms, wait_ms = meter.since(since)
-        columns: list[npt.NDArray[np.float64]] = [numbers.astype(np.float64) + 1, step_ms, wait_ms]
-        if group > 1 and len(step_ms):
-            ends = group_ends(step_ms, wait_ms)
-            if len(ends):
-                begins = np.concatenate([[0], ends[:-1] + 1])
-                upto = ends[-1] + 1
-                columns = [
-                    np.floor(numbers[ends] / group) + 1,
-                    *(np.asarray(np.add.reduceat(c[:upto], begins)) for c in columns[1:]),
-                ]
-                numbers = numbers[ends]
-        starts = [number for number, _, _ in self._starts if number >= since]
-        if starts:
-            keep = ~np.isin(numbers, starts)
-            columns = [column[keep] for column in columns]
-        if len(columns[0]) > _MOST_POINTS:
-            edges = np.linspace(0, len(columns[0]), _MOST_POINTS + 1).astype(int)[:-1]
-            sizes = np.diff(edges, append=len(columns[0]))
-            columns = [np.asarray(np.add.reduceat(c, edges) / sizes) for c in columns]
-        return columns[0], columns[1], columns[2]
 
     def _note(self, step: int, memory: Footprint) -> None:
         if self._memory and self._memory[-1][1].kind != memory.kind:

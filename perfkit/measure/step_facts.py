@@ -104,10 +104,7 @@ class StepFacts:
             self._skip -= 1
             return
         rows = self._rows
-        rows.extend(phase_ns)
-        rows.append(gc_ns)
-        rows.append(faults - faults_before)
-        rows.append(preempted - preempted_before)
+        rows.extend((*phase_ns, gc_ns, faults - faults_before, preempted - preempted_before))
         self._skip = self._stride - 1
         if len(rows) == self._capacity * _N:
             kept = np.frombuffer(rows, np.int64).reshape(-1, _N)[::2].tobytes()

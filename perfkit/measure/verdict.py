@@ -444,13 +444,15 @@ def _creep(readings: Sequence[tuple[float, Footprint]]) -> Trend | None:
     A resident size is no witness: it rises when malloc takes pages that it hands out again later.
     """
     kind = readings[0][1].kind
-    counts = [r.n_bytes if kind == "allocated" else r.in_use_bytes for _, r in readings]
-    if None in counts:
-        return None
+    counted = [
+        (step, n_bytes)
+        for step, r in readings
+        if (n_bytes := r.n_bytes if kind == "allocated" else r.in_use_bytes) is not None
+    ]
     # in the first tenth, caches fill
-    settled = slice(len(counts) // 10, None)
-    steps = np.array([step for step, _ in readings], dtype=np.float64)[settled]
-    used = np.array(counts, dtype=np.float64)[settled]
+    settled = counted[len(counted) // 10 :]
+    steps = np.array([step for step, _ in settled], dtype=np.float64)
+    used = np.array([n_bytes for _, n_bytes in settled], dtype=np.float64)
     creep = trend(used, steps)
     if creep is None or not creep.clear or creep.slope <= 0:
         return None

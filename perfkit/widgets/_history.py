@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_MOST_WAITING = 500  # rows
 CAPACITY = 4000  # rows kept; about twice the pixels of a wide plot, 80 KB for five columns
 
 
@@ -22,6 +23,8 @@ class History:
     def __init__(self, width: int) -> None:
         self._rows = np.empty((CAPACITY, width), np.float32)
         self._n = 0
+        self._waiting: list[tuple[int, bytes]] = []
+        self._n_waiting = 0
         self._lock = threading.Lock()
         self.total = 0  # rows ever seen, folded ones included
         self.folded = False
@@ -29,17 +32,40 @@ class History:
     def append(self, rows: NDArray[Any]) -> int:
         """Add rows of shape (k, width); return how many there were before."""
         with self._lock:
+            self._take_in()
             first = self.total
-            start = 0
-            while start < len(rows):
-                if self._n == CAPACITY:
-                    self._fold()
-                k = min(len(rows) - start, CAPACITY - self._n)
-                self._rows[self._n : self._n + k] = rows[start : start + k]
-                self._n += k
-                start += k
             self.total += len(rows)
+            self._append(rows)
             return first
+
+    def append_later(self, k: int, columns: bytes) -> int:
+        """:meth:`append` for the columns of a message (see :func:`planar`): notes them, no more.
+
+        They are taken in when somebody asks for rows, or when many wait.
+        """
+        with self._lock:
+            first = self.total
+            self.total += k
+            self._waiting.append((k, columns))
+            self._n_waiting += k
+            if self._n_waiting >= _MOST_WAITING:
+                self._take_in()
+            return first
+
+    def _take_in(self) -> None:
+        waiting, self._waiting, self._n_waiting = self._waiting, [], 0
+        for k, columns in waiting:
+            self._append(np.frombuffer(columns, np.float32).reshape(-1, k).T)
+
+    def _append(self, rows: NDArray[Any]) -> None:
+        start = 0
+        while start < len(rows):
+            if self._n == CAPACITY:
+                self._fold()
+            k = min(len(rows) - start, CAPACITY - self._n)
+            self._rows[self._n : self._n + k] = rows[start : start + k]
+            self._n += k
+            start += k
 
     def _fold(self) -> None:
         half = CAPACITY // 8 * 4  # the older half, in whole groups of four
@@ -57,11 +83,13 @@ class History:
     def rows(self) -> NDArray[np.float32]:
         """A copy of the kept rows, shape (n, width)."""
         with self._lock:
+            self._take_in()
             return self._rows[: self._n].copy()
 
     def snapshot(self) -> dict[str, Any]:
         """What the browser restores from: counts, and the columns in sequence."""
         with self._lock:
+            self._take_in()
             rows = self._rows[: self._n]
             return {
                 "total": self.total,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from perfkit.base.errors import UsageError
 from perfkit.widgets._frontend import answer_on_own_shell, bundle
-from perfkit.widgets._history import History, planar
+from perfkit.widgets._history import History
 
 __all__ = ["LivePlot", "Series"]
 
@@ -100,20 +101,35 @@ class LivePlot(anywidget.AnyWidget):
                 f"push expects x of shape (k,) and values of shape (k, {width}), "
                 f"got {xs.shape} and {ys.shape}"
             )
-        if len(xs) == 0:
+        self.push_columns(xs.tolist(), ys.T.tolist(), status)
+
+    def push_columns(
+        self,
+        x: Sequence[float],
+        columns: Iterable[Sequence[float] | float],
+        status: tuple[str, float | None] | None = None,
+    ) -> None:
+        """:meth:`push` of what fits: a column for each series, or one number for all points.
+
+        Without numpy, which takes longer for few points where other work has gone before.
+        """
+        k = len(x)
+        if k == 0:
             return
-        rows = np.empty((len(xs), 1 + width), np.float32)
-        rows[:, 0], rows[:, 1:] = xs, ys
-        first = self._kept.append(rows)
-        message: dict[str, Any] = {"type": "points", "first": first, "rows": len(rows)}
+        values = array("f", x)
+        for column in columns:
+            values.extend([column] * k if isinstance(column, float) else column)
+        data = values.tobytes()
+        first = self._kept.append_later(k, data)
+        message: dict[str, Any] = {"type": "points", "first": first, "rows": k}
         if status is not None:
             message["status"] = self._words(*status, "running")
             # In place, so that no trait has changed: the message tells this page, and one that is
             # opened later gets the dict.
             self.status.update(message["status"])
-        self.send(message, buffers=[planar(rows)])
+        self.send(message, buffers=[data])
         if status is None and self.status["state"] == "waiting":
-            self.set_status("", self._share(float(xs[-1])))
+            self.set_status("", self._share(x[-1]))
 
     def set_status(self, text: str, progress: float | None = None) -> None:
         """Set the line beside the title, and the progress bar (0 to 1; None hides it)."""

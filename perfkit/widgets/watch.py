@@ -11,8 +11,6 @@ import os
 import sys
 from typing import Any
 
-import numpy as np
-
 from perfkit.base.arguments import check_text
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import _host
@@ -60,7 +58,7 @@ def watch(
             several processes (environment variable RANK) only the first prints a line.
         update_hz: plot updates per second, 2 by default and at most 10. It is lowered to 2 if
             torch's threads leave no core free, and further where two updates in a row take so
-            long that at this rate they would cost more than 0.5 % of the run.
+            long that at this rate they would cost more than 0.25 % of the run.
 
     Returns:
         The watched loader: loop over it instead of ``loader``. ``.summary`` has the verdict and
@@ -235,10 +233,8 @@ class _Plot:
 
     def update(self, update: Update) -> None:
         if len(update.numbers):
-            values = np.empty((len(update.numbers), 3), np.float32)
-            values[:, 0], values[:, 1] = update.step_ms, update.wait_ms
-            values[:, 2] = update.memory.n_bytes / 2**20
-            self._plot.push(update.numbers, values, (status(update), progress(update)))
+            columns = update.step_ms, update.wait_ms, update.memory.n_bytes / 2**20
+            self._plot.push_columns(update.numbers, columns, (status(update), progress(update)))
         else:
             self._plot.set_status(status(update), progress(update))
 

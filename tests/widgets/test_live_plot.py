@@ -34,6 +34,22 @@ def test_push_sends_one_binary_message(plot: LivePlot, monkeypatch: pytest.Monke
     assert np.frombuffer(buffer, np.float32).tolist() == [0, 1, 40, 41, 300, 301]
 
 
+def test_columns_are_the_message_that_push_sends(
+    plot: LivePlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[dict[str, Any], list[Any]]] = []
+    monkeypatch.setattr(plot, "send", lambda content, buffers: sent.append((content, buffers)))
+    plot.push([1, 2, 3], [[40, 300], [41, 300], [np.nan, 300]], ("three steps", 0.3))
+    plot.push_columns([4, 5, 6], ([40.0, 41.0, float("nan")], 300.0), ("three steps", 0.3))
+    plot.push_columns([], ([], 300.0), ("nothing", 0.3))
+    (pushed, (values,)), (columns, (quick,)) = sent
+    assert columns == pushed | {"first": 3}
+    assert np.frombuffer(quick, np.float32)[3:].tobytes() == values[3 * 4 :]
+    kept = plot._kept.rows()
+    assert kept[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert np.array_equal(kept[:3, 1:], kept[3:, 1:], equal_nan=True)
+
+
 def test_a_status_goes_with_the_points(plot: LivePlot, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[dict[str, Any]] = []
     states: list[object] = []
@@ -131,6 +147,20 @@ def test_history_is_bounded_and_counts_everything() -> None:
     assert len(rows) <= CAPACITY
     assert (np.diff(rows[:, 0]) > 0).all()
     assert rows[-1, 0] == 5 * CAPACITY - 1
+
+
+def test_what_is_appended_later_is_the_same_and_does_not_pile_up() -> None:
+    at_once, later = History(3), History(3)
+    rng = np.random.default_rng(0)
+    for k in rng.integers(1, 60, 400):
+        rows = rng.normal(40, 1, (k, 3)).astype(np.float32)
+        assert later.append_later(k, planar(rows)) == at_once.append(rows)
+        assert later._n_waiting < 500
+    assert later.snapshot() == at_once.snapshot()
+    assert later._n_waiting == 0
+    later.append_later(1, planar(np.ones((1, 3))))
+    assert later.append(np.zeros((1, 3))) == at_once.total + 1  # in their order
+    assert later.rows()[-2:].tolist() == [[1, 1, 1], [0, 0, 0]]
 
 
 def test_folding_keeps_the_extremes_and_the_newest_points() -> None:

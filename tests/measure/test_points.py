@@ -1,0 +1,57 @@
+"""The points of an update: the same however they are made, and no more work as a run grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from perfkit.measure.meter import StepMeter
+from perfkit.measure.points import MOST_POINTS, _many, points_since
+
+
+def metered(n: int, capacity: int = 1024) -> StepMeter:
+    meter = StepMeter(capacity)
+    now = 0
+    meter.begin(now)
+    for i in range(n):
+        meter.wait(i * 1_000 + 7)
+        now += i * 3_001 + 11
+        meter.end(now)
+    return meter
+
+
+@pytest.mark.parametrize(
+    ("n", "since"), [(50, 0), (50, 50), (150, 101), (3000, 2900), (3000, 2901)]
+)
+@pytest.mark.parametrize("first", [[], [0], [0, 120, 2950]])
+def test_few_points_are_those_that_numpy_makes(n: int, since: int, first: list[int]) -> None:
+    meter = metered(n)
+    starts = [(number, 1, 1) for number in first]
+    left_out = [number for number in first if number >= since]
+    assert points_since(meter, since, starts) == _many(meter, since, left_out, 1)
+
+
+def test_many_points_are_means() -> None:
+    numbers, step_ms, wait_ms = points_since(metered(1000), 0, [])
+    assert len(numbers) == len(step_ms) == len(wait_ms) == MOST_POINTS
+    assert numbers[0] == pytest.approx(3)  # of 1 to 5
+
+
+def test_starts_of_epochs_long_ago_are_not_looked_at() -> None:
+    looked = 0
+
+    class Starts(list[tuple[int, int, int]]):
+        def __reversed__(self) -> Iterator[tuple[int, int, int]]:
+            nonlocal looked
+            for one in super().__reversed__():
+                looked += 1
+                yield one
+
+        def __iter__(self) -> Iterator[tuple[int, int, int]]:
+            raise AssertionError("all of them are looked at")
+
+    meter = metered(1000)
+    numbers, _, _ = points_since(meter, 985, Starts((n, 1, 1) for n in range(0, 1000, 10)))
+    assert numbers == [n + 1 for n in range(985, 1000) if n != 990]
+    assert looked == 2
