@@ -97,7 +97,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of a file's size")
-@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"], ["--help"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]])
 def test_output_that_cannot_be_written_is_told(arguments: list[str], tmp_path: Path) -> None:
     program = (
         "import resource, sys; from perfkit import cli; "
@@ -114,6 +114,18 @@ def test_output_that_cannot_be_written_is_told(arguments: list[str], tmp_path: P
         )
     assert ran.returncode == 1
     assert ran.stderr == "perfkit: the output could not be written: File too large\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("asked", ["--help", "--version"])
+def test_help_that_cannot_be_written_is_told(asked: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [*PERFKIT, asked], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert ran.returncode == 1
+    assert ran.stderr == "perfkit: the output could not be written: No space left on device\n"
 
 
 @pytest.mark.slow
