@@ -158,8 +158,8 @@ def kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Peaks:
 
     found = Peaks(
         device="cpu", place="cpu", device_memory_bytes=0, threads=torch.get_num_threads(),
-        products=(ProductRate("float32", 1024, rate(1e15)),),
-        memory=(MemoryRate("copy", 2**20, rate(1e14)),), copies={}, disk=None, disk_where="",
+        products=(ProductRate("float32", 1024, rate(1e13)),),
+        memory=(MemoryRate("copy", 2**20, rate(1e12)),), copies={}, disk=None, disk_where="",
         launch_us=rate(1.0), round_trip_us=None, seconds=1.0, busy="", is_spoiled=False,
         provenance=replace(stamp(device="cpu"), kind="measured here"),
     )  # fmt: skip
