@@ -99,10 +99,9 @@ def _is_too_early(frame: FrameType) -> bool:
     if frame.f_code.co_name in _SWALLOWED_BY_PYTHON:
         return True
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-    # Python looks for signals after calls and at jumps, and not on the way out
-    return line.startswith(("surely(", "return self")) or (
-        line == "try:" and frame.f_code.co_name == "surely"
-    )
+    # Python looks for signals after calls and at jumps, not on the way out, nor at a `try:`, which
+    # is no instruction, and what is raised there is in no block
+    return line == "try:" or line.startswith(("surely(", "return self"))
 
 
 def _left() -> dict[str, int]:

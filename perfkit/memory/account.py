@@ -436,11 +436,11 @@ class Accountant:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        surely(lambda: self._end(error))
+
+    def _end(self, error: BaseException | None) -> None:
         if error is not None:
             self.failed(error)
-        surely(self._end)
-
-    def _end(self) -> None:
         with self._instrument.guard("reading the end"):
             try:
                 self._close(complete=True)

@@ -18,6 +18,7 @@ from perfkit.base.arguments import check_function, check_whole
 from perfkit.base.device import in_use
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.uninterrupted import surely
 from perfkit.base.user_code import cell_names, where
 from perfkit.memory.holders import holder_of
 from perfkit.memory.places import source_of
@@ -201,8 +202,8 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
     looks: list[tuple[int, dict[Place, _Alive]]] = []
     at = {round((i + 1) * steps / _LOOKS) for i in range(_LOOKS)}
     sizes = ContainerSizes()
-    tracker.start()
     try:
+        tracker.start()
         with _only_new_garbage():
             for number in range(1, steps + 1):
                 step()
@@ -228,7 +229,7 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
         del seen, finder
         containers = sizes.grown(steps)
     finally:
-        tracker.stop()
+        surely(tracker.stop)
     looked_at = [number for number, _ in looks]
     warnings = []
     if tracker.instrument.failure is not None:
