@@ -233,8 +233,9 @@ def test_a_real_step_is_counted_as_torch_counts_it(kept_here: Peaks) -> None:
     # the attention's backward pass computes the scores again
     assert found.mfu is not None
     assert found.hfu is not None
-    assert 0 < found.mfu <= found.hfu
-    assert (found.mfu < found.hfu) == has_flash(profile)
+    assert found.mfu > 0
+    assert found.mfu != pytest.approx(found.hfu) or not has_flash(profile)
+    assert found.mfu == pytest.approx(found.hfu) or (has_flash(profile) and found.mfu < found.hfu)
     assert show.html(found).count("<circle") >= 3
     assert found.figure().get_axes()[0].get_xscale() == "log"
     if profile.busy is None or not profile.busy.spoils:
