@@ -3,19 +3,22 @@
 import signal
 import sys
 
-_OWN_ENDS = ("run", "synclint")
+# These run the user's program, whose handlers of signals are its own to the end.
+_RUN_A_PROGRAM = ("run", "synclint")
 
 
 def main() -> int:
-    """Run the command; Ctrl-C ends it in one line also while it is loaded, and as it ends."""
+    """Run the command. Ctrl-C while it loads is one line, and as the interpreter ends, nothing."""
     try:
         from perfkit.cli import main as command
     except KeyboardInterrupt:
         sys.stderr.write("perfkit: interrupted\n")
         return 130
     code = command()
-    if sys.argv[1:2] and sys.argv[1] not in _OWN_ENDS:  # those hold the user's program
-        # the interpreter's own end takes a while, and a Ctrl-C in it would show its insides
+    is_ours = sys.argv[1:2] and sys.argv[1] not in _RUN_A_PROGRAM
+    # where Ctrl-C is ignored (nohup, a background job), it stays so
+    if is_ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # to end takes the interpreter a while, and a Ctrl-C in it would show its insides
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     return code
 

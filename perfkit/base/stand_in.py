@@ -92,11 +92,15 @@ class Listeners:
                     undo, self._undo = self._undo, None
                     undo()
 
-        with Uninterrupted():
-            if self._undo is None:
-                self._calls = Calls()
-                self._undo = self._install(self._calls)
-            self._listen((*self._begins, token))
+        try:
+            with Uninterrupted():
+                if self._undo is None:
+                    self._calls = Calls()
+                    self._undo = self._install(self._calls)
+                self._listen((*self._begins, token))
+        except BaseException:  # Ctrl-C meanwhile: nobody gets the way to stop
+            stop()
+            raise
         return stop
 
     def _listen(self, begins: tuple[Callable[..., CallEnd | None], ...]) -> None:

@@ -52,10 +52,7 @@ class Uninterrupted:
         _raise([held.number for held in self._held if held.n])
 
     def _let_go(self) -> None:
-        for held in self._held:
-            now: Any = signal.getsignal(held.number)
-            if now is held:
-                signal.signal(held.number, held.handler)
+        _put_back(self._held)
 
 
 def surely(undo: Callable[[], object]) -> None:
@@ -86,6 +83,17 @@ class _Held:
         if self.n >= _AT_LAST:
             self.n = 0
             self.handler(number, frame)
+
+
+def _put_back(all_held: list[_Held]) -> None:
+    if all_held:
+        *others, last = all_held
+        try:
+            now: Any = signal.getsignal(last.number)
+            if now is last:
+                signal.signal(last.number, last.handler)
+        finally:  # a signal that comes now is handled at once, and its handler may raise
+            _put_back(others)
 
 
 def _raise(numbers: list[signal.Signals]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -64,6 +65,24 @@ def test_a_watcher_that_cannot_be_installed_is_told_nothing() -> None:
     with pytest.raises(LookupError):
         listeners.add(lambda: lambda _: None)
     assert made[0].begin() is None
+
+
+def test_ctrl_c_while_a_listener_is_added_leaves_none() -> None:
+    """Whoever adds it gets no way to stop it."""
+    owner = SimpleNamespace(call=lambda: "theirs")
+    theirs = owner.call
+
+    def install(calls: Calls) -> Callable[[], None]:
+        signal.raise_signal(signal.SIGINT)
+        return stand_in(owner, "call", calls.around(owner.call))
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Listeners(install).add(lambda: None)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert owner.call is theirs
 
 
 def _profile() -> None:

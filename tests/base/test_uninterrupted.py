@@ -68,6 +68,35 @@ def test_each_of_two_signals_comes_through() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_as_handlers_are_put_back_keeps_none_of_them_held(
+    first: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(number: int, frame: Any) -> None:
+        raise SystemExit
+
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: ends}
+    really = signal.signal
+
+    def comes_at_once(number: signal.Signals, handler: Any) -> Any:
+        was = really(number, handler)
+        if number == first and handler is handlers[first]:
+            signal.raise_signal(number)
+        return was
+
+    before = really(signal.SIGTERM, ends)
+    try:
+        block = Uninterrupted()
+        block.__enter__()
+        monkeypatch.setattr(signal, "signal", comes_at_once)
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            block.__exit__()
+        monkeypatch.undo()
+        assert {number: signal.getsignal(number) for number in handlers} == handlers
+    finally:
+        really(signal.SIGTERM, before)
+
+
 def test_what_nobody_handles_in_python_stays_as_it_is() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

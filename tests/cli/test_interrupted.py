@@ -104,10 +104,18 @@ def test_ctrl_c_while_torchrun_is_loaded_is_one_line(monkeypatch: pytest.MonkeyP
         torchrun.main()
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (signal.default_int_handler, signal.SIG_DFL),
+        (signal.SIG_IGN, signal.SIG_IGN),  # under nohup, and in the background of a script
+    ],
+)
 def test_ctrl_c_as_the_process_ends_shows_nothing_of_its_inside(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    before: Any, after: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    signal.signal(signal.SIGINT, before)
     monkeypatch.setattr(sys, "argv", ["perfkit", "doctor", "--again"])
     with pytest.raises(SystemExit):
         runpy.run_module("perfkit", run_name="__main__")
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGINT) is after
