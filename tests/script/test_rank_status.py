@@ -193,6 +193,17 @@ def test_a_rank_that_was_stopped_did_not_run_out_of_memory(tmp_path: Path) -> No
     assert "memory" not in sentence
 
 
+def test_who_finished_before_a_rank_was_stopped_says_nothing_of_it(tmp_path: Path) -> None:
+    now_s = time.time()
+    _, sentence = _said(
+        tmp_path,
+        _status(0, n_steps=19, at_s=now_s, ended="was ended by SIGTERM"),
+        _dead(1, n_steps=17, at_s=now_s - 65),
+        _status(2, n_steps=10, at_s=now_s - 90, ended="finished"),
+    )
+    assert sentence.startswith("Rank 1 gave no sign for the last 65.0 s")
+
+
 def test_a_rank_that_says_nothing_is_told_while_the_job_hangs(tmp_path: Path) -> None:
     """What a stopped process last said is that its step is young."""
     now_s = time.time()

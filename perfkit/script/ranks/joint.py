@@ -244,14 +244,14 @@ def _culprits(
     if not failed:
         return _hung(statuses, hung_after_s)
     first = failed[0]
-    others_end_s = [s.at_s for s in statuses.values() if s.ended and s is not first]
-    silent_s = min(others_end_s, default=first.at_s) - first.at_s
+    # those that ended before it have nothing to do with it
+    later_s = [s.at_s for s in statuses.values() if s.ended and s.at_s > first.at_s]
+    silent_s = min(later_s, default=first.at_s) - first.at_s
     step = f"in step {fmt_count(first.n_steps + 1)}" if first.n_steps else "before its first step"
     if first.ended:
         sentence = f"Rank {first.rank} {first.ended} {step}"
-    elif silent_s > (
-        hung_after_s or _HUNG_AFTER_S
-    ):  # a launcher ends the others at once when a rank has died
+    # when a rank has died, a launcher ends the others at once
+    elif silent_s > (hung_after_s or _HUNG_AFTER_S):
         sentence = (
             f"Rank {first.rank} gave no sign for the last {fmt_s(silent_s)}, last seen {step}: its "
             "process was stopped (SIGSTOP, a debugger), hung in a call that lets no other thread "
