@@ -34,7 +34,6 @@ from perfkit.trace.read.events import (
     is_communication,
     is_compiling,
     join_device,
-    launch_calls,
     runtime_calls,
 )
 from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, paint, union, without
@@ -48,7 +47,7 @@ _XPU_CALL = re.compile(r"^(ze[A-Z]|ur[A-Z]|pi[A-Z])")
 # Calls that give a device something to do.
 _GIVES_WORK = re.compile(r"Launch|Memcpy|Memset")
 # Causes of idle device time that the profiler's own work on the host adds to.
-_OF_LAUNCHING = ("launch", "host", "driver", "kernels", "queued")
+_OF_LAUNCHING = ("launch", "host", "capture", "driver", "kernels", "queued")
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,24 +305,19 @@ class Case:
 
     @cached_property
     def capturing(self) -> Intervals:
-        """The time in which a graph is captured, without what counts as compiling or start-up."""
-        others = (self.compiling, self.start_up[0])
-        parts = graph_captures(self.trace)
-        for other in others:
-            parts = without(parts, other)
-        return parts
+        """The time inside the steps in which a CUDA graph is captured."""
+        inside = union(self.steps.start_ns, self.steps.end_ns)
+        return overlap(graph_captures(self.trace), inside)
 
     @cached_property
-    def captured_launching(self) -> Intervals:
-        """The part of it in which the host runs or launches operators: it counts as launching."""
-        layers = [host_layers(self.trace, self.steps)[c] for c in ("forward", "backward")]
-        calls = launch_calls(self.trace, self.steps)
-        layers.append(union(self.trace.start_ns[calls], self.trace.end_ns[calls]))
-        working = union(
-            np.concatenate([part.start for part in layers]),
-            np.concatenate([part.end for part in layers]),
+    def setting_up(self) -> Intervals:
+        """The time in which the host compiles or does only first steps' work; no captures."""
+        both = (self.compiling, self.start_up[0])
+        parts = union(
+            np.concatenate([part.start for part in both]),
+            np.concatenate([part.end for part in both]),
         )
-        return overlap(self.capturing, working)
+        return without(parts, self.capturing)
 
     @cached_property
     def start_up(self) -> tuple[Intervals, tuple[tuple[str, float], ...]]:

@@ -15,6 +15,7 @@ from perfkit.base.machine.busy import Busy
 from perfkit.base.words import fmt_ms, fmt_s, fmt_share, plural
 from perfkit.measure.summary import Summary
 from perfkit.measure.verdict import DATA_BOUND_FROM, PARTLY_FROM
+from perfkit.trace.read.intervals import without
 from perfkit.trace.record.elsewhere import Elsewhere
 
 # A smaller gain is within the spread of most step times.
@@ -26,6 +27,8 @@ _LEAST_TOLD = 0.03
 
 BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute", "communication")
 
+# Losses that are only the host's if nothing was queued, which the launches tell.
+_THE_HOSTS = ("host", "launch", "driver")
 # The path has no class for driver calls: they happen inside operators.
 _LIKE = {"driver": "launch"}
 # Parts of the path that differ by less count as equally long.
@@ -250,8 +253,7 @@ def _path(bound: _Bound, case: Case) -> str:
         return ""  # the device is always busy, so the host's timing does not matter
     if path.bound_by == "compute" and bound.work > bound.share:
         return ""  # the sentence already gives the share of computing
-    setting_up = (case.start_up[0], case.compiling, case.capturing)
-    starting = sum(case.share_of(parts) for parts in setting_up)
+    starting = case.share_of(case.setting_up) + case.share_of(case.capturing)
     if bound.bound_by == "host" and starting > bound.share / 2:
         return ""  # start-up happens in operators too: the same time by another name
     return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({fmt_share(share)})"
@@ -316,14 +318,13 @@ def _bound(case: Case) -> _Bound:
     """On a CPU, the largest part. With a device, the largest loss worth removing: idle time is
     lost in addition to the device's work, however long that takes.
     """
-    compiling = case.lost_in(case.compiling, typical=True)
-    starting = case.lost_in(case.start_up[0], typical=True)
-    capturing = case.lost_in(case.captured_launching, typical=True)
-    rare = case.lost_in(case.compiling) + case.lost_in(case.start_up[0])
-    # compiling or loading in a few steps is a share of the profiled time, not of a typical step
+    setting_up = case.lost_in(case.setting_up, typical=True)
+    loading = case.lost_in(without(case.start_up[0], case.capturing), typical=True)
+    # what only a few steps do is a share of the profiled time, not of a typical step
+    rare = case.lost_in(case.setting_up) + case.lost_in(case.capturing)
     losses = {
         "data": case.lost_to("data wait"),
-        "host": max(case.lost_to("other") + compiling + starting + capturing, rare),
+        "host": max(case.lost_to("other") + setting_up + case.idle["capture"], rare),
         "communication": case.shares["communication"],
     }
     if not case.on_device:
@@ -339,8 +340,8 @@ def _bound(case: Case) -> _Bound:
     losses |= {
         "sync": case.idle["sync"],
         "copy": case.idle["copy"],
-        "launch": case.idle["launch"] - compiling - starting - capturing,
-        "driver": case.idle["driver"] - starting,
+        "launch": case.idle["launch"] - setting_up,
+        "driver": case.idle["driver"] - loading,
         # the rest of it overlaps with computing and costs nothing
         "communication": device["communication"] + case.idle["communication"],
         "gaps": case.idle["kernels"] + case.idle["queued"],
@@ -417,6 +418,11 @@ def _sentence(bound: _Bound, case: Case) -> str:
         return f"Compute-bound: {words}"
     if bound.part == "gaps":
         return words
+    if case.on_device and not case.joins_launches and bound.part in _THE_HOSTS:
+        return (
+            f"{words[0].upper()}{words[1:]}; of most of the device's work the trace does not say "
+            "which call launched it, so whether the device waited for the host is not known"
+        )
     # the same words as perfkit.watch for a whole run
     if share >= DATA_BOUND_FROM:
         return f"{bound.part.capitalize()}-bound: {words}"

@@ -36,6 +36,9 @@ from perfkit.trace.record.lines import LineSamples
 _MAIN_FINDINGS = 3
 _TOP_OPERATORS = 10
 _TOP_LINES = 10
+# A tiny model that waits for a slow disk takes thousands of times its least time; a step that takes
+# more than this many did not do the work that was counted.
+_FARTHEST = 100_000
 
 # What the engine puts before the name of each of its functions; in a narrow table it hides them.
 _ENGINE = "autograd::engine::evaluate_function: "
@@ -171,11 +174,6 @@ def _profiling(p: Profiling) -> Document:
 _MEASURE_AGAIN = (
     "These peaks were measured on a busy machine: `perfkit doctor --peaks` measures them anew."
 )
-
-
-# A tiny model that waits for a slow disk takes thousands of times its least time; a step that takes
-# more than this many did not do the work that was counted.
-_FARTHEST = 100_000
 
 
 def _limit_line(p: Profile) -> str:

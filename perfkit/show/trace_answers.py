@@ -42,6 +42,7 @@ _CAUSES = {
     "communication": ("communication", "purple"),
     "kernels": ("short pauses between queued kernels", "sky"),
     "queued": ("unknown, while work was queued", "hollow"),
+    "capture": ("capturing a CUDA graph, which runs only in replays", "sky"),
     "driver": ("allocating, loading code", "green"),
     "launch": ("host too slow to launch", "blue"),
     "host": ("other work on the host", "grey"),

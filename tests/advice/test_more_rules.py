@@ -184,7 +184,7 @@ def test_memory_nearly_full() -> None:
     assert "memory-nearly-full" not in _rules(_with_memory(30 * 2**30), device=card)
     assert "memory-nearly-full" not in _rules(_with_memory(38 * 2**30))
     # half of it is PyTorch's cache, so a larger batch has room
-    assert finding.title.endswith("is reserved, though not in use")
+    assert finding.title.endswith("is reserved, though not all of it in use")
     assert "frees its cache" in finding.evidence[0]
     full = _finding(_with_memory(38 * 2**30, in_use=0.9), "memory-nearly-full", device=card)
     assert full.title.endswith("a larger batch may fail")

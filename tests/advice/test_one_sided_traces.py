@@ -11,7 +11,7 @@ from simulated_traces import Simulated, cpu_training, product_on_gpu
 from perfkit import show
 from perfkit.advice import Profile
 from perfkit.advice.profile import explain
-from perfkit.trace import critical_path, idle, load
+from perfkit.trace import critical_path, idle, load, waterfall
 
 
 def _explained(sim: Simulated) -> Profile:
@@ -50,7 +50,12 @@ def test_capturing_a_graph_is_not_launching_too_slowly() -> None:
     facts = profile.diagnosis.findings[0].evidence
     assert facts[0].startswith("1 capture of 20.0 ms in all")
     assert facts[1] == "200 launches in them went into the graph"
-    assert "for 20.0 ms a CUDA graph was captured" in idle(profile.trace).warnings[-1]
+    found = idle(profile.trace)
+    assert found.total_us["capture"] == pytest.approx(20_000, rel=0.01)
+    assert found.total_us["launch"] + found.total_us["driver"] < 300
+    assert "mostly capturing a CUDA graph" in show.text(found)
+    assert waterfall(profile.trace).ms_of("capture") == pytest.approx(20, rel=0.01)
+    assert "graph capture" in show.html(profile)  # the legend of the step's strip
     # without the marks nothing tells these launches from slow ones
     assert _rules(_explained(_capture(20_000, marks=False)))[0] == "launch-bound"
 
@@ -59,6 +64,31 @@ def test_a_short_capture_is_not_the_verdict() -> None:
     profile = _explained(_capture(100))
     assert profile.diagnosis.bound_by == "compute"
     assert "graph-capture" not in _rules(profile)
+
+
+def test_captures_are_counted_and_timed_within_the_profiled_steps() -> None:
+    sim = Simulated()
+    sim.step(0, 10_000, 10_000)
+    sim.kernel("aten::mm", 10_000, 10_010, 40)
+    for begin, end in ((0, 900), (11_000, 13_000), (15_000, 17_000)):
+        sim.call("cudaStreamBeginCapture", begin, 3)
+        sim.call("cudaStreamEndCapture", end - 10, 10)
+    # the first calls that a capture contains do not make two of it
+    sim.host("aten::empty", 12_000, 900)
+    (finding,) = (f for f in _explained(sim).diagnosis.findings if f.rule == "graph-capture")
+    assert finding.evidence[0].startswith("2 captures of 4.00 ms in all")
+
+
+def test_compiling_within_a_capture_is_not_taken_off_the_launches_outside_of_it() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 20_000)
+    for at in range(0, 9_900, 100):
+        op = sim.host("aten::mm", at, 95)
+        sim.device("gemm", at + 60, 5, sim.call("cudaLaunchKernel", at + 50, 5, op))
+    sim.call("cudaStreamBeginCapture", 10_000, 3)
+    sim.host("entire_frame_compile", 10_010, 9_000)
+    sim.call("cudaStreamEndCapture", 19_980, 10)
+    assert {"graph-capture", "launch-bound"} <= set(_rules(_explained(sim)))
 
 
 def _with(sim: Simulated, *events: dict[str, Any]) -> Simulated:
@@ -182,4 +212,7 @@ def test_the_path_is_told_where_most_launches_are_known(n_joined: int, is_said: 
         known = i >= 10 - n_joined
         launch = sim.call("cudaLaunchKernel", at + 1, 5) if known else -1
         sim.device("gemm", at + 10, 100, launch)
-    assert ("too slowly" in _explained(sim).diagnosis.sentence) is is_said
+    sentence = _explained(sim).diagnosis.sentence
+    assert ("too slowly" in sentence) is is_said
+    assert ("-bound" in sentence) is is_said
+    assert ("the trace does not say which call launched it" in sentence) is not is_said

@@ -905,6 +905,14 @@ def test_one_kernel_has_no_half_of_them() -> None:
     assert _finding(_diagnosis(sim), "launch-bound").evidence[1] == "1 kernel per step, of 3.00 µs"
 
 
+def test_a_device_that_only_copies_has_no_kernels_to_tell_of() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.host("aten::linear", 0, 900)
+    sim.copy("HtoD (Pinned -> Device)", 900, 10, 920, 3)
+    assert _finding(_diagnosis(sim), "launch-bound").evidence[1] == "no kernel runs in these steps"
+
+
 def test_who_replays_a_graph_is_not_told_to_use_graphs() -> None:
     def slow(call: str) -> Finding:
         sim = Simulated()

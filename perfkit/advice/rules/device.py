@@ -27,7 +27,7 @@ _LONG_WAIT_MS = 1.0
 _HOST_IS_FULL = 0.7
 # Kernels that only prepare a convolution (offsets, layouts) and do no arithmetic.
 _PREPARES = re.compile(r"computeOffsets|nchwToNhwc|nhwcToNchw|scalePackedTensor", re.IGNORECASE)
-# Arithmetic in which a tensor core has no part: products with a vector, one filter a channel.
+# Tensor cores take no part in products with a vector, nor in convolutions of one channel each.
 _NO_PRODUCT = re.compile(r"gemv|depthwise", re.IGNORECASE)
 # In names of cuBLAS since 12.8 three letters are the types of input, sum and output: h and t are
 # float16 and bfloat16, s is float32.

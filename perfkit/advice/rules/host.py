@@ -14,8 +14,8 @@ from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.read.columns import Category
-from perfkit.trace.read.events import launch_calls
-from perfkit.trace.read.intervals import overlap
+from perfkit.trace.read.events import graph_captures, launch_calls
+from perfkit.trace.read.lookups import covered_ns
 from perfkit.trace.record.lines import Line
 
 # In a healthy step of a few ms, Python between ops takes up to a tenth.
@@ -44,7 +44,7 @@ _LAUNCH_LESS_BESIDE_A_GRAPH = (
 )
 # Python takes some tens of µs between two operators; a line that does other work takes longer.
 _SHORT_GAP_NS = 300_000
-# One gap in a step is no operators that are called one by one.
+# A single gap a step does not show operators that are called one by one.
 _FEWEST_CALLS = 2
 # Up to here a gap may be the call of an operator alone; a longer one has other Python in it.
 _CALL_NS = 50_000
@@ -56,8 +56,7 @@ _LEAST_BESIDE = 0.05
 @rule
 def python(case: Case) -> Iterator[Finding]:
     """Python and other work outside of torch's operators."""
-    parts = case.outside_of_torch
-    lost = case.lost_to("other") - case.lost_in(overlap(parts, case.capturing), typical=True)
+    lost = case.lost_to("other")
     if lost < _LEAST_SHARE:
         return
     share = case.shares["other"]
@@ -68,6 +67,7 @@ def python(case: Case) -> Iterator[Finding]:
     if case.on_device:
         evidence.append(f"meanwhile the device is idle for {fmt_share(lost)} of each step")
     gain, formula = amdahl(lost)
+    parts = case.outside_of_torch
     inside = case.lines_in(parts)
     lines = [x for x in inside.by_line() if not x.in_data_wait]
     top = lines[0] if lines and lines[0].n_samples >= _LEAST_SAMPLES else None
@@ -223,17 +223,9 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     # Start-up and compiling are not launching: they have their own findings.
     if not case.on_device:
         return
-    lost = (
-        case.idle["launch"]
-        - case.lost_in(case.start_up[0], typical=True)
-        - case.lost_in(case.compiling, typical=True)
-        - case.lost_in(case.captured_launching, typical=True)
-    )
+    lost = case.idle["launch"] - case.lost_in(case.setting_up, typical=True)
     if lost < _LEAST_SHARE:
         return
-    rows = case.kernels
-    median_us = float(np.median(case.trace.dur_us[rows])) if len(rows) else 0.0
-    which = "half of them shorter than" if len(rows) > 1 else "of"
     gain, formula = amdahl(lost)
     replays = case.rows(Category.RUNTIME, named=lambda n: "GraphLaunch" in n).any()
     yield Finding(
@@ -246,12 +238,21 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         ),
         evidence=(
             f"the device idles for {fmt_share(lost)} of each step while the host runs operators",
-            f"{plural(len(rows) / case.n_steps, 'kernel')} per step, {which} {fmt_us(median_us)}",
+            _kernels_told(case),
         ),
         what_to_do=_LAUNCH_LESS if not replays else _LAUNCH_LESS_BESIDE_A_GRAPH,
         gain_at_most=gain,
         formula=formula,
     )
+
+
+def _kernels_told(case: Case) -> str:
+    took_us = case.trace.dur_us[case.kernels]
+    if not len(took_us):
+        return "no kernel runs in these steps"
+    which = "half of them shorter than" if len(took_us) > 1 else "of"
+    n = plural(len(took_us) / case.n_steps, "kernel")
+    return f"{n} per step, {which} {fmt_us(float(np.median(took_us)))}"
 
 
 @rule
@@ -292,13 +293,15 @@ def graph_capture(case: Case) -> Iterator[Finding]:
         return
     calls = case.trace.start_ns[launch_calls(case.trace, case.steps)]
     n_recorded = int(parts.covers(calls).sum())
+    captures = graph_captures(case.trace)
+    n_captures = int((covered_ns(parts, captures.start, captures.end) > 0).sum())
     gain, formula = amdahl(lost)
     yield Finding(
         rule="graph-capture",
         cures=("host", "launch", "driver"),
         title="A CUDA graph is captured in the profiled time: what is launched then does not run",
         evidence=(
-            f"{plural(len(parts), 'capture')} of {fmt_ms(parts.total_ns / 1e6)} in all; the device "
+            f"{plural(n_captures, 'capture')} of {fmt_ms(parts.total_ns / 1e6)} in all; the device "
             f"is idle for {fmt_share(lost)} of the profiled time meanwhile",
             f"{plural(n_recorded, 'launch', 'launches')} in them went into the graph",
         ),

@@ -14,7 +14,8 @@ from perfkit.trace.read.columns import Category
 # What PyTorch does not see (context, cuBLAS and cuDNN workspaces, NCCL) takes 0.5 to 2 GB: on a
 # 40 GB card, a twentieth. TensorBoard's plugin warns above 0.8.
 _NEARLY_FULL = 0.9
-# Of what is reserved, tensors never fill all: blocks are rounded up and split.
+# Tensors never fill all that is reserved, because blocks are rounded up and split: from this share
+# on there is little to take back from the cache.
 _IN_USE = 0.8
 _LEAST_SHARE = 0.05
 
@@ -37,7 +38,7 @@ def nearly_full(case: Case) -> Iterator[Finding]:
         title=(
             "The device's memory is nearly full: a larger batch may fail"
             if is_used
-            else "Nearly all of the device's memory is reserved, though not in use"
+            else "Nearly all of the device's memory is reserved, though not all of it in use"
         ),
         evidence=(
             f"{fmt_bytes(reserved)} of {fmt_bytes(total)} reserved "

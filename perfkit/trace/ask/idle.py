@@ -19,6 +19,7 @@ The queue was empty: the device waited for the host.
 ``sync``          the host was waiting for the device, or had just done so: after a wait the
                   device gets no work until the host has launched some; the waits are to
                   blame for that for as long as they had lasted
+``capture``       the host captured a CUDA graph: what is launched then runs only in replays
 ``driver``        the host was in a long call of the driver that neither launches, copies nor
                   waits: it allocates or frees memory, loads code, builds a graph
 ``launch``        the host ran ops (forward, backward, optimizer) but too slowly
@@ -60,7 +61,8 @@ from perfkit.trace.read.lookups import covered_ns, launch_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 IDLE_CAUSES = (
-    "data", "copy", "sync", "communication", "kernels", "queued", "driver", "launch", "host",
+    "data", "copy", "sync", "communication", "kernels", "queued", "capture", "driver", "launch",
+    "host",
 )  # fmt: skip
 
 _SHORTEST_LAUNCH_NS = 3_000
@@ -68,7 +70,7 @@ _SHORTEST_LAUNCH_NS = 3_000
 _LONGEST_PAUSE_NS = 50_000
 # From which cause each layer of the picture is, in order of priority.
 _LAYERS = (
-    "communication", "kernels", "queued", "data", "copy", "sync", "driver", "launch",
+    "communication", "kernels", "queued", "data", "copy", "sync", "capture", "driver", "launch",
     "communication",
 )  # fmt: skip
 
@@ -199,13 +201,6 @@ def idle(trace: Trace, steps: Steps | None = None) -> Idle:
             *doubts,
             "no correlation was recorded: what was queued is judged by the gap alone",
         ]
-    captured_ns = int(covered_ns(graph_captures(trace), steps.start_ns, steps.end_ns).sum())
-    if causes and captured_ns:
-        doubts = [
-            *doubts,
-            f"for {fmt_ms(captured_ns / 1e6)} a CUDA graph was captured: what was launched then "
-            "counts as launch here, and runs only in replays",
-        ]
     if causes and not trace.is_a(*HOST_CATEGORIES).any():
         doubts = [*doubts, "nothing of the host was recorded: host is the time that has no cause"]
     wall = tuple(map(int, steps.end_ns - steps.start_ns))
@@ -252,6 +247,7 @@ def _layers(trace: Trace, steps: Steps) -> list[Intervals]:
         host["data wait"],
         host["copy"],
         _merged(host["sync"], _after_sync(trace, steps, gaps)),
+        graph_captures(trace),
         union(trace.start_ns[driver], trace.end_ns[driver]),
         union(
             np.concatenate([layer.start for layer in working]),

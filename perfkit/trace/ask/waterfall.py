@@ -54,6 +54,7 @@ from perfkit.trace.read.columns import (
 )
 from perfkit.trace.read.events import (
     driver_calls,
+    graph_captures,
     host_threads,
     is_communication,
     is_data_wait,
@@ -72,15 +73,15 @@ NO_DEVICE = (
 )
 
 #: What can be removed, from the outside in: ``profiler`` (time that only recording takes; removed
-#: first in both orders), ``data`` (the DataLoader), ``sync`` (the device idles
-#: because the host waited for it), ``copy`` (transfers that nothing hides), ``communication``
-#: (likewise), ``driver`` (allocating memory, loading code), ``host`` (Python and other work between
-#: operators), ``launch`` (the host calls operators and launches kernels), ``pauses`` (short ones of
-#: the device between queued kernels), ``queued`` (longer ones, whose cause is not recorded),
-#: ``above`` (operators above their least time).
+#: first in both orders), ``data`` (the DataLoader), ``sync`` (the device idles because the host
+#: waited for it), ``copy`` (transfers that nothing hides), ``communication`` (likewise),
+#: ``capture`` (of a CUDA graph), ``driver`` (allocating memory, loading code), ``host`` (Python and
+#: other work between operators), ``launch`` (the host calls operators and launches kernels),
+#: ``pauses`` (short ones of the device between queued kernels), ``queued`` (longer ones, whose
+#: cause is not recorded), ``above`` (operators above their least time).
 CAUSES = (
-    "profiler", "data", "sync", "copy", "communication", "driver", "host", "launch", "pauses",
-    "queued", "above",
+    "profiler", "data", "sync", "copy", "communication", "capture", "driver", "host", "launch",
+    "pauses", "queued", "above",
 )  # fmt: skip
 
 # The host's layers in order of priority, and the cause that each is work of; a wait is none.
@@ -89,6 +90,7 @@ _HOST = (
     ("sync", ""),
     ("copy", "copy"),
     ("data wait", "data"),
+    ("capture", "capture"),
     ("driver", "driver"),
     ("optimizer", "launch"),
     ("backward", "launch"),
@@ -468,6 +470,7 @@ def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit
     driver = driver_calls(trace, steps)
     layers = {
         **host,
+        "capture": graph_captures(trace),
         "driver": union(trace.start_ns[driver], trace.end_ns[driver]),
         "full queue": _full_queue(trace, steps),
     }
@@ -521,7 +524,9 @@ def _on_the_host(
     doubts: tuple[str, ...],
 ) -> _Lanes:
     """Without a device: operators are the work, and what is between them is the host's."""
-    waited = sum(lengths) - sum(own.get(c, 0) for c in ("launch", "driver", "host", "copy"))
+    waited = sum(lengths) - sum(
+        own.get(c, 0) for c in ("launch", "capture", "driver", "host", "copy")
+    )
     lane = {"communication": own["communication"], "data": waited - own["communication"]}
     room = sum(lengths) - waited
     counted = sum(o.measured_us for o in far.ops) + sum(u.measured_us for u in far.unknown)
