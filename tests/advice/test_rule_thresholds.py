@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulated_traces import SINGLE, Simulated, cpu_training, gpu_training
+from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_training
 
 from perfkit.advice import Diagnosis, Finding
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import diagnose
 from perfkit.base.compiling import CompileReport, Recompilation
+from perfkit.base.machine.loading import LoaderUse, ProcessUse
 from perfkit.measure.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
 from perfkit.trace.record.facts import Facts, OptimizerFacts
@@ -137,6 +138,14 @@ def products(n: int) -> Simulated:
     return sim
 
 
+def products_on_a_device_that_is_busy(share: float) -> Simulated:
+    """All products have a side that is no multiple of 8; the device idles between them."""
+    sim = products(30)
+    for event in (e for e in sim.events if e["cat"] == "kernel"):
+        event["dur"] = 96 * share
+    return sim
+
+
 def reserved(gib: float) -> _MADE:
     sim = gpu_training(4, n_kernels=30, every=96)
     args = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Addr": 1}
@@ -217,20 +226,20 @@ def waiting(us: float) -> Simulated:
     return cpu_training(6, wait=us, loader=SINGLE, forward=3_000, backward=5_000, optimizer=500)
 
 
-def averaging(n: float) -> _MADE:
-    """Of 40 samples in the forward pass, a third of the step, ``n`` are in a moving average."""
+def averaging(n: float, of: int = 40) -> _MADE:
+    """Of so many samples in the forward pass, a third of the step, ``n`` are in an average."""
     sim = cpu_training(6)
     trace = load(sim.json())
     steps = find_steps(trace)
     forward = Case(trace, steps, breakdown(trace, steps)).in_forward
     at = int(forward.start[0] + forward.end[0]) // 2
-    counts = {"model_ema.update(model)": int(n), "y = model(x)": 40 - int(n)}
+    counts = {"model_ema.update(model)": int(n), "y = model(x)": of - int(n)}
     lines = tuple(
-        Line("a.py", i, f"a.py:{i}", "step", text, count, count / 40, False, "__main__")
+        Line("a.py", i, f"a.py:{i}", "step", text, count, count / of, False, "__main__")
         for i, (text, count) in enumerate(counts.items())
     )
     taken = tuple((at, i) for i, line in enumerate(lines) for _ in range(line.n_samples))
-    return sim, {"lines": LineSamples(lines, 40, taken=taken)}
+    return sim, {"lines": LineSamples(lines, of, taken=taken)}
 
 
 def sampled(n: float, *, of: int = 10, **line: Any) -> LineSamples:
@@ -276,6 +285,12 @@ def working(us: float, name: str, card: dict[str, Any], **args: Any) -> _MADE:
 FLOATS = Facts((OptimizerFacts("SGD", 4, ("float32",), ("cuda",)),))
 TF32 = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckcrs_nchw"
 HALF = "vectorized_elementwise_kernel<BFloat16>"
+
+
+def dense(us: float) -> _MADE:
+    """A device that works for ``us`` of each 100 µs, in products in TF32."""
+    sim, known = working(us, TF32, A100)  # type: ignore[misc]
+    return sim, known | {"facts": FLOATS}
 
 
 def narrow(n: int, name: str = "softmax", dense: int = 10) -> _MADE:
@@ -408,6 +423,7 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("host-python", lambda us: between(us, n_gaps=3), 270, 330),
     ("host-python", longer, 350, 520),
     ("beside-the-model", averaging, 4, 8),
+    ("beside-the-model", lambda n: averaging(n, 10), 4, 5),
     ("dataloader-no-workers", waiting, 690, 1_020),
     ("image-decode", images, 4, 5),
     ("image-decode", lambda n: images(n, 100), 9, 11),
@@ -420,6 +436,8 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("tf32-off", lambda us: working(us, "ampere_sgemm", A100), 47, 53),
     ("small-kernels", lambda us: working(us, "softmax", A100, **{"blocks per SM": 0.1}), 47, 55),
     ("32-bits", lambda n: narrow(0, dense=int(n)), 2, 4),
+    ("32-bits", dense, 47, 53),
+    ("matmul-alignment", products_on_a_device_that_is_busy, 0.47, 0.53),
     ("32-bits", lambda n: narrow(int(n), HALF), 4, 2),
     ("32-bits", lambda n: narrow(int(n), "ampere_sgemm"), 4, 2),
     ("float64", lambda n: doubles(int(n)), 4, 6),
@@ -524,6 +542,44 @@ def late(us: float, n_steps: int = 4) -> Simulated:
     return sim
 
 
+def held(us: float) -> Simulated:
+    """In each of four steps the host sits so long in a copy, with a kernel queued that waits."""
+    sim, begins = _steps(4, 2 * us)
+    for at in begins:
+        sim.kernel("aten::mm", at, at + 10, 40)
+        launch = sim.call("hipLaunchKernel", at + 70, 10, sim.host("aten::relu", at + 60, 30))
+        sim.device("relu", at + us + 150, 40, launch)
+        op = sim.host("aten::copy_", at + 100, us + 20)
+        copied = sim.call("hipMemcpyWithStream", at + 101, us, op)
+        sim.device("Memcpy DtoH (Device -> Host)", at + us + 195, 5, copied, "gpu_memcpy", bytes=1)
+        sim.kernel("aten::mm", at + us + 300, at + us + 310, us - 320)
+    return sim
+
+
+def unseen(us: float) -> Simulated:
+    """The same, with nothing queued: no recorded activity ran."""
+    sim = held(us)
+    sim.events = [e for e in sim.events if e["name"] not in ("relu", "hipLaunchKernel")]
+    return sim
+
+
+def compiled_again(attempt: float) -> Simulated:
+    sim = compiling(600)
+    for event in (e for e in sim.events if e["name"].startswith("Torch-Compiled")):
+        event["name"] = f"Torch-Compiled Region: 0/{int(attempt)}"
+    return sim
+
+
+def all_reduce_on_the_host(quickest_us: float) -> Simulated:
+    """Steps of 1 ms, in each 400 µs of a collective; in the first it takes only so long."""
+    sim, begins = _steps(6)
+    for at in begins:
+        took = quickest_us if at == 0 else 400
+        sim.host("aten::mm", at, 1_000 - took)
+        sim.label("gloo:all_reduce", at + 1_000 - took, took, tid=101)
+    return sim
+
+
 #: rule, what it says, what is made of a figure, a figure at which it does not, one at which it does
 WORDS: list[tuple[str, str, Callable[[float], _MADE], float, float]] = [
     ("image-decode", "is other work on these images", decoding_and, 45, 55),
@@ -536,6 +592,10 @@ WORDS: list[tuple[str, str, Callable[[float], _MADE], float, float]] = [
     ("communication", "in TorchRec's waits", embedding, 40, 70),
     ("communication", "most of it is a wait", late, 230, 100),
     ("communication", "most of it is a wait", lambda n: late(50, int(n)), 2, 3),
+    ("host-collectives", "most of it is a wait", all_reduce_on_the_host, 300, 100),
+    ("held-device", "meanwhile the host sat in", held, 900, 1_200),
+    ("sync", "no recorded activity ran for", unseen, 900, 1_200),
+    ("recompiles", "one region was compiled 2 times", compiled_again, 0, 1),
 ]
 
 
@@ -607,3 +667,136 @@ def test_a_gain_of_less_than_five_per_cent_is_not_shown() -> None:
 
     assert "made-on-host" not in fired(made_on_the_host(25))
     assert "made-on-host" in fired(made_on_the_host(60))
+
+
+# --- conditions that are no figures -------------------------------------------------------
+
+
+def test_what_may_be_a_wait_is_advised_otherwise_than_what_is_one() -> None:
+    transfer, wait = (all_reduce_on_the_host(us) for us in (300, 100))
+    assert "which rank comes late" not in finding(transfer, "host-collectives").what_to_do
+    assert "compare the traces of the ranks" in said(transfer, "host-collectives")
+    assert finding(wait, "host-collectives").what_to_do.startswith("# which rank comes late")
+    assert "compare the traces of the ranks" not in said(wait, "host-collectives")
+
+
+def buckets(*steps: tuple[float, ...]) -> Simulated:
+    """Steps of 2 ms with collectives of these lengths, whose sizes the trace doesn't tell."""
+    sim, begins = _steps(len(steps), 2_000)
+    for at, lengths in zip(begins, steps, strict=True):
+        op = sim.host("aten::linear", at, 1_990)
+        sim.device("gemm", at + 10, 500, sim.call("cudaLaunchKernel", at + 1, 5, op))
+        start = at + 520
+        for k, us in enumerate(lengths):
+            call = sim.call("cudaLaunchKernel", at + 8 + 6 * k, 5, op)
+            sim.device("ncclDevKernel_AllReduce_Sum_f32", start, us, call)
+            start += us + 5
+    return sim
+
+
+def test_a_large_bucket_is_no_wait_for_a_small_one() -> None:
+    """The second of a step is larger in each step: it's held against its own quickest."""
+    assert "is a wait" not in said(buckets(*[(50, 450)] * 4), "communication")
+
+
+def test_buckets_of_steps_that_differ_are_not_held_against_each_other() -> None:
+    """The first of one step may be the second of another: of which kind it is, nobody knows."""
+    steps = [(50.0, 450.0)] * 2 + [(450.0,)] * 6
+    assert "is a wait" not in said(buckets(*steps), "communication")
+
+
+def test_a_collective_that_began_before_the_steps_is_no_collective_of_theirs() -> None:
+    sim = Simulated()
+    op = sim.host("aten::linear", 0, 900)
+    call = sim.call("cudaLaunchKernel", 1, 5, op)
+    sim.device("ncclDevKernel_AllReduce_Sum_f32", 900, 600, call)
+    sim.step(0, 1_000, 1_000)
+    op = sim.host("aten::linear", 1_000, 990)
+    sim.device("gemm", 1_510, 480, sim.call("cudaLaunchKernel", 1_005, 5, op))
+    assert "communication" not in fired(sim)
+
+
+def test_launches_are_named_where_the_trace_shows_them() -> None:
+    sim = launching(0.8)
+    assert "waits for the host to launch" in finding(sim, "launch-bound").title
+    for event in (e for e in sim.events if e["cat"] == "kernel"):
+        event["args"]["correlation"] += 10**6  # the calls that launched them are not in the trace
+    assert "idles while the host runs operators" in finding(sim, "launch-bound").title
+
+
+def test_lines_of_the_loader_are_not_named_for_other_time() -> None:
+    """As the samples taken while a loader is made, before it is first asked for a batch."""
+
+    def lines(at_ns: int, text: str) -> LineSamples:
+        loads = Line("a.py", 1, "a.py:1", "f", text, 20, 20 / 26, True, "__main__")
+        other = Line("a.py", 2, "a.py:2", "f", text, 6, 6 / 26, False, "__main__")
+        return LineSamples((loads, other), 26, taken=((at_ns, 0),) * 20 + ((at_ns, 1),) * 6)
+
+    sim = longer(520)
+    python = finding((sim, {"lines": lines(100_000, "x = tokens[:9]")}), "host-python")
+    assert python.line == "a.py:2: x = tokens[:9]"
+    averages = {"lines": lines(620_000, "model_ema.update(model)")}
+    beside = finding((sim, averages), "beside-the-model")
+    assert beside.line == "a.py:2: model_ema.update(model)"
+    assert beside.evidence[0].startswith("6 of the 26 line samples")
+
+
+def test_a_line_without_source_is_named_by_its_place() -> None:
+    known = {"lines": sampled(5, text="", library="tqdm")}
+    assert finding((cpu_training(6, python=850), known), "logging-in-step").line == "data.py:9"
+
+
+def test_a_training_loop_is_no_loop_over_elements() -> None:
+    """Without marks the whole is one step, and what repeats is the training itself."""
+
+    def unmarked(n_passes: int) -> Simulated:
+        sim = loop(12, 40)
+        sim.events = [e for e in sim.events if not e["name"].startswith("ProfilerStep")]
+        forward = [e for e in sim.events if e["name"] == "aten::conv2d"]
+        for event in forward[:n_passes]:
+            event["args"]["Sequence number"] = 1
+        return sim
+
+    assert "loop-indexing" in fired(unmarked(1))
+    assert "loop-indexing" not in fired(unmarked(2))
+    marked = loop(12, 40)
+    for event in (e for e in marked.events if e["name"] == "aten::conv2d"):
+        event["args"]["Sequence number"] = 1
+    assert "loop-indexing" in fired(marked)
+
+
+def test_only_tensors_of_an_optimizer_that_can_do_better_are_counted() -> None:
+    both = (*ADAMW.optimizers, OptimizerFacts("LBFGS", 9, ("float32",), ("cpu",)))
+    told = said((update(50, 200), {"facts": changed(optimizers=both)}), "optimizer-loop")
+    assert "for 4 parameter tensors" in told
+
+
+def test_calls_of_a_driver_alone_are_no_device() -> None:
+    """A program that asks for memory and computes on the CPU: no device is known to idle."""
+    sim = cpu_training(6)
+    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        sim.call("cudaMalloc", mark["ts"] + 10, 300)
+    assert "device-allocations" not in fired(sim)
+
+
+def test_what_is_waited_for_is_named_by_the_operator_that_the_user_wrote() -> None:
+    """``unique`` copies the number of values to the host, in an operator of its own."""
+    sim = gpu_training(6, n_kernels=5, item=True, restart=200)
+    for event in sim.events:
+        names = {"aten::item": "aten::_unique2", "aten::_local_scalar_dense": "aten::copy_"}
+        event["name"] = names.get(event["name"], event["name"])
+    assert "the number of distinct values must be known" in said(sim, "sync")
+
+
+def test_many_workers_gain_little_from_one_more() -> None:
+    """A seventeenth worker brings at most 6 %: nothing to advise."""
+
+    def rules(n: int) -> set[str]:
+        worker = ProcessUse(10.0, 9.6, 0.1, 0.1, 10**6, 0, 0)
+        loading = LoaderUse(10.0, 32, None, (worker,) * n, 1.2, 0.0)
+        return fired(
+            (cpu_training(6, wait=870 * 4, loader=WORKERS), {"facts": changed(loading=loading)})
+        )
+
+    assert rules(16) == set()
+    assert rules(4) == {"dataloader-few-workers"}

@@ -123,8 +123,6 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
     """Several compiled regions in a step with Python between them."""
     trace = case.trace
     rows = np.flatnonzero(case.rows(Category.OP, Category.ANNOTATION, named=REGION.match))
-    if len(rows) < 2:
-        return
     frames = {i: int(m["frame"]) for i, name in enumerate(trace.names) if (m := REGION.match(name))}
     frame = np.array([frames[i] for i in trace.name_id[rows].tolist()])
     step = case.steps.containing(trace.start_ns[rows])

@@ -166,8 +166,6 @@ def small_grids(case: Case) -> Iterator[Finding]:
     trace, rows = case.trace, case.kernels
     blocks = trace.blocks_per_sm[rows]
     small = rows[np.nan_to_num(blocks, nan=1.0) < 1.0]
-    if not len(small):
-        return
     # The share of multiprocessors without a block while the kernel runs.
     unused_us = float(((1.0 - trace.blocks_per_sm[small]) * trace.dur_us[small]).sum())
     share = min(unused_us / case.wall_us, case.device_share(small))
