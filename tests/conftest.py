@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -70,16 +71,30 @@ def _torch_state() -> dict[str, int]:
     }
 
 
+def _listeners() -> dict[str, int]:
+    """Of perfkit, to functions of torch that are replaced while it listens."""
+    compat = sys.modules.get("perfkit.base.torch_compat")
+    if compat is None:
+        return {}
+    from perfkit.base.stand_in import Listeners
+
+    found = {name: one for name, one in vars(compat).items() if isinstance(one, Listeners)}
+    return {name.strip("_"): len(one._begins) for name, one in found.items() if one._begins}
+
+
 def _threads() -> set[str]:
     return {t.name for t in threading.enumerate() if t.name.startswith("perfkit")}
 
 
 @pytest.fixture(autouse=True)
 def nothing_leaks() -> Iterator[None]:
-    """No profiler, hook, mode or thread of perfkit outlives the test that started it."""
+    """No profiler, hook, mode, listener or thread of perfkit outlives the test that started it."""
     threads_before = _threads()
     yield
     left = {name: n for name, n in _torch_state().items() if n}
+    if _listeners():
+        gc.collect()  # an iterator that nobody reads to its end stops with its last reference
+        left |= _listeners()
     deadline = time.monotonic() + 2.0  # a thread told to stop may need a moment
     while (threads := _threads() - threads_before) and time.monotonic() < deadline:
         time.sleep(0.02)

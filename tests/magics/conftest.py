@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -49,4 +50,7 @@ def notebook() -> Iterator[Notebook]:
     shell = InteractiveShell.instance(config=config)
     yield Notebook(shell)
     shell.restore_sys_module_state()
+    # else the shell lives to the end of the process, and with it every tensor of its cells
+    atexit.unregister(shell.atexit_operations)
+    shell.user_ns.clear()
     InteractiveShell.clear_instance()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import warnings
 from pathlib import Path
@@ -38,6 +39,7 @@ PARAMETERS = (64 * 64 + 64 + 64 * 8 + 8) * 4
 
 @pytest.fixture
 def kit(notebook: Notebook) -> Notebook:
+    gc.collect()  # what the cells of the test before left would go in the middle of this one
     notebook.shell.run_line_magic("load_ext", "perfkit")
     assert notebook.run(SETUP).error is None
     return notebook

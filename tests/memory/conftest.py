@@ -9,10 +9,11 @@ import pytest
 import torch
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def survey_only_what_is_new() -> Iterator[None]:
-    # a survey looks at every object that the collector tracks; torch's own half a million, put
-    # out of its sight, make these tests some times faster
+    # A survey looks at every object that the collector tracks; torch's own half a million, put
+    # out of its sight, make these tests some times faster. For one file, not longer: files of
+    # other rooms that run in between thaw what they froze themselves, and this with it.
     assert torch.__version__
     gc.collect()
     gc.freeze()

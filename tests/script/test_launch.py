@@ -50,7 +50,9 @@ def _workload(settings: Any) -> Iterator[None]:
     rank = dist.get_rank()
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    print(f"rank {rank} of {settings.world_size}", flush=True)
+    # in one write: print() makes two without a buffer, and the other rank's line may come between
+    sys.stdout.write(f"rank {rank} of {settings.world_size}\n")
+    sys.stdout.flush()
     for step in range(20):
         if rank == 1:
             time.sleep(0.05)
