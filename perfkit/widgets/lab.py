@@ -498,6 +498,9 @@ class Lab(anywidget.AnyWidget):
         if content.get("type") == "reopened":
             self._reopened = True
             return
+        if content.get("type") == "ping":
+            self.send({"type": "heard"})
+            return
         action = actions.get(content.get("type", ""))
         if action is None or self._closed:
             return

@@ -87,14 +87,14 @@ export default () => {
         }
       };
       model.on("msg:custom", message);
-      const stopWatching = watchKernel(
-        model,
-        () => [...views].some((view) => view.disconnected()),
-        () => {
+      const stopWatching = watchKernel(model, {
+        disconnected: () => [...views].some((view) => view.disconnected()),
+        busy: () => model.get("status").busy,
+        gone: () => {
           alive = false;
           all("kernelGone");
         },
-      );
+      });
       return () => {
         model.off("msg:custom", message);
         stopWatching();
