@@ -107,6 +107,31 @@ def loop(n: int, each: float) -> Simulated:
     return sim
 
 
+def unrolled(n: int) -> Simulated:
+    """In steps of 10 ms a loop of 12 rounds, each a select and ``n`` operators of 4 µs."""
+    sim, begins = _steps(2, 10_000)
+    for step in begins:
+        at = step + 10
+        for _ in range(12):
+            for k in range(n + 1):
+                sim.host("aten::fill_" if k else "aten::select", at, 3.6)
+                at += 4
+        sim.host("autograd::engine::evaluate_function: X", at + 10, step + 9_990 - at)
+    return sim
+
+
+def half_tiny(share: float) -> Simulated:
+    """Steps of 20 ms, of which 2,500 operators of 8 µs at most take this share."""
+    sim, begins = _steps(2, 20_000)
+    each = 20_000 * share / 2_500
+    for at in begins:
+        for k in range(2_500):
+            sim.host("aten::sub", at + k * each, each - 0.01)
+        rest = at + 2_500 * each
+        sim.host("aten::conv2d", rest, at + 20_000 - rest)
+    return sim
+
+
 def launching(busy: float) -> Simulated:
     """A device that works for this share of each step, always a little after its launches."""
     sim, begins = _steps()
@@ -395,6 +420,7 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("loop-indexing", lambda n: loop(int(n), 40), 9, 12),
     ("loop-indexing", lambda us: loop(12, us), 16, 25),
     ("loop-indexing", lambda us: loop(12, us), 130, 90),
+    ("loop-indexing", lambda n: unrolled(int(n)), 70, 60),
     ("launch-bound", launching, 0.88, 0.82),
     ("tensor-cores-unused", lambda n: (kernels(int(n), "volta_sgemm"), {"device": V100}), 2, 4),
     ("small-kernels", lambda n: kernels(int(n), **{"blocks per SM": 0.1}), 2, 5),
@@ -595,6 +621,8 @@ WORDS: list[tuple[str, str, Callable[[float], _MADE], float, float]] = [
     ("host-collectives", "most of it is a wait", all_reduce_on_the_host, 300, 100),
     ("held-device", "meanwhile the host sat in", held, 900, 1_200),
     ("sync", "no recorded activity ran for", unseen, 900, 1_200),
+    ("tiny-ops", "Thousands of tiny", lambda n: many(int(n), 5), 1_900, 2_100),
+    ("tiny-ops", "Thousands of tiny", half_tiny, 0.45, 0.55),
     ("recompiles", "one region was compiled 2 times", compiled_again, 0, 1),
 ]
 

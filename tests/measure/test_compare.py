@@ -235,6 +235,18 @@ def test_the_budget_goes_into_blocks(clock) -> None:
     assert c.n_blocks >= 22
 
 
+def test_warming_up_takes_a_quarter_of_the_budget_at_most(clock) -> None:
+    """10 s of 100 ms calls: 15 blocks of four fit beside it; beside half a budget it were 11."""
+    random = np.random.default_rng(0)
+
+    def step() -> None:
+        clock.advance_ms(100 * float(random.lognormal(0, 0.3)))
+
+    c = compare(step, step, clock=clock, budget_s=10, warmup=1_000)
+    assert c.stopped == "time budget"
+    assert c.n_blocks >= 14
+
+
 def test_a_busy_machine_is_the_first_thing_said_and_the_doubts_are_one_sentence(
     clock, monkeypatch
 ) -> None:

@@ -72,5 +72,7 @@ def test_the_limit_follows_the_steps_and_is_not_sought_again_for_a_few_new_ones(
             lookout.learns(meter)
         if n == 500:
             assert lookout.limit_ns == 150 * MS
+        if n == 700:  # what counts are the last 200
+            assert lookout.limit_ns == 30 * MS
     assert lookout.limit_ns == 30 * MS
     assert sought < 20  # of 51 times that it was asked

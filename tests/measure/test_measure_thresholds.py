@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from perfkit.base.machine.loading import LoaderUse, ProcessUse
+from perfkit.measure import paired
 from perfkit.measure.drift import Conditions, drift
+from perfkit.measure.footprint import Footprint
 from perfkit.measure.groups import group_size
 from perfkit.measure.loader_cause import loader_cause
 from perfkit.measure.paired import FEWEST, Interval, _signed_rank, ratio_interval
@@ -169,7 +172,7 @@ def test_how_bound_by_data_a_run_is(share: float, begin: str) -> None:
 
 # --- loaders ------------------------------------------------------------------------------
 
-MB = 10**6
+MB, MIB = 10**6, 2**20
 _WORKER = ProcessUse(10.0, 9.6, 0.4, 0.1, 50 * MB, 400 * MB, 0)
 
 
@@ -341,6 +344,36 @@ def test_a_first_batch_is_told_where_it_takes_a_tenth_of_the_run() -> None:
     assert "the first batch took 110 ms at the start (11 %" in _run(step_ms, 110.0).sentence
 
 
+def _held(kind: Literal["allocated", "resident"], in_use: float, rose: float = 0.0) -> RunSummary:
+    """A run whose memory in use grows evenly by so much, and its resident size as well."""
+    readings = []
+    for step in range(1, 101):
+        held = int(300 * MIB + in_use * step / 100)
+        resident = int(900 * MIB + rose * (step - 1) / 99)
+        one = Footprint(held, kind) if kind == "allocated" else Footprint(resident, kind, held)
+        readings.append((step, one))
+    return _run([10.0] * 100, memory=tuple(readings))
+
+
+def test_memory_creeps_where_it_grows_by_more_than_caches_do() -> None:
+    """The first tenth, in which caches fill, is not counted."""
+    counted = 0.89
+    for kind, limit in (("allocated", MIB / 4), ("resident", MIB)):
+        less, more = (_held(kind, part * limit / counted).memory for part in (0.9, 1.1))
+        assert less is not None
+        assert more is not None
+        assert (less.creep is None, more.creep is None) == (True, False)
+
+
+def test_a_resident_size_is_told_where_it_rises_by_far_more_than_what_stays() -> None:
+    counted = 0.89
+    told = "and the resident size by"
+    for in_use, below, above in ((2, 60, 70), (20 / counted, 76, 84)):
+        said = [_held("resident", in_use * MIB, rose * MIB).sentence for rose in (below, above)]
+        assert "Memory in use (malloc) grows" in said[0]
+        assert [told in one for one in said] == [False, True]
+
+
 def _grouped(gaps: list[int], nothing_ms: float, work_ms: float = 10.0) -> int:
     """Steps that do ``nothing`` but fetch, up to one that works, in groups of these sizes."""
     work = [ms for gap in gaps for ms in [nothing_ms] * (gap - 1) + [work_ms]]
@@ -388,6 +421,33 @@ def test_what_a_machine_did_in_slow_steps(name: str, column: str) -> None:
 
     assert [told(n, 0.0) for n in (3.0, 3.5)] == [False, True]
     assert [told(n, 2.0) for n in (7.5, 8.5)] == [False, True]
+
+
+def test_a_trend_is_clear_where_chance_makes_one_in_a_thousand_such_orders() -> None:
+    """Of ten values 45 pairs: with 3 that fall Kendall's S is 39, with 4 it is 37.
+
+    Its deviation is the root of 10 · 9 · 25 / 18 = 125, and a thousandth lies beyond 3.29 of them:
+    S - 1 has to exceed 36.8. Neighbours alternate about the line, so nothing is widened.
+    """
+    three = trend([2, 1, 4, 3, 6, 5, 7, 8, 9, 10])
+    four = trend([2, 1, 4, 3, 6, 5, 8, 7, 9, 10])
+    assert three is not None
+    assert four is not None
+    assert (three.clear, four.clear) == (True, False)
+
+
+@pytest.mark.parametrize(("confidence", "lower"), [(0.95, 1), (0.99, 6)])
+@pytest.mark.parametrize("n", [51, 60, 62, 88, 120])
+def test_beyond_fifty_blocks_the_rank_is_that_of_the_tables_or_a_little_lower(
+    monkeypatch: pytest.MonkeyPatch, n: int, confidence: float, lower: int
+) -> None:
+    """Lower is on the safe side: fewer averages are cut off."""
+    normal = _signed_rank.__wrapped__(n, confidence)
+    monkeypatch.setattr(paired, "_EXACT_UP_TO", n)
+    exact = _signed_rank.__wrapped__(n, confidence)
+    assert normal is not None
+    assert exact is not None
+    assert 0 <= exact - normal <= lower
 
 
 def test_an_interval_of_a_slope_holds_it_in_nineteen_of_twenty_series() -> None:
