@@ -14,7 +14,7 @@ import copy
 import re
 from typing import Any
 
-__all__ = ["fold_answers", "folded_cells", "optional_sections", "plain_heading"]
+__all__ = ["fold_answers", "folded_cells", "optional_sections", "plain_heading", "shows_nothing"]
 
 _ASKS = "Predict("
 # JupyterLab's metadata key for a collapsed section
@@ -23,8 +23,8 @@ _HEADING = re.compile(r"(#{1,6}) +(.+)")
 # Of what is folded JupyterLab shows the first line of the first output: of a report's HTML that is
 # its verdict, of what was printed perhaps the answer.
 _FIRST_LINE = "<!-- a saved result -->"
-# In front of printed text: without content, so nothing shows it, and comparisons pass over it.
-_NOTHING = {"output_type": "display_data", "data": {}, "metadata": {}}
+# In front of printed text: a comment alone, which shows nothing, and which comparisons pass over.
+_NOTHING = {"output_type": "display_data", "data": {"text/html": _FIRST_LINE}, "metadata": {}}
 # Needed while guessing or solving; shows no measurements.
 _OPEN = ("lock", "exercise", "quiz")
 
@@ -102,22 +102,22 @@ def fold_answers(notebook: Any) -> None:
                 place[name] = True
         if jupyter:
             metadata["jupyter"] = jupyter
-        for output in cell.get("outputs", ()):
-            _begin_with_a_comment(output.get("data", {}), is_folded=number in folded)
-        _begin_with_nothing(cell, is_folded=number in folded)
+        _begin_with_a_comment(cell.get("outputs", []), is_folded=number in folded)
 
 
-def _begin_with_a_comment(data: Any, *, is_folded: bool) -> None:
-    html = data.get("text/html")
-    if html is None:
-        return
-    text = "".join(html).removeprefix(f"{_FIRST_LINE}\n")
-    data["text/html"] = f"{_FIRST_LINE}\n{text}" if is_folded else text
+def shows_nothing(output: Any) -> bool:
+    """Whether an output only keeps JupyterLab from showing the first line of the next one."""
+    data = output.get("data")
+    return data is not None and (not data or "".join(data.get("text/html", ())) == _FIRST_LINE)
 
 
-def _begin_with_nothing(cell: Any, *, is_folded: bool) -> None:
-    outputs = cell.get("outputs", [])
-    while outputs and outputs[0].get("data") == {}:
+def _begin_with_a_comment(outputs: Any, *, is_folded: bool) -> None:
+    while outputs and shows_nothing(outputs[0]):
         del outputs[0]
+    for output in outputs:
+        data = output.get("data", {})
+        if (html := data.get("text/html")) is not None:
+            text = "".join(html).removeprefix(f"{_FIRST_LINE}\n")
+            data["text/html"] = f"{_FIRST_LINE}\n{text}" if is_folded else text
     if is_folded and outputs and "text/html" not in outputs[0].get("data", {}):
         outputs.insert(0, type(outputs[0])(copy.deepcopy(_NOTHING)))

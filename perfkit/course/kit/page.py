@@ -13,7 +13,12 @@ from typing import Any
 from markupsafe import Markup
 
 from perfkit.base.extras import needs
-from perfkit.course.kit.folding import folded_cells, optional_sections, plain_heading
+from perfkit.course.kit.folding import (
+    folded_cells,
+    optional_sections,
+    plain_heading,
+    shows_nothing,
+)
 
 __all__ = ["NAVIGATION", "html_page", "needs_nbconvert"]
 
@@ -79,8 +84,8 @@ def _folded(notebook: Any) -> Any:
     cells = notebook["cells"]
     waiting = folded_cells(notebook)
     for number in waiting:
-        # one without content keeps JupyterLab from showing what was printed; CSS folds all of it
-        cells[number]["outputs"] = [o for o in cells[number]["outputs"] if o.get("data") != {}]
+        # CSS folds all of it
+        cells[number]["outputs"] = [o for o in cells[number]["outputs"] if not shows_nothing(o)]
         metadata = cells[number]["metadata"]
         metadata["tags"] = [*metadata.get("tags", []), "pk-waits"]
         metadata["pk_waits"] = True
