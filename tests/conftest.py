@@ -86,6 +86,15 @@ def _threads() -> set[str]:
     return {t.name for t in threading.enumerate() if t.name.startswith("perfkit")}
 
 
+@pytest.fixture
+def python_handles_ctrl_c() -> Iterator[None]:
+    """Ctrl-C raises as in a fresh Python, and does so after the test, too."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture(autouse=True)
 def nothing_leaks() -> Iterator[None]:
     """No profiler, hook, mode, listener or thread of perfkit outlives the test that started it."""

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,7 +20,11 @@ from torch.utils.data import DataLoader, TensorDataset
 import perfkit
 from perfkit.synclint.watch import Watch
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.serial,
+    pytest.mark.usefixtures("python_handles_ctrl_c"),
+]
 
 _HERE = str(Path(perfkit.__file__).parent)
 _MODEL = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
@@ -143,14 +147,6 @@ def _left() -> dict[str, int]:
 def _is_ours(function: Any) -> bool:
     code = getattr(function, "__code__", None)
     return code is not None and code.co_filename.startswith(_HERE)
-
-
-@pytest.fixture(autouse=True)
-def python_handles_ctrl_c() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("name", _RUNS)

@@ -206,6 +206,14 @@ GUARDS |= {
     ("/trace/record/record.py", "Recorder._begin"),
     ("/trace/record/record.py", "Recorder._begin.<locals>.<lambda>"),
     ("/trace/record/record.py", "Recorder._end"),
+    # what the handlers of the user's signals raise is his, and passes through all of these
+    ("/base/uninterrupted.py", "surely"),
+    ("/base/uninterrupted.py", "Uninterrupted.__enter__"),
+    ("/base/uninterrupted.py", "Uninterrupted.__exit__"),
+    ("/base/uninterrupted.py", "Uninterrupted._let_go"),
+    ("/base/uninterrupted.py", "_put_back"),
+    ("/base/uninterrupted.py", "_raise"),
+    ("/base/uninterrupted.py", "_Held.__init__"),
     ("/measure/pushed.py", "PushedRun._unhook"),
     ("/measure/run.py", "WatchedRun.__iter__.<locals>.<lambda>"),
     ("/measure/run.py", "WatchedRun._loop_ended"),
@@ -226,7 +234,7 @@ def _is_guard(frame: FrameType | None) -> bool:
     if frame is None:
         return False
     file, name = _function(frame.f_code)
-    return file in ("/base/instrument.py", "/base/uninterrupted.py") or (file, name) in GUARDS
+    return file == "/base/instrument.py" or (file, name) in GUARDS
 
 
 def _ours(frame: FrameType | None) -> bool:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from perfkit.base.uninterrupted import Uninterrupted
 
-
-@pytest.fixture(autouse=True)
-def python_handles_ctrl_c() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("python_handles_ctrl_c")
 
 
 def _done_before_it_is_raised(*numbers: signal.Signals, nested: bool = False) -> list[int]:

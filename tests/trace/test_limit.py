@@ -230,12 +230,13 @@ def test_a_real_step_is_counted_as_torch_counts_it(kept_here: Peaks) -> None:
     assert found.ratio > 1
     families = {"matrix product", "convolution", "normalization", "embedding"}
     assert families | ({"attention"} if has_flash(profile) else set()) <= set(found.families())
-    # the attention's backward pass computes the scores again
     assert found.mfu is not None
     assert found.hfu is not None
     assert found.mfu > 0
-    assert found.mfu != pytest.approx(found.hfu) or not has_flash(profile)
-    assert found.mfu == pytest.approx(found.hfu) or (has_flash(profile) and found.mfu < found.hfu)
+    if has_flash(profile):  # the attention's backward pass computes the scores again
+        assert found.mfu < (1 - 1e-6) * found.hfu
+    else:
+        assert found.mfu == pytest.approx(found.hfu)
     assert show.html(found).count("<circle") >= 3
     assert found.figure().get_axes()[0].get_xscale() == "log"
     if profile.busy is None or not profile.busy.spoils:

@@ -100,7 +100,6 @@ def test_cost_is_told_in_words(ten: Recording) -> None:
     assert f"{len(ten.trace):,} events" in sentence
 
 
-@pytest.mark.serial
 def test_what_was_queued_before_is_waited_for() -> None:
     class Toy(devices.Device):
         type = "toy"
@@ -120,6 +119,7 @@ def test_what_was_queued_before_is_waited_for() -> None:
         undo()
 
 
+@pytest.mark.serial
 def test_what_part_of_the_region_is_covered(ten: Recording) -> None:
     covered = ten.coverage
     assert (covered.n_steps_seen, covered.first_step, covered.last_step) == (10, 3, 5)
