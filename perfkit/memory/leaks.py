@@ -256,13 +256,14 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
 
 def _steady_rise(steps: list[int], nbytes: Sequence[int | None]) -> float | None:
     """Bytes a step; 0 where they did not rise steadily, None where they are not known."""
-    sizes = [size for size in nbytes[1:] if size is not None]  # the first look still warms up
-    rises = [b - a for a, b in itertools.pairwise(sizes)]
+    later = zip(steps[1:], nbytes[1:], strict=True)  # the first look still warms up
+    looks = [(step, size) for step, size in later if size is not None]
+    rises = [b - a for (_, a), (_, b) in itertools.pairwise(looks)]
     if len(rises) < _RISES:
         return None
     if min(rises) < 0 or sum(rise > 0 for rise in rises) < _RISES:
         return 0.0
-    growth = sum(rises) / (steps[-1] - steps[1])
+    growth = sum(rises) / (looks[-1][0] - looks[0][0])
     return growth if growth >= _RISE_FROM_BYTES else 0.0
 
 

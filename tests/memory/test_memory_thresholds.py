@@ -6,10 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+import perfkit
 from perfkit.memory.account import _half_batch
-from perfkit.memory.categories import INPUTS
-from perfkit.memory.leaks import _Alive, _grows
+from perfkit.memory.allocator import AllocatorUse
+from perfkit.memory.categories import CATEGORIES, INPUTS
+from perfkit.memory.fit import _crossing
+from perfkit.memory.leaks import _Alive, _grows, _steady_rise
+from perfkit.memory.out_of_memory import remedies, requested_bytes
 
 MIB = 2**20
 
@@ -56,3 +61,73 @@ def _looks(sizes: list[int], steps: list[int]) -> bool:
 )
 def test_what_grows(sizes: list[int], steps: list[int], grows: bool) -> None:
     assert _looks(sizes, steps) is grows
+
+
+@pytest.mark.parametrize(
+    ("kib", "per_step"),
+    [
+        # eight looks, two steps apart; the first still warms up
+        ([0, 10, 20, 30, 40, 50, 60, 70], 5 * 1024),
+        ([0, 10, 20, 30, 40, 50, 60, 60], 50 * 1024 / 12),
+        ([0, 10, 20, 30, 40, 50, 50, 50], 0),
+        ([0, 10, 20, 30, 40, 50, 49, 70], 0),  # it fell once
+        ([90, 10, 20, 30, 40, 50, 60, 70], 5 * 1024),
+        ([0, 2, 4, 6, 8, 10, 12, 14.1], 12.1 * 1024 / 12),
+        ([0, 2, 4, 6, 8, 10, 12, 13.9], 0),  # less than 1 KiB a step may be caches
+        ([None, None, 20, 30, 40, 50, 60, 70], 5 * 1024),
+        ([None, None, None, 30, 40, 50, 60, 70], None),
+    ],
+)
+def test_a_process_grows_where_it_rose_at_five_looks_and_never_fell(
+    kib: list[float | None], per_step: float | None
+) -> None:
+    sizes = [None if k is None else int(k * 1024) for k in kib]
+    found = _steady_rise(list(range(0, 16, 2)), sizes)
+    assert found == (None if per_step is None else pytest.approx(per_step, rel=1e-3))
+
+
+@pytest.mark.parametrize(
+    ("n_kept", "shown", "is_told"),
+    [
+        (20_000, 4_900, True),
+        (20_000, 5_100, False),  # more than a quarter is used
+        (16_384, 9, True),
+        (16_000, 9, False),  # less than 64 KiB
+    ],
+)
+def test_a_view_that_keeps_much_more_than_it_shows(n_kept: int, shown: int, is_told: bool) -> None:
+    views: list[torch.Tensor] = []
+
+    def step() -> None:
+        views[:] = [torch.ones(n_kept)[:shown]]
+
+    report = perfkit.find_leaks(step)
+    assert any(view.shape == (shown,) for view in report.views) is is_told
+
+
+def _advice(reserved: int = 0, **at_peak: int) -> tuple[str, ...]:
+    nothing = dict.fromkeys(CATEGORIES, 0)
+    use = AllocatorUse(0, "simulated", 0, 0, 1_000, 0, 0, reserved, 3, 1, 10, 2)
+    return remedies({**nothing, **at_peak}, nothing, use if reserved else None)
+
+
+def test_what_would_lower_a_peak_is_told_from_a_seventh_of_it_on() -> None:
+    assert _advice(gradients=140, parameters=860) == ()
+    assert len(_advice(gradients=160, parameters=840)) == 1
+    assert _advice(1_190) == ()
+    assert len(_advice(1_210)) == 1
+
+
+@pytest.mark.parametrize(("unit", "nbytes"), [("KiB", 2**10), ("MiB", 2**20), ("TiB", 2**40)])
+def test_a_request_is_read_in_each_unit(unit: str, nbytes: int) -> None:
+    error = torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate 1.50 {unit}.")
+    assert requested_bytes(error) == 1.5 * nbytes
+
+
+def test_beyond_a_million_samples_no_largest_batch_is_sought() -> None:
+    def peak(n: int) -> int:
+        return 1_000 * n
+
+    with_margin = (1_050 * 2**20) + 10**9
+    assert _crossing(with_margin, peak) == (2**20, None)
+    assert _crossing(with_margin - 1_050, peak) == (2**20 - 1, 2**20)
