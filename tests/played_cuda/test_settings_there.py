@@ -82,9 +82,10 @@ print("two")
 
 @pytest.mark.timeout(900)
 def test_two_processes_train_one_model_with_a_gpu_each() -> None:
-    effects = Path(__file__).parents[1] / "experiment/test_setting_effects.py"
+    rooms = Path(__file__).parents[1] / "experiment"
     said = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", effects, "-k",
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         rooms / "test_setting_effects.py", rooms / "test_ranked_run.py", "-k",
          "two_processes or world_size"],
         env=os.environ | {"PLAYED_CUDA_DEVICES": "2"}, capture_output=True, text=True,
     )  # fmt: skip
@@ -98,3 +99,45 @@ def test_two_devices() -> None:
         capture_output=True, text=True,
     )  # fmt: skip
     assert said.stdout.strip() == "two", said.stderr
+
+
+LAUNCHED = """
+import perfkit
+
+
+def workload(settings):
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    rank = dist.get_rank()
+    here = torch.cuda.current_device()
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(8, 4).cuda(), device_ids=[here])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.full((4, 8), 1.0 + rank, device="cuda")).square().sum().backward()
+        optimizer.step()
+        yield
+    return dist.get_backend(), here, model.module.weight.sum().item()
+
+
+if __name__ == "__main__":
+    found = perfkit.launch(workload, ranks=2, settings={}, live=False)
+    (first, mine, one), (second, other, both) = found.values
+    assert (first, second, mine, other) == ("nccl", "nccl", 0, 1), found.values
+    assert one == both, found.values
+    assert [r.n_steps for r in found.ranks] == [3, 3]
+    print("together")
+"""
+
+
+@pytest.mark.timeout(400)
+def test_launched_ranks_with_a_gpu_each_meet_by_nccl(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(LAUNCHED)
+    said = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], env=os.environ | {"PLAYED_CUDA_DEVICES": "2"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert said.stdout.strip() == "together", said.stderr[-3000:]

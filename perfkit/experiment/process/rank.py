@@ -18,7 +18,6 @@ from typing import Any
 import cloudpickle
 import psutil
 
-from perfkit.base.machine.played import is_played
 from perfkit.experiment.process import _failure, worker
 from perfkit.experiment.process._job import Ticket
 from perfkit.experiment.settings import Settings
@@ -139,8 +138,7 @@ def _join(n: int) -> None:
     import torch
     import torch.distributed as dist
 
-    # the played GPU has no NCCL between processes
-    if torch.cuda.is_available() and torch.cuda.device_count() >= n and not is_played():
+    if torch.cuda.is_available() and torch.cuda.device_count() >= n:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group("nccl")
         return

@@ -1,13 +1,23 @@
-// NCCL between the devices of one process, as torch.cuda.comm and nn.DataParallel use it, and for a
-// group of one. Between processes there is none: that fails, so that nothing is silently not sent.
-// build.py generates the functions that are not here; they do nothing. Written from the public
+// NCCL between the devices of one process, as torch.cuda.comm and nn.DataParallel use it, and between
+// processes of one machine, which exchange pieces through a file in /dev/shm. What is not played
+// (sending and receiving, splitting a group of processes) fails, so that nothing is silently not
+// sent. build.py generates the functions that are not here; they do nothing. Written from the public
 // documentation of NCCL; no NVIDIA code.
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "played.h"
@@ -15,7 +25,13 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
-enum Result { success = 0, invalid_argument = 4, invalid_usage = 5 };
+enum Result {
+  success = 0,
+  system_error = 2,
+  invalid_argument = 4,
+  invalid_usage = 5,
+  remote_error = 6
+};
 enum class Kind { broadcast, reduce, all_reduce, all_gather, reduce_scatter };
 constexpr int n_types = 10;
 const size_t type_bytes[n_types] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
@@ -29,9 +45,11 @@ struct Id {
 struct Clique {
   int ranks;
 };
+class Link;
 struct Comm {
   std::shared_ptr<Clique> clique;
   int rank;
+  std::shared_ptr<Link> link;  // to the other processes; none within a process
 };
 struct Part {  // what one rank has to do with a collective
   Kind kind;
@@ -138,6 +156,132 @@ void work(const Round& round) {
   }
 }
 
+bool has_ended(int pid) {  // also if nobody has asked for its exit status yet
+  FILE* stat = fopen(("/proc/" + std::to_string(pid) + "/stat").c_str(), "r");
+  if (!stat) return true;
+  char state = '?';
+  bool read = fscanf(stat, "%*d (%*[^)]) %c", &state) == 1;
+  fclose(stat);
+  return read && (state == 'Z' || state == 'X');
+}
+
+// What the processes of a group share: a file that each of them maps.
+class Link {
+ public:
+  static constexpr int most_ranks = 64;
+  Link(const Id& id, int n, int r) : ranks(n), rank(r), path(path_of(id)) {
+    size_t size = sizeof(Head) + ranks * piece_bytes;
+    int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0) return;
+    if (ftruncate(file, size) == 0) {  // zeros, whoever comes first
+      void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+      if (at != MAP_FAILED) head = (Head*)at;
+    }
+    close(file);
+  }
+  ~Link() {
+    if (head) munmap(head, sizeof(Head) + ranks * piece_bytes);
+  }
+  Link(const Link&) = delete;
+
+  bool meet() {  // with all others; none who comes later finds the file
+    if (!head) return false;
+    head->pids[rank] = getpid();
+    bool all = together();
+    unlink(path.c_str());
+    return all;
+  }
+  void exchange(const Part& part) {  // on the device's thread, as long as a kernel would run
+    Call mine{(int)part.kind, part.type, part.op, part.root, part.n};
+    head->calls[rank] = mine;
+    size_t each = type_bytes[part.type];
+    // of reduce_scatter a piece holds some elements of every rank's part
+    size_t most = piece_bytes / each / (part.kind == Kind::reduce_scatter ? ranks : 1);
+    for (size_t first = 0; first < part.n && !failed; first += most) {
+      size_t n = std::min(most, part.n - first);
+      give(part, first, n);
+      if (!together()) return;
+      for (int r = 0; r < ranks; r++)
+        if (memcmp(&head->calls[r], &mine, sizeof mine)) return fail("ranks call different things");
+      take(part, first, n);
+      if (!together()) return;
+    }
+  }
+  void abort() { aborted = true; }
+  std::atomic<bool> failed{false};
+
+ private:
+  struct Call {
+    int kind, type, op, root;
+    size_t n;
+  };
+  static constexpr size_t piece_bytes = 1 << 18;
+  struct Head {
+    std::atomic<uint32_t> steps[most_ranks];  // how often each has come together with the others
+    std::atomic<int> pids[most_ranks];
+    Call calls[most_ranks];
+  };
+
+  static std::string path_of(const Id& id) {
+    return "/dev/shm/played_nccl_" + std::string(id.bytes, strnlen(id.bytes, 32));
+  }
+  char* piece(int r) const { return (char*)(head + 1) + r * piece_bytes; }
+
+  void give(const Part& part, size_t first, size_t n) {
+    size_t each = type_bytes[part.type];
+    int parts = part.kind == Kind::reduce_scatter ? ranks : 1;
+    for (int r = 0; r < parts; r++)
+      memcpy(piece(rank) + r * n * each, (const char*)part.in + (r * part.n + first) * each,
+             n * each);
+  }
+  void take(const Part& part, size_t first, size_t n) {
+    size_t each = type_bytes[part.type];
+    char* out = (char*)part.out + first * each;
+    Round given;
+    for (int r = 0; r < ranks; r++) {
+      given.push_back(part);
+      given.back().in = piece(r);
+    }
+    switch (part.kind) {
+      case Kind::broadcast: memcpy(out, piece(part.root), n * each); break;
+      case Kind::reduce:
+        if (rank == part.root) memcpy(out, reduced(given, 0, n).data(), n * each);
+        break;
+      case Kind::all_reduce: memcpy(out, reduced(given, 0, n).data(), n * each); break;
+      case Kind::all_gather:
+        for (int r = 0; r < ranks; r++) memcpy(out + r * part.n * each, piece(r), n * each);
+        break;
+      case Kind::reduce_scatter:
+        memcpy(out, reduced(given, rank * n, n).data(), n * each);
+        break;
+    }
+  }
+  // wait for the others; false if one of them is gone or the group has been given up
+  bool together() {
+    uint32_t now = ++head->steps[rank];
+    for (int r = 0; r < ranks; r++)
+      for (int turn = 0; (int32_t)(head->steps[r] - now) < 0; turn++) {
+        if (aborted) return failed = true, false;
+        int pid = head->pids[r];
+        if (pid && turn % 1000 == 999 && has_ended(pid)) {
+          fail("a process of the group has ended");
+          return false;
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(turn < 100 ? 10 : 100));
+      }
+    return true;
+  }
+  void fail(const char* why) {
+    failed = true;
+    fprintf(stderr, "played NCCL, rank %d: %s\n", rank, why);
+  }
+
+  int ranks, rank;
+  std::string path;
+  Head* head = nullptr;
+  std::atomic<bool> aborted{false};
+};
+
 // `later` goes on when `earlier` has done what it was given
 void follow(cudaStream_t later, cudaStream_t earlier) {
   cudaEvent_t event;
@@ -169,6 +313,15 @@ Result run(Round round) {
   return success;
 }
 
+Result across(const Part& part) {
+  if (part.type < 0 || part.type >= n_types || part.op < 0 || part.op > 4) return invalid_argument;
+  played::Item item;
+  item.name = played_intern(names[(int)part.kind]);
+  item.bytes = part.n * type_bytes[part.type];
+  item.run = [part, link = part.comm->link] { link->exchange(part); };
+  return played_launch(part.stream, &item) ? invalid_usage : success;
+}
+
 thread_local int depth = 0;
 thread_local std::vector<Part> asked;
 
@@ -176,13 +329,18 @@ Result flush() {
   // the k-th call of each rank belongs to one collective
   std::map<Clique*, std::vector<Round>> rounds;
   std::map<Comm*, size_t> calls;
-  for (const Part& part : asked) {
+  std::vector<Part> now;
+  now.swap(asked);
+  for (const Part& part : now) {
+    if (part.comm->link) {
+      if (Result e = across(part)) return e;
+      continue;
+    }
     auto& of_clique = rounds[part.comm->clique.get()];
     size_t k = calls[part.comm]++;
     if (of_clique.size() <= k) of_clique.resize(k + 1);
     of_clique[k].push_back(part);
   }
-  asked.clear();
   for (auto& [clique, all] : rounds)
     for (auto& round : all) {
       bool whole = (int)round.size() == clique->ranks;
@@ -196,19 +354,31 @@ Result ask(Part part) {
   asked.push_back(part);
   return depth ? success : flush();
 }
-Result alone(void** out, int ranks) {
-  if (ranks != 1) return invalid_usage;
-  *out = new Comm{std::make_shared<Clique>(Clique{1}), 0};
+Result join(void** out, int ranks, const Id& id, int rank) {
+  std::shared_ptr<Link> link;
+  if (ranks > 1) {
+    if (ranks > Link::most_ranks || rank < 0 || rank >= ranks) return invalid_argument;
+    link = std::make_shared<Link>(id, ranks, rank);
+    if (!link->meet()) return remote_error;
+  }
+  *out = new Comm{std::make_shared<Clique>(Clique{ranks}), rank, link};
   return success;
 }
 }  // namespace
 
 EXPORT const char* ncclGetErrorString(int) {
-  return "played CUDA: NCCL works between the devices of one process only; use gloo";
+  return "played CUDA: NCCL sends and receives nothing here, splits no group of processes, and ends "
+         "with the first process of a group";
 }
 EXPORT const char* ncclGetLastError(void*) { return ncclGetErrorString(0); }
 EXPORT int ncclGetUniqueId(Id* id) {
   memset(id, 0, sizeof *id);
+  unsigned char random[16];
+  FILE* source = fopen("/dev/urandom", "rb");
+  bool whole = source && fread(random, 1, sizeof random, source) == sizeof random;
+  if (source) fclose(source);
+  if (!whole) return system_error;
+  for (int i = 0; i < 16; i++) snprintf(id->bytes + 2 * i, 3, "%02x", random[i]);
   return success;
 }
 EXPORT int ncclCommInitAll(void** comms, int n, const int*) {
@@ -216,24 +386,30 @@ EXPORT int ncclCommInitAll(void** comms, int n, const int*) {
   for (int i = 0; i < n; i++) comms[i] = new Comm{clique, i};
   return success;
 }
-EXPORT int ncclCommInitRank(void** comm, int ranks, Id, int) { return alone(comm, ranks); }
-EXPORT int ncclCommInitRankConfig(void** comm, int ranks, Id, int, void*) {
-  return alone(comm, ranks);
+EXPORT int ncclCommInitRank(void** comm, int ranks, Id id, int rank) {
+  return join(comm, ranks, id, rank);
 }
-EXPORT int ncclCommInitRankScalable(void** comm, int ranks, int, int, Id*, void*) {
-  return alone(comm, ranks);
+EXPORT int ncclCommInitRankConfig(void** comm, int ranks, Id id, int rank, void*) {
+  return join(comm, ranks, id, rank);
+}
+EXPORT int ncclCommInitRankScalable(void** comm, int ranks, int rank, int, Id* ids, void*) {
+  return join(comm, ranks, ids[0], rank);
 }
 EXPORT int ncclCommSplit(Comm* comm, int color, int, void** out, void*) {
   *out = nullptr;
-  return color < 0 ? success : alone(out, comm->clique->ranks);
+  if (color < 0) return success;
+  return comm->clique->ranks == 1 ? join(out, 1, Id{}, 0) : invalid_usage;
 }
 EXPORT int ncclCommDestroy(Comm* comm) {
   delete comm;
   return success;
 }
-EXPORT int ncclCommAbort(Comm* comm) { return ncclCommDestroy(comm); }
-EXPORT int ncclCommGetAsyncError(Comm*, int* e) {
-  *e = success;
+EXPORT int ncclCommAbort(Comm* comm) {
+  if (comm->link) comm->link->abort();
+  return ncclCommDestroy(comm);
+}
+EXPORT int ncclCommGetAsyncError(Comm* comm, int* e) {
+  *e = comm->link && comm->link->failed ? remote_error : success;
   return success;
 }
 EXPORT int ncclCommCount(Comm* comm, int* n) {
