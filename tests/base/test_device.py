@@ -203,6 +203,7 @@ def test_the_null_device_answers_everything() -> None:
     assert (cpu.allocated(0), cpu.stats(0), cpu.total_bytes(0), cpu.utilisation(0)) == (
         0, {}, None, None,
     )  # fmt: skip
+    assert (cpu.compute_capability(0), cpu.uuid(0)) == (None, None)
     assert not cpu.holds(torch.zeros(1))
     assert not cpu.is_capturing()
 
@@ -227,6 +228,10 @@ def test_a_kind_says_where_its_functions_are_without_a_device(kind: str) -> None
     assert names
     assert all(callable(getattr(owner, name)) for name in names)
     assert all(callable(one.synchronize) for one in device.waitable_types())
+
+
+def test_apple_s_gpu_is_one_and_named_without_asking_torch() -> None:
+    assert devices.of("mps").name(0) == "Apple GPU"
 
 
 @pytest.mark.parametrize("kind", ["mps", "xpu"])
@@ -256,6 +261,7 @@ def test_what_torch_offers_is_called_as_torch_defines_it(
         "current_device_index": 0,
     }.items():
         monkeypatch.setattr(torch.accelerator, name, lambda *_, answer=answer: answer)
+    assert device.uuid(0) is None  # the driver's number, which is NVIDIA's alone
     assert device.allocated(0) == 3
     assert device.stats(0)["reserved_bytes.all.current"] == 8
     assert device.total_bytes(0) == 99

@@ -14,7 +14,14 @@ import pytest
 
 from perfkit.base import machine
 from perfkit.base.errors import UsageError
-from perfkit.base.machine import _capabilities, _gpu, _host, _packages, _torch_build
+from perfkit.base.machine import (
+    _capabilities,
+    _gpu,
+    _host,
+    _packages,
+    _torch_build,
+    played,
+)
 from perfkit.base.machine._gpu import Gpu
 from perfkit.base.machine._torch_build import TorchBuild
 
@@ -87,6 +94,17 @@ def test_what_a_played_gpu_shows_is_never_measured_nor_recorded(
     assert machine.stamp("recorded", device="NVIDIA H100").kind == "played"
     assert machine.stamp("simulated", device="NVIDIA H100").kind == "simulated"
     assert machine.stamp(device="cpu").kind == "measured here"
+
+
+def test_a_program_that_cannot_be_opened_has_no_played_gpu_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuses(name: None) -> None:
+        raise TypeError("on Windows a library has a name")
+
+    monkeypatch.setattr(played.ctypes, "CDLL", refuses)
+    monkeypatch.setattr(played, "_will_be_loaded", lambda: False)
+    assert not played.is_played()
 
 
 def test_a_sentence_names_kind_machine_torch_and_time() -> None:
@@ -458,6 +476,15 @@ def test_the_doctor_knows_this_machine() -> None:
 def test_an_unknown_capability_is_named_with_those_there_are() -> None:
     with pytest.raises(UsageError, match="bf16"):
         machine.facts().capability("bf17")
+
+
+@pytest.mark.parametrize(("cores", "told"), [(8, "8"), (2, "2 of 8 (affinity or container limit)")])
+def test_cores_that_this_process_may_not_use_are_told(cores: int, told: str) -> None:
+    from dataclasses import replace
+
+    found = replace(machine.facts(), cores=cores, logical_cpus=8)
+    (line,) = [line for line in str(found).splitlines() if "usable cores" in line]
+    assert line.split(maxsplit=2)[2] == told
 
 
 def test_what_a_machine_shows_is_escaped_and_complete() -> None:

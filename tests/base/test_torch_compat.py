@@ -298,3 +298,21 @@ def test_starts_of_profilers_are_told_until_stopped() -> None:
         assert set(told) == {"b"}
     stops[1]()
     assert (profiler._prepare_profiler, profiler._enable_profiler) == before
+
+
+def test_only_lengths_of_another_device_become_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[tuple[Any, Any]] = []
+    monkeypatch.setattr(torch, "ctc_loss", lambda *args, **options: got.append((args[2:], options)))
+    undo = compat.lengths_as_lists()
+    try:
+        here, there = torch.zeros(6, 2, 5), torch.zeros(6, 2, 5, device="meta")
+        labels, lengths = torch.ones(2, 2), (torch.tensor([6, 6]), torch.tensor([2, 2]))
+        torch.ctc_loss(here, labels, *lengths)
+        torch.ctc_loss(there, labels, *lengths, 1)  # type: ignore[arg-type]
+        torch.ctc_loss(there, labels, input_lengths=lengths[0], target_lengths=[2, 2])
+    finally:
+        undo()
+    plain, positional, named = got
+    assert plain[0][0] is lengths[0]
+    assert positional == (([6, 6], [2, 2], 1), {})
+    assert named == ((), {"input_lengths": [6, 6], "target_lengths": [2, 2]})

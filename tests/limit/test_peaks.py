@@ -340,3 +340,11 @@ def test_measuring_a_gpu(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 assert one.flop_per_s.best < 1.05e12 * sheet.tflop_per_s[form], form
         assert found.memory_by_size[-1].bytes_per_s.best < 1.05e9 * sheet.gb_per_s
     assert perfkit.peaks("cuda") == found or found.is_spoiled or is_played()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_that_is_not_there_is_told_with_how_many_there_are() -> None:
+    n = torch.cuda.device_count()
+    with pytest.raises(MissingError, match=f"no cuda:{n}: torch sees {n} × CUDA"):
+        perfkit.peaks(f"cuda:{n}")

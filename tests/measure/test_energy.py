@@ -87,6 +87,17 @@ def test_a_gpu_counts_in_millijoules(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert read_energy().joules == {}
 
 
+def test_without_a_gpu_in_use_no_driver_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+    monkeypatch.setattr(counters, "_POWERCAP", tmp_path)
+    monkeypatch.setattr(counters, "_nvml", lambda: asked.append(True))
+    monkeypatch.setattr(counters, "in_use", lambda: SimpleNamespace(is_cpu=True))
+    assert read_energy().joules == {}
+    assert asked == []
+
+
 def test_joules_of_a_step_and_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[int] = []
 

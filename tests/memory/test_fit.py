@@ -248,6 +248,8 @@ class _Valued(nn.Module):
         ({"model": lambda: 3}, "must make a module"),
         ({"make_batch": lambda n: torch.randn(n, 4, device="meta")}, "on meta"),
         ({"make_batch": 3}, "function of the batch size"),
+        ({"gpus_gb": [24, -1]}, "gpus_gb is .* with -1 in it"),
+        ({"gpus_gb": 24}, "gpus_gb is 24; give a list of memory sizes"),
     ],
 )
 def test_what_cannot_be_predicted_is_said(options: dict[str, Any], says: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from perfkit.base.errors import UsageError
+from perfkit.memory import leaks as leaks_
 from perfkit.memory.graphs import nodes_of
 from perfkit.memory.leaks import LeakReport, find_leaks
 
@@ -70,6 +71,19 @@ def test_a_kept_output() -> None:
     assert leak.holder == "KEPT (of test_leaks)[…]"
     assert leak.bytes_per_step == 8 * 4 * 4
     assert not leak.through_graph
+
+
+def test_that_the_search_for_holders_ended_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = _model(), torch.randn(8, 32)
+
+    def step() -> None:
+        with torch.no_grad():
+            KEPT.append(model(x))
+
+    said = "only 1 holders were searched for"
+    assert not any(said in warning for warning in find_leaks(step, steps=N).warnings)
+    monkeypatch.setattr(leaks_, "_MOST_CHAINS", 1)
+    assert any(said in warning for warning in find_leaks(step, steps=N).warnings)
 
 
 def test_a_list_of_tensors_in_an_object() -> None:

@@ -146,3 +146,13 @@ def test_lengths_on_the_cpu_stay_allowed_while_a_step_is_watched() -> None:
     assert perfkit.account(step).n_steps == 0
     assert perfkit.find_syncs(step) is not None
     assert step().item() == alone
+
+
+def test_a_captured_graph_makes_the_account_doubt_itself() -> None:
+    x = torch.ones(1000, device="cuda")
+    said = "a CUDA graph exists in this process"
+    assert not any(said in doubt for doubt in perfkit.account(lambda: x + 1).warnings)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x + 1
+    assert any(said in doubt for doubt in perfkit.account(graph.replay).warnings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -45,6 +46,15 @@ def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
     assert len(data["only_predicted"]) == len(data["only_happened"]) == 1
     assert "Predicted, and did not happen here (1)" in str(check)
     assert "pk-report" in check._repr_html_()
+
+
+def test_where_torch_reports_no_waits_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = SimpleNamespace(has_sync_debug=False)  # one that has only this
+    monkeypatch.setattr(reality, "here", lambda: silent)
+    before = list(warnings.filters)
+    with reality.reported_waits() as reported:
+        assert list(warnings.filters) == before
+    assert not reported
 
 
 def test_full_agreement_is_said(gpu: Any) -> None:
@@ -116,6 +126,21 @@ def test_a_batch_that_is_sent_is_predicted_whatever_the_spelling(
     assert sum(one.count for one in check.agreed) == 2
     assert not check.only_happened
     assert not check.only_predicted
+
+
+@pytest.mark.gpu
+def test_a_copy_to_a_device_in_a_variable_is_known_by_where_it_goes() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    x, host, here = torch.randn(4, 3, device="cuda"), torch.device("cpu"), torch.device("cuda")
+
+    def step() -> None:
+        x.to(here)
+        x.to(host)
+
+    check = check_syncs(step)
+    assert [one.code for one in check.agreed] == ["x.to(host)"]
+    assert check.only_happened == check.only_predicted == ()
 
 
 @pytest.mark.gpu
