@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiers import ByFunction, Solution, Tiers, longest_first
+from tiers import ByFunction, Tiers, longest_first
 
 
 def test_what_shares_a_kernel_or_a_fixture_stays_together(tmp_path: Path) -> None:
@@ -105,6 +107,8 @@ class Kernel:
 def test_solutions_share_a_kernel_that_has_forgotten_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    from solution_kernel import Solution  # nbval takes seconds to import
+
     started: list[Kernel] = []
 
     def start(self: Any) -> None:
@@ -126,3 +130,12 @@ def test_solutions_share_a_kernel_that_has_forgotten_the_last_one(
     Solution.end()
     assert started[1].is_stopped
     assert len(started) == 2
+
+
+def test_who_runs_no_notebook_does_not_wait_for_nbval() -> None:
+    code = "import sys; sys.path.insert(0, 'tests'); import tiers; print('nbval' in sys.modules)"
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"

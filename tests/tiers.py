@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-import queue
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nbval.plugin import IPyNbFile
 from xdist.scheduler import LoadScopeScheduling
 
 # Cells measure for this share of their budgets: the tests compare facts, which do not need them.
@@ -68,56 +67,22 @@ def _is_solution(path: Path) -> bool:
     return path.parent.name == "solutions"
 
 
-class Solution(IPyNbFile):  # type: ignore[misc] # nbval has no types
-    """A solution is a few cells: to start a kernel and load torch takes longer than most of them.
-
-    So they share one in each worker. It forgets all names in between, as a fresh one has none.
-    """
-
-    shared: Any = None
-
-    def setup(self) -> None:
-        kernel = Solution.shared
-        if kernel is None or not kernel.is_alive():
-            super().setup()
-            Solution.shared = self.kernel
-            return
-        self.kernel = kernel
-        try:
-            message = kernel.execute_cell_input("%reset -f", allow_stdin=False)
-            kernel.await_reply(message, timeout=30)
-            kernel.await_idle(message, timeout=30)
-        except queue.Empty:
-            self.end()
-            super().setup()
-            Solution.shared = self.kernel
-        else:
-            self.setup_sanitize_files()
-
-    def teardown(self) -> None:
-        if self.timed_out:
-            self.end()
-
-    @classmethod
-    def end(cls) -> None:
-        """End the kernel, if there is one."""
-        kernel, cls.shared = cls.shared, None
-        if kernel is not None and kernel.is_alive():
-            kernel.stop()
-
-
 class Tiers:
     """A plugin: small budgets for cells, and a failed one is run again with those before it."""
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_file(self, file_path: Path, parent: Any) -> Iterator[None]:
         found = yield
-        if _is_solution(file_path) and any(type(one) is IPyNbFile for one in found):
-            return [Solution.from_parent(parent, path=file_path)]
-        return found
+        if not (_is_solution(file_path) and found):
+            return found
+        # only here: nbval takes seconds to import, and most runs collect no notebook
+        from solution_kernel import shared_kernel
+
+        return shared_kernel(found, file_path, parent)
 
     def pytest_sessionfinish(self) -> None:
-        Solution.end()
+        if (solutions := sys.modules.get("solution_kernel")) is not None:
+            solutions.Solution.end()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(
