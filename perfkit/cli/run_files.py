@@ -32,8 +32,7 @@ def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) ->
         elif not isinstance(result, WholeRun) or result.profile is None:
             raise UsageError(f"no trace in {path}: no step was recorded")
         else:
-            profile = result.profile
-            write_atomically(path, lambda part: profile.save(part, scrub=scrub))
+            result.profile.save(path, scrub=scrub)
     except PerfkitError as error:
         write(f"perfkit: {error}\n")
 

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import perfkit
 from perfkit.base import files
 from perfkit.base.errors import RecordError, UsageError
 from perfkit.base.program import Program
 from perfkit.cli import main
-from perfkit.cli.run_files import file_of
+from perfkit.cli.run_files import file_of, save
 from perfkit.course.ledger.exchange import read_export
 from perfkit.limit.kept import peaks
+from perfkit.script.whole_run import WholeRun
 
 
 @pytest.fixture
@@ -97,3 +100,21 @@ def test_an_import_from_a_silent_pipe_ends(tmp_path: Path, monkeypatch: pytest.M
     os.mkfifo(tmp_path / "records.json")
     with pytest.raises(RecordError, match="nothing came through this pipe"):
         read_export(tmp_path / "records.json")
+
+
+def test_a_trace_that_does_not_fit_on_the_disk_is_told_by_its_own_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The name of a temporary file was told, which nobody had typed."""
+    run = object.__new__(WholeRun)
+    profile = perfkit.profile(lambda: torch.rand(3).sum(), steps=1, warmup=0)
+    object.__setattr__(run, "profile", profile)
+
+    def written(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", written)
+    save("trace", tmp_path / "t.json", run, scrub=True)
+    said = capfd.readouterr().err
+    assert said == f"perfkit: cannot write {tmp_path / 't.json'}: No space left on device\n"
+    assert list(tmp_path.iterdir()) == []
