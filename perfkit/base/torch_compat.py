@@ -1005,6 +1005,17 @@ _compiled_listeners = Listeners(_install_compiled_listeners)
 _backward_listeners = Listeners(_install_backward_listeners)
 
 
+def without_torch_function() -> AbstractContextManager[Any]:
+    """No function mode, and no tensor's ``__torch_function__``, sees what is called within.
+
+    Hides ``torch._C.DisableTorchFunction`` (since torch 1.5).
+    """
+    import torch
+
+    disabled: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
+    return disabled
+
+
 def leave_function_mode(mode: Any) -> None:
     """Exit ``mode`` even if user code left another function mode above it, which then stays.
 

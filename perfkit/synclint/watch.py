@@ -989,7 +989,7 @@ class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
         try:
             if watch._backward:
                 # the function mode is on there, and would see our own look at the tensors
-                with torch._C.DisableTorchFunction():
+                with torch_compat.without_torch_function():
                     watch.note_operator(func, args, kwargs, result)
             else:
                 watch.note_operator(func, args, kwargs, result)

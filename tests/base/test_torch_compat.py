@@ -22,6 +22,7 @@ from perfkit.base import torch_compat as compat
 @pytest.mark.parametrize(
     ("module", "name"),
     [
+        ("torch._C", "DisableTorchFunction"),
         ("torch._C", "_current_graph_task_id"),
         ("torch._C", "_current_autograd_node"),
         ("torch._C._autograd", "_get_sequence_nr"),
@@ -78,7 +79,7 @@ def private_names(source: str) -> Iterator[str]:
             continue
         for name in names:
             # torch.ops has operators, not parts of torch; _pytree is taken as if it were public
-            if re.match(r"torch\.(?!ops\b)(\w+\.)*_[a-z]", name) and "._pytree" not in name:
+            if re.match(r"torch\.(?!ops\b)(\w+\.)*_[A-Za-z]", name) and "._pytree" not in name:
                 yield name
 
 
@@ -102,6 +103,7 @@ def test_no_other_file_uses_private_parts_of_torch() -> None:
         "from torch.utils._python_dispatch import TorchDispatchMode",
         "torch.autograd._engine_run_backward()",
         "torch._scaled_mm(a, b)",
+        "torch._C.DisableTorchFunction()",
     ],
 )
 def test_a_private_name_is_found(line: str) -> None:
