@@ -14,7 +14,9 @@ after it before any training, if one module has several in evaluation mode, or i
 module that trains, and no batch has come since that trained. Otherwise it belongs to its step (a
 frozen teacher, labels that a model makes for its own training, an episode played without
 gradients), and is forward; so does all between a training forward pass and its backward pass (a
-network that is the loss). What modules compute in the fetch of a batch (transforms) is data wait.
+network that is the loss). A frozen network (none of its parameters requires a gradient) that has
+never trained is a part of the step however often it is called, unless a batch is fetched after it.
+What modules compute in the fetch of a batch (transforms) is data wait.
 """
 
 from __future__ import annotations
@@ -86,7 +88,8 @@ class Phases:
         self._trained: dict[int, weakref.ref[Any]] = {}  # a loss may be a module, too
         # looks of it that were in evaluation mode
         self._evaluated: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._n_evaluated = 0  # the most of them
+        self._n_evaluated = 0  # the most of one that is not frozen
+        self._frozen: dict[int, weakref.ref[Any]] = {}  # no parameter of it requires a gradient
         self._in_step = False  # a training forward pass has been, and not yet its backward pass
         self._n_calls = 0
         self._fetched = False  # a batch has come since something trained
@@ -435,12 +438,7 @@ class Phases:
             if not (module.training or self._in_step):
                 # what trains, in evaluation mode and without gradients: that is no teacher
                 sure = not (self._fetched or self._grad_is_on()) and self._has_trained(module)
-                one, n = self._evaluated.get(id(module), (None, 0))
-                if one is None or one() is not module:
-                    one, n = weakref.ref(module), 0
-                n += _MOST_LOOKS + 1 if sure else 1
-                self._evaluated[id(module)] = one, n
-                self._n_evaluated = max(self._n_evaluated, n)
+                self._count_evaluated(module, sure=sure)
         else:  # an evaluation calls its model often, and says nothing of the steps
             self._n_calls += 1
             self._in_step = True
@@ -450,14 +448,34 @@ class Phases:
         self._stack.append(self._phase)
         self._phase = _LOOK if looks else _FORWARD
 
+    def _count_evaluated(self, module: Any, *, sure: bool) -> None:
+        one, n = self._evaluated.get(id(module), (None, 0))
+        if one is None or one() is not module:
+            one, n = weakref.ref(module), 0
+        n += _MOST_LOOKS + 1 if sure else 1
+        self._evaluated[id(module)] = one, n
+        if n > _MOST_LOOKS >= self._n_evaluated and (sure or not self._is_frozen(module)):
+            self._n_evaluated = n
+
+    def _is_frozen(self, module: Any) -> bool:
+        """Whether it is a fixed part of the steps; its parameters are looked at once a run."""
+        if _is_in(self._frozen, module):
+            return True
+        parameters = iter(module.parameters())
+        first = next(parameters, None)  # what has none may be anything
+        if first is None or first.requires_grad or any(p.requires_grad for p in parameters):
+            return False
+        if self._has_trained(module):
+            return False
+        _note(self._frozen, module)
+        return True
+
     def _has_trained(self, module: Any) -> bool:
-        one = self._trained.get(id(module))
-        return one is not None and one() is module
+        return _is_in(self._trained, module)
 
     def _note_trained(self, module: Any) -> None:
-        key, trained = id(module), self._trained
-        # some make a new loss for each step, and a run may have millions
-        trained[key] = weakref.ref(module, lambda _: trained.pop(key, None))
+        _note(self._trained, module)
+        self._frozen.pop(id(module), None)
 
     def _forward_ended(self, module: Any, args: Any, result: Any) -> None:
         if get_ident() != self._thread_id:
@@ -575,6 +593,17 @@ def _before_module(phases: weakref.ref[Phases]) -> Callable[[Any, Any], None]:
             one._forward_begins(module)
 
     return before
+
+
+def _is_in(modules: dict[int, weakref.ref[Any]], module: Any) -> bool:
+    one = modules.get(id(module))
+    return one is not None and one() is module
+
+
+def _note(modules: dict[int, weakref.ref[Any]], module: Any) -> None:
+    key = id(module)
+    # some make a new loss for each step, and a run may have millions
+    modules[key] = weakref.ref(module, lambda _: modules.pop(key, None))
 
 
 def _nothing() -> None:

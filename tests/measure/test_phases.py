@@ -179,6 +179,45 @@ def test_frozen_parts_in_evaluation_mode_are_forward_however_many_there_are(
     assert taken(phases) == {"forward": 6, "backward": 2}
 
 
+@pytest.mark.parametrize("gradients", [True, False])
+def test_a_frozen_network_is_forward_however_often_it_is_called_before_the_step(
+    gradients: bool, phases: Phases, clock: Clock
+) -> None:
+    """As the features of five crops: from the fourth call on, all of it was evaluation."""
+    frozen = Slow(clock, 1).eval().requires_grad_(requires_grad=False)
+    model = Slow(clock, 1)
+    loader = torch.utils.data.DataLoader([0, 1], batch_size=1)
+    phases.take()
+    for _ in loader:
+        with torch.set_grad_enabled(gradients):
+            seen = [frozen(X) for _ in range(5)]
+        clock.ms(1)
+        model(sum(seen)).sum().backward()
+        assert taken(phases) == {"forward": 6, "other": 1, "backward": 2}
+
+
+@pytest.mark.parametrize("part", ["has trained", "trains in part", "has no parameter"])
+def test_what_is_not_frozen_throughout_is_evaluated(
+    part: str, phases: Phases, clock: Clock
+) -> None:
+    module = Slow(clock, 1)
+    if part == "has trained":
+        module(X).sum().backward()
+        module.requires_grad_(requires_grad=False)
+    elif part == "trains in part":
+        module.requires_grad_(requires_grad=False)
+        module.head = nn.Linear(1, 1)
+    else:
+        module.inner = nn.Sequential(nn.ReLU())
+    phases.take()
+    module.eval()
+    with torch.no_grad():
+        for _ in range(5):
+            module(X)
+    Slow(clock, 1)(X).sum().backward()
+    assert taken(phases) == {"evaluation": 5, "forward": 1, "backward": 2}
+
+
 def test_a_network_that_is_the_loss_is_forward_however_often_it_is_called(
     phases: Phases, clock: Clock
 ) -> None:
