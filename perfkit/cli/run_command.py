@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 # A main thread that has not come to handle SIGTERM by then hangs in a call of C. Launchers wait
 # 10 s (Docker) to 30 s (torchrun, Slurm, Kubernetes) before they kill.
 _GRACE_S = 5.0
+_IN_A_CALL = "in a call that did not return to Python"
 
 _EPILOG = """\
 perfkit's options come before the script; all that follows it is the script's. The script runs in
@@ -266,12 +267,17 @@ class _Report:
         return not self._got_sigterm and signal.getsignal(signal.SIGTERM) == self._terminated
 
     def _hung(self) -> None:
+        seen = self._watch.seen
+        if self._meeting is not None and seen is not None and seen.has_only_hooks:
+            # what a rank saw until it hung says for whom it had waited before
+            self._tell(None, f"was ended by SIGTERM {_IN_A_CALL}")
+            return
         write(
             "perfkit: no report: SIGTERM came while the program was in a call that did not return "
             f"to Python within {_GRACE_S:g} s\n"
         )
         if self._meeting is not None:
-            self._meeting.ends("was ended by SIGTERM in a call that did not return to Python")
+            self._meeting.ends(f"was ended by SIGTERM {_IN_A_CALL}")
             self._tell_of_all()
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:

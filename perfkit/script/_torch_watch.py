@@ -76,6 +76,11 @@ class TorchWatch:
         """Every step, and its data wait."""
         return self.run.meter
 
+    @property
+    def has_only_hooks(self) -> bool:
+        """Whether it may be stopped in any thread: modes and the profiler have ended."""
+        return self.recorder.is_done and self._accountant is None and self._lint is None
+
     def start(self) -> None:
         """Begin; torch is imported."""
         if self._options.memory or self._options.synclint:

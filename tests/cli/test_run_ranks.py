@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -192,6 +193,29 @@ def test_a_rank_that_is_killed_is_named(folder: Path) -> None:
     assert "Rank 1 died" in err
 
 
+def test_a_rank_that_is_stopped_is_named_and_the_others_leave_what_they_saw(folder: Path) -> None:
+    """Each rank waited for the other one to tell, and in the end nobody did."""
+    typed = ["--ranks", "kept", "--json", "r.json", "train.py", "hang"]
+    process = _started(folder, *typed)
+    try:
+        _waits_for(lambda: _in_step_16(folder), process)
+        os.kill(_status(folder, 1)["pid"], signal.SIGSTOP)
+        process.terminate()  # on which torchrun ends the ranks
+        _, err = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    said = _said(folder / "r.json")
+    assert said["culprits"] == [1], said
+    assert said["sentence"].startswith("Rank 1 is stopped (SIGSTOP, Ctrl-Z or a debugger), last ")
+    assert "last seen in step 16" in said["sentence"]
+    assert said["ranks"][1]["ended"] == "is stopped"
+    assert said["sentence"] in " ".join(err.split())
+    waited = said["ranks"][0]
+    assert (waited["n_steps"], waited["phase_ms"]["backward"] > 0) == (15, True)
+    assert all(_is_gone(_status(folder, rank)["pid"]) for rank in range(2))
+
+
 @pytest.mark.parametrize("end", ["hang", "never"])
 def test_a_rank_that_hangs_is_named_with_its_line(folder: Path, end: str) -> None:
     typed = ["--ranks", "kept", "--json", "r.json", "train.py", end]
@@ -319,38 +343,54 @@ def test_where_every_rank_is_killed_perfkit_still_reports(folder: Path) -> None:
     assert "died, last seen in step 16" in said["sentence"]
 
 
-def test_when_perfkit_itself_is_killed_no_rank_outlives_it(folder: Path) -> None:
+def _listening(pids: Sequence[int]) -> set[int]:
+    """Ports that these processes wait at."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            sockets = psutil.Process(pid).net_connections("inet")
+            found |= {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
+    return found
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as one:
+        one.settimeout(5)
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("killed", ["perfkit", "torchrun", "both"])
+def test_when_what_launched_the_ranks_is_killed_they_report_and_end(
+    folder: Path, killed: str
+) -> None:
     process = _launched(folder, "train.py", "hang")
     try:
         _waits_for(lambda: _in_step_16(folder), process)
-        left = [p.pid for p in psutil.Process(process.pid).children(recursive=True)]
+        (torchrun,) = psutil.Process(process.pid).children()
+        left = [torchrun.pid, *(p.pid for p in torchrun.children(recursive=True))]
         assert len(left) >= 3  # torchrun and two ranks
-        process.kill()
+        assert not _listening([process.pid])  # perfkit opens no port of its own
+        ports = _listening(left)
+        assert ports
+        if killed != "perfkit":
+            torchrun.kill()
+        if killed != "torchrun":
+            process.kill()
+        out, _ = process.communicate(timeout=SECONDS)
         deadline = time.monotonic() + SECONDS
         while not all(map(_is_gone, left)) and time.monotonic() < deadline:
             time.sleep(0.2)
         assert all(map(_is_gone, left))
     finally:
         process.kill()
-        process.communicate()
-    said = _said(folder / "r.json")  # the ranks reported when torchrun ended them
-    assert {r["ended"] for r in said["ranks"]} == {"was ended by SIGTERM"}
-
-
-def test_when_torchrun_is_killed_its_ranks_end(folder: Path) -> None:
-    process = _launched(folder, "train.py", "hang")
-    try:
-        _waits_for(lambda: _in_step_16(folder), process)
-        (torchrun,) = psutil.Process(process.pid).children()
-        left = [p.pid for p in torchrun.children(recursive=True)]
-        torchrun.kill()
-        out, _ = process.communicate(timeout=SECONDS)
-        assert all(map(_is_gone, left))
-    finally:
-        process.kill()
         process.wait()
-    assert process.returncode == 128 + signal.SIGKILL, out
-    assert len(_said(folder / "r.json")["ranks"]) == 2
+    assert not [port for port in ports if _answers(port)]
+    if killed == "torchrun":
+        assert process.returncode == 128 + signal.SIGKILL, out
+    said = _said(folder / "r.json")  # the ranks reported as they were ended
+    assert [r["ended"].startswith("was ended by SIGTERM") for r in said["ranks"]] == [True, True]
+    assert [r["n_steps"] for r in said["ranks"]] == [15, 15]
+    assert all(r["phase_ms"]["backward"] > 0 for r in said["ranks"])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,15 @@ from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.script.ranks.lateness import Lateness, LateRank, lateness, own_phases
-from perfkit.script.ranks.pulse import SILENT_S, Status, aged, lives, read_statuses, stuck
+from perfkit.script.ranks.pulse import (
+    SILENT_S,
+    Status,
+    aged,
+    is_stopped,
+    lives,
+    read_statuses,
+    stuck,
+)
 from perfkit.script.ranks.record import RankRecord, read_record, read_rows
 from perfkit.trace.ask.ranks import Ranks, ranks_of
 
@@ -53,7 +61,7 @@ class RankRun:
     Attributes:
         rank: its number.
         ended: how it ended, in words that follow its name; ``"died"`` without a word,
-            ``"was not seen"``, ``"is still running"``.
+            ``"was not seen"``, ``"is still running"``, ``"is stopped"``.
         n_steps: its steps.
         step_ms: median step; None where unknown.
         phase_ms: phase → ms a step, mean of the run; empty where unknown.
@@ -161,7 +169,9 @@ def joint(
     """
     here, local = ranks, ranks if here is None else here
     statuses = read_statuses(folder, here)
-    alive = {rank for rank in local if (s := statuses.get(rank)) and not s.ended and lives(s)}
+    running = [s for rank in local if (s := statuses.get(rank)) and not s.ended and lives(s)]
+    alive = {s.rank for s in running}
+    stopped = {s.rank for s in running if is_stopped(s)}
     records = {rank: record for rank in here if (record := read_record(folder, rank)) is not None}
     program = next((r.program for r in records.values()), "the run")
     late = lateness(
@@ -177,8 +187,11 @@ def joint(
     compared = ranks_of(said) if len(said) > 1 else None
     if compared is not None and not compared.n_collectives:
         compared = None
-    ended = {rank: _ended(statuses.get(rank), rank in alive) for rank in here}
-    culprits, failed = _culprits(here, statuses, alive, hung_after_s)
+    ended = {
+        rank: "is stopped" if rank in stopped else _ended(statuses.get(rank), rank in alive)
+        for rank in here
+    }
+    culprits, failed = _culprits(here, statuses, alive, stopped, hung_after_s)
     missing = [rank for rank in here if rank not in records]
     return RankedRun(
         program=program,
@@ -222,11 +235,14 @@ def _culprits(
     here: Sequence[int],
     statuses: Mapping[int, Status],
     alive: set[int],
+    stopped: set[int],
     hung_after_s: float | None,
 ) -> tuple[tuple[int, ...], str]:
     """The ranks that ended the job, and the sentence; nothing where it finished."""
     unseen = [rank for rank in here if rank not in statuses]
-    dead = [s for s in statuses.values() if not s.ended and s.rank not in alive]
+    dead = [
+        s for s in statuses.values() if not s.ended and (s.rank not in alive or s.rank in stopped)
+    ]
     raised = [
         s
         for s in statuses.values()
@@ -250,6 +266,12 @@ def _culprits(
     step = f"in step {fmt_count(first.n_steps + 1)}" if first.n_steps else "before its first step"
     if first.ended:
         sentence = f"Rank {first.rank} {first.ended} {step}"
+    elif first.rank in stopped:
+        silent_s = max((s.at_s for s in statuses.values()), default=first.at_s) - first.at_s
+        sentence = (
+            f"Rank {first.rank} is stopped (SIGSTOP, Ctrl-Z or a debugger), last seen {step}, "
+            f"{fmt_s(silent_s)} before the report"
+        )
     # when a rank has died, a launcher ends the others at once
     elif silent_s > (hung_after_s or _HUNG_AFTER_S):
         sentence = (

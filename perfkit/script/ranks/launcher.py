@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from perfkit.script.ranks.job import FOLDER_VARIABLE
-from perfkit.script.ranks.pulse import Status, lives, read_statuses
+from perfkit.script.ranks.pulse import Status, is_stopped, lives, read_statuses
 
 if TYPE_CHECKING:
     from perfkit.script.ranks.joint import RankedRun
@@ -23,6 +23,8 @@ __all__ = ["TorchRun"]
 # torchrun gives its ranks 30 s to end before it kills them.
 _ENDS_WITHIN_S = 40.0
 _KILLED_WITHIN_S = 10.0
+# A rank that hangs in C takes 5 s to notice, and some to explain what it saw.
+_TOLD_WITHIN_S = 15.0
 # More ranks than this are not one machine's.
 _MOST_HERE = 1_024
 
@@ -98,13 +100,13 @@ class TorchRun:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        # torchrun itself was killed: they end by themselves, and tell what they saw, or here
         left = [s for s in self.statuses().values() if lives(s)]
-        for status in left:  # torchrun itself was killed: they end by themselves, or here
+        _wait_while(lambda: any(lives(s) and not is_stopped(s) for s in left), _TOLD_WITHIN_S)
+        for status in filter(lives, left):
             with contextlib.suppress(OSError):
                 os.kill(status.pid, signal.SIGKILL)
-        deadline_s = time.monotonic() + _KILLED_WITHIN_S
-        while any(map(lives, left)) and time.monotonic() < deadline_s:
-            time.sleep(0.05)
+        _wait_while(lambda: any(map(lives, left)), _KILLED_WITHIN_S)
 
     def report(self, n_here: int, hung_after_s: float | None = None) -> RankedRun:
         """The report on all ranks, after the end.
@@ -116,3 +118,9 @@ class TorchRun:
         from perfkit.script.ranks.joint import joint
 
         return joint(self.attempt, range(n_here), n_here, hung_after_s=hung_after_s)
+
+
+def _wait_while(goes_on: Callable[[], bool], at_most_s: float) -> None:
+    deadline_s = time.monotonic() + at_most_s
+    while goes_on() and time.monotonic() < deadline_s:
+        time.sleep(0.05)

@@ -20,7 +20,16 @@ from perfkit.base.errors import UsageError
 from perfkit.base.files import write_atomically
 from perfkit.base.instrument import Instrument
 from perfkit.script.ranks.job import Job, job_of
-from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, aged, lives, read_statuses
+from perfkit.script.ranks.pulse import (
+    SILENT_S,
+    Glimpse,
+    Pulse,
+    Status,
+    aged,
+    is_stopped,
+    lives,
+    read_statuses,
+)
 from perfkit.script.ranks.torchrun import ends_with
 
 if TYPE_CHECKING:
@@ -170,12 +179,23 @@ class Meeting:
             with self.job.lock():
                 self._pulse.ends(self._ended, is_told=True)
                 others = read_statuses(folder, self.job.here).values()
-                if any(not s.is_told and lives(s) for s in others if s.pid != os.getpid()):
+                if any(map(self._may_tell, others)):
                     return False
                 os.close(os.open(folder / "reported", os.O_CREAT | os.O_EXCL))
         except OSError:  # it has been reported; or the folder is gone
             return False
         return True
+
+    def _may_tell(self, other: Status) -> bool:
+        """Whether that rank will come to the report itself.
+
+        One that is stopped will not where this one failed or was ended, since the launcher kills it
+        next; where this one finished, it gets the time to be continued.
+        """
+        if other.is_told or other.pid == os.getpid() or not lives(other):
+            return False
+        waits_s = SILENT_S if self._ended == "finished" else 0.0
+        return not (is_stopped(other) and time.time() - other.at_s >= waits_s)
 
     def _texts(self, kind: str) -> dict[int, str]:
         paths = {rank: self.job.folder / f"{kind}{rank}" for rank in self.job.here}

@@ -19,7 +19,17 @@ from types import FrameType
 
 from perfkit.base.instrument import Instrument
 
-__all__ = ["SILENT_S", "Glimpse", "Pulse", "Status", "aged", "lives", "read_statuses", "stuck"]
+__all__ = [
+    "SILENT_S",
+    "Glimpse",
+    "Pulse",
+    "Status",
+    "aged",
+    "is_stopped",
+    "lives",
+    "read_statuses",
+    "stuck",
+]
 
 _EVERY_S = 0.5
 #: A rank that has said nothing for so long is stopped, or hangs in a call that lets no thread run.
@@ -202,6 +212,12 @@ def lives(status: Status) -> bool:
     return not Path("/proc/self/stat").exists()
 
 
+def is_stopped(status: Status) -> bool:
+    """Whether the process that said so is stopped (SIGSTOP, Ctrl-Z, a debugger): it cannot end."""
+    found = _stat(status.pid)
+    return found is not None and found[0] in ("T", "t") and lives(status)
+
+
 def stuck(statuses: Sequence[Status]) -> tuple[Status, ...]:
     """Of ranks that make no step: those for which the others wait; empty where that is not clear.
 
@@ -236,8 +252,14 @@ def _where(frame: FrameType | None) -> tuple[str, bool]:
 
 def _born(pid: int) -> int | None:
     """Clock ticks from the start of the machine to that of the process; None where it is over."""
+    found = _stat(pid)
+    return None if found is None or found[0] in ("Z", "X") else found[1]
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """The state of a process, and when it was born, by proc_pid_stat(5); None without /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if fields[0] in ("Z", "X") else int(fields[19])
+        return fields[0], int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
