@@ -1,9 +1,9 @@
 """Which line runs while a step takes much longer than the others?
 
-Twenty times a second a thread checks whether the current step is overdue and, if so, which line the
-watched thread is on; less often, down to five times, while none is. Nothing is hooked: a check is
-one comparison. To wake for it takes 0.1 ms of a core where the machine is busy, so watching costs
-0.05 to 0.2 % of one (``tests/bench/watch_overhead.py``).
+A thread sleeps until the current step is overdue, and looks which line the watched thread is on:
+then, and twenty times a second for as long as the step goes on. Nothing is hooked. A step that
+begins puts the moment off, which wakes nobody (:mod:`perfkit.base.alarm`), so that a loop without
+overdue steps pays for no look at all (``tests/bench/watch_overhead.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 
+from perfkit.base.alarm import Alarm, new_alarm
 from perfkit.base.instrument import Instrument
 from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
@@ -21,11 +22,12 @@ from perfkit.measure.meter import StepMeter
 
 __all__ = ["Lookout"]
 
-# The wait for the next check grows by the first one's with so many checks in which no step was
-# overdue. Only what is rare and short is then missed, and what is long or comes again is not.
-_LOOK_EVERY_S = 0.05
-_CALM_LOOKS = 100
-_LONGEST_WAIT_S = 0.2
+# Between two looks. No more of them than that, however many steps are overdue.
+_LOOK_EVERY_NS = 50_000_000
+# The moment is put off when it has come nearer by this part of the limit: for most steps that are
+# long enough to matter, and not for each of a thousand a second.
+_PUT_OFF = 8
+_NEVER_NS = 1 << 62
 # Beyond this many, steps need no explanation of their own; the first ones are kept.
 _MOST_STEPS = 500
 _LONGEST_SOURCE = 60
@@ -48,16 +50,19 @@ class Lookout:
 
     Attributes:
         limit_ns: from when on a step is overdue; 0 where that is not known yet.
+        watches: whether there is a thread that looks.
     """
 
     def __init__(self, now: Callable[[], int]) -> None:
         self.instrument = Instrument("the lookout for long steps")
         self.limit_ns = 0
+        self.watches = False
         self.seen: dict[int, Counter[_Place]] = {}
         self._now = now
         self._learnt_until = 0  # as of so many steps the limit is asked for again
         self._step = (0, 0)  # number and start: one assignment, so always consistent
-        self._goes_on = threading.Lock()  # held while it watches
+        self._alarm: Alarm | None = None  # while it watches
+        self._put_off_ns = _NEVER_NS  # when to set it again
         self._thread: threading.Thread | None = None
 
     def learns(self, meter: StepMeter) -> None:
@@ -72,6 +77,9 @@ class Lookout:
     def begins(self, number: int, now_ns: int) -> None:
         """Step ``number`` begins."""
         self._step = number, now_ns
+        if now_ns >= self._put_off_ns and self._alarm is not None and self.limit_ns:
+            self._put_off_ns = now_ns + self.limit_ns // _PUT_OFF
+            self._alarm.set(self.limit_ns)
 
     def rests(self) -> None:
         """No step is running."""
@@ -81,41 +89,49 @@ class Lookout:
         """Watch the calling thread; ``loop`` is the code that asks for batches."""
         if self._thread is not None or not self.instrument.is_on:
             return
-        self._goes_on = threading.Lock()
-        self._goes_on.acquire()
+        self._alarm = alarm = new_alarm()
+        self._put_off_ns = 0
         self._thread = threading.Thread(
             target=self.instrument.hook(self._look),
-            args=(self._goes_on, threading.get_ident(), loop),
+            args=(alarm, threading.get_ident(), loop),
             name="perfkit-lookout",
             daemon=True,
         )
         self._thread.start()
+        self.watches = True
 
     def stop(self) -> None:
         """Stop watching."""
+        self.watches = False
         thread, self._thread = self._thread, None
+        alarm, self._alarm = self._alarm, None
+        self._put_off_ns = _NEVER_NS
         self.rests()
-        if thread is None:
-            return
-        self._goes_on.release()
-        if thread is not threading.current_thread():
+        if alarm is not None:
+            alarm.close()
+        if thread is not None and thread is not threading.current_thread():
             thread.join(1.0)
 
-    def _look(self, goes_on: threading.Lock, watched: int, loop: CodeType | None) -> None:
-        # a bare lock: an Event's wait is a dozen calls of Python, twenty times a second
-        calm = 0
-        while not goes_on.acquire(timeout=wait_s(calm)):
-            calm += 1
+    def _look(self, alarm: Alarm, watched: int, loop: CodeType | None) -> None:
+        again_ns = 0  # no look before
+        while alarm.wait():
             number, began_ns = self._step
-            if not began_ns or not 0 < self.limit_ns < self._now() - began_ns:
+            limit_ns = self.limit_ns
+            if not began_ns or not limit_ns:
+                continue  # the next step sets it
+            now_ns = self._now()
+            early_ns = max(began_ns + limit_ns, again_ns) - now_ns
+            if early_ns > 0:  # another step than the one that it was set for
+                alarm.set(early_ns)
                 continue
-            calm = 0
+            again_ns = now_ns + _LOOK_EVERY_NS
+            alarm.set(_LOOK_EVERY_NS)
+            if number not in self.seen and len(self.seen) >= _MOST_STEPS:
+                continue
             frame = sys._current_frames().get(watched)
             place = None if frame is None else _telling(frame, loop)
             del frame  # it would keep user variables alive
-            if place is None or self._step != (number, began_ns):
-                continue  # the step ended during the look
-            if number in self.seen or len(self.seen) < _MOST_STEPS:
+            if place is not None and self._step == (number, began_ns):  # else it ended meanwhile
                 self.seen.setdefault(number, Counter())[place] += 1
 
     def during(self, numbers: set[int]) -> str:
@@ -129,11 +145,6 @@ class Lookout:
         if 2 * n < found.total():
             return ""
         return _told(place, cell_names())
-
-
-def wait_s(calm: int) -> float:
-    """How long to wait after so many checks in a row in which no step was overdue."""
-    return min(_LOOK_EVERY_S * (1 + calm / _CALM_LOOKS), _LONGEST_WAIT_S)
 
 
 def _telling(frame: FrameType | None, loop: CodeType | None) -> _Place | None:
