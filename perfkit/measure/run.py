@@ -36,7 +36,7 @@ from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
 __all__ = ["Named", "Observer", "RunSummary", "Update", "WatchedRun"]
 
-DEFAULT_HZ = 2.0
+DEFAULT_HZ = 1.0
 MOST_HZ = 10.0
 # The first updates come faster, so that the plot moves at once and a short run has enough memory
 # readings for a trend.
@@ -112,7 +112,7 @@ class Observer(Protocol):
         """An epoch begins."""
 
     def update(self, update: Update) -> None:
-        """Called a few times a second, between two steps."""
+        """Called once a second or so, between two steps."""
 
     def end(self, summary: RunSummary) -> None:
         """An epoch is over, however it ended."""
@@ -520,17 +520,18 @@ class WatchedRun:
             period = min(period, _EARLY_PERIOD_NS)
         self._due_ns = after + max(period, _REST_AFTER_UPDATE * min(took, self._last_update_ns))
         self._last_update_ns = took
-        self._look_out()
+        self._look_out(after)
         self._update_ns += max(self._now() - after, 0)
 
-    def _look_out(self) -> None:
+    def _look_out(self, now_ns: int) -> None:
         """From the first update on, watch for overdue steps and for a busy machine."""
         if self._loop is None:
             return
         self._lookout.learns(self._meter)
-        self._lookout.start(self._consumer)
+        if not self._lookout.watches:
+            self._lookout.start(self._consumer)
         # a mark costs some 10 ms, so short runs skip it
-        if self._mark is None and self._now() - self._began_ns >= _MARK_FROM_NS:
+        if self._mark is None and now_ns - self._began_ns >= _MARK_FROM_NS:
             self._mark = self._make_mark()
         if self._mark is not None:  # a run long enough to say why it waits
             if self._looks is None:

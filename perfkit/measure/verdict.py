@@ -107,7 +107,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Memory over the run, read a few times a second between steps.
+    """Memory over the run, read once or twice a second between steps.
 
     Attributes:
         kind: ``"allocated"`` (CUDA allocator) or ``"resident"`` (this process).

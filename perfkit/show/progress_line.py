@@ -12,7 +12,7 @@ from perfkit.measure.run import Update
 from perfkit.show._text import clip
 from perfkit.show.shared_row import SharedRow
 
-__all__ = ["ProgressLine", "progress", "status"]
+__all__ = ["ProgressLine", "facts", "progress", "status"]
 
 # Interval of lines if the output is a file: enough to show progress without filling a log.
 _LOG_EVERY_S = 10.0
@@ -83,6 +83,22 @@ def status(update: Update) -> str:
 def progress(update: Update) -> float | None:
     """How much of the epoch is over, 0 to 1; None where its length is unknown."""
     return min(update.done / update.total, 1.0) if update.total else None
+
+
+def facts(update: Update) -> tuple[float | str | None, ...]:
+    """What :func:`status` and :func:`progress` say, for ``js/src/run_line.js`` to put in words."""
+    memory = update.memory
+    return (
+        update.epoch,
+        update.done,
+        update.total,
+        1e3 / update.steps_per_s if update.steps_per_s else None,
+        update.wait_share,
+        update.samples_per_s,
+        memory.n_bytes,
+        memory.kind,
+        update.elapsed_s,
+    )
 
 
 def _facts(update: Update) -> Iterator[str]:

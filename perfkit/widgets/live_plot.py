@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -50,7 +50,8 @@ class LivePlot(anywidget.AnyWidget):
     series = traitlets.List().tag(sync=True)
     title = traitlets.Unicode().tag(sync=True)
     x_label = traitlets.Unicode("step").tag(sync=True)
-    status = traitlets.Dict().tag(sync=True)
+    # the words of the last facts are made when the state is requested, too
+    status = traitlets.Dict().tag(sync=True, to_json=lambda _value, plot: plot._told())
     problem = traitlets.Unicode().tag(sync=True)
     # computed when the state is requested (a page is opened or saved), not at each push
     history = traitlets.Dict().tag(sync=True, to_json=lambda _value, plot: plot._kept.snapshot())
@@ -71,6 +72,7 @@ class LivePlot(anywidget.AnyWidget):
         self._kept = History(1 + len(names))
         self._n_series = len(names)
         self._total = total
+        self._words_later: Callable[[], tuple[str, float | None]] | None = None
         super().__init__(
             series=[asdict(one) for one in series],
             title=title,
@@ -113,23 +115,61 @@ class LivePlot(anywidget.AnyWidget):
 
         Without numpy, which takes longer for few points where other work has gone before.
         """
+        first = self._push(x, columns, {} if status is None else {"status": self._words(*status)})
+        if first < 0:
+            return
+        if status is not None:
+            # In place, so that no trait has changed: the message tells this page, and one that is
+            # opened later gets the dict.
+            self.status.update(self._words(*status))
+            self._words_later = None
+        elif self.status["state"] == "waiting":
+            self.set_status("", self._share(x[-1]))
+
+    def push_run(
+        self,
+        x: Sequence[float],
+        columns: Iterable[Sequence[float] | float],
+        facts: Sequence[float | str | None],
+        words: Callable[[], tuple[str, float | None]],
+    ) -> None:
+        """:meth:`push_columns` of a run, whose status the page words: ``js/src/run_line.js``.
+
+        Args:
+            x, columns: as there.
+            facts: what the page needs for it.
+            words: line and progress of :meth:`set_status`, called when the state is asked for.
+        """
+        if self._push(x, columns, {"facts": facts}) >= 0:
+            self._words_later = words
+            # in place, as above; no line that follows is the same, so it is sent
+            self.status.update(text="", state="running")
+
+    def _push(
+        self,
+        x: Sequence[float],
+        columns: Iterable[Sequence[float] | float],
+        more: dict[str, Any],
+    ) -> int:
+        """Send and keep them; how many were there before, or -1 where there are no points."""
         k = len(x)
         if k == 0:
-            return
+            return -1
         values = array("f", x)
         for column in columns:
             values.extend([column] * k if isinstance(column, float) else column)
         data = values.tobytes()
         first = self._kept.append_later(k, data)
-        message: dict[str, Any] = {"type": "points", "first": first, "rows": k}
-        if status is not None:
-            message["status"] = self._words(*status, "running")
-            # In place, so that no trait has changed: the message tells this page, and one that is
-            # opened later gets the dict.
-            self.status.update(message["status"])
-        self.send(message, buffers=[data])
-        if status is None and self.status["state"] == "waiting":
-            self.set_status("", self._share(x[-1]))
+        self.send({"type": "points", "first": first, "rows": k, **more}, buffers=[data])
+        return first
+
+    def _told(self) -> dict[str, Any]:
+        """The status now, in words."""
+        later, self._words_later = self._words_later, None
+        if later is not None:
+            self.status.update(self._words(*later()))
+        told: dict[str, Any] = self.status
+        return told
 
     def set_status(self, text: str, progress: float | None = None) -> None:
         """Set the line beside the title, and the progress bar (0 to 1; None hides it)."""
@@ -145,10 +185,11 @@ class LivePlot(anywidget.AnyWidget):
         self.problem = text
 
     def _show(self, text: str, progress: float | None, state: str) -> None:
+        self._words_later = None
         self.status = self._words(text, progress, state)
 
     @staticmethod
-    def _words(text: str, progress: float | None, state: str) -> dict[str, Any]:
+    def _words(text: str, progress: float | None, state: str = "running") -> dict[str, Any]:
         if progress is not None:
             progress = min(1.0, max(0.0, progress)) if math.isfinite(progress) else None
         return {"text": text, "progress": progress, "state": state}

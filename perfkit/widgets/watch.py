@@ -18,11 +18,13 @@ from perfkit.base.progress import write
 from perfkit.base.words import fmt_ms
 from perfkit.measure.run import DEFAULT_HZ, Named, Observer, Update, WatchedRun, check_hz
 from perfkit.measure.verdict import RunSummary
-from perfkit.show.progress_line import ProgressLine, progress, status
+from perfkit.show.progress_line import ProgressLine, facts, progress, status
 from perfkit.show.timing import counted, left
 from perfkit.widgets._frontend import has_front_end
 
 __all__ = ["verdict_observer", "watch"]
+
+_WITHOUT_A_CORE_HZ = 2.0
 
 
 def watch(
@@ -56,9 +58,10 @@ def watch(
         name: the run's name in plot and report.
         live: True requires the plot, False shows nothing, None shows what is possible here. Of
             several processes (environment variable RANK) only the first prints a line.
-        update_hz: plot updates per second, 2 by default and at most 10. It is lowered to 2 if
-            torch's threads leave no core free, and further where two updates in a row take so
-            long that at this rate they would cost more than 0.25 % of the run.
+        update_hz: plot updates per second, 1 by default and at most 10; the first ten come within
+            a second. It is lowered to 2 if torch's threads leave no core free, and further where
+            two updates in a row take so long that at this rate they would cost more than 0.25 % of
+            the run.
 
     Returns:
         The watched loader: loop over it instead of ``loader``. ``.summary`` has the verdict and
@@ -128,11 +131,11 @@ def _affordable_hz(wanted: float | None) -> float:
     Measured with two torch threads on two cores: 10 Hz cost 12 % of the step, 2 Hz 1.8 %; with a
     core to spare 10 Hz cost 0.6 %.
     """
-    if wanted is None or wanted <= DEFAULT_HZ:
+    if wanted is None or wanted <= _WITHOUT_A_CORE_HZ:
         return wanted or DEFAULT_HZ
     torch = sys.modules.get("torch")
     threads = int(torch.get_num_threads()) if hasattr(torch, "get_num_threads") else 1  # type: ignore[union-attr]
-    return wanted if threads < _host.usable_cpus() else DEFAULT_HZ
+    return wanted if threads < _host.usable_cpus() else _WITHOUT_A_CORE_HZ
 
 
 class _Cell:
@@ -234,7 +237,9 @@ class _Plot:
     def update(self, update: Update) -> None:
         if len(update.numbers):
             columns = update.step_ms, update.wait_ms, update.memory.n_bytes / 2**20
-            self._plot.push_columns(update.numbers, columns, (status(update), progress(update)))
+            self._plot.push_run(
+                update.numbers, columns, facts(update), lambda: (status(update), progress(update))
+            )
         else:
             self._plot.set_status(status(update), progress(update))
 

@@ -180,16 +180,18 @@ def test_bounds_counts_with_nouns_and_large_units() -> None:
 
 def test_the_widgets_say_the_same(tmp_path: Path) -> None:
     source = Path(words.__file__).parent.parent / "widgets" / "js" / "src" / "numbers.js"
+    kinds = ("number", "us", "count", "bytes", "share")
     (tmp_path / "numbers.mjs").write_bytes(source.read_bytes())
     (tmp_path / "say.mjs").write_text(
         'import * as n from "./numbers.mjs";\n'
-        f"const cases = {json.dumps({k: CASES[k] for k in ('number', 'us')})};\n"
-        "const say = { number: n.fmtNumber, us: n.fmtUs };\n"
+        f"const cases = {json.dumps({k: CASES[k] for k in kinds})};\n"
+        "const say = { number: n.fmtNumber, us: n.fmtUs, count: n.fmtCount, bytes: n.fmtBytes,\n"
+        "              share: n.fmtShare };\n"
         "const said = Object.keys(cases).map((k) => cases[k].map(([x]) => say[k](x)));\n"
         "console.log(JSON.stringify(said));\n",
         encoding="utf-8",
     )
-    expected = [[text for _, text in CASES[k]] for k in ("number", "us")]
+    expected = [[text for _, text in CASES[k]] for k in kinds]
     assert says(tmp_path / "say.mjs") == expected
 
 

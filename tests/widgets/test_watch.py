@@ -157,7 +157,7 @@ def test_the_rate_falls_to_2_where_torch_takes_all_cores(monkeypatch, threads, h
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(watch_module._host, "usable_cpus", lambda: 2)
     assert watch_module._affordable_hz(10.0) == hz
-    assert watch_module._affordable_hz(None) == 2.0
+    assert watch_module._affordable_hz(None) == 1.0
     assert watch_module._affordable_hz(0.5) == 0.5
 
 

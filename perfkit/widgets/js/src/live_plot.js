@@ -3,6 +3,7 @@
 import { createChart } from "./chart.js";
 import { announcer, dataTable, errorBox, format, frame, h, throttle } from "./parts.js";
 import { Points, summary } from "./points.js";
+import { runLine } from "./run_line.js";
 
 const STYLES = [
   { color: "c1" },
@@ -28,7 +29,8 @@ export default () => {
       restore();
       const message = (content, buffers) => {
         if (content.type !== "points") return;
-        if (content.status) model.set("status", content.status);
+        if (content.facts) model.set("status", runLine(content.facts));
+        else if (content.status) model.set("status", content.status);
         if (points.append(content.first, content.rows, buffers[0]))
           for (const view of views) view.changed();
       };
