@@ -30,7 +30,7 @@ class ModuleMemory:
     """What one module, without its children, had of the peak.
 
     Activations and temporaries belong to the module in which they were made, gradients and
-    optimizer state to that of their parameter.
+    optimizer state to that of their parameter, where they are of one module alone.
 
     Attributes:
         path: ``model.layer3.0.conv1``; in brackets where there is no module.

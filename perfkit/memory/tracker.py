@@ -107,6 +107,10 @@ _NO_MODULE = {
     _OPTIMIZER: "(optimizer step)",
 }
 _OUTSIDE = "(outside of modules)"
+# One storage may be of several modules: a flat buffer of gradients, an optimizer's flat history.
+_SHARED = "(shared by modules)"
+_OF_ALL = "(of all parameters)"
+_UNOWNED = frozenset({*_NO_MODULE.values(), _OUTSIDE})
 _NO_LINE: dict[int, Place] = {
     BEFORE: ("", 0, "(there before)"),
     _ARRIVED: ("", 0, "(made elsewhere)"),
@@ -653,15 +657,38 @@ class Tracker(_DispatchMode):
     def _own(self, tensor: Tensor, path: str) -> None:
         for storage in self._storages(tensor):
             block = self._live.get(id(storage))
-            if block is not None:
-                block.owner = path
+            if block is None:
+                continue
+            is_part = tensor.nbytes < block.nbytes
+            is_shared = is_part and block.owner != path and block.owner not in _UNOWNED
+            block.owner = _SHARED if is_shared else path
 
     def _own_state(self, optimizer: Optimizer) -> None:
         for parameter, value in list(optimizer.state.items()):
             path = self._path_of_parameter.get(id(parameter))
-            if path is not None:
-                for tensor in tensors_in(value):
+            if path is None:
+                continue
+            tensors = list(tensors_in(value))
+            if any(tensor.numel() > parameter.numel() for tensor in tensors):
+                self._own_large_state(optimizer, path, tensors)
+            else:
+                for tensor in tensors:
                     self._own(tensor, path)
+
+    def _own_large_state(self, optimizer: Optimizer, path: str, tensors: list[Tensor]) -> None:
+        """State larger than its parameter: a preconditioner of it, or of all parameters.
+
+        LBFGS keeps its history, flat vectors of all parameters, as the state of the first one.
+        """
+        trained = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+        n_all = sum(p.numel() for g in optimizer.param_groups for p in g["params"])
+        if len(optimizer.state) >= len(trained):  # each has its own
+            for tensor in tensors:
+                self._own(tensor, path)
+            return
+        for tensor in tensors:
+            if tensor.numel() == n_all:
+                self._own(tensor, _OF_ALL)
 
     def _know_paths(self, modules: Iterable[nn.Module]) -> None:
         """Name these modules, and say that what they hold is theirs."""
