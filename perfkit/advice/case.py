@@ -41,6 +41,7 @@ from perfkit.trace.read.lookups import launch_rows
 from perfkit.trace.read.steps import Steps
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
+from perfkit.trace.record.waits import sleeping_share, waiting_share
 
 # Calls of Level Zero and of the Unified Runtime below torch's XPU.
 _XPU_CALL = re.compile(r"^(ze[A-Z]|ur[A-Z]|pi[A-Z])")
@@ -280,6 +281,14 @@ class Case:
             np.concatenate([part.end for part in layers]),
         )
         return without(union(self.steps.start_ns, self.steps.end_ns), covered)
+
+    @cached_property
+    def waiting(self) -> tuple[float, float]:
+        """The shares of that time in which the thread waits for other threads, processes or
+        connections, and in which it sleeps, by the line samples; 0 without enough of them.
+        """
+        samples = self.lines_in(self.outside_of_torch)
+        return waiting_share(samples), sleeping_share(samples)
 
     @cached_property
     def in_forward(self) -> Intervals:

@@ -25,6 +25,9 @@ _LEAST_IDLE = 0.1
 # A smaller part of a step that is the profiler's own is in the cost, and not in the sentence.
 _LEAST_TOLD = 0.03
 
+# The time outside of operators is a wait for others from this share of its samples on.
+_MOSTLY, _NEARLY_ALL = 0.5, 0.9
+
 BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute", "communication")
 
 # Losses that are only the host's if nothing was queued, which the launches tell.
@@ -374,11 +377,15 @@ def _sentence(bound: _Bound, case: Case) -> str:
             return (
                 f"Host-bound: {fmt_share(starting)} of the profiled time is start-up, not training"
             )
+    waits = _waits(case)
     if not case.on_device:
         words = {
             "data": f"{part} of each step waits for the DataLoader",
             "host": (
-                f"{part} of each step is Python and other host work outside of torch's operators"
+                f"{part} of each step is outside of torch's operators, and {waits}"
+                if waits
+                else f"{part} of each step is Python and other host work outside of torch's "
+                "operators"
             ),
             "communication": (
                 f"{part} of each step goes by in exchanges with other ranks, waits included"
@@ -393,7 +400,11 @@ def _sentence(bound: _Bound, case: Case) -> str:
     else:
         words = {
             "data": f"in {part} of each step the device is idle, waiting for data",
-            "host": f"in {part} of each step the device idles while the host does other work",
+            "host": (
+                f"in {part} of each step the device idles, and {waits}"
+                if waits
+                else f"in {part} of each step the device idles while the host does other work"
+            ),
             "launch": (
                 f"in {part} of each step the device idles because the host launches kernels "
                 "too slowly"
@@ -423,6 +434,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
             f"{words[0].upper()}{words[1:]}; of most of the device's work the trace does not say "
             "which call launched it, so whether the device waited for the host is not known"
         )
+    if bound.part == "host" and case.waiting[0] >= _MOSTLY:
+        return f"{'Waiting' if share >= DATA_BOUND_FROM else 'Partly waiting'}: {words}"
     # the same words as perfkit.watch for a whole run
     if share >= DATA_BOUND_FROM:
         return f"{bound.part.capitalize()}-bound: {words}"
@@ -435,6 +448,20 @@ def _sentence(bound: _Bound, case: Case) -> str:
             else f"; {most} ({fmt_share(bound.work)}) is spent in torch's operators"
         )
     return f"Partly {bound.part}-bound: {words}{beside}"
+
+
+def _waits(case: Case) -> str:
+    """That the host's time outside of operators is no work of its own; else empty."""
+    waiting, sleeping = case.waiting
+    if max(waiting, sleeping) < _MOSTLY:
+        return ""
+    much = "nearly all" if max(waiting, sleeping) >= _NEARLY_ALL else "most"
+    if sleeping > waiting:
+        return f"for {much} of that the code sleeps"
+    return (
+        f"for {much} of that the main thread waits for other processes, threads or connections, "
+        "whose work is not seen here"
+    )
 
 
 def _gaps(case: Case, part: str) -> str:

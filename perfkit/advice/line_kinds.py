@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from perfkit.trace.record.lines import Line
+from perfkit.trace.record.waits import is_sleep_by_text, is_wait, is_wait_by_text
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,13 @@ SLEEP = LineKind(
     "sleep",
     "a wait that the code itself asks for",
     "# the step sleeps: take the wait out, or wait in a thread alongside training",
+)
+WAITING = LineKind(
+    "waiting",
+    "a wait for another process, a thread or a connection, whose work is not seen here",
+    "# this thread only waits here; look at what it waits for, where that runs:\n"
+    "with perfkit.profile() as p:  # in the function that the other process or thread runs\n"
+    "    train()\nprint(p.result)",
 )
 LOGGING = LineKind(
     "logging",
@@ -107,7 +115,6 @@ _FILE_LIBRARY = re.compile(
     r"^(h5py|zarr|pickle|json|requests|urllib|fsspec|safetensors|pyarrow|pandas|"
     r"zipfile|tarfile|shutil|pathlib)$"
 )
-_SLEEP_CALL = re.compile(r"\bsleep\(")
 _NUMPY_CALL = re.compile(r"\bnp\.|\bnumpy\b")
 _NUMPY_LIBRARY = re.compile(r"^(numpy|scipy|sklearn)$")
 _METRICS = re.compile(
@@ -125,7 +132,10 @@ def kind_of(line: Line) -> LineKind:
     if beside := beside_the_model(line):
         return beside
     by_text = kind_of_source(line.source)
-    if by_text is not OTHER:
+    # what is read over a connection is a file to this code
+    if is_wait(line) and by_text not in (SAVING, IMAGES):
+        return WAITING
+    if by_text not in (OTHER, WAITING):
         return by_text
     for pattern, kind in (
         (_LOG_LIBRARY, LOGGING),
@@ -142,8 +152,9 @@ def kind_of(line: Line) -> LineKind:
 
 def kind_of_source(text: str) -> LineKind:
     """What a line does, from its text alone."""
+    if is_sleep_by_text(text):
+        return SLEEP
     for pattern, kind in (
-        (_SLEEP_CALL, SLEEP),
         (_LOG_CALL, LOGGING),
         (_IMAGE_CALL, IMAGES),  # before files: Image.open decodes what it reads
         (_FILE_CALL, SAVING),
@@ -151,7 +162,7 @@ def kind_of_source(text: str) -> LineKind:
     ):
         if pattern.search(text):
             return kind
-    return OTHER
+    return WAITING if is_wait_by_text(text) else OTHER
 
 
 def beside_the_model(line: Line) -> LineKind | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
-from perfkit.advice.line_kinds import FORWARD, OTHER, LineKind, kind_of
+from perfkit.advice.line_kinds import FORWARD, OTHER, SLEEP, WAITING, LineKind, kind_of
 from perfkit.advice.line_kinds import beside_the_model as kind_beside_the_model
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, fmt_us, plural
@@ -109,20 +109,29 @@ def python(case: Case) -> Iterator[Finding]:
             f"{fmt_share(top.share)} of the line samples taken in that time fall on {top.place} "
             f"({top.n_samples} of {inside.n_samples}): {kind.words}"
         )
+    if kind is WAITING:
+        formula = "no bound: the work that it waits for is not recorded"
     yield Finding(
         rule="host-python",
         cures=("host",),
-        title=(
-            "Python outside of torch takes much of the step"
-            if _knows_of_python(case)
-            else "What is outside of torch's operators takes much of the step"
-        ),
+        title=_title(case, kind),
         evidence=tuple(evidence),
         what_to_do=kind.what_to_do,
         gain_at_most=gain,
         formula=formula,
         line=None if top is None else f"{top.place}: {top.source}",
+        has_bound=kind is not WAITING,
     )
+
+
+def _title(case: Case, kind: LineKind) -> str:
+    if kind is WAITING:
+        return "The code waits for other processes or threads for much of the step"
+    if kind is SLEEP:
+        return "The code sleeps for much of the step"
+    if _knows_of_python(case):
+        return "Python outside of torch takes much of the step"
+    return "What is outside of torch's operators takes much of the step"
 
 
 def _knows_of_python(case: Case) -> bool:

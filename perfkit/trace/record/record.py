@@ -69,11 +69,14 @@ from perfkit.trace.record.profiler import (
     wait_for_devices,
 )
 from perfkit.trace.record.quiet import quiet_profiler
+from perfkit.trace.record.waits import waiting_share
 
 STEPS = 6
 WARMUP = 2
 MAX_SECONDS = 10.0
 
+# The recorded part is a wait for others from this share of its samples on.
+_MOSTLY = 0.5
 # A region of which this share was recorded counts as recorded whole.
 _ALL_OF_IT = 0.99
 _STEP_MARK = "ProfilerStep#"
@@ -131,6 +134,7 @@ class Recording:
         busy: what else the machine did meanwhile.
         cut_short: it ended early because the region started or ended a profiler by itself.
         n_foreign_steps: optimizer steps in other threads, which are not recorded.
+        has_threads: the region started threads: what they do, but for optimizer steps, is not seen.
     """
 
     trace: Trace
@@ -146,6 +150,7 @@ class Recording:
     busy: Busy | None = None
     cut_short: bool = False
     n_foreign_steps: int = 0
+    has_threads: bool = False
 
     def no_step(self) -> str:
         """That the region has no step at all, and what to do; empty where an optimizer stepped.
@@ -154,31 +159,38 @@ class Recording:
         """
         if self.n_steps_seen:
             return ""
-        where = " in this thread" if self.n_foreign_steps else ""
         n_fetches = int(
             (
                 self.trace.is_a(Category.ANNOTATION, Category.OP) & self.trace.named(is_data_wait)
             ).sum()
         )
+        # hooks see the whole region, but what a DataLoader does is only seen while recording
+        is_part = self.coverage.profiled_s < self.coverage.region_s
+        recorded = " in what was recorded" if is_part else ""
         fetched = (
-            f"and the {plural(n_fetches, 'fetch', 'fetches')} from a DataLoader made no steps of it"
+            f"the {plural(n_fetches, 'fetch', 'fetches')} from a DataLoader{recorded} made no "
+            "steps of it"
             if n_fetches
-            else "and no DataLoader was read"
+            else f"no DataLoader was read{recorded}"
         )
-        covered = self.coverage.share < _ALL_OF_IT
         part = (
             f"the first {fmt_s(self.coverage.profiled_s)} of your code"
-            if covered
-            else "all of your code"
+            if self.coverage.share < _ALL_OF_IT
+            else f"{'nearly ' * is_part}all of your code"
         )
+        waits = waiting_share(self.lines) >= _MOSTLY
+        where = "in this thread, " if self.n_foreign_steps or self.has_threads else ""
+        where = where or ("in this process, " if waits else "")
         do = (
             "profile in the thread that trains"
             if self.n_foreign_steps
+            else "this thread mostly waits for others: profile in the thread or process that trains"
+            if waits
             else "to see steps, profile the loop that calls optimizer.step(), or one step by "
             "itself: %torchprof train_step()"
         )
         return (
-            f"No step was found: no optimizer stepped{where} {fetched}, so the figures are of "
+            f"No step was found: {where}no optimizer stepped and {fetched}, so the figures are of "
             f"{part} as one piece; {do}."
         )
 
@@ -899,6 +911,7 @@ class Recorder:
             busy=self._busy,
             cut_short=self._cut_short,
             n_foreign_steps=self._n_foreign,
+            has_threads=bool(self._started_threads),
         )
 
     def _elsewhere(self) -> Elsewhere | None:
