@@ -10,10 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
+from perfkit.advice.evaluation import EvaluationWatch
 from perfkit.advice.profile import Profile, explain
 from perfkit.base.arguments import check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.base.uninterrupted import surely
 from perfkit.limit.kept import peaks_in_use
 from perfkit.trace.record.record import MAX_SECONDS, STEPS, WARMUP, Recorder
 
@@ -37,8 +39,9 @@ class Profiling(Shown):
         n_calls: how often :meth:`call` called the step.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, evaluation: EvaluationWatch) -> None:
         self._recorder = recorder
+        self._evaluation = evaluation
         self._enough_calls = recorder.warmup + recorder.steps + _UNPROFILED_CALLS
         self._state = "new"
         self._error = ""
@@ -57,19 +60,26 @@ class Profiling(Shown):
                 "this profile has begun before: call perfkit.profile() again for the next region"
             )
         try:
+            self._evaluation.start()  # first: its hook sees an optimizer's end before the recorder
             self._recorder.start()
             self._state = "running"
-        except KeyboardInterrupt:
-            self._recorder.stop()
+        except BaseException:
+            surely(self._end)
             raise
 
     def stop(self) -> None:
         """End the recording; does nothing if it has ended."""
         if self._state == "running":
             try:
-                self._recorder.stop()
+                surely(self._end)
             finally:  # Ctrl-C meanwhile
                 self._state = "done"
+
+    def _end(self) -> None:
+        try:
+            self._recorder.stop()
+        finally:
+            self._evaluation.stop()
 
     def failed(self, error: BaseException) -> None:
         """Tell that the region's code raised, if you caught it inside the ``with`` block."""
@@ -141,8 +151,16 @@ class Profiling(Shown):
         profile = explain(recording, is_step=self.n_calls > 0)
         if not profile.operators:
             return replace(profile, nothing=self._nothing(), warnings=recording.warnings)
-        remark = self._remark()
-        return replace(profile, warnings=(remark, *profile.warnings)) if remark else profile
+        failed = self._evaluation.failure
+        said = filter(
+            None,
+            (
+                self._remark(),
+                self._evaluation.note(profile.coverage),
+                "" if failed is None else failed.sentence(),
+            ),
+        )
+        return replace(profile, warnings=(*said, *profile.warnings))
 
     def to_dict(self) -> dict[str, Any]:
         """As :meth:`Profile.to_dict`."""
@@ -278,6 +296,7 @@ def profile(
         check_whole("repeat", repeat, 1, MOST_REPEATS)
     check_whole("steps", steps, 1, MOST_STEPS)
     check_whole("warmup", warmup, 0, MOST_WARMUP)
+    evaluation = EvaluationWatch()
     recorder = Recorder(
         steps=steps,
         warmup=warmup,
@@ -287,8 +306,10 @@ def profile(
         memory=memory,
         lines=lines,
         max_seconds=max_seconds,
+        on_step=evaluation.step_ended,
+        on_rest=evaluation.rest,
     )
-    profiling = Profiling(recorder)
+    profiling = Profiling(recorder, evaluation)
     if step is None:
         return profiling
     with profiling:

@@ -190,8 +190,15 @@ class Phases:
                 self._settle(evaluated=True)
         self._unhook()
 
+    def rest(self) -> None:
+        """Measure no more, from now on; called at any time, also within one of torch's hooks.
+
+        The hooks of optimizers stay until :meth:`stop`, and do nothing.
+        """
+        self._silence()
+
     def _silence(self) -> None:
-        """After a failure, maybe within torch's loop over the hooks of optimizers, which stay."""
+        """Maybe within torch's loop over the hooks of optimizers, which stay."""
         self._thread_id = 0  # and do nothing, as in a thread that is not watched
         for call in self._may_go:
             with suppress(Exception):  # the failure is known; the others go all the same

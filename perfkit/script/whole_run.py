@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from perfkit.advice.diagnose import as_waiting
+from perfkit.advice.evaluation import evaluation_note
 from perfkit.advice.profile import Profile, explain
 from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError
 from perfkit.base.instrument import Failure
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
+from perfkit.base.words import fmt_count, fmt_ms, fmt_s, plural
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 from perfkit.memory.account import MemoryAccount
 from perfkit.script._torch_watch import PASSES, TorchWatch
@@ -32,8 +33,6 @@ _SLOW, _SLACK_S = 2.0, 0.002
 _DRIFT_FROM = 20
 # Processes that it started, and that computed for this share of the run, may be what trains.
 _BY_CHILDREN = 0.1
-# From this share of the recorded steps on, evaluation within them is told.
-_EVALUATION = 0.05
 # A part of the run below this share is not worth a row.
 _LEAST_SHARE = 0.001
 
@@ -228,12 +227,7 @@ def _evaluation_within(profile: Profile, seen: TorchWatch) -> str:
     rows = rows[rows < len(phase_ms["evaluation"])]
     whole_ms = sum(float(column[rows].sum()) for column in phase_ms.values())
     evaluated_ms = float(phase_ms["evaluation"][rows].sum())
-    if evaluated_ms < _EVALUATION * whole_ms or not evaluated_ms:
-        return ""
-    return (
-        f"evaluation is {fmt_share(evaluated_ms / whole_ms)} of the recorded steps; their picture "
-        "counts it as forward, data wait or other, because a trace cannot tell it apart"
-    )
+    return evaluation_note(evaluated_ms, whole_ms)
 
 
 def _nothing(

@@ -232,6 +232,8 @@ class Recorder:
             two steps: what it takes belongs to neither. If it raises, the recorder ends.
         on_other: called with the time at which another optimizer has stepped; if that takes the
             first one's place, ``on_step`` is called for these steps later.
+        on_rest: called when nothing more is recorded for now, after ``on_step`` where a step ends
+            it; at any place of the region's code where it is not a step that ends it.
         n_slowed: so many of the first steps run under another instrument of perfkit's, which makes
             them slow: their length says nothing.
 
@@ -252,6 +254,7 @@ class Recorder:
         late: bool = False,
         on_step: Callable[[float, float], None] | None = None,
         on_other: Callable[[float], None] | None = None,
+        on_rest: Callable[[], None] | None = None,
         n_slowed: int = 0,
     ) -> None:
         check_whole("steps", steps, 1)
@@ -268,7 +271,7 @@ class Recorder:
         self._max_seconds = max_seconds
         self._with_lines = lines
         self._late = late
-        self._on_step, self._on_other = on_step, on_other
+        self._on_step, self._on_other, self._on_rest = on_step, on_other, on_rest
         self._n_slowed = n_slowed
 
         self._state: _State = "new"
@@ -652,6 +655,8 @@ class Recorder:
             self._looks.look()
         if self._on_step is not None:
             self._on_step(began_s, now_s)
+        if self._on_rest is not None and self._state == "done":
+            self._rest()
         # From here, not from the entry: what we do between two steps belongs to neither.
         self._step_began_s = time.perf_counter()
 
@@ -770,12 +775,14 @@ class Recorder:
             self._pause()
         elif self._state == "active" and self._is_full:
             self._stop_profiler()
+            self._rest()
         elif self._state == "active" and self._n_profiled == 0 and not self._patient:
             self._patient = self._time_is_up = True  # the end of this step is the end
             assert self._sampler is not None
             self._sampler.set_deadline(time.monotonic() + _PATIENCE * self._max_seconds)
         elif self._state == "active":
             self._stop_profiler()
+            self._rest()
 
     @property
     def _is_full(self) -> bool:
@@ -790,6 +797,12 @@ class Recorder:
         self._state = "paused"
         assert self._sampler is not None
         self._sampler.pause()
+        self._rest()
+
+    def _rest(self) -> None:
+        on_rest, self._on_rest = self._on_rest, None
+        if on_rest is not None:
+            on_rest()
 
     def _in_our_code(self, function: Any, *args: Any) -> None:
         if self._working:
