@@ -49,7 +49,14 @@ _EARLY_PERIOD_NS = 100_000_000
 _REST_AFTER_UPDATE = 400
 # Memory readings kept; when full, every second one is dropped.
 _MOST_READINGS = 2048
-_MARK_FROM_NS = 2_000_000_000
+# What else the machine does is asked from here on; a mark costs some 10 ms, which are in no step.
+# Of many short loops it is asked in some: in as many as make up this share of their time.
+_MARK_FROM_NS = 100_000_000
+_COVERED = 0.25
+# A shorter look at the machine says nothing (see perfkit.base.machine.busy).
+_SHORTEST_NS = 200_000_000
+# A loop this long is always asked, and is long enough to say why it waits.
+_LONG_NS = 2_000_000_000
 # One update in eleven days: anything slower is no update at all, and tiny rates overflow.
 _LEAST_HZ = 1e-6
 _LONGEST_NAME = 80
@@ -185,6 +192,8 @@ class WatchedRun:
         self._phase_ns = [0] * len(PHASES)
         self._make_mark = mark
         self._mark: BusyMark | None = None
+        self._marked_ns = 0
+        self._judged_ns = 0  # length of the loops in which it was asked
         self._busy: Busy | None = None
         self._looks: LoaderLooks | None = None
         self._batch_bytes: int | None = None
@@ -458,10 +467,12 @@ class WatchedRun:
         elif self._looks is not None:
             self._looks.look(now=True)
         self._working = False
-        if self._mark is not None:
-            busy, self._mark = self._mark.until_now(), None
-            if self._busy is None or busy.lost > self._busy.lost:
-                self._busy = busy
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            self._judged_ns += max(now - self._began_ns, 0)
+            if now - self._marked_ns >= _SHORTEST_NS:
+                busy = mark.until_now()
+                self._busy = busy if self._busy is None else self._busy.and_then(busy)
         self._looped_ns += max(now - self._began_ns, 0)
         self._ended = ended
         if self._meter.n > self._seen[0]:
@@ -530,10 +541,13 @@ class WatchedRun:
         self._lookout.learns(self._meter)
         if not self._lookout.watches:
             self._lookout.start(self._consumer)
-        # a mark costs some 10 ms, so short runs skip it
-        if self._mark is None and now_ns - self._began_ns >= _MARK_FROM_NS:
-            self._mark = self._make_mark()
-        if self._mark is not None:  # a run long enough to say why it waits
+        looped_ns = now_ns - self._began_ns
+        if self._mark is None:
+            is_due = self._judged_ns <= _COVERED * (self._looped_ns + looped_ns)
+            if looped_ns >= (_MARK_FROM_NS if is_due else _LONG_NS):
+                self._mark = self._make_mark()
+                self._marked_ns = now_ns
+        if looped_ns >= _LONG_NS:
             if self._looks is None:
                 self._looks = LoaderLooks()
             self._looks.look()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.machine.busy import Busy, BusyMark, this_thread
 from perfkit.limit.kept import peaks_in_use
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.pushed import PushedRun
@@ -35,6 +36,7 @@ class TorchWatch:
         account: of the first steps' memory.
         syncs: predicted waits.
         by_passes: whether a step is a backward pass, because no optimizer stepped.
+        busy: what else the machine did meanwhile; None while it runs.
     """
 
     def __init__(self, options: Options, on_update: Callable[[Update], None] | None) -> None:
@@ -64,6 +66,8 @@ class TorchWatch:
         self._accountant: Accountant | None = None
         self._lint: Watch | None = None
         self._forward_hook: Any = None
+        self.busy: Busy | None = None
+        self._busy_mark: BusyMark | None = None
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -89,6 +93,8 @@ class TorchWatch:
             self._forward_hook = register_module_forward_pre_hook(
                 self._extras.hook(self._before_module)
             )
+        with self._instrument.guard("looking whether the machine is busy"):
+            self._busy_mark = this_thread()
         self.run.start()
         self.recorder.start()
         self._thread_id = threading.get_ident()
@@ -109,6 +115,10 @@ class TorchWatch:
             self._watch_no_passes()
             if len(self._passes) > 1 and not self.recorder.n_steps_seen:
                 self._step_by_passes()
+        with self._instrument.guard("looking whether the machine is busy"):
+            mark, self._busy_mark = self._busy_mark, None
+            if mark is not None:
+                self.busy = mark.until_now()
         with self._instrument.guard("ending"):
             self.run.stop()
         self.recorder.stop()

@@ -149,3 +149,13 @@ def test_the_other_ranks_of_a_torchrun_are_no_other_programs(monkeypatch: pytest
     assert busy._process()[0] == 1.0
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert busy._process()[0] == 6.0
+
+
+def test_two_measurements_add_up_and_what_is_unknown_stays_unknown() -> None:
+    disturbed = Busy(1.0, 2, 0.5, waited_s=0.6, others_s=1.4, stolen_s=0.1)
+    quiet = Busy(9.0, 2, 9.0, waited_s=0.0, others_s=0.0)
+    both = disturbed.and_then(quiet)
+    assert (both.wall_s, both.process_s, both.waited_s, both.others_s) == (10.0, 9.5, 0.6, 1.4)
+    assert both.stolen_s is None
+    assert disturbed.spoils
+    assert not both.spoils

@@ -911,6 +911,75 @@ def test_a_busy_machine_is_the_verdict(clock) -> None:
     assert run.summary.to_dict()["busy"]["is_busy"]
 
 
+class Held:
+    """Other programs took the cores for all of the loop."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+
+    def until_now(self) -> Busy:
+        return Busy(0.9, 2, 0.5, waited_s=0.4, others_s=1.3)
+
+
+def test_a_run_of_a_second_says_that_the_machine_is_busy(clock) -> None:
+    run = watched(clock, Loader(clock, 60), mark=Held)
+    loop(clock, run, work_ms=20)
+    assert run.summary.wall_s < 2
+    said = run.summary.sentence
+    assert said.startswith("The machine was busy: other programs used 1.4 of 2 cores")
+    assert "ata-bound" not in said
+
+
+def test_of_many_short_loops_only_some_are_asked_whether_the_machine_is_busy(clock) -> None:
+    """A mark costs some 10 ms."""
+    Held.made = 0
+    run = watched(clock, Loader(clock, 60), mark=Held)
+    for _ in range(12):
+        loop(clock, run, work_ms=20)
+    assert 2 <= Held.made <= 6
+    busy = run.summary.busy
+    assert busy is not None
+    assert 0.9 <= busy.wall_s <= 0.9 * Held.made + 1e-9
+
+
+def test_a_look_that_is_too_short_to_say_anything_is_not_read(clock) -> None:
+    class Unread(Held):
+        def until_now(self) -> Busy:
+            raise AssertionError
+
+    Unread.made = 0
+    run = watched(clock, Loader(clock, 25), mark=Unread)
+    for _ in range(20):
+        loop(clock, run)
+    assert run.summary.busy is None
+    assert not run.summary.warnings or not any("perfkit" in w for w in run.summary.warnings)
+    assert 2 <= Unread.made <= 8
+
+
+def test_a_loop_of_a_few_ms_is_not_asked(clock) -> None:
+    run = watched(clock, Loader(clock, 5), mark=Held)
+    loop(clock, run)
+    assert run.summary.busy is None
+
+
+def test_one_disturbed_epoch_of_many_is_not_the_verdict(clock) -> None:
+    class Once:
+        left = 1
+
+        def until_now(self) -> Busy:
+            Once.left -= 1
+            if Once.left >= 0:
+                return Busy(3.0, 2, 2.0, waited_s=1.5, others_s=4.0)
+            return Busy(3.0, 2, 3.0, waited_s=0.0, others_s=0.0)
+
+    run = watched(clock, Loader(clock, 60), mark=Once)
+    for _ in range(8):
+        loop(clock, run, work_ms=50)
+    assert "So these times say little" not in run.summary.sentence
+
+
 # --- what watch does itself never reaches the loop --------------------------------------------
 
 

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from perfkit.base.machine.held_back import HeldBack, HostReading
 from perfkit.base.machine.quota import QuotaCounters, Throttled, read_quota
 from perfkit.base.words import fmt_count, fmt_number, fmt_share
 
-__all__ = ["Busy", "BusyMark"]
+__all__ = ["SPOILS_FROM", "Busy", "BusyMark", "this_thread"]
 
 # A thread without a core for a tenth of the time is measurably delayed.
 _WAITED_FROM = 0.10
@@ -37,9 +37,9 @@ _SHORTEST_S = 0.2
 # Without the scheduler's own account: others fill the cores.
 _FULL = 0.95
 _SAID_FROM = 0.01
-# If a fifth of the time is lost, the largest class may not be the true largest. Below that, times
-# are too long by a known bound, and shares still show where the time goes.
-_SPOILS_FROM = 0.2
+#: If a fifth of the time is lost, the largest class may not be the true largest. Below that, times
+#: are too long by a known bound, and shares still show where the time goes.
+SPOILS_FROM = 0.2
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,21 @@ class Busy:
         """Whether something outside this process slowed the measured code down."""
         return bool(self._reasons())
 
+    def and_then(self, later: Busy) -> Busy:
+        """Both measurements as one; what held the machine back is that of the longer one."""
+        longer = self if self.wall_s >= later.wall_s else later
+        sums = {
+            name: _sum(getattr(self, name), getattr(later, name))
+            for name in ("waited_s", "others_s", "involuntary_switches", "stolen_s", "throttled_s")
+        }
+        return replace(
+            longer,
+            wall_s=self.wall_s + later.wall_s,
+            process_s=self.process_s + later.process_s,
+            load=later.load,
+            **sums,
+        )
+
     def _share(self, seconds: float | None) -> float:
         return 0.0 if seconds is None else seconds / max(self.wall_s, 1e-9)
 
@@ -98,7 +113,7 @@ class Busy:
     @property
     def spoils(self) -> bool:
         """Whether so much time was lost that the figures say little about the code."""
-        return self.lost >= _SPOILS_FROM
+        return self.lost >= SPOILS_FROM
 
     @property
     def _is_held_up(self) -> bool:
@@ -260,6 +275,10 @@ class _Counters:
             HostReading.read(),
             read_gpus(),
         )
+
+
+def _sum(one: Any, other: Any) -> Any:
+    return None if one is None or other is None else one + other
 
 
 def _since(before: float | None, now: float | None) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.machine.busy import SPOILS_FROM
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.script.ranks.lateness import Lateness, LateRank, lateness, own_phases
 from perfkit.script.ranks.pulse import (
@@ -195,7 +196,7 @@ def joint(
     missing = [rank for rank in here if rank not in records]
     return RankedRun(
         program=program,
-        sentence=failed or _sentence(len(here), late, compared),
+        sentence=failed or _on_this_machine(_sentence(len(here), late, compared), records),
         world_size=world_size,
         ranks=tuple(
             _rank(rank, ended[rank], statuses.get(rank), records.get(rank), late, compared,
@@ -371,6 +372,24 @@ def _sentence(n: int, late: Lateness | None, compared: Ranks | None) -> str:
             f"({fmt_share(share)}) for whichever is last."
         )
     return f"{n} ranks; no rank holds up the others in the recorded steps."
+
+
+def _on_this_machine(sentence: str, records: Mapping[int, RankRecord]) -> str:
+    """The sentence, after what other programs did to the rank that lost most to them.
+
+    Who is late on a busy machine may be late because of it.
+    """
+    worst = max(records.values(), key=lambda r: r.lost, default=None)
+    if worst is None or not worst.busy:
+        return sentence
+    where = f" (as rank {worst.rank} saw it)" if len(records) > 1 else ""
+    said = f"{worst.busy.rstrip('.')}{where}."
+    if worst.lost < SPOILS_FROM:
+        return f"{said} {sentence}"
+    return (
+        f"{said} As far as that shows: {sentence[:1].lower()}{sentence[1:]} Measure again on a "
+        "quiet machine before you change anything."
+    )
 
 
 def _waiting(ranks: Sequence[int], late: int) -> str:

@@ -44,6 +44,8 @@ class RankRecord:
             steps; None where none was recorded.
         n_left_out: first steps that no figure is of.
         if_waiting: what bounds its steps, if its collectives are mostly its wait for later ranks.
+        busy: what else its machine did during the run, in words; empty where nothing slowed it.
+        lost: upper bound of the share of time that it lost to that.
     """
 
     rank: int
@@ -60,6 +62,8 @@ class RankRecord:
     collectives: dict[str, Any] | None
     n_left_out: int
     if_waiting: str = ""
+    busy: str = ""
+    lost: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +119,8 @@ def keep(
         collectives=_collectives(result, rank),
         n_left_out=0 if seen is None else seen.run.n_left_out,
         if_waiting=if_waiting,
+        busy="" if seen is None or seen.busy is None else seen.busy.sentence(),
+        lost=0.0 if seen is None or seen.busy is None else seen.busy.lost,
     )
     if seen is not None and seen.meter.n:
         columns = seen.run.facts.columns()

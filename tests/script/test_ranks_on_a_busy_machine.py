@@ -1,0 +1,57 @@
+"""Who is late on a busy machine may be late because of it: the joint report says so first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfkit.measure.phases import PHASES
+from perfkit.script.ranks.joint import joint
+from perfkit.script.ranks.record import RankRecord
+
+_BUSY = "The machine was busy: other programs used 1.7 of 2 cores."
+_A_LITTLE = "The machine was a little busy: the hypervisor took 6 % of the cores' time away."
+
+
+def _leave(folder: Path, busy: dict[int, tuple[str, float]]) -> str:
+    """Two ranks, of which rank 1 waits 8 ms longer for data; what the report says."""
+    record = RankRecord(
+        0, "train.py", "finished", "Compute-bound.", 4.0, 40, 20.0, {}, None, None, "", None, 1
+    )
+    rows = np.zeros((40, len(PHASES)), dtype=np.float32)
+    rows[:, PHASES.index("data_wait")], rows[:, PHASES.index("backward")] = 10.0, 28.0
+    late = rows.copy()
+    late[:, PHASES.index("data_wait")], late[:, PHASES.index("backward")] = 18.0, 20.0
+    for rank, phase_ms in enumerate((rows, late)):
+        said, lost = busy.get(rank, ("", 0.0))
+        one = replace(record, rank=rank, busy=said, lost=lost)
+        (folder / f"rank{rank}.json").write_text(json.dumps(one.__dict__))
+        np.savez(folder / f"rank{rank}.npz", numbers=np.arange(40), phase_ms=phase_ms)
+        status = {"rank": rank, "pid": 1, "born": 1, "at_s": 1.0, "ended": "finished"}
+        (folder / f"status{rank}.json").write_text(json.dumps(status))
+    return joint(folder, range(2), 2).sentence
+
+
+def test_a_quiet_machine_is_not_mentioned(tmp_path: Path) -> None:
+    said = _leave(tmp_path, {})
+    assert said.startswith("Rank 0 waits for rank 1")
+    assert "busy" not in said
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_busy_machine_comes_first_and_weakens_the_verdict(tmp_path: Path, rank: int) -> None:
+    said = _leave(tmp_path, {rank: (_BUSY, 0.5)})
+    assert said.startswith("The machine was busy: other programs used 1.7 of 2 cores (as rank ")
+    assert f"(as rank {rank} saw it). As far as that shows: rank 0 waits for rank 1" in said
+    assert said.endswith("Measure again on a quiet machine before you change anything.")
+
+
+def test_a_slightly_busy_machine_keeps_the_verdict(tmp_path: Path) -> None:
+    said = _leave(tmp_path, {0: (_A_LITTLE, 0.06)})
+    assert said.startswith("The machine was a little busy")
+    assert "Rank 0 waits for rank 1" in said
+    assert "Measure again" not in said
