@@ -15,10 +15,11 @@ import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from perfkit.base.user_code import is_user_code, package_path
 from perfkit.synclint.catalogue import CATALOGUE
 from perfkit.synclint.sites import Site
 
@@ -42,9 +43,16 @@ _SAYS = re.compile(
 
 _AFTER = "# keep it on the device, read it once, after the loop"
 _WEIGH = (
-    "# weigh with the mask, or mark what to leave out: cross_entropy(..., ignore_index)\n"
-    "mean = (X * M).sum() / M.sum().clamp(min=1)"
+    "# for a mean of the chosen, keep all and weigh with the mask; in a loss, mark what to leave\n"
+    "# out: cross_entropy(..., ignore_index)\n"
 )
+# A mask of rows chooses whole rows: it needs the other dimensions, too.
+_WEIGH_ROWS = (
+    f"{_WEIGH}keep = M\n"
+    "keep = keep.view(keep.shape + (1,) * (X.dim() - keep.dim()))\n"
+    "mean = torch.where(keep, X, 0).sum() / keep.expand_as(X).sum().clamp(min=1)"
+)
+_WEIGH_EACH = f"{_WEIGH}mean = torch.where(M, X, 0).sum() / M.expand_as(X).sum().clamp(min=1)"
 _COUNTS = (
     "counts = torch.zeros(6, device=X.device).scatter_add_(\n"
     "    0, X, torch.ones_like(X, dtype=torch.float32))"
@@ -58,6 +66,23 @@ _OWN_ARITHMETIC = frozenset({"abs", "dict", "list", "sum", "tuple"})
 _RARE = "# not in every step as it is: leave it, or do it less often still"
 _ONCE = "# it runs once, outside of the loop: leave it as it is"
 _LATER = "# a tensor; look at it when the step is over"
+_LIKE_THIS = "# no rewrite of this very line is known; with other names, for example:"
+_WHERE_MADE = (
+    "# it looks at what it is asked about; where the distribution is made, say\n"
+    "#     validate_args=False"
+)
+# What their snippet says holds for the call, whatever its line looks like.
+_OF_THE_CALL = frozenset(
+    {
+        "clip_grad", "ctc", "empty_cache", "get_scale", "grad_scaler", "load_to_device",
+        "loops_of_graph", "print", "save", "synchronize", "wait_for_stream",
+    }
+)  # fmt: skip
+_MADE_ON_HOST = re.compile(r"^torch\.(tensor|Tensor|as_tensor|from_numpy|[A-Z]\w+Tensor)\(")
+_MADE_HERE = (
+    "# made on the host just before: only a copy from pinned memory does not wait for the GPU\n"
+    "# (.pin_memory(), where there is one); or copy several values at once"
+)
 # From pageable memory the driver may keep the host waiting whatever non_blocking says.
 _PINNED = "# from pinned memory only: a batch of DataLoader(…, pin_memory=True)"
 _PINNED_INDEX = "# from pinned memory only; better, make the positions on the device (device=…)"
@@ -183,7 +208,7 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         "X.unique()",
         rest=True,
     ),
-    "masked_select": _snippet(_WEIGH, "torch.masked_select(X, M)", "X.masked_select(M)"),
+    "masked_select": _snippet(_WEIGH_EACH, "torch.masked_select(X, M)", "X.masked_select(M)"),
     "index": (
         *_line(
             "F(X, Y.masked_fill(~M, -100))",
@@ -191,7 +216,14 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
             "nll_loss(X[M], Y[M])",
             note="# -100 is the default of ignore_index: such a target counts for nothing",
         ),
-        *_snippet(_WEIGH, "X[M]"),
+        *_snippet(
+            "hits = ((X == Y) & M).sum()  # where all have one shape", "(X[M] == Y[M]).sum()"
+        ),
+        *_snippet(
+            "share = ((X == Y) & M).sum() / M.sum()  # where all have one shape",
+            "(X[M] == Y[M]).float().mean()",
+        ),
+        *_snippet(_WEIGH_ROWS, "X[M]"),
     ),
     "index_put": (
         *_snippet("X = torch.where(M, V, X)", "X[M] = V"),
@@ -276,6 +308,12 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         "clip_grad_norm_(X, N, error_if_nonfinite=True)",
         note="# it returns the norm, a tensor: check it later",
     ),
+    "grad_scaler": _snippet(
+        "# bfloat16 has the range of float32 and needs no scaler: where autocast is to it, make\n"
+        "# the scaler with enabled=False, or\n"
+        "Y.step()  # in place of X.step(Y) and X.update()",
+        "X.step(Y)",
+    ),
     "copy_to_host": _snippet(
         "kept = X.clone()  # collect on the device; one copy, after the loop", "Y.copy_(X)"
     ),
@@ -334,10 +372,12 @@ class _Line:
         *,
         is_after_all: bool = False,
         is_rare: bool = False,
+        is_looped: bool = False,
     ) -> None:
         self.statement = statement
         self.is_after_all = is_after_all  # before or after the loop of a script or cell
         self.is_rare = is_rare
+        self.is_looped = is_looped  # beside training, in a loop of its own: a rollout, a validation
         self.is_compound = hasattr(statement, "body")
         self._lines = source.splitlines()
 
@@ -416,15 +456,28 @@ def _overlap(nodes: Sequence[ast.AST]) -> bool:
     return any(one is not other and other in ast.walk(one) for one in nodes for other in nodes)
 
 
-def cures(waits: Sequence[tuple[str, Site]]) -> str:
+def cures(waits: Sequence[tuple[str, Site]], inside: str = "") -> str:
     """Code that does without these waits of one line, in the names of that line.
 
     Args:
         waits: entry of the catalogue and place, of each.
+        inside: the line of a library that asked, where that line only called it.
     """
     line = _line_of(waits[0][1]) if waits else None
     if line is not None and line.is_after_all:
         return _ONCE
+    found = _cures(waits, line, inside)
+    file = waits[0][1].file if waits else ""
+    package = package_path(file).partition("/")[0]
+    if not package or is_user_code(file) or found == _RARE:
+        return found
+    return (
+        f"# a line of {package}, not of your code: an option of what you call may avoid it;\n"
+        f"# in its source:\n{found}"
+    )
+
+
+def _cures(waits: Sequence[tuple[str, Site]], line: _Line | None, inside: str) -> str:
     said: list[str] = []
     rewritten: list[_Match] = []
     puts = any(entry in _INDEX_PUTS for entry, _ in waits)
@@ -434,7 +487,7 @@ def cures(waits: Sequence[tuple[str, Site]]) -> str:
         found = None
         if line is not None:
             seldom = _is_seldom_enough(entry, line)
-            if line.is_rare and (seldom or entry in _READS):
+            if line.is_rare and (seldom or (entry in _READS and not line.is_looped)):
                 said.append(_RARE)
                 continue
             if seldom:
@@ -445,7 +498,7 @@ def cures(waits: Sequence[tuple[str, Site]]) -> str:
             found = _match(entry, line, site)
         taker = "" if found is None or line is None else _taker(entry, line, found.node)
         if found is None:
-            said.append(CATALOGUE[entry].instead)
+            said.append(_in_general(entry, inside))
         elif taker:
             said.append(
                 f"# {taker}() takes it on the host: the wait goes only with that call. Make it "
@@ -460,6 +513,18 @@ def cures(waits: Sequence[tuple[str, Site]]) -> str:
     return "\n".join(dict.fromkeys(said))
 
 
+def _in_general(entry: str, inside: str) -> str:
+    """What helps with such a wait where the line itself cannot be rewritten."""
+    instead = CATALOGUE[entry].instead
+    if entry == "distribution":
+        return _WHERE_MADE
+    if entry in _OF_THE_CALL:
+        return instead
+    if inside:
+        return f"# {inside} asks for it: call that less often, or look for an option of it"
+    return f"{_LIKE_THIS}\n{instead}"
+
+
 # --- the user's line --------------------------------------------------------------------
 
 
@@ -471,8 +536,12 @@ def _line_of(site: Site) -> _Line | None:
         return None
     found: ast.stmt | None = None
     runs_once = True
+    column = _column(site)
     for node in ast.walk(tree):  # outer ones first
         if isinstance(node, ast.stmt) and node.lineno <= site.line <= (node.end_lineno or 0):
+            # several may be on one line
+            if column is not None and not _reaches(node, site.line, column):
+                continue
             found = node
             runs_once = runs_once and not isinstance(node, _REPEATED)
         elif isinstance(node, ast.Lambda):  # whoever calls it may be in the loop
@@ -480,18 +549,47 @@ def _line_of(site: Site) -> _Line | None:
             runs_once = runs_once and not here
     if found is None or isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return None
+    rarity = _rarity(tree, found)
     # without a loop the whole code may be the step
     return _Line(
         found,
         source,
         is_after_all=runs_once and _has_loop(tree),
-        is_rare=_is_rare(tree, found),
+        is_rare=bool(rarity),
+        is_looped=rarity == "beside" and _is_looped(tree, found),
     )
 
 
-def _is_rare(tree: ast.Module, statement: ast.stmt) -> bool:
-    """Whether the code itself says that it runs in few steps: ``if step % 100 == 0``, or behind the
-    loop over the batches, once an epoch.
+def _column(site: Site) -> int | None:
+    """Where on its line the instruction is; None where Python does not say."""
+    positions = list(site.code.co_positions())
+    index = site.instruction // 2
+    if not 0 <= index < len(positions):
+        return None
+    line, _, column, _ = positions[index]
+    return column if line == site.line else None
+
+
+def _reaches(node: ast.stmt, line: int, column: int) -> bool:
+    at = line, column
+    end = node.end_lineno or 0, node.end_col_offset or 0
+    return (node.lineno, node.col_offset) <= at < end
+
+
+def _is_looped(tree: ast.Module, statement: ast.stmt) -> bool:
+    """Whether the innermost loop around it is not the one, or around the one, that trains."""
+    loops = [
+        node
+        for node in ast.walk(tree)  # outer ones first
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While)
+        and any(n is statement for n in _within(node))
+    ]
+    return bool(loops) and not {"step", "backward"} <= _calls(loops[-1].body)
+
+
+def _rarity(tree: ast.Module, statement: ast.stmt) -> Literal["", "branch", "beside"]:
+    """Whether the code itself says that it runs in few steps: in a *branch* of
+    ``if step % 100 == 0``, or *beside* the loop over the batches, once an epoch.
     """
     for node in ast.walk(tree):
         if not isinstance(node, ast.If | ast.For | ast.AsyncFor | ast.While) or node is statement:
@@ -504,15 +602,15 @@ def _is_rare(tree: ast.Module, statement: ast.stmt) -> bool:
             asks = any(isinstance(n, ast.Mod) for n in ast.walk(node.test))
             # with accumulation, the step itself is in such a branch
             if in_body and asks and not _calls(node.body) & {"step", "backward"}:
-                return True
+                return "branch"
         else:
             loops = [n for n in _within(node) if isinstance(n, ast.For | ast.AsyncFor | ast.While)]
             trains = [n for n in loops if {"step", "backward"} <= _calls(n.body)]
             if trains and not any(n is statement for one in trains for n in _within(one)):
                 beside = [n for n in node.body if not any(n is one for one in trains)]
                 if "backward" not in _calls(beside):
-                    return True
-    return False
+                    return "beside"
+    return ""
 
 
 def _within(node: ast.AST) -> Iterator[ast.AST]:
@@ -611,6 +709,8 @@ def _match(entry: str, line: _Line, site: Site) -> _Match | None:
     nodes = line.nodes(site)
     for cure in _CURES.get(entry, ()):
         for node in nodes:
+            if entry == "any" and _decides(line, node):
+                continue  # its answer decides what runs next: it cannot be asked later
             fit = _Fit(cure.rest)
             if not fit.fits(_pattern(cure.pattern), node):
                 continue
@@ -638,6 +738,10 @@ def _match(entry: str, line: _Line, site: Site) -> _Match | None:
                 return None
             return _Match(cure, node, bound)
     return None
+
+
+def _decides(line: _Line, node: ast.AST) -> bool:
+    return any(isinstance(up, ast.BoolOp | ast.IfExp) for up in line.around(node))
 
 
 def _makes_an_object(node: ast.AST) -> bool:
@@ -759,9 +863,28 @@ def _bare(text: str) -> str:
     return inner if pair else text
 
 
+def _notes(line: _Line, match: _Match) -> Iterator[str]:
+    note = match.cure.note
+    if note == _PINNED and _MADE_ON_HOST.match(match.bound.get("X", "")):
+        note = _MADE_HERE
+    if note:
+        yield note
+    if match.cure.line != "X.detach()":
+        return
+    for target in getattr(line.statement, "targets", ()):
+        names_it = isinstance(target, ast.Subscript) and not (
+            isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
+        )
+        if names_it:
+            yield (
+                f"# {line.code(target.value)} must be a list, a dict, or a tensor on the device: "
+                "one on the host copies it"
+            )
+
+
 def _rewritten(line: _Line, matches: Sequence[_Match]) -> str:
     """The user's line with something else in place of what waits."""
-    notes = [match.cure.note for match in matches if match.cure.note]
+    notes = [note for match in matches for note in _notes(line, match)]
     before = [_filled(m.cure.before, m.bound) for m in matches if m.cure.before]
     texts = {m.node: _filled(m.cure.line, m.bound) for m in matches}
     if before:

@@ -223,7 +223,7 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
         line=line,
         op=", ".join(ops),
         why="; ".join(dict.fromkeys(entry.why for entry in entries)),
-        instead=cures(waits),
+        instead=cures(waits, inside),
         count=sum(count for _, count in hits),
         code=statement(file, line),
         place=place(file, line),
