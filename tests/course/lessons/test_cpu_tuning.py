@@ -272,6 +272,7 @@ def _by_word(text: str, cores: int) -> float:
         (share_of_cores, lambda cores, processes: max(1, cores // processes), "Done"),
         (share_of_cores, lambda cores, processes: cores // processes or 1, "Done"),
         (share_of_cores, lambda cores, n: max(1, math.floor(cores / n)), "Done"),
+        (share_of_cores, lambda cores, n: 1 if n > cores else (cores - cores % n) // n, "Done"),
         (share_of_cores, lambda *_: None, "returns nothing yet"),
         (share_of_cores, lambda cores, n: cores, "16 threads for 8 cores"),
         (share_of_cores, lambda cores, n: 1, "6 cores are left over"),
@@ -281,6 +282,7 @@ def _by_word(text: str, cores: int) -> float:
         (faults_of, lambda nbytes, page: -(-nbytes // page), "Done"),
         (faults_of, lambda nbytes, page: math.ceil(nbytes / page), "Done"),
         (faults_of, lambda nbytes, page: (nbytes + page - 1) // page, "Done"),
+        (faults_of, lambda nbytes, page: nbytes // page + (nbytes % page > 0), "Done"),
         (faults_of, lambda *_: None, "returns nothing yet"),
         (faults_of, lambda nbytes, page: nbytes // page, "are 2, not 1"),
         (faults_of, lambda nbytes, page: nbytes / page, "whole pages"),
@@ -301,6 +303,13 @@ def _by_word(text: str, cores: int) -> float:
                 cores
                 if text.startswith("max")
                 else min(cores, int(text.split()[0]) / int(text.split()[1]))
+            ),
+            "Done",
+        ),
+        (
+            quota_of,
+            lambda text, cores: min(
+                [cores, *(int(a) / int(b) for a, b in [text.split()] if a.isdecimal())]
             ),
             "Done",
         ),

@@ -239,6 +239,18 @@ def test_show_counts_and_leaves_out_the_peak_of_a_loop() -> None:
     [
         (every_bin, lambda i, most: i + (most + 1) * torch.arange(len(i))[:, None, None], "Done"),
         (every_bin, lambda i, most: i * len(i) + torch.arange(len(i)).view(-1, 1, 1), "Done"),
+        (
+            every_bin,
+            lambda i, most: torch.arange(len(i) * (most + 1)).view(len(i), most + 1)[
+                torch.arange(len(i))[:, None, None], i
+            ],
+            "Done",
+        ),
+        (
+            every_bin,
+            lambda i, most: torch.stack([one + k * (most + 1) for k, one in enumerate(i)]),
+            "Done",
+        ),
         (every_bin, lambda *_: None, "returns nothing yet"),
         (every_bin, lambda i, most: i, "fall into the same bin"),
         (every_bin, lambda i, most: i + most * torch.arange(len(i))[:, None, None], "same bin"),
@@ -248,11 +260,17 @@ def test_show_counts_and_leaves_out_the_peak_of_a_loop() -> None:
         (own_means, lambda means, bins: means[bins], "Done"),
         (own_means, lambda means, bins: means.index_select(0, bins), "Done"),
         (own_means, lambda means, bins: means[bins, :].clone(), "Done"),
+        (
+            own_means,
+            lambda means, bins: means.gather(0, bins[:, None].expand(-1, means.shape[1])),
+            "Done",
+        ),
         (own_means, lambda *_: None, "returns nothing yet"),
         (own_means, lambda means, bins: means, "the shape is"),
         (own_means, lambda means, bins: means[bins.flip(0)], "mean of another bin"),
         (own_means, lambda means, bins: means[bins].tolist(), "got list"),
         (own_means, lambda means, bins: means[bins.clamp(max=2)], "mean of another bin"),
+        (own_means, lambda means, bins: means[bins].mean(0), "the shape is"),
         (safe_means, lambda total, count: total / count.clamp(min=1)[:, None], "Done"),
         (safe_means, lambda total, count: (total.T / torch.clamp(count, 1)).T, "Done"),
         (
@@ -260,9 +278,15 @@ def test_show_counts_and_leaves_out_the_peak_of_a_loop() -> None:
             lambda total, count: total / torch.where(count > 0, count, 1.0)[:, None],
             "Done",
         ),
+        (
+            safe_means,
+            lambda total, count: total.div(count.masked_fill(count == 0, 1).unsqueeze(1)),
+            "Done",
+        ),
         (safe_means, lambda *_: None, "returns nothing yet"),
         (safe_means, lambda total, count: total / count[:, None], "gives NaN or infinity"),
         (safe_means, lambda total, count: total / (count + 1)[:, None], "its true mean"),
+        (safe_means, lambda total, count: total / count.max(), "its true mean"),
         (
             safe_means,
             lambda total, count: (total / count[:, None]).nan_to_num(),
