@@ -426,6 +426,25 @@ def test_what_a_region_that_was_compiled_again_tells(attempt: int, said: str) ->
     assert finding.evidence[1].endswith(said)
 
 
+@pytest.mark.parametrize(
+    ("attempt", "title"),
+    [
+        (0, "compiles inside the profiled steps"),
+        (1, "compiled a region again"),  # for all sizes, after the first other one: that ends
+        (2, "keeps recompiling"),
+    ],
+)
+def test_one_compilation_says_how_often_its_region_was_compiled(attempt: int, title: str) -> None:
+    sim = Simulated()
+    for step in range(4):
+        sim.step(step, step * 10_000.0, 10_000)
+        if step == 2:
+            sim.host("entire_frame_compile", step * 10_000.0 + 10, 9_000)
+        n = attempt if step >= 2 else 0
+        sim.host(f"Torch-Compiled Region: 0/{n}", step * 10_000.0 + 9_100, 800)
+    assert _finding(sim, "recompiles").title.endswith(title)
+
+
 @pytest.mark.parametrize(("n", "is_again"), [(2, False), (3, True)])
 def test_pieces_compiled_late_are_no_recompiling(n: int, is_again: bool) -> None:
     """Two of four steps compile, each something else: that ends with the first epoch."""

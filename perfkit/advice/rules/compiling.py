@@ -46,16 +46,21 @@ def recompiles(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="recompiles",
         cures=("host", "launch", "driver"),
-        title=(
-            "torch.compile keeps recompiling"
-            if again or (case.n_steps > 1 and 2 * in_steps > case.n_steps)
-            else "torch.compile compiles inside the profiled steps"
-        ),
+        title=_title(again, in_most=case.n_steps > 1 and 2 * in_steps > case.n_steps),
         evidence=tuple(evidence),
         what_to_do=_against([one.why for one in checks]),
         gain_at_most=gain,
         formula=formula,
     )
+
+
+def _title(again: int, *, in_most: bool) -> str:
+    """Of a region that was compiled so often again, or of compilations in most steps."""
+    if again > 1 or in_most:
+        return "torch.compile keeps recompiling"
+    if again:
+        return "torch.compile compiled a region again"
+    return "torch.compile compiles inside the profiled steps"
 
 
 _SIZES = (
