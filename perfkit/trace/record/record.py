@@ -106,7 +106,7 @@ _LEAST_SAMPLES = 2
 # An optimizer that steps so often while the first one does not has taken its place.
 _TAKES_OVER = 20
 
-# An optimizer that steps so many times as often as another one makes "a step" a word to explain.
+# If one optimizer steps this many times as often as another, it is said whose steps are meant.
 _MORE_OFTEN = 2
 
 # Names of started threads are kept for a note; these are enough to know them by.
@@ -1003,9 +1003,8 @@ class Recorder:
         other = max(others, key=lambda key: max(others[key] / n, n / others[key]))
         n_other = others[other]
         began, ended = self._first_at[other]
-        between = (ended - began) / (
-            n_other - 1
-        )  # steps of the first one from one of it to another
+        # steps of the first one between two of the other
+        between = (ended - began) / (n_other - 1)
         mine, its = (
             f"{facts.name} ({plural(facts.n_tensors, 'tensor')})"
             for facts in (self._optimizers[first], self._optimizers[other])
