@@ -129,6 +129,13 @@ def _line(line: str, *patterns: str, note: str = "", rest: bool = False) -> tupl
 _BOTH = "  # both sides, no question asked"
 _EX = "# the _ex form returns the error code as a tensor\nresult, info = "
 
+_BOTH_SIDES = (
+    *_snippet(f"T = torch.where(C, V, T){_BOTH}", "if C:\n    T = V"),
+    *_snippet(f"T = torch.where(C, T * V, T){_BOTH}", "if C:\n    T *= V"),
+    *_snippet(f"T = torch.where(C, T + V, T){_BOTH}", "if C:\n    T += V"),
+    *_snippet(f"T = torch.where(C, V, W){_BOTH}", "if C:\n    T = V\nelse:\n    T = W"),
+)
+
 _CURES: Mapping[str, tuple[_Cure, ...]] = {
     "item": _read("X.item()"),
     "float": _read("float(X)"),
@@ -142,10 +149,7 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         "int(torch.max(X))",
     ),
     "bool": (
-        *_snippet(f"T = torch.where(C, V, T){_BOTH}", "if C:\n    T = V"),
-        *_snippet(f"T = torch.where(C, T * V, T){_BOTH}", "if C:\n    T *= V"),
-        *_snippet(f"T = torch.where(C, T + V, T){_BOTH}", "if C:\n    T += V"),
-        *_snippet(f"T = torch.where(C, V, W){_BOTH}", "if C:\n    T = V\nelse:\n    T = W"),
+        *_BOTH_SIDES,
         *_snippet(
             "failed = ~C  # failed |= … in later steps; ask once, after the loop", "assert C"
         ),
@@ -155,6 +159,7 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         ),
     ),
     "any": (
+        *_BOTH_SIDES,
         *_snippet(
             "# remember it, and ask once, after the loop\n"
             "bad = E  # bad |= … in the steps that follow",
@@ -709,7 +714,7 @@ def _match(entry: str, line: _Line, site: Site) -> _Match | None:
     nodes = line.nodes(site)
     for cure in _CURES.get(entry, ()):
         for node in nodes:
-            if entry == "any" and _decides(line, node):
+            if entry == "any" and node is not line.statement and _decides(line, node):
                 continue  # its answer decides what runs next: it cannot be asked later
             fit = _Fit(cure.rest)
             if not fit.fits(_pattern(cure.pattern), node):
@@ -741,7 +746,22 @@ def _match(entry: str, line: _Line, site: Site) -> _Match | None:
 
 
 def _decides(line: _Line, node: ast.AST) -> bool:
-    return any(isinstance(up, ast.BoolOp | ast.IfExp) for up in line.around(node))
+    """Whether the answer says what runs next, other than an error or a warning."""
+    around = line.around(node)
+    if any(isinstance(up, ast.BoolOp | ast.IfExp) for up in around):
+        return True
+    if any(isinstance(up, ast.UnaryOp) and isinstance(up.op, ast.Not) for up in around):
+        # `not x.any()` is no remark on a bad value; `not x.all()` is
+        return isinstance(node, ast.Call) and _last_name(node.func) != "all"
+    if isinstance(line.statement, ast.While):
+        return True
+    if not isinstance(line.statement, ast.If):
+        return False
+    return not all(
+        isinstance(one, ast.Raise)
+        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Call))
+        for one in (*line.statement.body, *line.statement.orelse)
+    )
 
 
 def _makes_an_object(node: ast.AST) -> bool:

@@ -331,6 +331,25 @@ def test_a_question_that_decides_what_runs_is_not_put_off() -> None:
     assert sync.instead.startswith(_LIKE_THIS)
 
 
+@pytest.mark.parametrize(
+    ("code", "cure"),
+    [
+        ("if known.any():\n    raise ValueError", "bad = known.any()"),
+        ("if not known.all():\n    print('bad')", "good = known.all()"),
+        ("if known.any():\n    err_g = err_g / 2", "torch.where(known.any(), err_g / 2, err_g)"),
+        ("while known.any():\n    break", _LIKE_THIS),
+        ("if not known.any():\n    kept = pred.mean()\n    more = kept", _LIKE_THIS),
+        ("if not known.any():\n    print('none')", _LIKE_THIS),
+    ],
+)
+def test_only_a_remark_on_a_bad_value_is_put_off(code: str, cure: str) -> None:
+    """``if not valid.any(): return`` was told ``bad = valid.any()``, to be asked after the loop."""
+    (sync,) = _found(code, "known = pred < -1e9")
+    assert cure in sync.instead
+    if cure == _LIKE_THIS:
+        assert "known." not in sync.instead
+
+
 def test_a_rollout_between_updates_is_not_left_alone() -> None:
     """It ran 256 times for 64 updates, and the advice was to leave it."""
 
