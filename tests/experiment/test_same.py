@@ -18,6 +18,7 @@ from torch.nn import functional as F  # noqa: N812
 import perfkit
 from perfkit.base.errors import UsageError
 from perfkit.experiment import setting
+from perfkit.experiment.compare._judge import Judge
 from perfkit.experiment.compare.same import same_result, tolerances
 from perfkit.experiment.process._fingerprint import Fingerprint, Watch, _format_of, sketch
 from perfkit.show import html
@@ -150,6 +151,11 @@ def test_a_loss_and_a_model_without_optimizer() -> None:
         return loss, model.parameters()
 
     assert same_result(once, parameters).same is True
+
+
+@pytest.mark.parametrize(("shapes", "said"), [([(4, 3)], "1 layer;"), ([(4, 3)] * 2, "2 layers;")])
+def test_the_rule_counts_the_layers(shapes: list[tuple[int, ...]], said: str) -> None:
+    assert f"over {said}" in Judge("fp32", shapes).rule
 
 
 def test_losses_alone_are_compared_and_it_is_said() -> None:

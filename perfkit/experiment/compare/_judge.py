@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.base.words import plural
 from perfkit.experiment.compare._tolerance import UNIT_ROUNDOFF, layers_of, tolerances
 from perfkit.experiment.compare._trials import Trial
 from perfkit.experiment.process._fingerprint import STEPS, Fingerprint, Sketch, StepGradients
@@ -74,7 +75,9 @@ class Judge:
         self.precision = precision
         self.allowed = [tolerances(precision, shapes, step) for step in range(STEPS)]
         layers = layers_of(shapes)
-        over = f"{layers} layers" if layers else "a deep network (assumed: no gradient was seen)"
+        over = (
+            plural(layers, "layer") if layers else "a deep network (assumed: no gradient was seen)"
+        )
         self.rule = (
             f"{precision}'s unit roundoff {UNIT_ROUNDOFF[precision]:.1e} × √(roundings) over "
             f"{over}; Higham and Mary 2019; measured factors for ReLU and updates"
