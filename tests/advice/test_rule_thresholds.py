@@ -120,6 +120,19 @@ def unrolled(n: int) -> Simulated:
     return sim
 
 
+def selecting(n: int) -> Simulated:
+    """In steps of 10 ms a loop of 12 rounds with ``n`` selects, each before another operator."""
+    sim, begins = _steps(2, 10_000)
+    for step in begins:
+        at = step + 10
+        for k in range(12 * n):
+            sim.host("aten::select", at, 9)
+            sim.host(f"aten::op{k % n}", at + 10, 9)
+            at += 20
+        sim.host("autograd::engine::evaluate_function: X", at + 10, step + 9_980 - at)
+    return sim
+
+
 def half_tiny(share: float) -> Simulated:
     """Steps of 20 ms, of which 2,500 operators of 8 µs at most take this share."""
     sim, begins = _steps(2, 20_000)
@@ -421,6 +434,7 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("loop-indexing", lambda us: loop(12, us), 16, 25),
     ("loop-indexing", lambda us: loop(12, us), 130, 90),
     ("loop-indexing", lambda n: unrolled(int(n)), 70, 60),
+    ("loop-indexing", lambda n: selecting(int(n)), 7, 6),
     ("launch-bound", launching, 0.88, 0.82),
     ("tensor-cores-unused", lambda n: (kernels(int(n), "volta_sgemm"), {"device": V100}), 2, 4),
     ("small-kernels", lambda n: kernels(int(n), **{"blocks per SM": 0.1}), 2, 5),
