@@ -84,6 +84,28 @@ def test_a_kernel_that_waited_for_another_stream() -> None:
     assert found.by_class_us["device: compute"] == 198
 
 
+@pytest.mark.parametrize(("idle_us", "waited_us"), [(8, 0), (12, 298)])
+def test_a_kernel_that_follows_its_own_stream_closely_waited_for_no_other(
+    idle_us: float, waited_us: float
+) -> None:
+    """Kernels of one stream start within some µs of each other; after 10 µs another held it."""
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for i, (name, start, dur, tid) in enumerate(
+        [
+            ("gemm", 100, 400 - idle_us, 7),
+            ("ncclDevKernel_AllReduce", 200, 298, 20),
+            ("adam", 500, 100, 7),
+        ]
+    ):
+        correlation = sim.call("cudaLaunchKernel", 10 * i + 1, 5, sim.host("aten::mm", 10 * i, 8))
+        sim.device(name, start, dur, correlation)
+        sim.events[-1]["tid"] = tid
+    sim.item(50, 560)
+    sim.events[-1]["ts"] = 601
+    assert _path(sim).by_class_us["device: communication"] == waited_us
+
+
 def _wait(sim: Simulated, at: float, number: int, on: int, stream: int, record: int) -> None:
     """``cudaStreamWaitEvent`` as the category ``cuda_sync`` records it."""
     args = {

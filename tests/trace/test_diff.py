@@ -42,6 +42,18 @@ def test_changes_are_per_step_and_ranked() -> None:
     assert found.ratio == 1
 
 
+def test_a_change_is_a_microsecond_and_a_tenth() -> None:
+    """The larger of the two: of 4 µs one is the microsecond, of 100 µs one is the tenth."""
+
+    def status(before: float, after: float) -> str:
+        traces = [load(_trace(2, {"aten::mm": us}, 100).json()) for us in (before, after)]
+        return next(c.status for c in diff(*traces).changes if c.kind == "op")
+
+    assert [status(4, 4.9), status(4, 5.1)] == ["same", "grew"]
+    assert [status(4, 3.1), status(4, 2.9)] == ["same", "shrank"]
+    assert [status(100, 109), status(100, 111)] == ["same", "grew"]
+
+
 def test_a_trace_against_itself_has_no_changes() -> None:
     trace = load(gpu_training(3, wait=50).json())
     assert all(c.status == "same" and c.delta_ms == 0 for c in diff(trace, trace).changes)

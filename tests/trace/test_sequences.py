@@ -43,6 +43,43 @@ def test_one_kernel_in_a_row_counts_without_overlap() -> None:
     assert pairs[0].count == 4
 
 
+def _apart(us: float) -> Simulated:
+    """Twice a step two kernels, so far apart, and a gemm."""
+    sim = Simulated()
+    for i in range(2):
+        sim.step(i, i * 10_000, 10_000)
+        for k in range(2):
+            at = i * 10_000 + k * 4_000.0
+            for start, name in ((at, _ADD), (at + 10 + us, _MUL), (at + 30 + us, "nvjet_gemm")):
+                sim.device(name, start, 10, len(sim.events) + 1)
+    return sim
+
+
+def test_kernels_a_millisecond_apart_are_no_neighbours() -> None:
+    assert len(sequences(load(_apart(950).json())).sequences) == 1
+    assert sequences(load(_apart(1_050).json())).sequences == ()
+
+
+def test_a_sequence_has_six_kernels_at_most() -> None:
+    """A longer one is told as those of its parts that save most."""
+    names = [f"elementwise_kernel<op{k}>" for k in range(7)]
+    found = sequences(load(_row(names).json())).sequences
+    assert {len(s.names) for s in found} == {6}
+
+
+def test_a_kernel_whose_name_ends_like_another_is_another() -> None:
+    sim = Simulated()
+    for i in range(2):
+        sim.step(i, i * 1_000, 1_000)
+        at = i * 1_000.0
+        for _ in range(3):
+            for name in (f"vectorized_{_ADD}", _MUL, _NORM, "nvjet_gemm", _ADD, _MUL, "nvjet_gemm"):
+                sim.device(name, at, 10, len(sim.events) + 1)
+                at += 12
+    names = [s.names for s in sequences(load(sim.json())).sequences]
+    assert names == [(f"vectorized_{_ADD}", _MUL, _NORM), (_ADD, _MUL)]
+
+
 def test_once_a_step_is_no_pattern() -> None:
     assert sequences(load(_row([_ADD, _MUL], repeats=1).json())).sequences == ()
 

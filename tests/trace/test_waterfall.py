@@ -18,8 +18,14 @@ import perfkit
 from perfkit import show
 from perfkit.base.errors import UsageError
 from perfkit.cli import main
-from perfkit.trace import limit, load, waterfall
-from perfkit.trace.ask.waterfall import CAUSES, Waterfall, change, waterfall_beside
+from perfkit.trace import find_steps, limit, load, waterfall
+from perfkit.trace.ask.waterfall import (
+    CAUSES,
+    Waterfall,
+    _full_queue,
+    change,
+    waterfall_beside,
+)
 from perfkit.trace.read.columns import RECORDED_HERE
 
 
@@ -143,6 +149,23 @@ def test_a_launch_that_waits_for_room_in_the_queue_is_no_work_of_the_host() -> N
     found = waterfall(load(sim.json()))
     adds_up(found)
     assert found.host_ms == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("usual_us", "long_us", "is_full"),
+    [(5, 95, False), (5, 105, True), (20, 190, False), (20, 210, True)],
+)
+def test_a_queue_is_full_where_a_launch_takes_ten_times_the_usual_and_a_tenth_of_a_millisecond(
+    usual_us: float, long_us: float, is_full: bool
+) -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for k in range(10):
+        took = long_us if k == 9 else usual_us
+        op = sim.host("aten::relu", 50 * k, took + 2)
+        sim.device("relu", 50 * k + 400, 40, sim.call("cudaLaunchKernel", 50 * k + 1, took, op))
+    trace = load(sim.json())
+    assert len(_full_queue(trace, find_steps(trace))) == is_full
 
 
 @pytest.mark.parametrize(("loader", "paced"), [(WORKERS, True), (SINGLE, False)])

@@ -168,9 +168,13 @@ def _distinct(found: list[Sequence]) -> list[Sequence]:
     """Leave out sequences that are part of a longer one that saves more and is as frequent."""
     kept: list[Sequence] = []
     for s in found:
-        text = "\0".join(s.names)
-        if not any(s.count <= k.count and text in "\0".join(k.names) for k in kept):
+        if not any(s.count <= k.count and _joined(s) in _joined(k) for k in kept):
             kept.append(s)
         if len(kept) >= 200:
             break
     return kept
+
+
+def _joined(s: Sequence) -> str:
+    """All names, with a mark at both ends of each: one may be the end of another."""
+    return "".join(f"\0{name}\0" for name in s.names)
