@@ -335,6 +335,18 @@ class NotebookPage:
             timeout=timeout_s * 1000,
         )
 
+    def press(self, selector: str, key: str) -> None:
+        """Press a key on it. JupyterLab moves the focus to the notebook some time after a run."""
+        target, tries = self.page.locator(selector), 20
+        target.focus()
+        self.page.wait_for_timeout(200)
+        while not target.evaluate("e => e === document.activeElement"):
+            tries -= 1
+            assert tries, f"the focus does not stay on {selector}"
+            target.focus()
+            self.page.wait_for_timeout(200)
+        self.page.keyboard.press(key)
+
     def download(self, selector: str, tries: int = 4) -> Path:
         """What a button saves. On a busy machine a page that still moves takes a click away."""
         for left in range(tries)[::-1]:

@@ -214,23 +214,20 @@ def test_pin_and_confirm_by_keyboard(open_notebook: Callable) -> None:
     book = open_notebook([DATA, quick, LAB.replace("seconds=4", "seconds=1")], "pin")
     page = book.page
     book.run_all()
-    page.locator(".pk-start").focus()
-    page.keyboard.press("Enter")
+    book.press(".pk-start", "Enter")
     book.wait_data(".pk-lab", "d.run === '1' && d.state === 'done'")
-    page.locator("[data-setting=num_workers] select").select_option("2")
+    page.locator("[data-setting=small] input").check()
     book.wait_data(".pk-lab", "d.run === '2' && d.state === 'done' && d.pinned === '1'")
 
-    page.locator("[data-key=pin-2]").focus()
-    page.keyboard.press("Enter")
+    book.press("[data-key=pin-2]", "Enter")
     book.wait_data(".pk-lab", "d.pinned === '2' && d.ghost === '0'")
     assert page.evaluate("() => document.activeElement.dataset.key") == "pin-2"
-    assert page.locator("[data-run='1'] .pk-changed > span").inner_text() == "num_workers 2 → 0"
+    assert page.locator("[data-run='1'] .pk-changed > span").inner_text() == "small on → off"
     assert "run 2" in page.locator(".pk-runs thead th").last.inner_text()
 
-    page.locator("[data-key=confirm-1]").focus()
-    page.keyboard.press("Space")
+    book.press("[data-key=confirm-1]", "Space")
     book.wait_data(".pk-lab", "d.state === 'confirming'")
-    book.wait_data(".pk-lab", "d.state === 'done'", timeout_s=120)
+    book.wait_data(".pk-lab", "d.state === 'done'", timeout_s=240)  # its budget: 2 min at most
     cell = page.locator("[data-run='1'] .pk-ratio")
     assert cell.get_attribute("data-kind") == "confirmed"
     assert "[" in cell.inner_text()
