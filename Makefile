@@ -23,8 +23,9 @@ JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
 BENCHES := $(filter-out tests/bench/_%,$(sort $(wildcard tests/bench/*.py)))
 CUDA_ROOMS := tests/advice tests/memory tests/synclint tests/trace \
 	tests/experiment/test_settings.py tests/experiment/test_step.py
-# the rooms that hold lines which need CUDA
-COVERED := $(addprefix tests/,advice base experiment magics measure memory show synclint trace)
+# without the course, whose lessons run whole there: its tests and notebooks would take hours to count
+COVERED := $(addprefix tests/,advice base cli experiment limit magics measure memory script show synclint \
+	trace widgets)
 COUNTED = $(BESIDE) COVERAGE_FILE=$(CURDIR)/build/coverage/$(2)/data $(1)/coverage run \
 	--rcfile=tests/played_cuda/coverage.ini -m pytest -q --numprocesses=logical --maxprocesses=8 \
 	-p no:cacheprovider -m 'not (long or browser)'
@@ -113,7 +114,8 @@ cuda-coverage: install $(CUDA)/.built  ## which lines that need CUDA run on the 
 	@rm -rf build/coverage
 	-$(call COUNTED,$(BIN),cpu) $(COVERED)
 	-$(call COUNTED,$(CUDA)/bin,played) $(COVERED) tests/played_cuda
-	@$(BIN)/python tests/played_cuda/cuda_coverage.py build/coverage/cpu/* -- build/coverage/played/*
+	@$(BIN)/python tests/played_cuda/cuda_coverage.py $(addprefix --room ,$(notdir $(COVERED))) \
+		build/coverage/cpu/* -- build/coverage/played/*
 
 $(CUDA)/.built: $(CUDA)/.installed $(wildcard tests/played_cuda/*.py tests/played_cuda/src/*)
 	$(CUDA)/bin/python tests/played_cuda/build.py

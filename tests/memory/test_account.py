@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from perfkit.base.errors import UsageError
+from perfkit.memory import survey
 from perfkit.memory.account import Accountant, MemoryAccount, account
 from perfkit.memory.categories import CATEGORIES
 
@@ -290,3 +291,13 @@ def test_several_models_are_taken_and_a_sequential_is_one() -> None:
     models = [nn.Linear(2, 2), nn.Linear(2, 2)]
     assert account(lambda: None, model=models).did_nothing
     assert account(lambda: None, model=nn.Sequential(*models)).did_nothing
+
+
+def test_a_graph_that_is_too_large_to_be_counted_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.ones(1000, requires_grad=True)
+    for _ in range(5):
+        before = before * 2
+    said = "too large to be counted in full"
+    assert not any(said in warning for warning in account(lambda: torch.ones(9)).warnings)
+    monkeypatch.setattr(survey, "MAX_NODES", 2)
+    assert any(said in warning for warning in account(lambda: torch.ones(9)).warnings)

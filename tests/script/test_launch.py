@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import signal
 import sys
@@ -99,6 +100,22 @@ def test_a_rank_that_raises_is_named_with_its_traceback() -> None:
     assert "ValueError: made up" in str(raised.value)
     assert 'raise ValueError("made up")' in raised.value.traceback_text
     assert "child.py" not in raised.value.traceback_text
+
+
+def test_a_rank_that_raises_in_a_notebook_s_cell_shows_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name, source = (
+        "/nowhere/cell.py",
+        "def workload(settings):\n    raise ValueError('in a cell')\n",
+    )
+    lines = source.splitlines(keepends=True)
+    monkeypatch.setitem(linecache.cache, name, (len(source), None, lines, name))
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(source, name, "exec"), cell)
+    with pytest.raises(WorkloadFailedError, match="ValueError") as raised:
+        perfkit.launch(cell["workload"], live=False)
+    assert lines[1].strip() in raised.value.traceback_text
 
 
 @pytest.mark.parametrize(
