@@ -14,8 +14,9 @@ def main() -> int:
     except KeyboardInterrupt:
         sys.stderr.write("perfkit: interrupted\n")
         return 130
+    typed = sys.argv[1:2]  # `run` leaves the program's own there
     code = command()
-    is_ours = sys.argv[1:2] and sys.argv[1] not in _RUN_A_PROGRAM
+    is_ours = typed and typed[0] not in _RUN_A_PROGRAM
     # where Ctrl-C is ignored (nohup, a background job), it stays so
     if is_ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         # to end takes the interpreter a while, and a Ctrl-C in it would show its insides

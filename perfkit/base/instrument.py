@@ -4,7 +4,8 @@ They run in the middle of a training step. An :class:`Instrument` wraps them: if
 switched off, the failure is kept so that the result can report it, and the step continues as if
 perfkit were not there.
 
-Only the instrument's own errors are caught. ``KeyboardInterrupt`` and ``SystemExit`` propagate.
+Only the instrument's own errors are caught. ``KeyboardInterrupt`` and ``SystemExit`` propagate, and
+so does what a handler of the user's raises where a signal falls into perfkit's work.
 Never call user code inside a guard: guard what you do before and after it, or use
 :meth:`Instrument.around`.
 """
@@ -19,6 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
+
+from perfkit.base.heard import hear, raised_by_handler
 
 __all__ = ["Failure", "Instrument"]
 
@@ -67,6 +70,7 @@ class Instrument:
         switch_off: Callable[[], object] | None = None,
         let_pass: tuple[type[BaseException], ...] = (),
     ) -> None:
+        hear()
         self.name = name
         self.failure: Failure | None = None
         self._switch_off = switch_off
@@ -127,7 +131,12 @@ class Instrument:
                     ours.__exit__(*sys.exc_info())
 
     def fail(self, error: BaseException, during: str) -> None:
-        """Switch off because of ``error``; only the first failure is kept."""
+        """Switch off because of ``error``, unless it is a handler's: that one is raised again.
+
+        Only the first failure is kept.
+        """
+        if raised_by_handler(error) is not None:
+            raise error
         if self.failure is not None:
             return
         last = traceback.extract_tb(error.__traceback__)[-1:]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["Uninterrupted", "surely"]
+__all__ = ["Uninterrupted", "behind", "surely"]
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 # Who presses Ctrl-C so often means it: something in here hangs.
@@ -68,6 +68,13 @@ def surely(undo: Callable[[], object]) -> None:
         with Uninterrupted():
             undo()
         raise
+
+
+def behind(handler: Any) -> Any:
+    """The handler that is called once no piece of perfkit's own holds the signal back."""
+    while isinstance(handler, _Held):
+        handler = handler.handler
+    return handler
 
 
 class _Held:

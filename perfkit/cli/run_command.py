@@ -211,6 +211,7 @@ class _Report:
             os.environ, self._watch.glimpse, arguments.ranks, self._warn if self._shown else None
         )
         self._told = self._got_sigterm = self._is_telling = False
+        self._was_cut_short = False
 
     def around(self, program: Program) -> int:
         __tracebackhide__ = True
@@ -233,7 +234,8 @@ class _Report:
             show_error_as_its_own()
             raise
         self._tell(None)
-        return 0
+        # a shell's loop over scripts is to end with this Ctrl-C, too
+        return 130 if self._was_cut_short else 0
 
     def _update(self, update: Update) -> None:
         if self._line is None:
@@ -295,7 +297,7 @@ class _Report:
     # --- the end ----------------------------------------------------------------------------
 
     def _tell(self, error: BaseException | None, ended: str = "") -> None:
-        """Report once, in the process that was started; a second Ctrl-C leaves it out."""
+        """Report once, in the process that was started; Ctrl-C meanwhile leaves it out."""
         if self._told or not self._watch.is_here:
             return
         self._told = self._is_telling = True
@@ -312,7 +314,9 @@ class _Report:
             else:
                 self._report(ended)
         except KeyboardInterrupt:
-            write("perfkit: no report: interrupted again\n")
+            self._was_cut_short = True
+            again = " again" if isinstance(error, KeyboardInterrupt) else ""
+            write(f"perfkit: no report: interrupted{again}\n")
         except Exception as failed:  # ours: the program's own end is what counts
             write(
                 f"perfkit: no report: {type(failed).__name__}: {failed}; please report this as a "

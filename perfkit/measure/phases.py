@@ -55,6 +55,8 @@ _ZEROS = (0,) * len(PHASES)
 _MOST_CALLS = 40
 _CALL_NS = 80_000
 _MOST_COST = 0.02
+# Modules that are remembered when those that are gone are forgotten.
+_FORGET_EVERY = 1000
 # More looks of one module than this in evaluation mode before training goes on are an evaluation,
 # also without a DataLoader. Those of several modules may be a frozen part of the step, and those in
 # training mode the episodes of reinforcement learning.
@@ -608,9 +610,12 @@ def _is_in(modules: dict[int, weakref.ref[Any]], module: Any) -> bool:
 
 
 def _note(modules: dict[int, weakref.ref[Any]], module: Any) -> None:
-    key = id(module)
-    # some make a new loss for each step, and a run may have millions
-    modules[key] = weakref.ref(module, lambda _: modules.pop(key, None))
+    # No callback tells of its end: in there Python would ignore a Ctrl-C. Some make a new loss for
+    # each step, and a run may have millions.
+    if modules and len(modules) % _FORGET_EVERY == 0:
+        for key in [key for key, one in modules.items() if one() is None]:
+            del modules[key]
+    modules[id(module)] = weakref.ref(module)
 
 
 def _nothing() -> None:

@@ -328,7 +328,11 @@ class WatchedRun:
             ended = "interrupted"
             raise
         finally:
-            surely(lambda: self._loop_ended(loop, ended))
+            try:
+                surely(lambda: self._loop_ended(loop, ended))
+            except KeyboardInterrupt:  # it may have come before that began
+                surely(lambda: self._loop_ended(loop, ended))
+                raise
 
     def _loop_ended(self, loop: object, ended: str) -> None:
         if self._loop is not loop:

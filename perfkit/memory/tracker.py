@@ -47,6 +47,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Self
@@ -212,7 +213,9 @@ class Tracker(_DispatchMode):
         self._in_step = False
         self._step_made: list[Block] = []
         self._gradients_known = False
-        self._free = self._make_finaliser()
+        # Blocks whose storage has died, until the next look. What a weak reference calls must not
+        # be Python code: a signal's handler would run in it, and Python ignores what that raises.
+        self._dead: deque[Block] = deque()
 
     # --- the region ---------------------------------------------------------------------
 
@@ -282,6 +285,7 @@ class Tracker(_DispatchMode):
         finally:
             self._unhook()
             self._live.clear()
+            self._dead.clear()
             self._pending.clear()
             self._step_made.clear()
             self._parameters.clear()
@@ -300,12 +304,15 @@ class Tracker(_DispatchMode):
         self._counting = False
 
     def _evaluate(self) -> None:
+        self._bury_dead()
         for block in self._pending:
             if block.alive and block.phase == _RECORDED:
                 _label(block, ACTIVATIONS)
         for block in list(self._live.values()):
             storage = block()
-            if storage is not None and storage.nbytes() != block.nbytes:
+            if storage is None:  # Ctrl-C came as it was to be booked
+                self._bury(block)
+            elif storage.nbytes() != block.nbytes:
                 self._resized(storage)
         seen = self._survey()
         self._know_paths(seen.modules)
@@ -318,11 +325,13 @@ class Tracker(_DispatchMode):
 
     def fold(self) -> None:
         """Evaluate the books so far, which lets go of the entries of what has been freed."""
+        self._bury_dead()
         for ledger in self.ledgers.values():
             ledger.fold()
 
     def living(self) -> list[Block]:
         """The blocks made in the region so far that are alive."""
+        self._bury_dead()
         return [block for block in list(self._live.values()) if block.phase != BEFORE]
 
     def _hook(self) -> None:
@@ -369,7 +378,9 @@ class Tracker(_DispatchMode):
     def _take_leave(self, seen: Survey) -> None:
         unseen: dict[int, int] = {}
         for tensor, category in seen.tensors:
-            for storage in self._find(tensor) or ():
+            storages = self._find(tensor) or ()
+            self._bury_dead()
+            for storage in storages:
                 block = self._live.get(id(storage))
                 if block is None:
                     unseen[id(storage)] = storage.nbytes()
@@ -398,20 +409,26 @@ class Tracker(_DispatchMode):
                 makes = self._learn(func)
             if makes != _NOTHING and self._counting:
                 self.n_operators += 1
+                live, kinds, dead = self._live, self._kinds, self._dead
+                if dead:
+                    self._bury_dead()
                 task = self._task_id()
                 if task != self._task:
                     self._turn(task)
-                live, kinds = self._live, self._kinds
                 for value in args:
                     kind = kinds.get(type(value))
                     if kind == _PLAIN:
                         try:
-                            if id(value.untyped_storage()) not in live:
+                            storage = value.untyped_storage()
+                            if dead:  # perhaps what had its address
+                                self._bury_dead()
+                            if id(storage) not in live:
                                 self._meet(value)
                         except NotImplementedError:  # a sparse or opaque layout
                             self._meet(value)
                     elif kind != _NO_TENSOR:
                         self._meet_any(value)
+                storage = None  # it must not live longer than the operator lets it
         except self._let_pass:
             raise
         except Exception as error:
@@ -425,6 +442,8 @@ class Tracker(_DispatchMode):
             if kind == _PLAIN and makes == _NEW:
                 try:
                     storage = result.untyped_storage()
+                    if dead:
+                        self._bury_dead()
                     if id(storage) not in live:
                         self._made(storage, args)
                 except NotImplementedError:
@@ -488,6 +507,8 @@ class Tracker(_DispatchMode):
 
     def _storages(self, tensor: Tensor) -> tuple[UntypedStorage, ...]:
         found = self._find(tensor)
+        if self._dead:
+            self._bury_dead()
         if found is None:
             self.n_unreadable += 1
             return ()
@@ -548,7 +569,7 @@ class Tracker(_DispatchMode):
             if ledger is None:
                 return None
             self.ledgers[device] = ledger
-        block = Block(storage, self._free)
+        block = Block(storage, self._dead.append)
         block.key = id(storage)
         block.nbytes = nbytes
         block.phase = phase
@@ -600,21 +621,22 @@ class Tracker(_DispatchMode):
             self._codes[id(code)] = code
         return place
 
-    def _make_finaliser(self) -> Callable[[weakref.ref[Any]], None]:
-        live, instrument = self._live, self.instrument
+    def _bury_dead(self) -> None:
+        """Book the blocks whose storage has died since the last look, in their order."""
+        dead = self._dead
+        while dead:
+            try:
+                block = dead.popleft()
+            except IndexError:  # a thread of the backward pass was faster
+                return
+            self._bury(block)
 
-        def free(ref: Any) -> None:
-            block: Block = ref
-            # a storage that was resized has another block by now
-            if live.get(block.key) is block:
-                del live[block.key]
-                block.alive = False
-                try:
-                    block.ledger.remove(block)
-                except Exception as error:  # Python would print it in the middle of the step
-                    instrument.fail(error, "noting that a tensor was freed")
-
-        return free
+    def _bury(self, block: Block) -> None:
+        # a storage that was resized has another block by now
+        if self._live.get(block.key) is block:
+            del self._live[block.key]
+            block.alive = False
+            block.ledger.remove(block)
 
     def _grown_or_shrunk(self, storage: UntypedStorage) -> None:
         """After ``UntypedStorage.resize_``, which is no operator."""
@@ -737,7 +759,10 @@ class Tracker(_DispatchMode):
         if not self._counting:
             return False
         here = threading.get_ident() == self._thread
-        return here or torch_compat.dispatch_mode_is_active(self)
+        here = here or torch_compat.dispatch_mode_is_active(self)
+        if here:
+            self._bury_dead()
+        return here
 
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if not self._here():

@@ -38,20 +38,16 @@ class Connections:
             return None
         key = storage._cdata
         found = self._storages.get(key)
-        if found is not None:
+        # An address is used again after its storage has died. No callback tells of that: in there
+        # Python would ignore a Ctrl-C.
+        if found is not None and found[1]() is not None:
             return found[0]
         number = len(self._parent)
         self._parent.append(number)
         self._on_device.append(False)
         self._on_host.append(False)
         self._made_plain.append(False)
-        storages = self._storages
-
-        # an address is used again after its storage has died: forget it then
-        def forget(_: Any, key: int = key) -> None:
-            storages.pop(key, None)
-
-        storages[key] = (number, weakref.ref(storage, forget))
+        self._storages[key] = (number, weakref.ref(storage))
         return number
 
     def root(self, number: int) -> int:

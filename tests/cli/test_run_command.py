@@ -200,6 +200,55 @@ def test_a_signal_ends_it_with_a_report(folder: Path, number: signal.Signals) ->
         assert "Traceback" not in err
 
 
+_KEEPS_ITS_HANDLER = """\
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, lambda *_: print("handled"))
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+"""
+
+
+@pytest.mark.parametrize("last", ["", "del sys.argv\n", "sys.argv = None\n"])
+def test_its_handlers_and_arguments_are_its_own_to_the_very_end(folder: Path, last: str) -> None:
+    """Where it was given arguments, SIGINT ended it once it was over."""
+    (folder / "ends.py").write_text(_KEEPS_ITS_HANDLER + last)
+    done = _run(folder, "ends.py", "resnet50")
+    assert (done.returncode, done.stdout) == (0, "handled\n")
+    assert "Traceback" not in done.stderr
+
+
+_PRESSED_AT_THE_REPORT = """\
+import os, signal, sys, threading, time
+
+def press():
+    while True:
+        frame = sys._current_frames()[threading.main_thread().ident]
+        while frame is not None:
+            if frame.f_code.co_name == "_report":
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+            frame = frame.f_back
+        time.sleep(0.0002)
+
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(10):
+    optimizer.zero_grad()
+    model(torch.rand(2, 4)).sum().backward()
+    optimizer.step()
+threading.Thread(target=press, daemon=True).start()
+"""
+
+
+def test_ctrl_c_while_it_reports_ends_the_shells_loop_too(folder: Path) -> None:
+    """It ended with 0, and said "interrupted again" of the first Ctrl-C."""
+    (folder / "ends.py").write_text(_PRESSED_AT_THE_REPORT)
+    done = _run(folder, "ends.py")
+    assert done.returncode == 130
+    assert done.stderr.endswith("perfkit: no report: interrupted\n")
+    assert "Traceback" not in done.stderr
+
+
 _ENDS_WITHIN_TORCH = """\
 import signal, sys
 class Ends:

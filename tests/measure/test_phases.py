@@ -248,8 +248,11 @@ def test_an_evaluation_after_a_loss_network_is_one(phases: Phases, clock: Clock)
     assert taken(phases) == {"evaluation": 5, "forward": 1, "backward": 2}
 
 
-def test_modules_that_are_gone_are_forgotten(phases: Phases) -> None:
+def test_modules_that_are_gone_are_forgotten(
+    phases: Phases, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who makes a new loss for each step makes a million in a long run."""
+    monkeypatch.setattr("perfkit.measure.phases._FORGET_EVERY", 8)
     model = nn.Linear(4, 4)
     alive = []
     for i in range(50):
@@ -257,8 +260,13 @@ def test_modules_that_are_gone_are_forgotten(phases: Phases) -> None:
         loss(model(X), X).backward()
         if i % 2:
             alive.append(loss)  # so that the next one is at another address
+    assert phases._has_trained(model)
+    assert all(phases._has_trained(loss) for loss in alive)
     del loss, alive
-    assert len(phases._trained) == 1
+    for _ in range(100):
+        nn.MSELoss()(model(X), X).backward()
+    assert len(phases._trained) <= 8 + 1
+    assert phases._has_trained(model)
 
 
 def test_modules_in_one_place_after_each_other_are_not_one_that_is_evaluated(

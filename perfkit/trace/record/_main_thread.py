@@ -14,6 +14,8 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 
+from perfkit.base.heard import raised_by_handler, send_again
+
 _due: deque[Callable[[], None]] = deque()
 
 
@@ -21,11 +23,10 @@ def _run_due(_: object) -> int:
     while _due:
         try:
             _due.popleft()()
-        except KeyboardInterrupt:
-            # Ctrl-C fell into our work: it is the user's, so it is raised again right after.
-            _thread.interrupt_main()
-        except Exception:  # the caller guards what it hands in; nothing may surface here
-            continue
+        except BaseException as error:  # the caller guards what it hands in: it is a signal's
+            number = raised_by_handler(error)
+            if number is not None:  # from here it would be ignored, also if it was raised again now
+                send_again(number)
     return 0
 
 
