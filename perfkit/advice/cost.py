@@ -20,6 +20,9 @@ from perfkit.trace.read.columns import Trace
 
 __all__ = ["BreakEven", "DeviceCost", "RunCost", "cost"]
 
+# Far above any; what is larger than a float, or overflows in a product, is a slip of the pen.
+_MOST_STEPS, _MOST_AMOUNT = 10**15, 10**15
+
 _Step = float | Summary | Profile | Profiling | OpenTrace | Trace | str | os.PathLike[str]
 
 
@@ -155,7 +158,7 @@ def cost(
     _check_amount("price_per_hour", price_per_hour)
     _check_amount("work_hours", work_hours)
     _check_amount("wage_per_hour", wage_per_hour)
-    check_whole("steps", steps, 1)
+    check_whole("steps", steps, 1, _MOST_STEPS)
     check_text("currency", currency)
     now = _length("step", step)
     ms, low, high = now.ms, now.low_ms, now.high_ms
@@ -222,7 +225,7 @@ def _length(name: str, step: object) -> _Length:
     if isinstance(step, OpenTrace | Trace | str | bytes | os.PathLike):
         opened = open_trace(step)
         return _length(name, opened.profile)
-    if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step < math.inf:
+    if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step <= _MOST_AMOUNT:
         raise UsageError(
             f"{name} is {shown(step)}; give a step's length in ms, a profile or a trace"
         )
@@ -302,5 +305,6 @@ def _elsewhere(step: object, on: Mapping[str, float] | None, steps: int) -> tupl
 
 
 def _check_amount(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise UsageError(f"{name} is {shown(value)}; give an amount of at least 0")
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not 0 <= value <= _MOST_AMOUNT:
+        raise UsageError(f"{name} is {shown(value)}; give an amount from 0 to {_MOST_AMOUNT:,}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from numbers import Integral, Real
 from typing import Any
 
@@ -56,7 +57,7 @@ def check_seconds(name: str, value: Any) -> None:
         UsageError: ``value`` is no number, not positive, infinite or NaN.
     """
     good = isinstance(value, Real) and not isinstance(value, bool)
-    if not good or not 0 < float(value) < float("inf"):
+    if not good or not 0 < value <= sys.float_info.max:
         raise UsageError(f"{name} is {shown(value)}; give a positive number of seconds")
 
 

@@ -13,6 +13,7 @@ import inspect
 import math
 import numbers
 import reprlib
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -386,7 +387,7 @@ def _checked_names(names: object) -> tuple[str, str]:
 def _check_numbers(
     budget_s: object, min_blocks: object, max_blocks: object, warmup: object, seed: object
 ) -> None:
-    if not _is_real(budget_s) or not (budget_s > 0 and math.isfinite(budget_s)):
+    if not _is_real(budget_s) or not 0 < budget_s <= sys.float_info.max:
         raise UsageError(f"budget_s must be a positive number of seconds, got {_shown(budget_s)}")
     if not _is_whole(min_blocks) or min_blocks < 2:
         raise UsageError(f"min_blocks must be a whole number ≥ 2, got {_shown(min_blocks)}")

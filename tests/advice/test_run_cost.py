@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from simulated_traces import WORKERS, Simulated, cpu_training, product_on_gpu
 
 import perfkit
-from perfkit.base.errors import UsageError
+from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.limit.datasheet import data_sheet
 from perfkit.limit.prices import EXAMPLE_PRICES, READ_ON
 from perfkit.measure.summary import summarize
@@ -133,3 +134,20 @@ def test_example_prices_are_dated_and_of_devices_with_a_data_sheet() -> None:
         assert data_sheet(one.device).name == one.device
         assert one.usd_per_hour > 0
         assert one.vendor
+
+
+@pytest.mark.parametrize("amount", [10**400, 1e308, float("inf"), float("nan"), -1, True, "3"])
+def test_an_amount_that_cannot_be_is_refused(amount: Any) -> None:
+    """A whole number too large for a float ended in an OverflowError, and 1e308 cost nothing."""
+    for name in ("price_per_hour", "steps"):
+        given: dict[str, Any] = {"price_per_hour": 3.0, "steps": 10} | {name: amount}
+        with pytest.raises(UsageError, match=rf"^{name} is "):
+            perfkit.cost(80.0, **given)
+    with pytest.raises(PerfkitError):
+        perfkit.cost(amount, price_per_hour=3.0, steps=10)
+
+
+def test_a_budget_that_cannot_be_is_refused() -> None:
+    for budget in (10**400, float("inf"), float("nan"), -1, True):
+        with pytest.raises(UsageError, match=r"^budget_s "):
+            perfkit.compare(int, int, budget_s=budget)

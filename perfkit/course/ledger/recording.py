@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -178,7 +179,7 @@ def _plain(number: Any) -> float:
     if (
         isinstance(number, bool)
         or not isinstance(number, numbers.Real)
-        or not math.isfinite(number)
+        or not -sys.float_info.max <= number <= sys.float_info.max
     ):
         raise UsageError(f"a figure must be a finite number, not {number!r}")
     return int(number) if isinstance(number, numbers.Integral) else float(number)

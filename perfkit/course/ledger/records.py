@@ -303,8 +303,9 @@ def record_of(content: Any, where: str) -> Record:
             "take the file away"
         )
     try:
+        json.dumps(content, ensure_ascii=False).encode()  # half a character cannot be written
         return _record(content)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         said = printable(f"{type(error).__name__}: {error}", _LONGEST_REASON)
         raise RecordError(f"{where} is not a complete record: {said}") from None
 

@@ -68,6 +68,9 @@ def test_a_newer_record_and_one_of_a_quiet_machine_stay(tmp_path: Path) -> None:
     assert import_records([older], folder)[0].path is not None
 
 
+_TOO_LARGE = {"n": {"value": 10**400, "unit": "ms", "low": None, "high": None, "kind": "exact"}}
+
+
 def sealed(record: Record, **changes: Any) -> dict[str, Any]:
     from perfkit.course.ledger.records import _digest
 
@@ -116,6 +119,14 @@ def sealed(record: Record, **changes: Any) -> dict[str, Any]:
         (
             {"schema": "perfkit.records/1", "records": [sealed(made(), holds=None)]},
             "holds: expected `bool`, got `null`",
+        ),
+        (
+            {"schema": "perfkit.records/1", "records": [sealed(made(), title="half: \udc80")]},
+            "record 1 is not a complete record: UnicodeEncodeError",
+        ),
+        (
+            {"schema": "perfkit.records/1", "records": [sealed(made(), figures=_TOO_LARGE)]},
+            "record 1 is not a complete record: .*a figure must be a finite number",
         ),
     ],
 )
