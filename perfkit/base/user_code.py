@@ -50,8 +50,8 @@ def is_user_code(filename: str) -> bool:
     """
     if filename == "<string>":
         main = sys.modules.get("__main__")
-        argv = getattr(sys, "argv", None)  # a program may do anything to it
-        return bool(argv) and argv[0] == "-c" and getattr(main, "__file__", None) is None
+        argv = getattr(sys, "argv", None) or []  # a program may do anything to it
+        return argv[:1] == ["-c"] and getattr(main, "__file__", None) is None
     if filename.startswith("<"):
         return _GENERATED.match(filename) is None
     path = os.path.normcase(filename)

@@ -176,10 +176,7 @@ def lesson_number(lesson: str) -> str:
 
 def _plain(number: Any) -> float:
     """The number as a Python int or float, also from numpy, so that JSON can hold it."""
-    if (
-        isinstance(number, bool)
-        or not isinstance(number, numbers.Real)
-        or not -sys.float_info.max <= number <= sys.float_info.max
-    ):
+    good = isinstance(number, numbers.Real) and not isinstance(number, bool)
+    if not good or not abs(number) <= sys.float_info.max:
         raise UsageError(f"a figure must be a finite number, not {number!r}")
     return int(number) if isinstance(number, numbers.Integral) else float(number)
