@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _GRACE_S = 5.0
 _IN_A_CALL = "in a call that did not return to Python"
 
+_DEEPEST = 1000  # Python's own limit of calls within calls
+
 _EPILOG = """\
 perfkit's options come before the script; all that follows it is the script's. The script runs in
 this process as `python train.py` would run it: its output, exit code, signals and child processes
@@ -302,7 +304,10 @@ class _Report:
             return
         self._told = self._is_telling = True
         ended = ended or _ended(error)
+        deepest = sys.getrecursionlimit()
         try:
+            # the program may have left less than the report's modules need to be imported
+            sys.setrecursionlimit(max(deepest, _DEEPEST))
             if self._meeting is not None:
                 self._meeting.ends(ended)
             self._watch.stop(error)
@@ -324,6 +329,7 @@ class _Report:
             )
         finally:
             self._is_telling = False
+            sys.setrecursionlimit(deepest)
         if self._got_sigterm and not ended.endswith("SIGTERM"):
             self._sigterm_as_before()
             os.kill(os.getpid(), signal.SIGTERM)

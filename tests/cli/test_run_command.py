@@ -216,6 +216,14 @@ def test_its_handlers_and_arguments_are_its_own_to_the_very_end(folder: Path, la
     assert "Traceback" not in done.stderr
 
 
+def test_a_small_limit_of_recursion_takes_no_report_away(folder: Path) -> None:
+    (folder / "ends.py").write_text("import sys\nsys.setrecursionlimit(60)\n")
+    done = _run(folder, "ends.py")
+    assert done.returncode == 0
+    assert "no report" not in done.stderr
+    assert "ends.py finished" in done.stderr
+
+
 _PRESSED_AT_THE_REPORT = """\
 import os, signal, sys, threading, time
 

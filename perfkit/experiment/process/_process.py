@@ -28,6 +28,7 @@ from typing import IO, Any, Protocol
 import psutil
 
 from perfkit.base.errors import MissingError
+from perfkit.base.uninterrupted import Uninterrupted
 from perfkit.experiment.process import _frames, _orders
 
 #: What a child sends: a message, printed bytes, its exit code, or junk.
@@ -367,8 +368,8 @@ class _Shared:
             server.close()
 
     def end_at_exit(self) -> None:
-        """End the server when the interpreter exits."""
-        with self._lock:
+        """End the server when the interpreter exits; Ctrl-C then has nothing more to end."""
+        with contextlib.suppress(KeyboardInterrupt), Uninterrupted(), self._lock:
             self._end()
 
 
