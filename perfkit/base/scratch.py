@@ -1,7 +1,7 @@
 """Scratch folders that do not outlive their process, even after ``kill -9``.
 
 A folder's name says which process owns it. Creating the next one in the same place removes those
-whose process has ended.
+whose process has ended, and that no other one holds.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["folder_of", "new_folder", "scratch_folder", "sweep"]
+__all__ = ["folder_of", "hold", "new_folder", "scratch_folder", "sweep"]
 
 _STEM = "perfkit"
+_HELD = "held-"
 
 
 @contextlib.contextmanager
@@ -43,14 +44,24 @@ def folder_of(pid: int, name: str, where: str | None = None) -> Path:
     return Path(where or tempfile.gettempdir()) / f"{_STEM}-{_namespace()}-{pid}-{name}"
 
 
+def hold(folder: Path) -> None:
+    """:func:`sweep` leaves the folder while this process lives, too."""
+    (folder / f"{_HELD}{os.getpid()}").touch()
+
+
 def sweep(where: str | None = None) -> None:
     """Remove the folders in ``where`` whose process has ended; skip what cannot be removed."""
     ours = f"{_STEM}-{_namespace()}-"
     with contextlib.suppress(OSError):
         for folder in Path(where or tempfile.gettempdir()).glob(f"{ours}*"):
             pid = folder.name.removeprefix(ours).partition("-")[0]
-            if pid.isdigit() and not _lives(int(pid)):
+            if pid.isdigit() and not _lives(int(pid)) and not _is_held(folder):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_held(folder: Path) -> bool:
+    pids = (path.name.removeprefix(_HELD) for path in folder.glob(f"{_HELD}*"))
+    return any(pid.isdigit() and _lives(int(pid)) for pid in pids)
 
 
 def _namespace() -> str:

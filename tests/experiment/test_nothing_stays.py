@@ -242,6 +242,21 @@ def test_scratch_of_a_killed_process_is_swept_at_the_next_start(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["perfkit-notes"]
 
 
+def test_scratch_that_another_process_holds_stays_while_that_lives(tmp_path):
+    """As that of a job whose launcher was killed, while its ranks write their report."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    folder = _scratch.folder_of(gone.pid, "job", str(tmp_path))
+    folder.mkdir()
+    _scratch.hold(folder)
+    _scratch.sweep(str(tmp_path))
+    assert folder.exists()
+    (held,) = folder.iterdir()
+    held.rename(held.with_name(f"held-{gone.pid}"))
+    _scratch.sweep(str(tmp_path))
+    assert not folder.exists()
+
+
 def test_what_multiprocessing_makes_lies_where_it_is_removed(session, tmp_path, monkeypatch):
     import tempfile
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,10 +30,10 @@ def _status(rank: int, **more: object) -> Status:
     return replace(Status(rank, os.getpid(), _born(), time.time()), **more)  # type: ignore[arg-type]
 
 
-def _born() -> int:
+def _born(pid: int | None = None) -> int:
     from perfkit.script.ranks import pulse
 
-    return pulse._born(os.getpid()) or 0
+    return pulse._born(pid or os.getpid()) or 0
 
 
 def _dead(rank: int, **more: object) -> Status:
@@ -202,6 +204,51 @@ def test_who_finished_before_a_rank_was_stopped_says_nothing_of_it(tmp_path: Pat
         _status(2, n_steps=10, at_s=now_s - 90, ended="finished"),
     )
     assert sentence.startswith("Rank 1 gave no sign for the last 65.0 s")
+
+
+@pytest.fixture
+def stopped() -> Iterator[Status]:
+    """Of a process that is stopped, as rank 1; its last word was in step 18."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("a process's state is read from /proc")
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        yield _status(1, pid=child.pid, born=_born(child.pid), n_steps=17, at_s=time.time() - 7)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_rank_that_is_stopped_now_is_said_to_be(tmp_path: Path, stopped: Status) -> None:
+    ended = "was ended by SIGTERM"
+    culprits, sentence = _said(
+        tmp_path, _status(0, n_steps=19, ended=ended, at_s=stopped.at_s + 7), stopped
+    )
+    assert culprits == (1,)
+    assert sentence.startswith("Rank 1 is stopped (SIGSTOP, Ctrl-Z or a debugger), last seen in ")
+    assert "in step 18, 7.00 s before the report; the other rank ended" in sentence
+    assert [r.ended for r in joint(tmp_path, range(2), 2).ranks] == [ended, "is stopped"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "silent_s", "reports"),
+    [("was ended by SIGTERM", 0.0, True), ("finished", 7.0, True), ("finished", 1.0, False)],
+)
+def test_who_ends_last_but_for_a_stopped_rank_reports(
+    ended: str, silent_s: float, reports: bool, tmp_path: Path, stopped: Status
+) -> None:
+    said = replace(stopped, at_s=time.time() - silent_s)
+    (tmp_path / "status1.json").write_text(json.dumps(asdict(said)))
+    meeting = Meeting(
+        Job(0, 2, (0, 1), tmp_path, is_kept=True),
+        lambda: Glimpse(19, 0.1, 3.0, None, "backward"),
+        None,
+    )
+    meeting.ends(ended)
+    with meeting.report() as found:
+        assert (found is not None) is reports
 
 
 def test_a_rank_that_says_nothing_is_told_while_the_job_hangs(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from perfkit.base.errors import UsageError
 from perfkit.base.files import write_atomically
 from perfkit.base.instrument import Instrument
+from perfkit.base.scratch import hold
 from perfkit.script.ranks.job import Job, job_of
 from perfkit.script.ranks.pulse import (
     SILENT_S,
@@ -110,6 +111,8 @@ class Meeting:
         """The program is about to run, in this thread."""
         self._pulse.start()
         if self.job.is_lent:  # perfkit launched it: nothing of it is to outlive torchrun
+            with self._instrument.guard("holding the folder"):  # where perfkit is killed, too
+                hold(self.job.folder.parent)
             ends_with(os.getppid())
 
     def ends(self, ended: str) -> None:
