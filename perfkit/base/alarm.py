@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 __all__ = ["Alarm", "new_alarm"]
 
-_LEAST_NS = 100_000  # a timer that is set to 0 is off
 _SECOND_NS = 1_000_000_000
 # Without the kernel's timers: who waits looks so often whether the moment has been put off.
 _LOOK_EVERY_S = 0.1
@@ -75,14 +74,15 @@ class _Timer:
         self._file = file
         self._settime = settime
         self._is_closed = False
-        self._spec: tuple[int, Any] = (0, None)  # the last moment, which is often the next one, too
+        self._at_once = ctypes.byref(_Spec(0, 0, 0, 1))  # 0 would be off
+        self._spec: tuple[int, Any] = 0, self._at_once  # the last moment is often the next one, too
         # with the last who knows it: else its number might be another file's by then
         weakref.finalize(self, os.close, file).atexit = False
 
     def set(self, in_ns: int) -> None:
         spec = self._spec
         if spec[0] != in_ns:
-            first = divmod(max(in_ns, _LEAST_NS), _SECOND_NS)
+            first = divmod(max(in_ns, 1), _SECOND_NS)
             self._spec = spec = in_ns, ctypes.byref(_Spec(0, 0, *first))
         self._settime(self._file, 0, spec[1], None)
 
@@ -92,7 +92,7 @@ class _Timer:
 
     def close(self) -> None:
         self._is_closed = True
-        self.set(_LEAST_NS)
+        self._settime(self._file, 0, self._at_once, None)
 
 
 class _Looks:

@@ -341,10 +341,9 @@ class WatchedRun:
         with guard.guard("closing"):
             self._close(ended)
         self._loop = None
-        with guard.guard("closing"):  # also where closing failed before it came to this
-            self._lookout.stop()
-            self._facts.stop()
-            self._phases.stop()
+        for stop in (self._lookout.stop, self._facts.stop, self._phases.stop):
+            with guard.guard("closing"):  # also where closing failed before it came to this
+                stop()
         if not guard.is_on:
             self._summary = None  # it is to say so
 

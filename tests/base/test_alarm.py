@@ -74,6 +74,14 @@ def test_a_moment_that_is_put_off_in_time_wakes_nobody(make: Callable[[], Alarm]
     assert waiting.ends()
 
 
+def test_now_may_be_the_first_moment(make: Callable[[], Alarm]) -> None:
+    alarm = make()
+    waiting = Waiting(alarm)
+    alarm.set(0)
+    assert waiting.is_woken()
+    assert waiting.ends()
+
+
 def test_a_close_before_anybody_waits_is_seen(make: Callable[[], Alarm]) -> None:
     alarm = make()
     alarm.close()
