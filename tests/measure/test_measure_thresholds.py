@@ -11,6 +11,7 @@ import pytest
 
 from perfkit.base.machine.loading import LoaderUse, ProcessUse
 from perfkit.measure import paired
+from perfkit.measure.compare import _overrun, doubts
 from perfkit.measure.drift import Conditions, drift
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.groups import group_size
@@ -72,6 +73,25 @@ def test_what_a_machine_did_while_two_took_turns() -> None:
     for clock_ghz, is_said in ((2.88, False), (2.8, True)):
         said = drift(*_arms(slope(0.2)), before=before, after=Conditions(None, clock_ghz))
         assert ("clock fell" in said) is is_said
+
+
+def test_doubts_about_two_arms() -> None:
+    sure = Interval(1.0, 0.99, 1.01, 0.95, 20)
+
+    def told(words: str, spread: float = 0.0, interval: Interval = sure) -> bool:
+        """Of half of the blocks the ratio is lower than 1, of the others higher."""
+        ratios = np.tile([1 - spread / 2, 1 + spread / 2], 20)
+        a, b = np.repeat(ratios[:, None], 2, axis=1), np.ones((40, 2))
+        return words in " ".join(doubts(a, b, interval))
+
+    wide = [Interval(1.0, 1 / (1 + half), 1 + half, 0.95, 20) for half in (0.09, 0.11)]
+    assert [told("the ratio is known to", interval=one) for one in wide] == [False, True]
+    assert [told("unsteady", spread) for spread in (0.23, 0.27)] == [False, True]
+
+
+def test_a_budget_is_overrun_by_a_fifth() -> None:
+    assert _overrun(11.9, 10) == ""
+    assert "12.1 s, more than the budget of 10 s" in _overrun(12.1, 10)
 
 
 def test_an_interval_that_is_tight_enough_to_stop() -> None:
