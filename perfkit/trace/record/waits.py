@@ -45,8 +45,12 @@ def is_wait(line: Line) -> bool:
     """Whether the samples of this line were taken while the thread waited for others."""
     if _FUNCTIONS.match(line.library_function):
         return True
-    is_innermost = line.library_function.rpartition(".")[2] == line.function
-    return is_innermost and is_wait_by_text(line.source)
+    return _is_innermost(line) and is_wait_by_text(line.source)
+
+
+def _is_innermost(line: Line) -> bool:
+    """Whether no Python function below the line was running."""
+    return line.library_function.rpartition(".")[2] == line.function
 
 
 def is_wait_by_text(text: str) -> bool:
@@ -66,7 +70,12 @@ def waiting_share(samples: LineSamples) -> float:
 
 def sleeping_share(samples: LineSamples) -> float:
     """The share of these samples that were taken in sleeps, 0 to 1; 0 where they are too few."""
-    return _share(samples, lambda line: is_sleep_by_text(line.source))
+    return _share(samples, _is_sleep)
+
+
+def _is_sleep(line: Line) -> bool:
+    # subprocess.run("… sleep(1)") waits for that program
+    return _is_innermost(line) and is_sleep_by_text(line.source)
 
 
 def _share(samples: LineSamples, is_one: Callable[[Line], bool]) -> float:
