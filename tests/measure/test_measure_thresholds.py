@@ -336,6 +336,16 @@ def test_a_run_is_uneven_where_its_mean_is_far_above_its_median() -> None:
     assert "6 of 100 (10, 11, 12 …) take 100 ms (median)" in more
 
 
+def test_the_interval_of_the_wait_is_students_over_twenty_stretches() -> None:
+    """In every other stretch of five steps 40 % are a wait, else 20 %: t of 19 at 95 % is 2.093."""
+    wait_ms = np.repeat([2.0, 4.0] * 10, 5)
+    found = _run([10.0] * 103, wait_ms=np.r_[0.0, 0.0, 0.0, wait_ms])
+    assert found.wait_share == pytest.approx(0.3)
+    half = 2.093 * np.std([0.2, 0.4] * 10, ddof=1) / np.sqrt(20)
+    assert found.wait_low == pytest.approx(0.3 - half, rel=1e-3)
+    assert found.wait_high == pytest.approx(0.3 + half, rel=1e-3)
+
+
 def test_the_long_steps_take_twice_the_median() -> None:
     for took, n in ((19.0, 6), (21.0, 7)):
         step_ms = _slow_at([*range(10, 16), 50], [100.0] * 6 + [took], 103)
