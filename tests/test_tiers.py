@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from tiers import ByFunction, Tiers, longest_first
 
@@ -107,7 +109,7 @@ class Kernel:
 def test_solutions_share_a_kernel_that_has_forgotten_the_last_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from solution_kernel import Solution  # nbval takes seconds to import
+    from lesson_cells import Solution  # nbval takes seconds to import
 
     started: list[Kernel] = []
 
@@ -139,3 +141,37 @@ def test_who_runs_no_notebook_does_not_wait_for_nbval() -> None:
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no pid descriptors")
+def test_a_lessons_kernel_is_forked_with_torch_and_ends_with_what_forked_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from forked_kernels import Prepared
+    from jupyter_client.manager import start_new_kernel
+    from jupyter_client.provisioning import local_provisioner
+
+    prepared = Prepared()
+    monkeypatch.setattr(local_provisioner, "launch_kernel", prepared.kernel)
+    monkeypatch.setenv("FORKED", "yes")
+    manager, client = start_new_kernel(cwd=str(tmp_path))
+    try:
+        asked = (
+            "import os, sys; own = [n for n in sys.modules if n.partition('.')[0] == 'perfkit']\n"
+            "assert 'torch' in sys.modules and not own, own\n"
+            f"assert (os.environ['FORKED'], os.getcwd()) == ('yes', {str(tmp_path)!r})\n"
+            "assert '' in sys.path and len(sys.argv) == 3, (sys.path, sys.argv)"
+        )
+        reply = client.execute_interactive(asked, timeout=60)
+        assert reply["content"]["status"] == "ok", reply
+        kernel = manager.provisioner.process
+        assert psutil.Process(kernel.pid).ppid() != os.getpid()
+        assert manager.provisioner.pgid == kernel.pid, "its group may be sent a SIGKILL"
+        assert kernel.poll() is None
+        prepared.end()
+        assert kernel.wait(timeout=30) == 0
+    finally:
+        client.stop_channels()
+        prepared.end()
+        manager.shutdown_kernel(now=True)

@@ -73,16 +73,16 @@ class Tiers:
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_file(self, file_path: Path, parent: Any) -> Iterator[None]:
         found = yield
-        if not (_is_solution(file_path) and found):
+        if file_path.suffix != ".ipynb" or not found:
             return found
         # only here: nbval takes seconds to import, and most runs collect no notebook
-        from solution_kernel import shared_kernel
+        from lesson_cells import with_prepared_kernel
 
-        return shared_kernel(found, file_path, parent)
+        return with_prepared_kernel(found, file_path, parent, is_solution=_is_solution(file_path))
 
     def pytest_sessionfinish(self) -> None:
-        if (solutions := sys.modules.get("solution_kernel")) is not None:
-            solutions.Solution.end()
+        if (cells := sys.modules.get("lesson_cells")) is not None:
+            cells.end()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(

@@ -1,24 +1,40 @@
-"""The kernel that the solutions' notebooks share in a worker. Imports nbval."""
+"""Cells of notebooks as tests (nbval): where their kernels come from, and who shares one."""
 
 from __future__ import annotations
 
+import os
 import queue
 from pathlib import Path
 from typing import Any
 
+import pytest
+from forked_kernels import Prepared
+from jupyter_client.provisioning import local_provisioner
 from nbval.plugin import IPyNbFile
 
-__all__ = ["Solution", "shared_kernel"]
 
-
-def shared_kernel(found: list[Any], path: Path, parent: Any) -> list[Any]:
-    """What was collected of a solution, as a :class:`Solution` if nbval collected it."""
+def with_prepared_kernel(
+    found: list[Any], path: Path, parent: Any, *, is_solution: bool
+) -> list[Any]:
+    """What was collected of a notebook, with a forked kernel if nbval collected it."""
     if any(type(one) is IPyNbFile for one in found):
-        return [Solution.from_parent(parent, path=path)]
+        return [(Solution if is_solution else Lesson).from_parent(parent, path=path)]
     return found
 
 
-class Solution(IPyNbFile):  # type: ignore[misc] # nbval has no types
+class Lesson(IPyNbFile):  # type: ignore[misc] # nbval has no types
+    """A notebook; where there are pid descriptors, its kernel is forked (:mod:`forked_kernels`)."""
+
+    prepared = Prepared()
+
+    def setup(self) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            if hasattr(os, "pidfd_open"):
+                patch.setattr(local_provisioner, "launch_kernel", Lesson.prepared.kernel)
+            super().setup()
+
+
+class Solution(Lesson):
     """A solution is a few cells: to start a kernel and load torch takes longer than most of them.
 
     So they share one in each worker. It forgets all names in between, as a fresh one has none.
@@ -54,3 +70,9 @@ class Solution(IPyNbFile):  # type: ignore[misc] # nbval has no types
         kernel, cls.shared = cls.shared, None
         if kernel is not None and kernel.is_alive():
             kernel.stop()
+
+
+def end() -> None:
+    """End all kernels and what they were forked from."""
+    Solution.end()
+    Lesson.prepared.end()
