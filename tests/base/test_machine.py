@@ -107,6 +107,19 @@ def test_a_program_that_cannot_be_opened_has_no_played_gpu_in_it(
     assert not played.is_played()
 
 
+def test_a_played_gpu_that_is_switched_off_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = SimpleNamespace(origin=str(Path(__file__)))
+    monkeypatch.setattr(played, "_is_loaded", lambda: False)
+    monkeypatch.setattr(played, "_LIB", ".")  # a folder that is there
+    monkeypatch.setattr(played.importlib.util, "find_spec", lambda name: there)
+    for switch, answer in (("0", False), ("1", True)):
+        monkeypatch.setenv("PLAYED_CUDA", switch)
+        played._will_be_loaded.cache_clear()
+        assert played.is_played() is answer
+    monkeypatch.undo()
+    played._will_be_loaded.cache_clear()
+
+
 def test_a_sentence_names_kind_machine_torch_and_time() -> None:
     stamp = machine.Provenance(
         kind="recorded",

@@ -6,7 +6,6 @@ depth on; it carries the caller's modes there in the same way.
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
@@ -61,12 +60,7 @@ def weight() -> nn.Parameter:
 def _is_elsewhere(weight: Tensor) -> list[bool]:
     here, elsewhere = threading.get_ident(), []
 
-    def hook(grad: Tensor) -> None:
-        elsewhere.append(threading.get_ident() != here)
-        # coverage and debuggers follow the threads that Python starts, and torch starts this one
-        sys.settrace(threading.gettrace())
-
-    weight.register_hook(hook)
+    weight.register_hook(lambda grad: elsewhere.append(threading.get_ident() != here))
     return elsewhere
 
 
