@@ -399,7 +399,7 @@ def test_code_that_is_called_as_a_step_is_one() -> None:
     result = perfkit.profile(lambda: _by_hand(model, 1), repeat=1)
     assert "No step was found" not in result.diagnosis.headline
     with perfkit.profile() as p:
-        for batch in torch.utils.data.DataLoader(torch.rand(64, 64), batch_size=16):
+        for batch in torch.utils.data.DataLoader(torch.rand(1600, 64), batch_size=16):
             model(batch)
     assert "No step was found" not in p.result.diagnosis.headline
 
