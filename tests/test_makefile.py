@@ -88,7 +88,7 @@ def test_each_phase_has_all_files_with_its_tests() -> None:
     marked = {
         path.relative_to(root).as_posix()
         for path in (root / "tests").rglob("test_*.py")
-        if re.search(r"^\s*@.*\bserial\b|^\w*mark.*\bserial\b", path.read_text(), re.M)
+        if re.search(r"^\s*@.*\bserial\b|^pytestmark\b[^]]*?\bserial\b", path.read_text(), re.M)
     }
     assert named == marked
     # the other phases pass over this folder: whatever is in it belongs to the browser's

@@ -43,10 +43,11 @@ MOST_HZ = 10.0
 _EARLY_UPDATES = 10
 _EARLY_PERIOD_NS = 100_000_000
 # The next update waits this many times as long as the quicker of the last two took. Where updates
-# take about equally long, they cost at most 0.25 % of the run, half of what watch may cost in all.
-# One that is much slower than its neighbours costs more, and holds up none: the first takes tens of
-# milliseconds (imports, code that runs for the first time), which says nothing about the next.
-_REST_AFTER_UPDATE = 400
+# take about equally long, the early ones cost at most 0.25 % of the run and the others 0.04 %; in a
+# kernel its own threads take as long again (tests/bench/watch_overhead.py). One that is much slower
+# than its neighbours costs more, and holds up none: the first takes tens of milliseconds (imports,
+# code that runs for the first time), which says nothing about the next.
+_REST_AFTER_EARLY_UPDATE, _REST_AFTER_UPDATE = 400, 2500
 # Memory readings kept; when full, every second one is dropped.
 _MOST_READINGS = 2048
 # What else the machine does is asked from here on; a mark costs some 10 ms, which are in no step.
@@ -529,10 +530,10 @@ class WatchedRun:
         after = self._now()
         took = max(after - now_ns, 0)
         self._update_ns += took
-        period = self._period_ns
+        period, rest = self._period_ns, _REST_AFTER_UPDATE
         if self._updates <= _EARLY_UPDATES:
-            period = min(period, _EARLY_PERIOD_NS)
-        self._due_ns = after + max(period, _REST_AFTER_UPDATE * min(took, self._last_update_ns))
+            period, rest = min(period, _EARLY_PERIOD_NS), _REST_AFTER_EARLY_UPDATE
+        self._due_ns = after + max(period, rest * min(took, self._last_update_ns))
         self._last_update_ns = took
         self._look_out(after)
         self._update_ns += max(self._now() - after, 0)

@@ -158,6 +158,7 @@ class Recording:
 
     def mark(self) -> None:
         """The end of a step: the replay tells its figures at each mark."""
+        self._tracker.bury_dead()  # what has been freed by now was freed before the mark
         for book in self._tracker.ledgers.values():
             assert isinstance(book, _Diary)
             book.entries.append(self._n_marks)

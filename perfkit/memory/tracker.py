@@ -304,7 +304,7 @@ class Tracker(_DispatchMode):
         self._counting = False
 
     def _evaluate(self) -> None:
-        self._bury_dead()
+        self.bury_dead()
         for block in self._pending:
             if block.alive and block.phase == _RECORDED:
                 _label(block, ACTIVATIONS)
@@ -325,13 +325,13 @@ class Tracker(_DispatchMode):
 
     def fold(self) -> None:
         """Evaluate the books so far, which lets go of the entries of what has been freed."""
-        self._bury_dead()
+        self.bury_dead()
         for ledger in self.ledgers.values():
             ledger.fold()
 
     def living(self) -> list[Block]:
         """The blocks made in the region so far that are alive."""
-        self._bury_dead()
+        self.bury_dead()
         return [block for block in list(self._live.values()) if block.phase != BEFORE]
 
     def _hook(self) -> None:
@@ -379,7 +379,7 @@ class Tracker(_DispatchMode):
         unseen: dict[int, int] = {}
         for tensor, category in seen.tensors:
             storages = self._find(tensor) or ()
-            self._bury_dead()
+            self.bury_dead()
             for storage in storages:
                 block = self._live.get(id(storage))
                 if block is None:
@@ -411,7 +411,7 @@ class Tracker(_DispatchMode):
                 self.n_operators += 1
                 live, kinds, dead = self._live, self._kinds, self._dead
                 if dead:
-                    self._bury_dead()
+                    self.bury_dead()
                 task = self._task_id()
                 if task != self._task:
                     self._turn(task)
@@ -421,7 +421,7 @@ class Tracker(_DispatchMode):
                         try:
                             storage = value.untyped_storage()
                             if dead:  # perhaps what had its address
-                                self._bury_dead()
+                                self.bury_dead()
                             if id(storage) not in live:
                                 self._meet(value)
                         except NotImplementedError:  # a sparse or opaque layout
@@ -443,7 +443,7 @@ class Tracker(_DispatchMode):
                 try:
                     storage = result.untyped_storage()
                     if dead:
-                        self._bury_dead()
+                        self.bury_dead()
                     if id(storage) not in live:
                         self._made(storage, args)
                 except NotImplementedError:
@@ -508,7 +508,7 @@ class Tracker(_DispatchMode):
     def _storages(self, tensor: Tensor) -> tuple[UntypedStorage, ...]:
         found = self._find(tensor)
         if self._dead:
-            self._bury_dead()
+            self.bury_dead()
         if found is None:
             self.n_unreadable += 1
             return ()
@@ -621,7 +621,7 @@ class Tracker(_DispatchMode):
             self._codes[id(code)] = code
         return place
 
-    def _bury_dead(self) -> None:
+    def bury_dead(self) -> None:
         """Book the blocks whose storage has died since the last look, in their order."""
         dead = self._dead
         while dead:
@@ -761,7 +761,7 @@ class Tracker(_DispatchMode):
         here = threading.get_ident() == self._thread
         here = here or torch_compat.dispatch_mode_is_active(self)
         if here:
-            self._bury_dead()
+            self.bury_dead()
         return here
 
     def _before_forward(self, module: nn.Module, args: Any) -> None:

@@ -60,8 +60,8 @@ def watch(
             several processes (environment variable RANK) only the first prints a line.
         update_hz: plot updates per second, 1 by default and at most 10; the first ten come within
             a second. It is lowered to 2 if torch's threads leave no core free, and further where
-            two updates in a row take so long that at this rate they would cost more than 0.25 % of
-            the run.
+            two updates in a row take so long that at this rate they would take more than 0.04 % of
+            the loop's time.
 
     Returns:
         The watched loader: loop over it instead of ``loader``. ``.summary`` has the verdict and

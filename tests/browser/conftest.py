@@ -280,12 +280,24 @@ class NotebookPage:
         self.wait_for_kernel()
 
     def wait_for_kernel(self) -> None:
-        self.page.wait_for_function(
-            "path => { const here = window.jupyterapp?.shell.currentWidget;"
-            " return here?.context?.path === path"
-            " && here.sessionContext?.session?.kernel?.status === 'idle'; }",
-            arg=self.name,
-        )
+        try:
+            self.page.wait_for_function(
+                "path => { const here = window.jupyterapp?.shell.currentWidget;"
+                " return here?.context?.path === path"
+                " && here.sessionContext?.session?.kernel?.status === 'idle'; }",
+                arg=self.name,
+            )
+        except PlaywrightTimeout as error:
+            seen = self.page.evaluate(
+                "() => { const here = window.jupyterapp?.shell.currentWidget;"
+                " const kernel = here?.sessionContext?.session?.kernel;"
+                " return { open: here?.context?.path, kernel: kernel?.id, status: kernel?.status,"
+                " connection: kernel?.connectionStatus,"
+                " dialog: document.querySelector('.jp-Dialog')?.innerText }; }"
+            )
+            self.screenshot(f"no-kernel-{self.name.removesuffix('.ipynb')}")
+            told = {"page": seen, "server": self.jupyter.api("sessions")}
+            raise AssertionError(f"no idle kernel: {json.dumps(told)}") from error
 
     def run_all(self) -> None:
         """Run every cell and wait until the kernel is idle again; a cell's error fails the test."""

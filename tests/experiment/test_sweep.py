@@ -94,17 +94,19 @@ def test_the_budget_ends_it_but_two_rounds_of_a_small_grid_are_run():
 
 
 @pytest.mark.serial
-def test_a_large_grid_is_halved():
+def test_a_large_grid_is_halved(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("perfkit.experiment.compare.sweep._MOST_ROUNDS", 2)
     values = list(range(1, 15))
-    found = sweep(sleeping, {"ms": values}, budget_s=12.0, **SHORT)
+    found = sweep(sleeping, {"ms": values}, budget_s=300.0, **SHORT)
+    assert found.stopped == "most rounds"
     left = [point for point in found.points if not point.dropped]
     dropped = [point for point in found.points if point.dropped]
-    assert len(dropped) >= 7
-    assert all("in the slower half after round" in point.dropped for point in dropped)
+    assert len(dropped) == 7
+    assert all("in the slower half after round 1" in point.dropped for point in dropped)
     assert {p.values["ms"] for p in dropped} >= {12, 13, 14}, "sleeps of 12 ms are no 1 ms"
     assert found.best in left
-    most = max(len(point.runs) for point in left)
-    assert all(len(point.runs) < most for point in dropped if point.runs)
+    assert [len(point.runs) for point in left] == [2] * 7
+    assert [len(point.runs) for point in dropped] == [1] * 7
 
 
 def test_batches_of_other_sizes_are_compared_per_sample():

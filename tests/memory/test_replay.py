@@ -341,6 +341,15 @@ def test_predicted_steps_need_no_memory() -> None:
     assert replay(predicted.requests).peak_allocated_bytes == 2 * 4 * 2**40
 
 
+def test_what_is_freed_before_a_mark_stands_before_it() -> None:
+    with record_requests() as recorded:
+        kept = torch.zeros(1000)
+        del kept  # and no operator runs until the mark
+        recorded.mark()
+    assert recorded.requests is not None
+    assert [entry.what for entry in recorded.requests.entries][-3:] == ["alloc", "free", "mark"]
+
+
 def test_nothing_recorded_is_nothing() -> None:
     with record_requests() as recorded:
         recorded.mark()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import numbers
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -177,6 +176,10 @@ def lesson_number(lesson: str) -> str:
 def _plain(number: Any) -> float:
     """The number as a Python int or float, also from numpy, so that JSON can hold it."""
     good = isinstance(number, numbers.Real) and not isinstance(number, bool)
-    if not good or not abs(number) <= sys.float_info.max:
+    try:
+        good = good and math.isfinite(float(number))
+    except OverflowError:  # a whole number that no float can hold
+        good = False
+    if not good:
         raise UsageError(f"a figure must be a finite number, not {number!r}")
     return int(number) if isinstance(number, numbers.Integral) else float(number)
