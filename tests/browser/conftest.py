@@ -219,6 +219,7 @@ class NotebookPage:
     jupyter: Jupyter
     name: str
     is_fresh: bool = True  # its kernel is its own
+    was_reloaded: bool = False  # JupyterLab then brings its notebook back, at a moment of its own
     listeners: dict[str, Callable[[Any], None]] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)  # requests that left the loopback addresses
     errors: list[str] = field(default_factory=list)  # uncaught errors of the page's scripts
@@ -249,7 +250,7 @@ class NotebookPage:
         """Close the notebook; return whether the page can show another one."""
         for event, listener in self.listeners.items():
             self.page.remove_listener(event, listener)
-        if self.page.locator(".jp-Dialog").count():
+        if self.was_reloaded or self.page.locator(".jp-Dialog").count():
             return False
         if not self.is_fresh:
             self.page.evaluate(
@@ -276,6 +277,7 @@ class NotebookPage:
 
     def reload(self) -> None:
         self.page.wait_for_url(f"**/{self.name}*")
+        self.was_reloaded = True
         self.page.reload()
         self.wait_for_kernel()
 
