@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 import perfkit
 from perfkit.base.errors import MissingError, UsageError
@@ -215,12 +220,44 @@ def test_measuring_this_cpu(
     assert kept.kept_peaks("cpu") is not None
 
 
+class Touched(TorchFunctionMode):
+    """Bytes of the tensors that one call is given."""
+
+    n_bytes = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.n_bytes += sum(t.nbytes for t in (*args, *(kwargs or {}).values()))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_rate_of_memory_counts_the_bytes_that_a_pattern_moves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measured, "_CPU_LARGEST", 2**19)
+    monkeypatch.setattr(measured, "_last_cache_bytes", lambda: 0)
+    moved = []
+
+    def rate_of(call: Callable[[], object], amount: float, budget_s: float) -> Rate:
+        with Touched() as seen:
+            call()
+        moved.append((seen.n_bytes, amount))
+        return rate(1.0)
+
+    bench = measured._Bench("cpu")
+    monkeypatch.setattr(bench, "_rate", rate_of)
+    assert [one.what for one in bench.memory()] == ["copy", "add", "sum"] * 2
+    assert [seen for seen, _ in moved] == [amount for _, amount in moved]
+
+
 def test_a_small_budget_measures_once_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_CPU_SIZES", (64,)), ("_CPU_SETS", ()), ("_CPU_LARGEST", 2**20)):
         monkeypatch.setattr(measured, name, value)
     monkeypatch.setattr(measured, "_last_cache_bytes", lambda: 0)
     monkeypatch.setattr(measured, "_disk", lambda folder, notes: None)
     monkeypatch.setattr(measured, "_MOST", 5)
+    monkeypatch.setattr(measured, "_FEWEST", 50)  # so the clock does not decide how many there are
     repeats = {}
     for scale in ("1", "0.2"):
         monkeypatch.setenv("PERFKIT_BUDGET_SCALE", scale)
@@ -240,6 +277,16 @@ def test_wrong_requests_say_what_to_do(
     if not torch.cuda.is_available():
         with pytest.raises(MissingError, match="no CUDA device"):
             perfkit.peaks("cuda")
+
+
+def test_a_disk_with_less_than_the_note_says_is_not_filled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    free = SimpleNamespace(f_frsize=4096, f_bavail=2**30 // 4096 - 1)
+    monkeypatch.setattr(os, "statvfs", lambda folder: free)
+    notes: list[str] = []
+    assert measured._disk(tmp_path, notes) is None
+    assert notes == [f"the disk was not measured: less than 1 GiB free in {tmp_path}"]
 
 
 def test_disk_in_a_folder_that_is_not_there_is_a_note() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfkit.limit import counters
 from perfkit.limit.arguments import arguments
 from perfkit.limit.call import Work
 from perfkit.limit.operator_kinds import COMPOSITE, NOTHING
@@ -23,6 +25,8 @@ _KINETO = {
     torch.bfloat16: "c10::BFloat16",
     torch.float16: "c10::Half",
     torch.int64: "long int",
+    torch.int32: "int",
+    torch.int8: "signed char",
     torch.bool: "bool",
 }
 
@@ -68,6 +72,25 @@ def test_products() -> None:
     assert known("bmm", x, y).n_bytes == bytes_of(x, y, x @ y)
     half = known("mm", A.bfloat16(), B.bfloat16())
     assert (half.dtype, 2 * half.n_bytes) == ("bfloat16", one.n_bytes)
+
+
+@pytest.mark.parametrize(
+    ("name", "added", "dtype"),
+    [
+        ("_int_mm", (), torch.int8),
+        ("_scaled_mm", (), torch.bfloat16),
+        ("_addmm_activation", (torch.rand(5),), torch.float32),
+        ("baddbmm", (torch.rand(3, 6, 5),), torch.float32),
+    ],
+)
+def test_products_read_what_they_multiply_and_what_they_add(
+    name: str, added: tuple[torch.Tensor, ...], dtype: torch.dtype
+) -> None:
+    batch = (3,) if name == "baddbmm" else ()
+    a, b = torch.zeros(*batch, 6, 4, dtype=dtype), torch.zeros(*batch, 4, 5, dtype=dtype)
+    one = known(name, *added, a, b)
+    assert one.flops == math.prod(batch) * 2 * 6 * 4 * 5
+    assert one.read_bytes == bytes_of(a, b, *added)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +157,52 @@ def test_attention_and_what_a_causal_mask_skips() -> None:
     full = known(name, q, q, q, 0.0, False, values=["", "", "", "0.", "False", "", ""])
     assert full.least_flops == full.flops
     assert full.n_bytes == 4 * bytes_of(q)
+
+
+def _schemas() -> dict[str, list[str]]:
+    """The names of the arguments of torch's own operators."""
+    names = {n for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")}
+    bases = {name.partition("::")[2].partition(".")[0] for name in names}
+    packets = {base: getattr(torch.ops.aten, base) for base in bases & set(counters._BY_NAME)}
+    return {
+        base: [one.name for one in getattr(packet, packet.overloads()[0])._schema.arguments]
+        for base, packet in packets.items()
+    }
+
+
+SCHEMAS = _schemas()
+
+
+def test_names_are_torchs_own_and_none_of_a_family_is_left_out() -> None:
+    # until torch 1.11
+    assert set(counters._BY_NAME) - set(SCHEMAS) == {"cudnn_convolution_backward"}
+    for part, n_names in (("upsample_", 24), ("_pad", 12)):
+        assert len([name for name in SCHEMAS if part in name]) == n_names
+
+
+@pytest.mark.parametrize(
+    "name", [n for n, at in SCHEMAS.items() if "is_causal" in at and "scaled_dot" in n]
+)
+def test_a_causal_mask_is_read_where_torch_has_it(name: str) -> None:
+    q = torch.rand(2, 4, 8, 16)
+    values = ["True" if one == "is_causal" else "" for one in SCHEMAS[name]]
+    found = known(name, q, q, q, *[q] * name.endswith("_backward"), values=values)
+    assert found.least_flops == found.flops * 36 / 64
+
+
+@pytest.mark.parametrize("name", [n for n, at in SCHEMAS.items() if n.endswith("norm_backward")])
+def test_gradients_of_a_normalization_are_those_asked_for(name: str) -> None:
+    x, weight = torch.rand(6, 4), torch.rand(4)
+    order = SCHEMAS[name]
+    args = [{"weight": weight}.get(one, None if at > 1 else x) for at, one in enumerate(order)]
+    is_large = any(part in name for part in ("layer", "rms"))  # as large as a sample: it counts
+    for asked in ([True, False, False], [True, True, False], [False, True, True]):
+        values = [str(asked) if one == "output_mask" else "" for one in order]
+        found = known(name, *args, values=values)
+        assert found.read_bytes == 2 * bytes_of(x) + is_large * bytes_of(weight)
+        told = asked if "output_mask" in order else [True]
+        written = told[0] * bytes_of(x) + is_large * sum(told[1:]) * bytes_of(weight)
+        assert found.written_bytes == written
 
 
 def test_embedding_reads_the_rows_it_needs() -> None:
