@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.device import known
-from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
 from perfkit.base.progress import write
 from perfkit.cli.output import add_command, folder
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 _EPILOG = """\
 The lessons' notebooks run headless, each in a kernel of its own, and what their cells settle is
 recorded; the notebooks stay as they are. A claim for which this machine lacks something is
-skipped, with the reason; the exit code is 1 if one failed. This needs perfkit[lab].
+skipped, with the reason. This needs perfkit[lab]; the exit code is 1 without it, or if a claim
+failed.
 
 Claims about a GPU are recorded on the GPU if there is one, all others on the CPU. The folder is
 data/recorded in a clone, else your data folder. Keep the machine quiet: if it is busy, the record
@@ -142,14 +143,10 @@ def _lessons(settled: Sequence[Criterion]) -> list[Lesson]:
     from perfkit.course.kit._recorded import lesson_notebook
     from perfkit.course.ledger.lesson_recorder import Lesson
 
-    found = []
-    for number in dict.fromkeys(one.number for one in settled):
-        wanted = tuple(one for one in settled if one.number == number)
-        try:
-            found.append(Lesson(lesson_notebook(number), wanted))
-        except MissingError as error:
-            write(f"perfkit: {error}\n")
-    return found
+    return [
+        Lesson(lesson_notebook(number), tuple(one for one in settled if one.number == number))
+        for number in dict.fromkeys(one.number for one in settled)
+    ]
 
 
 def _export(path: Path, place: Path, claims: list[str] | None, lessons: list[str] | None) -> int:

@@ -200,10 +200,10 @@ def test_criteria_can_be_read_where_nothing_more_is_installed(bare_server: Path)
 
 
 @pytest.mark.slow
-def test_a_lesson_is_skipped_where_no_notebook_can_run(bare_server: Path) -> None:
+def test_record_where_no_notebook_can_run_says_what_to_install(bare_server: Path) -> None:
     code = "import sys; from perfkit.cli import main; sys.exit(main(sys.argv[1:]))"
     done = on_a_server(bare_server, "-c", code, "record", "00", "--out", str(bare_server / "out"))
-    assert done.returncode == 0, done.stderr
-    assert "skipped: running a lesson needs nbclient, which is not installed" in done.stdout
-    assert "pip install 'perfkit[lab]'" in done.stdout
-    assert "0 recorded, 3 skipped, 0 failed" in done.stdout
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""  # nothing was tried, so nothing is counted
+    wanted = "running a lesson needs nbclient, which is not installed: pip install 'perfkit[lab]'"
+    assert done.stderr == f"perfkit: {wanted}\n"

@@ -19,7 +19,7 @@ import psutil
 
 import perfkit
 from perfkit.base.budget import VARIABLE
-from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.errors import UsageError
 from perfkit.base.machine import Provenance
 from perfkit.base.machine.played import is_played
 from perfkit.base.scrub import scrub
@@ -90,11 +90,12 @@ def record_lessons(
     Raises:
         UsageError: the scale is not a positive number, the folder cannot be written, or a notebook
             cannot be read.
-        MissingError: a GPU was requested and there is none.
+        MissingError: a GPU was requested and there is none, or no lesson can run here.
     """
     if not 0 < scale < float("inf"):
         raise UsageError(f"the scale must be a positive number, not {scale}")
     check_writable(folder)
+    notebooks.check_client()
     limit_s = _CELL_LIMIT_S + _LIMIT_OF_SCALE_S * scale if cell_limit_s is None else cell_limit_s
     results = []
     for lesson in lessons:
@@ -141,13 +142,9 @@ def _record_run(
 
     ended = ""
     busy = psutil.cpu_percent(interval=BUSY_LOOK_S) / 100
-    missing = ""
     if claims:
-        try:
-            ended = _run(notebook, max(settles[c] for c in claims), claims, device, scale,
-                         limit_s, keep)  # fmt: skip
-        except MissingError as error:
-            missing = str(error)
+        last = max(settles[claim] for claim in claims)
+        ended = _run(notebook, last, claims, device, scale, limit_s, keep)
     busy = max(busy, psutil.cpu_percent(interval=BUSY_LOOK_S) / 100)
     results = []
     for one in wanted:
@@ -156,9 +153,7 @@ def _record_run(
             results.append(Done(one, "failed", said))
             continue
         got = found[one.claim]
-        if missing:
-            results.append(Done(one, "skipped", line(missing)))
-        elif got.settled is None:
+        if got.settled is None:
             results.append(_unsettled(one, got, ended))
         else:
             before = [index + 1 for index in failed_cells if index < settles[one.claim]]

@@ -16,11 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.errors import UsageError
 from perfkit.base.extras import needs
 from perfkit.show import RESULT_MIME
 
-__all__ = ["NOT_RECORDED", "CellRun", "code_hash", "execute", "read_notebook", "settling_cells"]
+__all__ = [
+    "NOT_RECORDED",
+    "CellRun",
+    "check_client",
+    "code_hash",
+    "execute",
+    "read_notebook",
+    "settling_cells",
+]
 
 #: The tag of a code cell that ``perfkit record`` does not run.
 NOT_RECORDED = "not-recorded"
@@ -83,6 +91,17 @@ def code_hash(notebook: Mapping[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(json.dumps(code).encode()).hexdigest()
 
 
+def check_client() -> None:
+    """Raise now what :func:`execute` would raise for each lesson.
+
+    Raises:
+        MissingError: nbclient or nbformat is not installed.
+    """
+    with needs("running a lesson"):
+        import nbclient  # noqa: F401
+        import nbformat  # noqa: F401
+
+
 def execute(
     notebook: Mapping[str, Any],
     last: int,
@@ -105,16 +124,15 @@ def execute(
         after: takes each cell that has run.
 
     Returns:
-        How it ended early: the kernel died. Empty if it did not.
+        How it ended early: no kernel started, or it died. Empty if it did not.
 
     Raises:
-        MissingError: nbclient, nbformat or a kernel is not installed.
         KeyboardInterrupt: Ctrl-C or SIGTERM.
     """
-    with needs("running a lesson"):
-        import nbclient
-        import nbclient.exceptions
-        import nbformat
+    import nbclient
+    import nbclient.exceptions
+    import nbformat
+
     kept = nbformat.reads(json.dumps({**notebook, "cells": notebook["cells"][: last + 1]}), 4)
     began_s = time.monotonic()
     running = -1
@@ -153,7 +171,7 @@ def execute(
             raise KeyboardInterrupt from None
         raise
     except (RuntimeError, KeyError) as error:
-        raise MissingError(f"no Python kernel could be started ({error})") from None
+        return f"no Python kernel could be started ({error})"
     finally:
         manager = client.km
         if manager is not None and manager.has_kernel:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from perfkit.base.errors import UsageError
+from perfkit.base.errors import MissingError, UsageError
 from perfkit.course.ledger import lesson_recorder, recorder
 from perfkit.course.ledger.criteria import Criterion
 from perfkit.course.ledger.lesson_recorder import Lesson, record_lessons
@@ -156,16 +157,25 @@ def test_a_busy_machine_keeps_the_record_of_a_quiet_one(
     assert not kept.was_busy
 
 
-def test_a_lesson_without_nbclient_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_nbclient_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "nbclient", None)
     path = lesson(tmp_path, SETUP, 'claim("A1").settle(True)')
+    with pytest.raises(MissingError, match=re.escape("pip install 'perfkit[lab]'")):
+        record_lessons([Lesson(path, wanted("A1"))], tmp_path / "out", device="cpu")
+
+
+def test_a_kernel_that_cannot_start_fails_what_it_would_have_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lesson_recorder.psutil, "cpu_percent", lambda **_: 0.0)
+    monkeypatch.setattr(
+        "nbclient.NotebookClient.execute", lambda *_, **__: (_ for _ in ()).throw(KeyError("none"))
+    )
+    path = lesson(tmp_path, SETUP, 'claim("A1").settle(True)')
     (done,) = record_lessons([Lesson(path, wanted("A1"))], tmp_path / "out", device="cpu")
-    assert done.state == "skipped"
-    assert "pip install 'perfkit[lab]'" in done.reason
+    assert (done.state, done.reason) == ("failed", "no Python kernel could be started ('none')")
 
 
 @pytest.mark.parametrize("scale", [0, -1, float("inf"), float("nan")])
