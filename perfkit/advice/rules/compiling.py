@@ -32,14 +32,18 @@ def recompiles(case: Case) -> Iterator[Finding]:
     attempts = _attempts(case)
     again = max(attempts.values(), default=0)
     in_steps = len(set(case.steps.containing(parts.start).tolist()))
+    found = case.facts.compiled
+    # Where torch's log was read, the report says how many graphs were compiled. The stretches here
+    # are not as many: an attempt that is given up is one, and so is a backward pass of its own.
+    what = "compiling" if found is not None else plural(len(parts), "compilation")
+    take = "take" if found is None and len(parts) > 1 else "takes"
     evidence = [
-        f"{len(parts)} compilations in {in_steps} of {case.n_steps} steps take "
+        f"{what} in {in_steps} of {plural(case.n_steps, 'step')} {take} "
         f"{fmt_ms(parts.total_ns / 1e6)}, {fmt_share(share)} of all profiled time"
     ]
     if again:
         changed = "keep changing" if again > 1 else "changed"
         evidence.append(f"one region was compiled {again + 1} times: its inputs {changed}")
-    found = case.facts.compiled
     checks = () if found is None else (*found.recompilations, *found.given_up)
     evidence.extend(f"{one.place}: the check {one.why} failed" for one in checks[-_MOST_TOLD:])
     gain, formula = amdahl(share)
