@@ -15,6 +15,7 @@ from perfkit.advice.profiling import Profiling
 from perfkit.base.arguments import check_text, check_whole, shown
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.base.words import plural
 from perfkit.measure.summary import Summary
 from perfkit.trace.read.columns import Trace
 
@@ -207,12 +208,12 @@ def _length(name: str, step: object) -> _Length:
     if isinstance(step, Summary):
         if step.unit != "ms" or not 0 < step.median < math.inf:
             raise UsageError(f"{name} is a summary in {step.unit!r}; give one of times in ms")
-        how = f"median of {step.n} measured steps"
+        how = f"median of {plural(step.n, 'measured step')}"
         return _Length(step.median, step.low, step.high, how)
     if isinstance(step, Profile):
         cost_of = step.cost
         if cost_of is not None and cost_of.plain_step_ms:
-            how = f"median of {cost_of.n_unprofiled} steps without the profiler"
+            how = f"median of {plural(cost_of.n_unprofiled, 'step')} without the profiler"
             return _Length(cost_of.plain_step_ms, None, None, how)
         profiled = step.step
         return _Length(

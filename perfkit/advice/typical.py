@@ -79,8 +79,9 @@ def _not_counted(left_out: Sequence[StepBreakdown], steps: Sequence[StepBreakdow
     one = len(left_out) == 1
     which = "another step" if one else f"{len(left_out)} others"
     fetches = " and ".join(str(s.n_fetches) for s in left_out[:2])
+    batches = "batch" if fetches == "1" else "batches"
     return (
-        f"{which} ({times}) asked a DataLoader for {fetches} batches, not for {usual:.0f}: "
+        f"{which} ({times}) asked a DataLoader for {fetches} {batches}, not for {usual:.0f}: "
         f"{'it holds' if one else 'they hold'} something else, an evaluation perhaps, and "
         f"{'is' if one else 'are'} not in these shares"
     )

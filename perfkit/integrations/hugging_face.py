@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from perfkit.base.words import plural
 from perfkit.integrations.trainer_run import Log, TrainerRun
 
 if TYPE_CHECKING:
@@ -66,4 +67,6 @@ class TrainerWatch(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         early = state.global_step < state.max_steps
-        self.run.end(f"was stopped after {state.global_step} steps" if early else "finished")
+        self.run.end(
+            f"was stopped after {plural(state.global_step, 'step')}" if early else "finished"
+        )

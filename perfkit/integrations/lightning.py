@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.words import plural
 from perfkit.integrations.trainer_run import Log, TrainerRun
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class LightningWatch(Callback):
         self.run.evaluation_ends()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        stopped = trainer.should_stop and f"was stopped after {trainer.global_step} steps"
+        stopped = trainer.should_stop and f"was stopped after {plural(trainer.global_step, 'step')}"
         self.run.end(stopped or "finished")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

@@ -321,7 +321,9 @@ def _allocator_line(use: AllocatorUse) -> str:
         f"{fmt_count(use.n_device_allocs)} {kind.alloc_call}, "
         f"{fmt_count(use.n_device_frees)} {kind.free_call}"
     )
-    trouble = f", {fmt_count(use.n_retries)} retries, {fmt_count(use.n_ooms)} out of memory"
+    trouble = (
+        f", {plural(use.n_retries, 'retry', 'retries')}, {fmt_count(use.n_ooms)} out of memory"
+    )
     return (
         f"{use.place} reserved by the allocator: {reserved}; {calls}{trouble}. Peak and "
         "stayed behind are the allocator's own; the split by category is that of the tensors "

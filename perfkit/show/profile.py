@@ -248,7 +248,7 @@ def _syncs(of: Syncs) -> Document:
     n = max(of.n_steps, 1)
     calls = sum(s.count for s in of.syncs) / n
     sentence = (
-        f"The host waits for the device {fmt_count(round(calls, 1))} times{each_step(n)}, "
+        f"The host waits for the device {plural(round(calls, 1), 'time')}{each_step(n)}, "
         f"{fmt_ms(of.cost_us / 1e3 / n)} in all."
         if of.syncs
         else "No wait of the host for the device is recorded."
@@ -299,7 +299,7 @@ def _lines_table(lines: LineSamples) -> Table:
         where = line.inner if line.is_inside else line.where
         rows.append((where, fmt_share(line.share), fmt_count(line.n_samples), code))
     below = dict.fromkeys(line.where for line in shown if line.is_inside)
-    note = f"{fmt_count(lines.n_samples)} samples, {lines.samples_per_s:g} a second"
+    note = f"{plural(lines.n_samples, 'sample')}, {lines.samples_per_s:g} a second"
     if below:
         note += f"; lines of packages are called from {' and '.join(below)}"
     return Table(

@@ -59,7 +59,7 @@ def _replayed(found: Replayed) -> Document:
             ),
         ),
         foot=(
-            f"{fmt_count(found.n_allocs)} requests of {found.device}: {_SOURCES[found.source]}. "
+            f"{plural(found.n_allocs, 'request')} of {found.device}: {_SOURCES[found.source]}. "
             "Counts and bytes by the rules of torch's allocator; no times.",
             found.provenance.sentence(),
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
-from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share
+from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, plural
 from perfkit.measure.verdict import RunSummary
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def alternative(run: RunSummary) -> str:
     if run.step is None or run.wait_share is None:
         return f"{run.name}: no step to draw."
     words = (
-        f"Step time and data wait of {run.name} over {run.n_steps} steps: median step "
+        f"Step time and data wait of {run.name} over {plural(run.n_steps, 'step')}: median step "
         f"{fmt_ms(run.step.median)}, from {fmt_ms(run.step.minimum)} to "
         f"{fmt_ms(run.step.maximum)}; data wait is {fmt_share(run.wait_share)} of the time"
     )

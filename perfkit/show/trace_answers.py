@@ -252,7 +252,7 @@ def _(a: Kernels) -> Document:
     )
     return Document(
         "kernels",
-        f"{fmt_count(round(a.per_step, 1))} kernels {a_step(n)}; {tensor}; {small}.",
+        f"{plural(round(a.per_step, 1), 'kernel')} {a_step(n)}; {tensor}; {small}.",
         warnings=a.warnings,
         bars=(
             _lane(
@@ -359,7 +359,7 @@ def _(a: Sequences) -> Document:
     return Document(
         "kernel sequences",
         f"Fusing {len(best.names)} kernels that follow each other "
-        f"{fmt_count(round(best.count / n, 1))} times{each_step(n)} would save at most "
+        f"{plural(round(best.count / n, 1), 'time')}{each_step(n)} would save at most "
         f"{fmt_ms(best.saved_at_most_us / 1e3 / n)}{' of it' if n > 1 else ''}.",
         warnings=a.warnings,
         tables=(

@@ -154,7 +154,7 @@ def test_damage_in_the_middle_costs_only_the_damaged_events() -> None:
     sim.events[5]["args"] = ["no object"]
     trace = load(sim.json())
     assert len(trace) == len(sim.events) - 2
-    assert any("2 events could not be read" in w for w in trace.warnings)
+    assert any("left out: 2 events that could not be read" in w for w in trace.warnings)
 
 
 def test_names_may_hold_anything() -> None:
@@ -332,7 +332,7 @@ def test_in_pieces_damage_and_torn_ends_are_told(monkeypatch: pytest.MonkeyPatch
     sim.events[3]["ts"] = {"no": "number"}
     damaged = load(sim.json())
     assert len(damaged) == len(whole) - 1
-    assert any("1 events could not be read" in w for w in damaged.warnings)
+    assert any("left out: 1 event that could not be read" in w for w in damaged.warnings)
     named = load(sim.json().replace(b"aten::linear", b"aten::\x01linear"))
     assert "aten:: linear" in named.names
 

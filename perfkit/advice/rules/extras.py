@@ -118,7 +118,7 @@ def kept_graph(case: Case) -> Iterator[Finding]:
         evidence=(
             f"{plural(nodes / case.n_steps, 'layer')} per step record what only backward() "
             "needs, in "
-            f"{case.n_steps} steps without any backward pass or optimizer",
+            f"{plural(case.n_steps, 'step')} without any backward pass or optimizer",
         ),
         what_to_do=(
             "with torch.inference_mode():  # where no gradients are wanted\n    y = model(x)"
@@ -162,7 +162,9 @@ def logging(case: Case) -> Iterator[Finding]:
             return
         share = case.lost_in(case.span(calls))
         n_steps = len(set(case.steps.containing(case.trace.start_ns[calls]).tolist()))
-        evidence = f"in {n_steps} of {case.n_steps} steps something is logged, saved or drawn"
+        evidence = (
+            f"in {n_steps} of {plural(case.n_steps, 'step')} something is logged, saved or drawn"
+        )
     if share < _LEAST_SHARE:
         return
     gain, formula = amdahl(share)

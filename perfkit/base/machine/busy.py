@@ -22,7 +22,7 @@ from perfkit.base.machine import _host
 from perfkit.base.machine.gpu_state import GpuHeldBack, GpuReading, read_gpus
 from perfkit.base.machine.held_back import HeldBack, HostReading
 from perfkit.base.machine.quota import QuotaCounters, Throttled, read_quota
-from perfkit.base.words import fmt_count, fmt_number, fmt_share
+from perfkit.base.words import fmt_count, fmt_number, fmt_share, plural
 
 __all__ = ["SPOILS_FROM", "Busy", "BusyMark", "this_thread"]
 
@@ -159,7 +159,7 @@ class Busy:
         cpus = "" if quota.cpus is None else f" of {fmt_number(quota.cpus)} CPUs"
         return (
             f" (the quota{cpus} was used up in {fmt_count(quota.n_throttled)} of "
-            f"{fmt_count(quota.n_periods)} periods)"
+            f"{plural(quota.n_periods, 'period')})"
         )
 
     def held_back_by(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.base.machine._host import _words
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_number, fmt_s, fmt_share
+from perfkit.base.words import fmt_bytes, fmt_number, fmt_s, fmt_share, plural
 
 __all__ = ["HeldBack", "HostReading"]
 
@@ -153,7 +153,7 @@ class HeldBack:
         hot = self._share(self.hot_s)
         if hot < _HOT_FROM:
             return ""
-        times = "" if not self.n_hot else f", {fmt_count(self.n_hot)} times"
+        times = "" if not self.n_hot else f", {plural(self.n_hot, 'time')}"
         return (
             f"The processor throttled itself for heat for {fmt_share(min(hot, 1.0))} of the "
             f"time{times}: it needs better cooling, or less work at once."
@@ -178,7 +178,7 @@ class HeldBack:
         faults = self.major_faults or 0
         read_s = faults * _PAGE_READ_S
         came_back = self.swapped_in_bytes or 0
-        pages = f"{fmt_count(faults)} pages"
+        pages = plural(faults, "page")
         if self._share(read_s) >= _FAULTS_FROM:
             waited = f"at least {fmt_s(read_s)}, at 0.1 ms a page from an SSD"
             if came_back >= _SWAP_SHARE * faults * _page_bytes():

@@ -17,7 +17,7 @@ from typing import Any
 from perfkit.base.arguments import check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
-from perfkit.base.words import fmt_count, fmt_deviation
+from perfkit.base.words import fmt_count, fmt_deviation, plural
 from perfkit.experiment.compare._judge import Checked, Compared, Judge
 from perfkit.experiment.compare._tolerance import Tolerance, tolerances
 from perfkit.experiment.compare._trials import Trial, Trials
@@ -193,7 +193,7 @@ def _not_comparable(first: Sequence[Trial], second: Sequence[Trial]) -> str:
     samples = first[0].samples, second[0].samples
     if samples[0] and samples[1] and abs(samples[0] / samples[1] - 1) > _OTHER_BATCH:
         return (
-            f"a step takes {fmt_count(samples[0])} samples in a and {fmt_count(samples[1])} in "
+            f"a step takes {plural(samples[0], 'sample')} in a and {fmt_count(samples[1])} in "
             "b, so their "
             f"losses are of other data"
         )

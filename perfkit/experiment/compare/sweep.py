@@ -29,7 +29,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import Provenance, facts, stamp
 from perfkit.base.progress import Progress, Say, left
-from perfkit.base.words import fmt_ms
+from perfkit.base.words import fmt_ms, plural
 from perfkit.experiment.compare._elsewhere import Round, RoundRuns, overlaps, rounds_on
 from perfkit.experiment.compare._grid import Grid, Skipped, grid_of, key
 from perfkit.experiment.compare._identity import identity
@@ -149,11 +149,10 @@ class Sweep(Shown):
         best = self.best
         n = len(self.points)
         if best is None:
-            return f"None of {n} points was measured."
+            return f"None of {plural(n, 'point')} was measured."
         time_ms = float(np.median(list(best.times(self.per).values())))
-        lead = (
-            f"The fastest of {n} points is {words(best.values)}: {fmt_ms(time_ms)} per {self.per}"
-        )
+        took = f"{fmt_ms(time_ms)} per {self.per}"
+        lead = f"The fastest of {plural(n, 'point')} is {words(best.values)}: {took}"
         alike = [
             point
             for point in self.points
@@ -471,8 +470,8 @@ class _Sweeping:
             )
         if beside := overlaps(made):
             self._warnings.append(
-                f"{beside} rounds ran beside another one on the same machine and slowed each "
-                "other: give the executor one worker per machine"
+                f"{plural(beside, 'round')} ran beside another one on the same machine, and they "
+                "slowed each other: give the executor one worker per machine"
             )
         return "every round asked for"
 
@@ -597,7 +596,7 @@ class _Sweeping:
         warnings += [f"{words(p.values)}: {p.state}: {p.message}" for p in failed]
         missed = [p for p in self._points() if p.state == "not reached"]
         if missed:
-            warnings.append(f"{len(missed)} points were not reached: raise budget_s")
+            warnings.append(f"{plural(len(missed), 'point')} not reached: raise budget_s")
         runs = [run for runs in self._runs for run in runs.values()]
         on_gpu = any("CUDA" in run.peak_kind for run in runs)
         return Sweep(

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from perfkit.base.display import Shown
-from perfkit.base.words import fmt_count
+from perfkit.base.words import plural
 from perfkit.limit.flops import FORMULAS, counted
 from perfkit.trace.ask.operators import Nesting, nesting, owners
 from perfkit.trace.ask.question import question
@@ -128,8 +128,7 @@ def flops(trace: Trace, steps: Steps | None = None, *, within: Nesting | None = 
         doubts.append("no shapes were recorded: FLOPs are not known (record_shapes=True)")
     elif n_unknown:
         doubts.append(
-            f"the shapes of {fmt_count(n_unknown)} calls do not show their FLOPs and are not "
-            "counted"
+            f"not counted: {plural(n_unknown, 'call')} whose shapes do not show the FLOPs"
         )
     return Flops(
         ops=tuple(sorted(found, key=lambda o: (-o.flops, o.op, o.shapes))),

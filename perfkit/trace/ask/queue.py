@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.display import Shown
-from perfkit.base.words import fmt_count
+from perfkit.base.words import plural
 from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Int32, Int64, Trace
 from perfkit.trace.read.lookups import launch_rows, together
@@ -90,15 +90,16 @@ def launch_queue(trace: Trace, steps: Steps | None = None) -> LaunchQueue:
         doubts.append("no device activity was recorded")
     elif not (launch >= 0).any():
         doubts.append("no correlation was recorded: launches and kernels cannot be joined")
-    elif (launch < 0).any():
-        doubts.append(f"{fmt_count((launch < 0).sum())} device activities have no recorded launch")
+    elif n_alone := int((launch < 0).sum()):
+        activities = plural(n_alone, "device activity has", "device activities have")
+        doubts.append(f"{activities} no recorded launch")
     rows, launch = rows[launch >= 0], launch[launch >= 0]
     begin = trace.start_ns[rows]
     delay = begin - trace.start_ns[launch]
-    if (delay < 0).any():
+    if n_early := int((delay < 0).sum()):
         doubts.append(
-            f"{fmt_count((delay < 0).sum())} kernels start before their launch: the clocks of host "
-            "and device do not agree"
+            f"{plural(n_early, 'kernel starts', 'kernels start')} before the launch: the clocks of "
+            "host and device do not agree"
         )
     # What blocks its caller (a pageable copy) or starts during the call never waits in a queue.
     queued_from = np.minimum(trace.end_ns[launch], begin)

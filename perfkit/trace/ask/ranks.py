@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import TraceError, UsageError
+from perfkit.base.words import plural
 from perfkit.trace.ask.late_rank import HARDLY, LEAST_SHARE, more_than_fair
 from perfkit.trace.ask.rank_pool import read_ranks
 from perfkit.trace.ask.rank_summary import IN_GROUP, summarize
@@ -283,7 +284,9 @@ def _who_waits(answers: list[dict[str, Any]], doubts: list[str]) -> _Met:
         met.add(members, np.stack([dur_us for _, dur_us in lanes[key]]))
     met.count()
     if n_left:
-        doubts.append(f"{n_left} kinds of collectives differ between the ranks: not compared")
+        doubts.append(
+            f"not compared: {plural(n_left, 'kind')} of collectives, which differ between the ranks"
+        )
     return met
 
 

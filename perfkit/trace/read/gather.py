@@ -20,7 +20,7 @@ import numpy as np
 from perfkit.base.device import profiler_names
 from perfkit.base.errors import TraceError
 from perfkit.base.printable import printable
-from perfkit.base.words import fmt_count
+from perfkit.base.words import fmt_count, plural
 from perfkit.trace.read.columns import Category, Collective, MemoryEvents, Thread, Trace
 
 _Loose = int | float | str | None
@@ -396,7 +396,7 @@ def _usable(
         middle = float(np.median(start[finite])) if finite.any() else 0.0
         usable = (np.abs(start - middle) < _LONGEST_US) & (np.abs(dur) < _LONGEST_US)
     if not usable.all():
-        warnings.append(f"{fmt_count((~usable).sum())} events without a usable time were left out")
+        warnings.append(f"left out: {plural(int((~usable).sum()), 'event')} without a usable time")
         if not usable.any():
             raise TraceError(
                 f"{source} is not a usable trace: none of its events has a usable time"

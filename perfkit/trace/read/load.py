@@ -29,7 +29,7 @@ import msgspec
 
 from perfkit.base.errors import MissingError, TraceError
 from perfkit.base.files import read_pipe
-from perfkit.base.words import fmt_bytes, fmt_count, plural
+from perfkit.base.words import fmt_bytes, plural
 from perfkit.trace.read.columns import Trace
 from perfkit.trace.read.gather import Event, Gathered
 
@@ -359,7 +359,7 @@ def _decode_in_pieces(
     if replaced and not dropped:
         warnings.append("unprintable characters in names were replaced")
     if dropped:
-        warnings.append(f"{fmt_count(dropped)} events could not be read and were left out")
+        warnings.append(f"left out: {plural(dropped, 'event')} that could not be read")
     if not complete:
         warnings.append(
             f"the trace ends early: only what is there was read ({plural(n_read, 'event')})"
@@ -384,7 +384,7 @@ def _decode(data: bytes, source: str, warnings: list[str]) -> tuple[list[Event],
     if not events:
         raise TraceError(f"{source} is not a trace: it looks like {_what_it_looks_like(data)}")
     if dropped:
-        warnings.append(f"{fmt_count(dropped)} events could not be read and were left out")
+        warnings.append(f"left out: {plural(dropped, 'event')} that could not be read")
     if not complete:
         warnings.append(
             f"the trace ends early: only what is there was read ({plural(len(events), 'event')})"
@@ -466,5 +466,5 @@ def _what_it_looks_like(data: bytes) -> str:
         keys = ", ".join(repr(str(k)[:40]) for k in itertools.islice(value, 5))
         return f"a JSON object with the keys {keys or '(none)'} and no 'traceEvents'"
     if isinstance(value, list):
-        return f"a JSON list of {fmt_count(len(value))} items that are not trace events"
+        return f"a JSON list of {plural(len(value), 'item')}, not of trace events"
     return f"a JSON {type(value).__name__}"

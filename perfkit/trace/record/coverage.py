@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfkit.base.words import fmt_s, fmt_share
+from perfkit.base.words import fmt_s, fmt_share, plural
 
 
 @dataclass(frozen=True)
@@ -42,4 +42,4 @@ class Coverage:
             else f"steps {self.first_step}–{self.last_step}"
         )
         n = self.last_step - self.first_step + 1
-        return f"Profiled: {n} of {self.n_steps_seen} steps ({steps}), {part}."
+        return f"Profiled: {n} of {plural(self.n_steps_seen, 'step')} ({steps}), {part}."

@@ -976,8 +976,8 @@ class Recorder:
             doubts.append(said)
         if self._n_foreign:
             doubts.append(
-                f"{self._n_foreign} optimizer steps ran in another thread, which is not recorded: "
-                "profile in the thread that trains"
+                f"{plural(self._n_foreign, 'optimizer step')} ran in another thread, which is "
+                "not recorded: profile in the thread that trains"
             )
         elif self._started_threads and not trace.is_a(Category.OP).any():
             doubts.append(

@@ -413,7 +413,7 @@ def test_a_right_answer_passes_with_its_facts(answer: Any, monkeypatch: pytest.M
     [
         (lambda *_: None, "returns nothing yet"),
         (lambda *_: "text", "got str"),
-        (_no_cache, "a.bin (epoch 2) took 1 requests"),
+        (_no_cache, "a.bin (epoch 2) took 1 request:"),
         (_in_memory(), "keep samples in the folder"),
         (_in_place, "killed in the middle of a write"),
         (_in_place_and_tidy, "killed in the middle of a write"),
@@ -425,7 +425,7 @@ def test_a_right_answer_passes_with_its_facts(answer: Any, monkeypatch: pytest.M
         (_moved_from_elsewhere, "Write into the same folder"),
         (_swallows, "let errors through"),
         (_other_error, "what came through was KeyError"),
-        (_empty_is_missing, "empty.bin (an empty file, epoch 2) took 1 requests"),
+        (_empty_is_missing, "empty.bin (an empty file, epoch 2) took 1 request:"),
         (_one_name, "b.bin holds 768 bytes; you returned 500 others"),
     ],
 )

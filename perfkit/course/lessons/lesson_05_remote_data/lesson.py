@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
+from perfkit.base.words import plural
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 
@@ -256,8 +257,8 @@ def _check_reads(answer: Answer, folder: Path) -> None:
             if asked != (epoch == 1):
                 size = "an empty file, " if not content else ""
                 raise NotYet(
-                    f"{key} ({size}epoch {epoch}) took {asked} requests: one the first time, "
-                    "none after that"
+                    f"{key} ({size}epoch {epoch}) took {plural(asked, 'request')}: one the first "
+                    "time, none after that"
                 )
     # as in another process: the same folder, but not this process's memory
     moved = folder.with_name(folder.name + "-moved")

@@ -31,11 +31,12 @@ def _check_share(answer: Answer) -> list[str]:
                 f"{processes} processes on {cores} cores: {given:g} threads compute nothing"
             )
         why = (
-            f"{given * processes:g} threads for {cores} cores"
+            f"{plural(given * processes, 'thread')} for {cores} cores"
             if given > wanted
-            else f"{cores - given * processes:g} cores are left over"
+            else f"{plural(cores - given * processes, 'core is', 'cores are')} left over"
         )
-        raise NotYet(f"{processes} processes on {cores} cores, {given:g} threads each: {why}")
+        each = f"{plural(given, 'thread')} each"
+        raise NotYet(f"{processes} processes on {cores} cores, {each}: {why}")
     return ["no more threads than cores, and none without a thread, in five cases"]
 
 

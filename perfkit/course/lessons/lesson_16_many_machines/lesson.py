@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from perfkit.base.words import plural
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 from perfkit.course.kit.puzzle import Answer, number, puzzle, something
@@ -271,7 +272,9 @@ def _check(answer: Answer) -> list[str]:
             lost = sum(n < shape["epochs"] for n in times)
             more = sum(n > shape["epochs"] for n in times)
             if lost or more:
-                raise NotYet(f"{what}, {when}: {lost} samples came too seldom, {more} too often")
+                raise NotYet(
+                    f"{what}, {when}: {plural(lost, 'sample')} came too seldom, {more} too often"
+                )
             if job.losses() != wanted.losses():
                 raise NotYet(
                     f"{what}, {when}: each sample came as often as it should, but in other "
