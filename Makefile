@@ -23,12 +23,10 @@ JS := $(wildcard perfkit/widgets/js/*.json perfkit/widgets/js/src/*)
 BENCHES := $(filter-out tests/bench/_%,$(sort $(wildcard tests/bench/*.py)))
 CUDA_ROOMS := tests/advice tests/memory tests/synclint tests/trace \
 	tests/experiment/test_settings.py tests/experiment/test_step.py
-# without the course, whose lessons run whole there: its tests and notebooks would take hours to count
-COVERED := $(addprefix tests/,advice base cli experiment limit magics measure memory script show synclint \
-	trace widgets)
-COUNTED = $(BESIDE) COVERAGE_FILE=$(CURDIR)/build/coverage/$(2)/data $(1)/coverage run \
-	--rcfile=tests/played_cuda/coverage.ini -m pytest -q --numprocesses=logical --maxprocesses=8 \
-	-p no:cacheprovider -m 'not (long or browser)'
+# $(call COUNTED,ENVIRONMENT,FILE): pytest, with the lines that run counted into build/coverage/FILE
+COUNTED = $(BESIDE) PERFKIT_COUNT_INTO=$(CURDIR)/build/coverage/$(2) \
+	PYTHONPATH=$(CURDIR)/tests/played_cuda/counting $(1)/bin/pytest -q $(WORKERS) -p no:cacheprovider \
+	-m 'not (long or browser)' --ignore=tests/browser
 # Tests in three phases: what measures nothing on all cores, in one worker more than there are (see
 # tests/conftest.py), what drives a browser two at a time, the rest alone. Each remembers its own failures; `make test-parallel AGAIN=yes`
 # runs those once more, one after the other.
@@ -112,10 +110,9 @@ test-cuda-lessons: $(CUDA)/.built
 # A table by room. What fails here fails for the time that counting takes: only lines are looked at.
 cuda-coverage: install $(CUDA)/.built  ## which lines that need CUDA run on the played GPU; an hour on 2 cores
 	@rm -rf build/coverage
-	-$(call COUNTED,$(BIN),cpu) $(COVERED)
-	-$(call COUNTED,$(CUDA)/bin,played) $(COVERED) tests/played_cuda
-	@$(BIN)/python tests/played_cuda/cuda_coverage.py $(addprefix --room ,$(notdir $(COVERED))) \
-		build/coverage/cpu/* -- build/coverage/played/*
+	-$(call COUNTED,$(VENV),cpu) notebooks tests $(CELLS)
+	-$(call COUNTED,$(CUDA),played) tests
+	@$(BIN)/python tests/played_cuda/counting/cuda_coverage.py build/coverage/cpu build/coverage/played
 
 $(CUDA)/.built: $(CUDA)/.installed $(wildcard tests/played_cuda/*.py tests/played_cuda/src/*)
 	$(CUDA)/bin/python tests/played_cuda/build.py

@@ -1,59 +1,34 @@
 """Which of the statements that only a CUDA machine executes run on the played GPU: a table by room.
 
-    python -m coverage run -m pytest tests/memory                # without a GPU, into one file
-    .venv-cuda/bin/python -m coverage run -m pytest tests/memory # on the played GPU, into another
-    python tests/played_cuda/cuda_coverage.py --room memory CPU.data... -- PLAYED.data...
+    export PYTHONPATH=$PWD:$PWD/tests/played_cuda/counting
+    PERFKIT_COUNT_INTO=/tmp/cpu/lines .venv/bin/pytest tests/memory  # without a GPU
+    PERFKIT_COUNT_INTO=/tmp/played/lines .venv-cuda/bin/pytest tests/memory  # on the played GPU
+    python tests/played_cuda/counting/cuda_coverage.py /tmp/cpu/lines /tmp/played/lines
+
+Further runs into the same file are added up.
 
 A statement is CUDA's if it did not run without a GPU and stands under an if that speaks of CUDA or
-GPUs, or in a function that does and that either did not run at all without a GPU or did more on the
-played one. That is a guess for those which ran nowhere: they are listed, to be looked at. What else
-ran on the played GPU alone stands in a column of its own: some of it needs a GPU, some was reached
-by chance. Statements of modules that neither run imported are not counted.
+GPUs, behind such an if that leaves its block, or in a function that speaks of them and that either
+did not run at all without a GPU or did more on the played one. That is a guess for those which ran
+nowhere: they are listed, to be looked at. What else ran on the played GPU alone stands in a column
+of its own: some of it needs a GPU, some was reached by chance. Statements of modules that neither
+run imported are not counted.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import contextlib
 import re
-import sqlite3
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from coverage.numbits import numbits_to_nums, numbits_union
+from counted_lines import ran
 
-ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[3] / "perfkit"
 ABOUT_CUDA = re.compile(r"cuda|gpu|nvml|nccl", re.IGNORECASE)
-
-
-def ran(files: list[str]) -> dict[str, set[int]]:
-    """Lines that ran, by path within the package; data of several runs are added up.
-
-    There is a file of data for each process. Asking each for the lines of each module by
-    ``CoverageData.lines`` takes ten minutes, so their tables are read whole.
-    """
-    found: dict[str, bytes] = defaultdict(bytes)
-    for name in files:
-        for path, bits in _rows(name):
-            _, package, rest = path.rpartition("/perfkit/")
-            if package:
-                found[rest] = numbits_union(found[rest], bits)
-    return {name: set(numbits_to_nums(bits)) for name, bits in found.items()}
-
-
-def _rows(name: str) -> list[tuple[str, bytes]]:
-    try:
-        with contextlib.closing(sqlite3.connect(name)) as data:
-            return data.execute(
-                "select path, numbits from line_bits join file on file.id = file_id"
-            ).fetchall()
-    except sqlite3.DatabaseError as error:  # of a process that was killed while it wrote
-        print(f"left out: {name}: {error}", file=sys.stderr)
-        return []
 
 
 @dataclass(frozen=True)
@@ -90,11 +65,7 @@ def _inside(body: list[ast.stmt], module: Module, about: bool) -> Iterator[tuple
             continue  # a docstring
         if isinstance(statement, ast.Global | ast.Nonlocal):
             continue  # no code
-        blocks = [
-            block
-            for block in (*_blocks(statement), *map(_body, getattr(statement, "handlers", ())))
-            if block
-        ]
+        blocks = [block for block in (*_blocks(statement), *map(_body, _parts(statement))) if block]
         first = statement.lineno
         last = (statement.end_lineno or first) if not blocks else max(
             first, min(block[0].lineno for block in blocks) - 1
@@ -103,6 +74,14 @@ def _inside(body: list[ast.stmt], module: Module, about: bool) -> Iterator[tuple
         inner = about or module.is_about_cuda(statement, range(first, last + 1))
         for block in blocks:
             yield from _inside(block, module, inner)
+        about = about or (inner and _leaves(statement))
+
+
+def _leaves(statement: ast.stmt) -> bool:
+    """Whether what follows in the block is another case: ``if device != "cuda": return``."""
+    return isinstance(statement, ast.If) and isinstance(
+        statement.body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break
+    )
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
@@ -110,20 +89,24 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
         yield getattr(statement, name, [])
 
 
-def _body(handler: ast.ExceptHandler) -> list[ast.stmt]:
-    return handler.body
+def _parts(statement: ast.stmt) -> list[ast.ExceptHandler | ast.match_case]:
+    return [*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())]
 
 
-def main(cpu: list[str], played: list[str], wanted: list[str]) -> None:
+def _body(part: ast.ExceptHandler | ast.match_case) -> list[ast.stmt]:
+    return part.body
+
+
+def main(cpu: Path, played: Path, wanted: list[str]) -> None:
     """Print the table of these rooms, or of all, and the statements that ran nowhere."""
-    without, with_gpu = ran(cpu), ran(played)
+    without, with_gpu = ran(cpu, PACKAGE), ran(played, PACKAGE)
     rooms: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     nowhere: list[str] = []
     for name in sorted(set(without) & set(with_gpu)):
         room = name.partition("/")[0]
         if wanted and room not in wanted:
             continue
-        lines = (ROOT / "perfkit" / name).read_text(encoding="utf-8").splitlines()
+        lines = (PACKAGE / name).read_text(encoding="utf-8").splitlines()
         module = Module(lines, without[name], with_gpu[name])
         for first, last, about in statements(module):
             span = set(range(first, last + 1))
@@ -146,8 +129,7 @@ def main(cpu: list[str], played: list[str], wanted: list[str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--room", action="append", default=[], help="may be repeated")
-    if "--" not in sys.argv:
-        parser.error("give the data of the runs without a GPU, then --, then those with it")
-    split = sys.argv.index("--")
-    asked, cpu_files = parser.parse_known_args(sys.argv[1:split])
-    main(cpu_files, sys.argv[split + 1 :], asked.room)
+    parser.add_argument("cpu", type=Path, help="what ran without a GPU")
+    parser.add_argument("played", type=Path, help="what ran on the played GPU")
+    asked = parser.parse_args()
+    main(asked.cpu, asked.played, asked.room)
