@@ -9,7 +9,6 @@ no pattern, the snippet of the catalogue stays.
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import linecache
 import re
@@ -432,9 +431,7 @@ class _Line:
         """The statement with these texts in place of these nodes."""
         value = getattr(self.statement, "value", None)
         names = {node: f"_in_place_{i}_" for i, node in enumerate(texts)}
-        # deepcopy takes what its memo has for the copy of a node
-        memo: dict[int, object] = {id(node): ast.Name(name) for node, name in names.items()}
-        line = ast.unparse(copy.deepcopy(self.statement, memo))
+        line = ast.unparse(_with(self.statement, names))
         if self.statement.lineno == self.statement.end_lineno and not _overlap(list(texts)):
             line = self._with_names(names)
         for node, text in texts.items():
@@ -449,6 +446,22 @@ class _Line:
             start, end = node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
             line = line[:start] + names[node].encode() + line[end:]
         return line[self.statement.col_offset :].decode()
+
+
+def _with(node: Any, names: Mapping[ast.AST, str]) -> Any:
+    """A copy with these names in place of these nodes.
+
+    Of fields only, where deepcopy would take all attributes: packages that explain tracebacks give
+    each node its parent, also ``Load``, which all trees share, and with it all of another file.
+    """
+    if isinstance(node, list):
+        return [_with(one, names) for one in node]
+    if not isinstance(node, ast.AST):
+        return node
+    if node in names:
+        return ast.Name(names[node])
+    copied = type(node)(**{field: _with(one, names) for field, one in ast.iter_fields(node)})
+    return ast.copy_location(copied, node)  # unparse asks for the line
 
 
 def _at(node: ast.AST) -> tuple[int, int, int, int] | None:

@@ -32,8 +32,6 @@ def small_heap():
     """Names are looked for among all objects; those of other tests would take long."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

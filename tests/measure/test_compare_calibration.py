@@ -33,7 +33,6 @@ def small_heap() -> Iterator[None]:
         patch.setattr("perfkit.measure.compare.this_thread", QuietMark)
         patch.setattr("perfkit.measure.compare.conditions", lambda: Conditions(None, None))
         yield
-    gc.unfreeze()
 
 
 class QuietMark:

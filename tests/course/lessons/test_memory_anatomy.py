@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,13 +32,10 @@ from perfkit.memory.account import account
 
 
 @pytest.fixture(scope="module", autouse=True)
-def survey_only_what_is_new() -> Iterator[None]:
-    # a check looks at every object that the collector tracks: torch's own half a million, put out
-    # of its sight, make these tests some times faster
+def survey_only_what_is_new() -> None:
+    # a check looks at every object that the collector tracks, those of earlier tests, too
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 # torch gives it no types
