@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -162,7 +161,8 @@ def cost(
     check_whole("steps", steps, 1, _MOST_STEPS)
     check_text("currency", currency)
     now = _length("step", step)
-    ms, low, high = now.ms, now.low_ms, now.high_ms
+    ms = now.ms
+    low, high = now.interval_ms or (None, None)
     doubts = list(now.doubts)
     broken_even = None
     if before is not None:
@@ -196,8 +196,7 @@ def cost(
 @dataclass(frozen=True)
 class _Length:
     ms: float
-    low_ms: float | None
-    high_ms: float | None
+    interval_ms: tuple[float, float] | None
     how: str
     doubts: tuple[str, ...] = ()
 
@@ -206,20 +205,21 @@ def _length(name: str, step: object) -> _Length:
     if isinstance(step, Profiling):
         step = step.result
     if isinstance(step, Summary):
-        if step.unit != "ms" or not 0 < step.median < math.inf:
+        if step.unit != "ms":
             raise UsageError(f"{name} is a summary in {step.unit!r}; give one of times in ms")
+        if not step.median > 0:
+            raise UsageError(f"{name} has a median of 0 ms: give steps that take time")
         how = f"median of {plural(step.n, 'measured step')}"
-        return _Length(step.median, step.low, step.high, how)
+        return _Length(step.median, (step.low, step.high), how)
     if isinstance(step, Profile):
         cost_of = step.cost
         if cost_of is not None and cost_of.plain_step_ms:
             how = f"median of {plural(cost_of.n_unprofiled, 'step')} without the profiler"
-            return _Length(cost_of.plain_step_ms, None, None, how)
+            return _Length(cost_of.plain_step_ms, None, how)
         profiled = step.step
         return _Length(
             profiled.median,
-            profiled.low if profiled.n > 1 else None,
-            profiled.high if profiled.n > 1 else None,
+            (profiled.low, profiled.high) if profiled.n > 1 else None,
             f"median of {profiled.n} recorded steps",
             ("recording made the steps longer, by an unknown part",),
         )
@@ -230,7 +230,7 @@ def _length(name: str, step: object) -> _Length:
         raise UsageError(
             f"{name} is {shown(step)}; give a step's length in ms, a profile or a trace"
         )
-    return _Length(float(step), None, None, "as given")
+    return _Length(float(step), None, "as given")
 
 
 def _hours(step_ms: float, steps: int) -> float:
@@ -254,9 +254,9 @@ def _break_even(
         return work_cost / saving if saving > 0 else None
 
     least = most = None
-    if then.low_ms and then.high_ms and now.low_ms and now.high_ms:
-        most = saved(then.high_ms, now.low_ms)
-        least = saved(then.low_ms, now.high_ms)
+    if then.interval_ms and now.interval_ms:
+        most = saved(then.interval_ms[1], now.interval_ms[0])
+        least = saved(then.interval_ms[0], now.interval_ms[1])
     saving = saved(then.ms, now.ms)
     return BreakEven(
         before_ms=then.ms,

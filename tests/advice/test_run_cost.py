@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +64,30 @@ def test_intervals_of_both_steps_reach_the_price_and_the_break_even() -> None:
     assert "at the earliest, or never" in " ".join(str(found).split())
 
 
+def test_one_interval_alone_gives_the_break_even_none() -> None:
+    now, then = (replace(summarize([ms] * 8), low=0.9 * ms, high=1.1 * ms) for ms in (72.0, 108.0))
+    known = {"price_per_hour": 1.0, "steps": 100_000, "work_hours": 1, "wage_per_hour": 6.0}
+    for step, before in ((now, 108.0), (72.0, then)):
+        one = perfkit.cost(step, before=before, **known).break_even
+        assert one is not None
+        assert one.runs == pytest.approx(6.0)
+        assert (one.runs_low, one.runs_high) == (None, None)
+    one = perfkit.cost(now, before=then, **known).break_even
+    assert one is not None
+    assert one.runs_high is not None  # 97.2 - 79.2 ms are half an hour
+    assert (one.runs_low, one.runs_high) == pytest.approx((6 / 1.5, 6 / 0.5))
+
+
+def test_what_profile_returns_counts_like_its_result() -> None:
+    profile = perfkit.open_trace(product_on_gpu()).profile
+    block = perfkit.profile()
+    vars(block)["result"] = profile
+    known = {"price_per_hour": 1.0, "steps": 10, "on": {"L4": 1.0}}
+    found = [perfkit.cost(one, **known) for one in (block, profile)]
+    assert found[0] == found[1]
+    assert found[0].elsewhere[0].step.device == "L4"
+
+
 def test_a_profile_counts_with_its_steps_without_the_profiler() -> None:
     weight = torch.rand(64, 64)
     plain = perfkit.profile(lambda: weight @ weight, steps=3, warmup=1)
@@ -71,6 +96,13 @@ def test_a_profile_counts_with_its_steps_without_the_profiler() -> None:
     found = perfkit.cost(replace(plain, cost=cost), price_per_hour=1.0, steps=10)
     assert found.step_ms == 10.0
     assert "without the profiler" in str(found)
+
+
+@pytest.mark.parametrize(("n_steps", "has_interval"), [(1, False), (2, True)])
+def test_one_recorded_step_has_no_interval(n_steps: int, has_interval: bool) -> None:
+    profile = replace(perfkit.open_trace(product_on_gpu()).profile, step=summarize([1.0] * n_steps))
+    found = perfkit.cost(profile, price_per_hour=3.6, steps=1_000_000)
+    assert (found.price_low is not None) == (found.price_high is not None) == has_interval
 
 
 def test_another_device_is_predicted_with_a_band() -> None:
@@ -145,6 +177,27 @@ def test_an_amount_that_cannot_be_is_refused(amount: Any) -> None:
             perfkit.cost(80.0, **given)
     with pytest.raises(PerfkitError):
         perfkit.cost(amount, price_per_hour=3.0, steps=10)
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (summarize([1.0] * 6, unit="s"), "is a summary in 's'; give one of times in ms"),
+        (summarize([0.0] * 6), "has a median of 0 ms"),
+        (0, "step is 0; give a step's length"),
+        (-1.0, "step is -1.0; give a step's length"),
+        (True, "step is True; give a step's length"),
+        (None, "step is None; give a step's length"),
+    ],
+)
+def test_a_step_without_a_length_is_refused(step: Any, why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)):
+        perfkit.cost(step, price_per_hour=1.0, steps=10)
+
+
+def test_other_devices_are_a_mapping() -> None:
+    with pytest.raises(UsageError, match="on is a list; give a mapping of devices"):
+        perfkit.cost(1.0, price_per_hour=1.0, steps=10, on=["L4"])  # type: ignore[arg-type]
 
 
 def test_a_budget_that_cannot_be_is_refused() -> None:

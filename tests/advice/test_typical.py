@@ -107,6 +107,7 @@ def test_an_evaluations_loader_is_not_the_training_loader() -> None:
 def test_typical_steps_are_steps_and_their_shares_add_up(n: int) -> None:
     chosen = typical(breakdown(load(cpu_training(n, wait=100).json())))
     assert len(chosen.indices) == len(chosen.breakdown.steps) == n
+    assert chosen.words == ("the step" if n == 1 else f"the mean of all {n} steps")
     assert sum(chosen.breakdown.shares().values()) == pytest.approx(1, abs=1e-12)
 
 

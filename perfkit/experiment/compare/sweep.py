@@ -160,9 +160,14 @@ class Sweep(Shown):
         ]
         unknown = sum(self.ratio(point) is None for point in self.points if point is not best)
         untold = f" {unknown} of {n} could not be measured." if unknown else ""
+        early = sum(self._alike(point) for point in self.points if point.dropped)
+        if early:  # by a few rounds, which show no interval
+            were = "was" if early == 1 else "were"
+            untold += f" {early} of {n} {were} left out in a slower half, before that was shown."
         if not alike:
             others = "each other one that ran" if unknown else "every other one"
-            slower = "" if n - unknown == 1 else f"; {others} is distinguishably slower"
+            others = "each one that stayed" if early else others
+            slower = "" if n - unknown - early == 1 else f"; {others} is distinguishably slower"
             return f"{lead}{slower}.{untold}"
         names = "; ".join(words(point.values) for point in alike[:3])
         more = f" and {len(alike) - 3} more" if len(alike) > 3 else ""

@@ -1,0 +1,484 @@
+"""What a verdict says a little above and a little below each of its thresholds, of made shares."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from simulated_traces import Simulated
+
+from perfkit.advice.case import Case
+from perfkit.advice.diagnose import (
+    _PATH,
+    _Bound,
+    _bound,
+    _gaps,
+    _path,
+    _profilers,
+    _sentence,
+    _waits,
+)
+from perfkit.advice.evaluation import EvaluationWatch, evaluation_note
+from perfkit.advice.other_device import _here, step_elsewhere
+from perfkit.advice.typical import _of_another_kind
+from perfkit.measure.phases import PHASES
+from perfkit.trace import breakdown, find_steps, load
+from perfkit.trace.ask.breakdown import HOST_CLASSES
+from perfkit.trace.ask.idle import IDLE_CAUSES
+from perfkit.trace.read.intervals import EMPTY
+
+
+@pytest.mark.parametrize(
+    ("waiting", "said"),
+    [
+        ((0.49, 0.0), ""),
+        ((0.5, 0.0), "for most of that the main thread waits"),
+        ((0.89, 0.0), "for most of that the main thread waits"),
+        ((0.9, 0.0), "for nearly all of that the main thread waits"),
+        ((0.5, 0.5), "for most of that the main thread waits"),
+        ((0.3, 0.5), "for most of that the code sleeps"),
+        ((0.0, 0.9), "for nearly all of that the code sleeps"),
+        ((0.4, 0.49), ""),
+    ],
+)
+def test_the_hosts_time_is_called_a_wait_where_most_samples_wait(
+    waiting: tuple[float, float], said: str
+) -> None:
+    found = _waits(SimpleNamespace(waiting=waiting))  # type: ignore[arg-type]
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("bound", "waiting", "said"),
+    [
+        (_Bound("host", "host", 0.6, 0.3), (0.7, 0.0), "Waiting: 60 % of each step is outside of"),
+        (_Bound("host", "host", 0.5, 0.3), (0.5, 0.0), "Waiting: 50 % of each step is outside of"),
+        (_Bound("host", "host", 0.4, 0.3), (0.7, 0.0), "Partly waiting: 40 % of each step is"),
+        (_Bound("host", "host", 0.6, 0.3), (0.4, 0.0), "Host-bound: 60 % of each step is Python"),
+        (_Bound("data", "data", 0.6, 0.3), (0.9, 0.0), "Data-bound: 60 % of each step waits for"),
+        (_Bound("data", "data", 0.5, 0.3), (0.0, 0.0), "Data-bound: 50 % of each step waits for"),
+        (_Bound("data", "data", 0.49, 0.3), (0.0, 0.0), "Partly data-bound: 49 % of each step"),
+    ],
+)
+def test_a_part_bounds_the_step_from_its_half_on(
+    bound: _Bound, waiting: tuple[float, float], said: str
+) -> None:
+    case: Any = SimpleNamespace(
+        on_device=False,
+        has_host=True,
+        joins_launches=True,
+        unseen_device="",
+        is_file=False,
+        waiting=waiting,
+        compiling=None,
+        start_up=(None,),
+        capturing=None,
+        share_of=lambda parts: 0.0,
+        lost_in=lambda parts: 0.0,
+    )
+    assert _sentence(bound, case).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("part", "profilers", "on_device", "said"),
+    [
+        ("sync", 0.03, True, "; it idles for another 3.0 %, which is not counted"),
+        ("sync", 0.029, True, ""),
+        ("sync", 0.5, False, ""),
+        ("compute", 0.25, True, ", and for 80 % of steps without the profiler"),
+    ],
+)
+def test_what_is_the_profilers_own_is_told_from_three_percent(
+    part: str, profilers: float, on_device: bool, said: str
+) -> None:
+    case: Any = SimpleNamespace(on_device=on_device, profilers_idle=profilers, surplus_ms=1.0)
+    found = _profilers(_Bound(part, part, 0.6, 0.6), case)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+LAUNCH = _Bound("launch", "launch", 0.3, 0.2)
+HOST = "; the longest part of its critical path is Python and other work on the host (50 %)"
+
+
+@pytest.mark.parametrize(
+    ("bound", "parts_us", "known", "said"),
+    [
+        (LAUNCH, {"host": 500, "launch": 440}, {}, HOST),
+        (LAUNCH, {"host": 500, "launch": 460}, {}, ""),  # as long as that, by 5 %
+        (LAUNCH, {"host": 500}, {"on_device": False}, ""),
+        (LAUNCH, {"host": 500}, {"joins_launches": False}, ""),
+        (_Bound("compute", "launch", 0.3, 0.2), {"host": 500}, {}, ""),
+        (LAUNCH, {"host": 200}, {}, HOST.replace("50", "20")),
+        (LAUNCH, {"host": 190}, {}, ""),
+        # calls of the driver are launches on the path
+        (_Bound("driver", "driver", 0.3, 0.2), {"host": 500, "launch": 460}, {}, ""),
+        # a device that hardly idles waits for nobody
+        (_Bound("compute", "compute", 0.9, 0.9), {"host": 500}, {"idle": 0.11}, HOST),
+        (_Bound("compute", "compute", 0.9, 0.9), {"host": 500}, {"idle": 0.09}, ""),
+        (_Bound("compute", "compute", 0.9, 0.9), {"host": 500}, {"profilers_idle": 0.12}, ""),
+        # the share of computing is in the sentence where it is the larger one
+        (_Bound("sync", "sync", 0.3, 0.31), {"compute": 500}, {}, ""),
+        (_Bound("sync", "sync", 0.3, 0.3), {"compute": 500}, {}, HOST[:42] + " computing (50 %)"),
+        # start-up is a part of the host's time
+        (_Bound("host", "host", 0.3, 0.2), {"launch": 500}, {"starting": 0.16}, ""),
+        (_Bound("host", "host", 0.3, 0.2), {"sync": 500}, {"starting": 0.14}, "; the longest part"),
+        (LAUNCH, {"host": 500}, {"starting": 0.4}, HOST),
+    ],
+)
+def test_the_critical_path_is_told_where_it_says_something_else(
+    bound: _Bound, parts_us: dict[str, float], known: dict[str, Any], said: str
+) -> None:
+    parts = dict.fromkeys(_PATH, 0.0) | parts_us
+    case: Any = SimpleNamespace(
+        on_device=known.get("on_device", True),
+        joins_launches=known.get("joins_launches", True),
+        path=SimpleNamespace(
+            bounds_us=parts, wall_us=1000.0, bound_by=max(parts, key=lambda name: parts[name])
+        ),
+        device_shares={"idle": known.get("idle", 0.2)},
+        profilers_idle=known.get("profilers_idle", 0.0),
+        setting_up="setting up",
+        capturing="capturing",
+        share_of=lambda parts: known.get("starting", 0.0) / 2,  # half of it each
+    )
+    found = _path(bound, case)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def _steps(*kinds: tuple[int, float]) -> Any:
+    return [SimpleNamespace(n_fetches=n, wall_ns=ms * 1e6) for n, ms in kinds]
+
+
+@pytest.mark.parametrize(
+    ("steps", "others"),
+    [
+        ([], []),
+        ([(1, 1.0)] * 5 + [(3, 2.0)], [5]),
+        ([(1, 1.0)] * 5 + [(2, 2.0)], []),  # one more batch ends an epoch
+        ([(1, 1.0)] * 5 + [(3, 1.5)], []),  # not clearly longer
+        ([(1, 1.0)] * 4 + [(3, 2.0)] * 2, [4, 5]),  # a third is still the exception
+        ([(1, 1.0)] * 3 + [(3, 2.0)] * 2, []),
+        ([(0, 1.0)] * 5 + [(3, 2.0)], []),  # training reads no loader
+        ([(2, 1.0)] * 5 + [(4, 2.0)], [5]),
+    ],
+)
+def test_a_step_of_another_kind_reads_two_batches_more_and_is_longer(
+    steps: list[tuple[int, float]], others: list[int]
+) -> None:
+    assert _of_another_kind(_steps(*steps)) == others
+
+
+def test_evaluation_is_told_from_five_percent() -> None:
+    assert evaluation_note(49, 1000) == ""
+    assert evaluation_note(50, 1000).startswith("evaluation is 5.0 % of the recorded steps")
+    assert evaluation_note(0, 0) == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "doubt", "said"),
+    [
+        (2, 3, "", "evaluation is 25 %"),
+        (1, 3, "", "evaluation is 17 %"),
+        (1, 1, "", ""),
+        (2, 5, "", ""),  # a step was not seen
+        (0, 3, "", ""),
+        (2, 3, "a doubt", ""),
+    ],
+)
+def test_evaluation_is_told_of_the_recorded_steps_alone(
+    first: int, last: int, doubt: str, said: str
+) -> None:
+    watch = EvaluationWatch()
+    watch._phases = SimpleNamespace(doubt=doubt, failure=None)  # type: ignore[assignment]
+    step = dict.fromkeys(PHASES, 0) | {"forward": 100}
+    with_it = step | {"forward": 50, "evaluation": 50}
+    watch._steps_ns = [tuple(one.values()) for one in (step, with_it, step, with_it)]
+    found = watch.note(SimpleNamespace(first_step=first, last_step=last))  # type: ignore[arg-type]
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+class Opened:
+    """Eleven operators of 100 µs that take 1, 2 … 11 times their least time here."""
+
+    def __init__(self, **falls: Any) -> None:
+        usual = {"floor_ms": 0.1, "working_above_ms": 1.0, "step_ms": 1.1, "host_ms": 0.0}
+        self.falls = SimpleNamespace(**{"workers_set_the_pace": False} | usual | falls)
+
+    def ask(self, name: str, **options: Any) -> Any:
+        if name == "waterfall":
+            return self.falls
+        faster = 2 if options else 1
+        ops = [SimpleNamespace(measured_us=100.0, least_us=100 / n / faster) for n in range(1, 12)]
+        return SimpleNamespace(
+            ops=ops, is_known=True, n_steps=1, on_device=True, kind="predicted", device="H200",
+            recorded_on="", least_us=1.0,
+        )  # fmt: skip
+
+
+def test_doubts_of_a_prediction_are_those_of_the_recorded_device() -> None:
+    assert step_elsewhere(Opened(), "H200").doubts == ()  # type: ignore[arg-type]
+
+    class OnACpu(Opened):
+        def ask(self, name: str, **options: Any) -> Any:
+            found = super().ask(name, **options)
+            found.on_device = False
+            found.kind = "predicted" if options else "measured here"
+            return found
+
+    doubts = step_elsewhere(OnACpu(), "H200").doubts  # type: ignore[arg-type]
+    assert [one[:22] for one in doubts] == ["recorded on a CPU: wha", "rates of the recorded "]
+
+
+@pytest.mark.parametrize(
+    ("known", "asked"),
+    [
+        ({"kind": "measured here", "recorded_on": "NVIDIA H200"}, "H200"),
+        ({"kind": "measured here", "recorded_on": "an unknown card"}, None),
+        ({"kind": "predicted", "recorded_on": "NVIDIA H200"}, None),
+        ({"kind": "measured here", "on_device": False, "recorded_on": "NVIDIA H200"}, None),
+    ],
+)
+def test_data_sheets_are_divided_by_data_sheets(known: dict[str, Any], asked: str | None) -> None:
+    usual = {"on_device": True} | known
+    opened: Any = SimpleNamespace(ask=lambda name, **options: SimpleNamespace(**usual, **options))
+    assert getattr(_here(opened), "device", None) == asked
+
+
+def test_another_device_is_predicted_from_the_closest_and_the_farthest_tenth() -> None:
+    found = step_elsewhere(Opened(), "H200")  # type: ignore[arg-type]
+    least_ms = sum(0.05 / n for n in range(1, 12))
+    assert found.ms == pytest.approx(0.55)
+    assert found.low_ms == pytest.approx(min(2 * least_ms, 0.55))
+    assert found.high_ms == pytest.approx(10 * least_ms)
+    assert found.share_kept == 0
+
+
+@pytest.mark.parametrize(
+    ("falls", "ms"),
+    [
+        ({}, 0.55),
+        ({"step_ms": 2.0}, 0.55 + 0.9),  # what is not the device's stays
+        ({"host_ms": 0.7}, 0.7),  # and the host's own work is a floor
+        ({"workers_set_the_pace": True}, 1.1),
+        ({"host_ms": 9.0}, 1.1),
+    ],
+)
+def test_what_is_not_the_devices_stays_as_recorded(falls: dict[str, Any], ms: float) -> None:
+    assert step_elsewhere(Opened(**falls), "H200").ms == pytest.approx(ms)  # type: ignore[arg-type]
+
+
+def _case(shares: dict[str, float], idle: dict[str, float], device: dict[str, float]) -> Any:
+    """A case whose host classes, idle causes and device classes have these shares."""
+    host = dict.fromkeys(HOST_CLASSES, 0.0) | shares
+    causes = dict.fromkeys(IDLE_CAUSES, 0.0) | idle
+    lost = {"data wait": causes["data"], "other": causes["host"]} if device else host
+    return SimpleNamespace(
+        on_device=bool(device),
+        shares=host,
+        idle=causes,
+        device_shares={"compute": 0.0, "copy": 0.0, "communication": 0.0, "idle": 0.0} | device,
+        setting_up=EMPTY,
+        capturing=EMPTY,
+        start_up=(EMPTY, ()),
+        lost_in=lambda parts, typical=False: 0.0,
+        lost_to=lambda name: lost[name],
+    )
+
+
+@pytest.mark.parametrize(
+    ("shares", "bound"),
+    [
+        ({"data wait": 0.5, "forward": 0.5}, _Bound("data", "data", 0.5, 0.5)),
+        ({"data wait": 0.49, "forward": 0.51}, _Bound("compute", "data", 0.49, 0.51)),
+        ({"data wait": 0.2, "backward": 0.8}, _Bound("compute", "data", 0.2, 0.8)),
+        ({"data wait": 0.19, "optimizer": 0.81}, _Bound("compute", "compute", 0.81, 0.81)),
+        ({"other": 0.6, "data wait": 0.4}, _Bound("host", "host", 0.6, 0.0)),
+        (
+            {"communication": 0.6, "forward": 0.4},
+            _Bound("communication", "communication", 0.6, 0.4),
+        ),
+    ],
+)
+def test_on_a_cpu_the_largest_part_bounds_the_step(shares: dict[str, float], bound: _Bound) -> None:
+    assert _bound(_case(shares, {}, {})) == bound
+
+
+@pytest.mark.parametrize(
+    ("idle", "device", "bound"),
+    [
+        ({"launch": 0.2, "data": 0.1}, {"compute": 0.7}, _Bound("launch", "launch", 0.2, 0.7)),
+        ({"launch": 0.19}, {"compute": 0.7}, _Bound("compute", "compute", 0.7, 0.7)),
+        ({"launch": 0.19}, {"compute": 0.3, "copy": 0.4}, _Bound("copy", "copy", 0.4, 0.3)),
+        ({"kernels": 0.1, "queued": 0.1}, {"compute": 0.7}, _Bound("gaps", "gaps", 0.2, 0.7)),
+        (
+            {"communication": 0.1, "driver": 0.15},
+            {"compute": 0.6, "communication": 0.1},
+            _Bound("communication", "communication", 0.2, 0.6),
+        ),
+        ({"sync": 0.3, "copy": 0.31}, {"compute": 0.3}, _Bound("copy", "copy", 0.31, 0.3)),
+    ],
+)
+def test_on_a_device_a_loss_bounds_the_step_from_a_fifth_on(
+    idle: dict[str, float], device: dict[str, float], bound: _Bound
+) -> None:
+    found = _bound(_case({}, idle, device))
+    assert (found.bound_by, found.part) == (bound.bound_by, bound.part)
+    assert (found.share, found.work) == pytest.approx((bound.share, bound.work))
+
+
+@pytest.mark.parametrize(
+    ("share", "of_it", "said"),
+    [
+        (0.6, {"compiling": 0.31}, "Host-bound: torch.compile compiles for 31 %"),
+        (0.6, {"compiling": 0.3}, "Host-bound: 60 %"),
+        (0.6, {"capturing": 0.31}, "Host-bound: for 31 % of the profiled time the host captures"),
+        (0.6, {"capturing": 0.3}, "Host-bound: 60 %"),
+        (0.6, {"starting": 0.31}, "Host-bound: 31 % of the profiled time is start-up"),
+        (0.6, {"starting": 0.3}, "Host-bound: 60 %"),
+        (0.4, {}, "Partly host-bound: 40 % of each step is Python and other host work"),
+    ],
+)
+def test_what_makes_up_over_half_of_the_hosts_time_is_named(
+    share: float, of_it: dict[str, float], said: str
+) -> None:
+    shares = {"compiling": 0.0, "capturing": 0.0, "starting": 0.0} | of_it
+    case: Any = SimpleNamespace(
+        on_device=False,
+        has_host=True,
+        unseen_device="",
+        waiting=(0.0, 0.0),
+        compiling="compiling",
+        start_up=("starting",),
+        capturing="capturing",
+        share_of=lambda name: shares[name],
+        lost_in=lambda name: shares[name],
+    )
+    assert _sentence(_Bound("host", "host", share, 0.2), case).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("share", "work", "said"),
+    [
+        (0.3, 0.51, "; most of it (51 %) is spent in torch's operators"),
+        (0.3, 0.5, "; the largest part (50 %) is spent in torch's operators"),
+        (0.3, 0.3, ""),
+    ],
+)
+def test_the_work_is_told_beside_a_smaller_loss(share: float, work: float, said: str) -> None:
+    case: Any = SimpleNamespace(
+        on_device=False, has_host=True, unseen_device="", waiting=(0.0, 0.0)
+    )
+    found = _sentence(_Bound("data", "data", share, work), case)
+    assert found == f"Partly data-bound: 30 % of each step waits for the DataLoader{said}"
+
+
+@pytest.mark.parametrize(
+    ("queued", "kernels", "waits", "said"),
+    [
+        (0.1, 0.2, 0.5, "Gaps between kernels: they take 30 % of each step"),
+        (0.15, 0.15, 0.1, "Idle with work queued: in 30 % of each step"),
+        (0.2, 0.1, 0.2, "(the host waits for the device for 20 % of each step)"),
+        (0.2, 0.1, 0.19, "does not show what holds it up"),
+    ],
+)
+def test_gaps_are_told_by_whether_the_next_kernel_was_queued(
+    queued: float, kernels: float, waits: float, said: str
+) -> None:
+    case: Any = SimpleNamespace(
+        idle={"queued": queued, "kernels": kernels},
+        sitting=lambda cause: None,
+        shares={"sync": waits},
+    )
+    found = _gaps(case, "30 %")
+    assert said in found
+    assert ("the host waits" in found) == ("the host waits" in said)
+
+
+def _first_calls(*own_us: float, op: str = "aten::conv2d") -> tuple[str, ...]:
+    """The operators that count as start-up: one call in each step, and a kernel of it."""
+    sim = Simulated()
+    for number, us in enumerate(own_us):
+        at = number * 1e6
+        sim.step(number, at, 1e6)
+        sim.host(op, at + 10, us)
+        launch = sim.call("cudaLaunchKernel", at + 20 + us, 2)
+        sim.device("gemm", at + 30 + us, 100, launch)
+    trace = load(sim.json())
+    steps = find_steps(trace)
+    return tuple(name for name, _ in Case(trace, steps, breakdown(trace, steps)).start_up[1])
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "is_first"),
+    [
+        ([900, 80, 80], True),  # less than a tenth later
+        ([900, 100, 80], False),
+        ([900, 120, 5, 5], True),  # one long call among many short ones
+        ([900, 120, 5], False),
+        ([900, 120, 20, 20], False),
+        ([100, 1, 1], False),  # under a twentieth of the steps
+        ([900, 1], True),
+        ([900], False),  # no later call, and no allocation
+    ],
+)
+def test_a_first_call_is_start_up_where_later_ones_are_short(
+    own_ms: list[float], is_first: bool
+) -> None:
+    assert _first_calls(*(1e3 * ms for ms in own_ms)) == ("aten::conv2d",) * is_first
+
+
+def test_a_single_allocation_is_start_up() -> None:
+    assert _first_calls(9e5, op="aten::empty_strided") == ("aten::empty_strided",)
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        ("data wait", 0.1),
+        ("copy", 0.2),
+        ("sync", 0.3),
+        ("other", 0.4),
+        ("forward", 0.5),  # the idle time in it, less what is the profiler's
+    ],
+)
+def test_with_a_device_only_idle_time_is_lost(name: str, lost: float) -> None:
+    made: Any = SimpleNamespace(
+        on_device=True,
+        shares=dict.fromkeys(HOST_CLASSES, 0.9),
+        idle={"data": 0.1, "copy": 0.2, "sync": 0.3, "host": 0.4},
+        typical=SimpleNamespace(
+            breakdown=SimpleNamespace(idle_shares=lambda: dict.fromkeys(HOST_CLASSES, 0.625))
+        ),
+        _idle_kept=0.8,
+    )
+    assert Case.lost_to(made, name) == lost
+    made.on_device = False
+    assert Case.lost_to(made, name) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("gpu", "major"),
+    [
+        ({"name": "NVIDIA A100", "computeMajor": 8, "warpSize": 32}, 8),
+        ({"name": "AMD Instinct MI300X", "computeMajor": 9, "warpSize": 32}, 0),
+        ({"name": "a card", "computeMajor": 9, "warpSize": 64}, 0),
+        ({"name": "NVIDIA A100", "computeMajor": "8"}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_compute_capability_is_an_nvidia_gpus(gpu: dict[str, Any], major: int) -> None:
+    for devices in ([gpu], [gpu, {"computeMajor": 3}]):
+        trace = SimpleNamespace(metadata={"deviceProperties": devices})
+        case = Case(trace, None, None)  # type: ignore[arg-type]
+        assert case.nvidia_major == major
+
+
+@pytest.mark.parametrize("devices", [None, [], {}, [3], "text"])
+def test_a_trace_that_names_no_device_has_no_gpu(devices: object) -> None:
+    trace = SimpleNamespace(metadata={"deviceProperties": devices})
+    assert Case(trace, None, None).gpu == {}  # type: ignore[arg-type]
