@@ -21,7 +21,7 @@ from perfkit.base.machine import stamp
 from perfkit.cli import main
 from perfkit.experiment.compare import store
 from perfkit.experiment.compare._identity import identity
-from perfkit.experiment.compare.compare_runs import compare_runs
+from perfkit.experiment.compare.compare_runs import _verdict, _welch, compare_runs
 from perfkit.experiment.process.result import RunResult
 from perfkit.measure.summary import summarize
 from perfkit.show import html
@@ -101,6 +101,34 @@ def test_the_near_end_of_the_interval_decides(stored) -> None:
     assert "unclear" in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.7, 0.79, "slower"),
+        (0.7, 0.8, "unclear"),  # as slow as the margin of 25 % allows, perhaps
+        (0.8, 1.25, "within the margin"),
+        (0.79, 1.0, "unclear"),
+        (1.0, 1.26, "unclear"),
+        (1.25, 1.5, "unclear"),
+        (1.26, 1.5, "faster"),
+    ],
+)
+def test_the_whole_interval_decides(low: float, high: float, verdict: str) -> None:
+    assert _verdict(low, high, 0.25) == verdict
+
+
+def test_welchs_interval_by_hand() -> None:
+    """Of the logarithms 5 and 7, and of four times 1 and 7: the table of t has the rest."""
+    before, after = np.exp([5.0, 7.0]), np.exp([1.0, 1.0, 1.0, 1.0, 7.0, 7.0, 7.0, 7.0])
+    parts = 2 / 2, (72 / 7) / 8
+    error = np.sqrt(sum(parts))
+    freedom = int(sum(parts) ** 2 / (parts[0] ** 2 / 1 + parts[1] ** 2 / 7))
+    found = np.log(_welch(list(before), list(after), 0.95))
+    t = {1: 12.706, 2: 4.3027, 3: 3.1824, 4: 2.7764}[freedom]
+    assert found == pytest.approx([2.0, 2 - t * error, 2 + t * error], abs=1e-3)
+    assert _welch([2.0, 2.0], [1.0, 1.0, 1.0], 0.95) == (2.0, 2.0, 2.0)
+
+
 @pytest.mark.slow
 def test_equal_stores_raise_hardly_any_alarm(stored) -> None:
     random = np.random.default_rng(0)
@@ -156,6 +184,38 @@ def test_other_batches_are_compared_by_the_sample(stored) -> None:
     (one,) = compare_runs(a, b).matched
     assert one.per == "sample"
     assert one.ratio == pytest.approx(1.0, abs=0.05)
+
+
+@pytest.mark.parametrize(("samples", "per"), [(38, "step"), (39, "sample"), (25, "sample")])
+def test_batches_a_fifth_apart_are_compared_by_the_sample(stored, samples, per) -> None:
+    a = stored("a.jsonl", [a_run({"x": 1}, 10, samples=32)])
+    b = stored("b.jsonl", [a_run({"x": 1}, 10, samples=samples)])
+    assert [one.per for one in compare_runs(a, b).matched] == [per]
+
+
+def test_regressions_come_first_and_failures_before_them(stored) -> None:
+    now = {0: 10, 1: 20, 2: 30, 3: 10}  # ms, of 10 ms before
+    a = stored("a.jsonl", [a_run({"x": x}, 10, seed=x) for x in (*now, 4)])
+    bad = a_run({"x": 4}, 10, state="out of memory")
+    b = stored("b.jsonl", [*(a_run({"x": x}, ms, seed=9 + x) for x, ms in now.items()), bad])
+    found = compare_runs(a, b)
+    assert [one.values["x"] for one in found.matched][:3] == [4, 2, 1]
+    assert found.sentence.startswith("3 of 5 configurations got worse: x 4 fails now: out of memo")
+    (told,) = (w for w in found.warnings if w.startswith("a single run of "))
+    assert told.startswith("a single run of x 0, x 1, x 2, …: what differs")
+    again = compare_runs(b, a)
+    assert [one.verdict for one in again.matched if one.values["x"] == 4] == ["runs again"]
+    assert not again.regressions
+
+
+def test_one_failure_among_several_runs_counts_where_none_failed_before(stored) -> None:
+    good, bad = several({"x": 1}, 10), a_run({"x": 1}, 10, state="failed")
+    a, b = stored("a.jsonl", good), stored("b.jsonl", [*good[:3], bad])
+    c = stored("c.jsonl", [*good[:2], bad])
+    assert [one.verdict for one in compare_runs(a, b).matched] == ["fails now"]
+    assert [one.verdict for one in compare_runs(c, b).matched] != ["fails now"]
+    never = [stored(f"{name}.jsonl", [bad]) for name in "de"]
+    assert [one.verdict for one in compare_runs(*never).matched] == ["unclear"]
 
 
 def test_other_machines_and_versions_are_told(stored) -> None:
