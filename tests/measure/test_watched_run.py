@@ -676,11 +676,13 @@ def calls_of(act) -> int:
         n += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.disable()  # a collection, which comes at any time, calls those that listen to it
     sys.setprofile(count)
     try:
         act()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return n
 
 
