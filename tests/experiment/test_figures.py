@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +16,8 @@ from perfkit.base.errors import (
     WorkloadMemoryError,
 )
 from perfkit.base.machine import stamp
+from perfkit.experiment.compare._judge import Checked
+from perfkit.experiment.compare.same import _cause, same_result
 from perfkit.experiment.process._figures import Curve, Pauses, figures
 from perfkit.experiment.process.result import NO_STEP, RunResult, ratio, table
 from perfkit.measure.summary import summarize
@@ -62,6 +67,21 @@ def test_too_few_quiet_steps_are_told_and_all_count():
     assert any(w.startswith("no step in quiet windows: all 17") for w in none.warnings)
 
 
+@pytest.mark.parametrize(("n_quiet", "n_counted"), [(5, 12), (6, 6)])
+def test_six_quiet_steps_are_enough_for_an_interval(n_quiet, n_counted):
+    quiet = [False] * (12 - n_quiet) + [True] * n_quiet
+    found = figures(curve_of(message([2.0] * 12, quiet=quiet)), warmup=0)
+    assert (found.n_quiet, found.counted.sum()) == (n_quiet, n_counted)
+    unwatched = figures(curve_of(message([2.0] * 12, quiet=quiet)), warmup=0, watched=False)
+    assert unwatched.counted.sum() == 12
+
+
+@pytest.mark.parametrize(("longest_ms", "is_told"), [(1.9, False), (2.0, False), (2.1, True)])
+def test_a_mean_a_quarter_from_the_median_is_uneven(longest_ms, is_told):
+    found = figures(curve_of(message([1.0] * 6 + [longest_ms] * 2)), warmup=0)
+    assert any("steps are uneven: median 1.00 ms" in w for w in found.warnings) is is_told
+
+
 def test_a_short_run_keeps_two_steps_and_says_so():
     found = figures(curve_of(message([9.0, 2.0, 2.0], quiet=False)), warmup=3)
     assert found.counted.sum() == 2
@@ -86,6 +106,22 @@ def test_a_step_with_a_pause_in_it_is_no_step():
     curve = curve_of(message([10, 10_000, 40, 40], end_s=ends), pauses=pauses)
     assert curve.column("index").tolist() == [0, 2, 3]
     assert pauses.total_s(99.0) == pytest.approx(9.95)
+    # for a tenth of a second after it, workers have batches ready
+    curve = curve_of(message([1, 1], end_s=[20.08, 20.12]), pauses=pauses)
+    assert curve.column("index").tolist() == [1]
+    # it is still paused: what ended before is a step
+    pauses.begin(30.0)
+    curve = curve_of(message([10, 10], end_s=[29.9, 31.0]), pauses=pauses)
+    assert curve.column("index").tolist() == [0]
+    assert pauses.total_s(32.0) == pytest.approx(11.95)
+
+
+def test_a_pause_between_two_steps_touches_none():
+    pauses = Pauses()
+    pauses.begin(10.0, between_steps=True)
+    assert curve_of(message([10], end_s=[10.0]), pauses=pauses).n == 1
+    pauses.end(20.0)
+    assert curve_of(message([10, 10], end_s=[10.0, 20.01]), pauses=pauses).n == 2
 
 
 def run(step_ms, *, run_id=1, values=None, state="done", message="", samples_per_s=None, **more):
@@ -245,3 +281,83 @@ def test_a_result_is_plain_json():
     assert again["curve"]["step_ms"] == [1.0, 2.0]
     assert again["curve"]["loss"] == [None, None]
     assert again["provenance"]["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("samples", "per"), [(38, "step"), (39, "sample"), (26, "step"), (25, "sample")]
+)
+def test_a_fifth_more_samples_are_other_work(samples, per):
+    found = ratio(
+        run([10.0] * 20, samples_per_s=3200), run([10.0] * 20, samples_per_s=100 * samples)
+    )
+    assert found.per == per
+    assert found.ratio == pytest.approx(samples / 32 if per == "sample" else 1.0)
+
+
+# --- the same result, of runs that are there ----------------------------------------------------
+
+
+def losing(*losses, **more):
+    found = run([1.0] * len(losses), **more)
+    return replace(found, loss=np.array(losses))
+
+
+def test_a_difference_of_single_runs_may_be_the_workloads_own():
+    a, b = losing(1.0, 0.9, 0.8), losing(1.0, 0.7, 0.8)
+    found = same_result(a, b)
+    assert found.same is None
+    assert "each ran only once" in found.sentence
+    for arms, once in (([[a, a], b], "b"), ([a, [b, b]], "a")):
+        found = same_result(*arms)
+        assert found.same is False
+        assert (found.first.what, found.first.step) == ("loss", 1)
+        assert f"{once} ran once: whether it agrees with itself is not known" in found.warnings
+    found = same_result([a, a], [b, b])
+    assert found.same is False
+    assert not any("ran once" in w for w in found.warnings)
+    assert same_result(a, a).same is True
+
+
+def test_steps_are_compared_as_long_as_an_arm_agrees_with_itself():
+    a, late, early = losing(1.0, 0.9, 0.8), losing(1.0, 0.5, 0.8), losing(0.5, 0.9, 0.8)
+    found = same_result([a, late], a)
+    assert (found.same, found.n_steps) == (True, 1)
+    assert any("agrees with itself for 1 step only" in w for w in found.warnings)
+    for arms, name in (([[a, early], a], "a"), ([a, [a, early]], "b")):
+        found = same_result(*arms)
+        assert found.same is None
+        assert f"{name} does not agree with itself" in found.sentence
+        assert found.own_noise > 1
+
+
+@pytest.mark.parametrize(
+    ("samples", "is_other"), [(32.0, False), (32.3, False), (32.4, True), (31.6, True)]
+)
+def test_losses_of_other_batches_are_not_compared(samples, is_other):
+    a, b = losing(1.0, samples_per_s=32e3), losing(1.0, samples_per_s=1e3 * samples)
+    assert ("a step takes 32 samples in a" in same_result(a, b).sentence) is is_other
+
+
+def test_what_did_not_run_or_told_nothing_is_not_compared():
+    good, bad = losing(1.0), losing(1.0, state="out of memory", message="no more")
+    said = same_result(good, bad).sentence
+    assert "run 1 out of memory (no more), so there is nothing to compare" in said
+    for arms, name in (((good, losing(math.nan)), "b"), ((losing(math.nan), good), "a")):
+        assert f"unknown: {name} reported no loss" in same_result(*arms).sentence
+
+
+@pytest.mark.parametrize(
+    ("what", "step", "said"),
+    [
+        ("starting weights of a", 0, ": another seed"),
+        ("loss", 0, ", before any update: other data"),
+        ("norm of the gradient", 0, " while the loss agrees: another scale"),
+        ("gradient", 0, " while the loss agrees"),
+        ("loss", 1, ", after an update"),
+        ("norm of the gradient", 1, ", after an update"),
+    ],
+)
+def test_a_first_difference_has_a_possible_cause(what, step, said):
+    found = _cause(Checked(what, step, 1.0, 0.1))
+    assert found.startswith(said)
+    assert (found == said) == (what == "gradient")

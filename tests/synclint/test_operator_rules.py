@@ -1,0 +1,80 @@
+"""Which calls of an operator wait, and for which of its tensors: each rule from both sides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from perfkit.synclint.rules import rule_of
+
+X, MASK, BYTES = torch.ones(6), torch.ones(6, dtype=torch.bool), torch.ones(6, dtype=torch.uint8)
+PLACES = torch.zeros(3, dtype=torch.int64)
+ONE, TWO = torch.tensor(1.0), torch.ones(2)
+ops = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs", "entry", "waits_for"),
+    [
+        (ops.index.Tensor, (X, [MASK]), {}, "index", [MASK]),
+        (ops.index.Tensor, (X, [None, BYTES]), {}, "index", [BYTES]),
+        (ops.index.Tensor, (X, [PLACES, None]), {}, None, []),
+        (ops.index_put_.default, (X, [MASK], ONE), {}, "index_put_value", [MASK, ONE]),
+        (ops.index_put_.default, (X, [MASK, None], ONE), {}, "index_put_value", [MASK, ONE]),
+        (ops.index_put_.default, (X, [MASK], TWO), {}, "index_put", [MASK]),
+        (ops.index_put_.default, (X, [MASK], ONE, True), {}, "index_put", [MASK]),
+        (ops.index_put_.default, (X, [MASK], ONE), {"accumulate": True}, "index_put", [MASK]),
+        (ops.index_put_.default, (X, [MASK, PLACES], ONE), {}, "index_put", [MASK]),
+        (ops.index_put_.default, (X, [MASK, MASK], ONE), {}, "index_put", [MASK, MASK]),
+        (ops.index_put_.default, (X, [PLACES], ONE), {}, None, []),
+        (ops.masked_fill_.Tensor, (X, MASK, ONE), {}, "masked_fill", [ONE]),
+        (ops.repeat_interleave.Tensor, (PLACES,), {}, "repeat_interleave", [PLACES]),
+        (ops.repeat_interleave.Tensor, (PLACES, 3), {}, None, []),
+        (ops.repeat_interleave.Tensor, (PLACES,), {"output_size": 3}, None, []),
+        (ops.histc.default, (X,), {}, "histc", [X]),
+        (ops.histc.default, (X, 10, 0, 1), {}, None, []),
+        (ops.histc.default, (X, 10, -1), {}, None, []),
+        (ops.histc.default, (X,), {"max": 1}, None, []),
+        (ops.histc.default, (X, 10, 2, 2), {}, "histc", [X]),
+        # torch sorts from 10 · 1000^0.145 = 27 test elements on, and sorting finds what is unique
+        (ops.isin.Tensor_Tensor, (torch.ones(1000), torch.ones(26)), {}, None, []),
+        (ops.isin.Tensor_Tensor, (torch.ones(1000), torch.ones(27)), {}, "isin", 0),
+        (ops.isin.Tensor_Tensor, (X, torch.ones(99)), {"assume_unique": True}, None, []),
+        (ops.isin.Tensor_Tensor, (X, torch.ones(99)), {"assume_unique": False}, "isin", [X]),
+        (ops.normal.float_Tensor, (0.0, X), {}, "normal", [X]),
+        (ops.linspace.Scalar_Tensor, (0, ONE, 5), {}, "number", [ONE]),
+        (ops.linspace.Tensor_Scalar, (ONE, 0, 5), {}, "number", [ONE]),
+        (ops.linspace.Tensor_Tensor, (ONE, TWO, 5), {}, "number", [ONE]),
+        (ops.logspace.Scalar_Tensor, (0, ONE, 5), {}, "number", [ONE]),
+        (ops.logspace.Tensor_Scalar, (ONE, 0, 5), {}, "number", [ONE]),
+        (ops.logspace.Tensor_Tensor, (ONE, TWO, 5), {}, "number", [ONE]),
+        (ops.index_fill_.int_Tensor, (X, 0, PLACES, ONE), {}, "index_fill", [ONE]),
+        (ops.segment_reduce.default, (X, "sum"), {"lengths": PLACES}, "segment_reduce", [PLACES]),
+        (ops.segment_reduce.default, (X, "sum"), {"lengths": PLACES, "unsafe": True}, None, []),
+        (ops.segment_reduce.default, (X, "sum"), {"offsets": PLACES}, None, []),
+        (ops.searchsorted.Tensor, (X, X), {"sorter": PLACES}, "sorter", [PLACES]),
+        (ops.searchsorted.Tensor, (X, X), {}, None, []),
+        (ops.masked_scatter_backward.default, (X, MASK, [6]), {}, "masked_scatter", [MASK]),
+        (ops.nonzero.default, (X,), {}, "nonzero", [X]),
+    ],
+)
+def test_which_calls_wait(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], entry: str | None, waits_for: Any
+) -> None:
+    rule = rule_of(op)
+    assert rule is not None
+    hit = rule(args, kwargs)
+    if entry is None:
+        assert hit is None
+        return
+    expected = [args[waits_for]] if isinstance(waits_for, int) else waits_for
+    assert hit is not None
+    assert hit.entry == entry
+    assert [id(one) for one in hit.needs] == [id(one) for one in expected]
+
+
+def test_an_operator_that_torch_tags_waits_and_others_do_not() -> None:
+    assert rule_of(ops.add.Tensor) is None
+    assert rule_of(ops._ctc_loss.default) is None
