@@ -158,3 +158,10 @@ def _contract(kind: str, holds: str) -> dict[str, Any]:
         if one["type"] == kind and holds in one.get("layers", ())
     ]
     return dict(found)
+
+
+def test_every_temporary_folder_is_swept_after_a_kill() -> None:
+    """perfkit/base/scratch.py names the process that made it; nothing else would be removed."""
+    makers = re.compile(r"\b(TemporaryDirectory|mkdtemp)\b")
+    found = {p.name for p in PACKAGE.rglob("*.py") if makers.search(p.read_text(encoding="utf-8"))}
+    assert found == {"scratch.py"}

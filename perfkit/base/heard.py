@@ -10,6 +10,7 @@ it prints such an exception and goes on: :func:`hear` has the signal sent once m
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
 import signal
 import sys
@@ -39,8 +40,11 @@ def hear() -> None:
 
         def hook(unraisable: Any, /) -> None:
             error = unraisable.exc_value
-            number = None if error is None else raised_by_handler(error)
-            if number is None or not _is_ours(unraisable.exc_traceback):
+            number = None
+            with contextlib.suppress(Exception):  # a program may have replaced what this calls
+                if error is not None and _is_ours(unraisable.exc_traceback):
+                    number = raised_by_handler(error)
+            if number is None:
                 before(unraisable)
             else:
                 send_again(number)

@@ -135,19 +135,20 @@ class Instrument:
 
         Only the first failure is kept.
         """
-        if raised_by_handler(error) is not None:
+        is_a_handlers = False
+        with suppress(Exception):  # as below: a program may have replaced what this calls
+            is_a_handlers = raised_by_handler(error) is not None
+        if is_a_handlers:
             raise error
         if self.failure is not None:
             return
-        last = traceback.extract_tb(error.__traceback__)[-1:]
-        where = f"{_short(last[0].filename)}:{last[0].lineno}" if last else "an unknown place"
-        text = " ".join(str(error).split())
-        self.failure = Failure(
-            self.name,
-            during,
-            f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__,
-            where,
-        )
+        told, where = type(error).__name__, "an unknown place"
+        with suppress(Exception):  # an error may refuse to say what it is
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{_short(last.filename)}:{last.lineno}"
+            text = " ".join(str(error).split())
+            told = f"{told}: {text[:200]}" if text else told
+        self.failure = Failure(self.name, during, told, where)
         if self._switch_off is not None:
             with suppress(Exception):  # the first failure says enough
                 self._switch_off()

@@ -1,15 +1,17 @@
 """Scratch folders that do not outlive their process, even after ``kill -9``.
 
-A folder's name says which process owns it. Creating the next one in the same place removes those
-whose process has ended, and that no other one holds.
+A folder's name says which process of which host owns it. Creating the next one removes those whose
+process has ended, and that no other one holds: in the same place, and where temporary ones are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,23 +19,30 @@ __all__ = ["folder_of", "hold", "new_folder", "scratch_folder", "sweep"]
 
 _STEM = "perfkit"
 _HELD = "held-"
+_IN_MEMORY = "/dev/shm"
 
 
 @contextlib.contextmanager
-def scratch_folder(where: str | None = None) -> Iterator[Path]:
-    """A new folder in ``where`` (default: the system's temporary folder), removed at the end."""
-    folder = new_folder(where)
+def scratch_folder(where: str | Path | None = None, *, hidden: bool = False) -> Iterator[Path]:
+    """A new folder in ``where`` (default: the system's temporary folder), removed at the end.
+
+    With ``hidden`` its name begins with a dot: for a folder that people look into.
+    """
+    folder = new_folder(where, hidden=hidden)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def new_folder(where: str | None = None) -> Path:
+def new_folder(where: str | Path | None = None, *, hidden: bool = False) -> Path:
     """A new folder, which the caller removes; folders of ended processes are removed first."""
-    parent = where or tempfile.gettempdir()
-    sweep(parent)
-    return Path(tempfile.mkdtemp(prefix=f"{_STEM}-{_namespace()}-{os.getpid()}-", dir=parent))
+    temporary = tempfile.gettempdir()
+    parent = str(where or temporary)
+    for place in {parent, temporary, _IN_MEMORY}:
+        sweep(place)
+    stem = f"{'.' * hidden}{_STEM}-{_origin()}-{os.getpid()}-"
+    return Path(tempfile.mkdtemp(prefix=stem, dir=parent))
 
 
 def folder_of(pid: int, name: str, where: str | None = None) -> Path:
@@ -41,7 +50,7 @@ def folder_of(pid: int, name: str, where: str | None = None) -> Path:
 
     :func:`sweep` removes it when that process has ended.
     """
-    return Path(where or tempfile.gettempdir()) / f"{_STEM}-{_namespace()}-{pid}-{name}"
+    return Path(where or tempfile.gettempdir()) / f"{_STEM}-{_origin()}-{pid}-{name}"
 
 
 def hold(folder: Path) -> None:
@@ -51,10 +60,11 @@ def hold(folder: Path) -> None:
 
 def sweep(where: str | None = None) -> None:
     """Remove the folders in ``where`` whose process has ended; skip what cannot be removed."""
-    ours = f"{_STEM}-{_namespace()}-"
+    ours = f"{_STEM}-{_origin()}-"
     with contextlib.suppress(OSError):
-        for folder in Path(where or tempfile.gettempdir()).glob(f"{ours}*"):
-            pid = folder.name.removeprefix(ours).partition("-")[0]
+        for folder in Path(where or tempfile.gettempdir()).iterdir():
+            name = folder.name.removeprefix(".")
+            pid = name.removeprefix(ours).partition("-")[0] if name.startswith(ours) else ""
             if pid.isdigit() and not _lives(int(pid)) and not _is_held(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -64,12 +74,17 @@ def _is_held(folder: Path) -> bool:
     return any(pid.isdigit() and _lives(int(pid)) for pid in pids)
 
 
-def _namespace() -> str:
-    """The PID namespace: process ids are unique only within it, and containers share /dev/shm."""
+def _origin() -> str:
+    """Host and PID namespace: only within both is a process id unique.
+
+    Containers share /dev/shm, and hosts a home folder.
+    """
     try:
-        return str(Path("/proc/self/ns/pid").stat().st_ino)
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
     except OSError:
-        return "0"
+        namespace = 0
+    told = f"{platform.node()} {namespace}"
+    return f"{zlib.crc32(told.encode(errors='surrogateescape')):08x}"  # paths of sockets are short
 
 
 def _lives(pid: int) -> bool:

@@ -355,7 +355,8 @@ def compile_log() -> tuple[list[Compilation], list[Break], int]:
         Compilations, breaks and the number of graphs.
     """
     log: Any = sys.modules.get("torch._dynamo.utils")
-    if log is None:
+    # a program may end while another thread of it imports this
+    if log is None or getattr(log.__spec__, "_initializing", False):
         return [], [], 0
     compilations = [
         Compilation(

@@ -13,6 +13,7 @@ from typing import Any
 
 from perfkit.base.arguments import check_text
 from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.extras import needs
 from perfkit.base.machine import _host
 from perfkit.base.progress import write
 from perfkit.base.words import fmt_ms
@@ -118,7 +119,7 @@ def _observer(*, in_kernel: bool, live: bool | None) -> tuple[Observer | None, s
     if in_kernel:
         try:
             return _Plot(), ""
-        except MissingError as error:  # a checkout whose browser code is not built
+        except MissingError as error:  # no anywidget, or a checkout without its browser code
             if live:
                 raise
             return _Line(), str(error)
@@ -206,7 +207,8 @@ class _Plot:
 
     def __init__(self) -> None:
         # here, not at the top, because scripts and servers need no widgets
-        from perfkit.widgets.live_plot import LivePlot, Series
+        with needs("the live plot"):
+            from perfkit.widgets.live_plot import LivePlot, Series
 
         self._make = LivePlot
         self._series = (

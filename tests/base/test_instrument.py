@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
+from perfkit.base import heard
 from perfkit.base.instrument import Instrument
 
 
@@ -101,3 +104,34 @@ def test_the_first_failure_is_kept():
     with instrument.guard("second"):
         broken()
     assert instrument.failure.during == "first"
+
+
+def test_an_error_that_refuses_to_say_what_it_is_does_not_reach_the_user():
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("never")
+
+    def broken() -> None:
+        raise Silent
+
+    instrument = Instrument("x")
+    instrument.hook(broken)()
+    assert instrument.failure is not None
+    assert instrument.failure.error == "Silent"
+    assert "test_instrument.py" in instrument.failure.where
+
+
+def test_a_program_that_replaced_what_the_guard_calls_goes_on(monkeypatch):
+    """`builtins.isinstance = …` of a program broke the guard itself, and the hook of `hear`."""
+    monkeypatch.setattr(heard.signal, "valid_signals", lambda: 1 / 0)
+    monkeypatch.setattr(heard, "_is_ours", lambda trace: True)
+    monkeypatch.setattr(heard, "_hook", None)
+    instrument = Instrument("x")
+    instrument.hook(lambda: {}["absent"])()
+    assert instrument.failure is not None
+    seen: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    heard.hear()
+    error = KeyboardInterrupt()
+    sys.unraisablehook(SimpleNamespace(exc_value=error, exc_traceback=error.__traceback__))
+    assert len(seen) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -226,20 +227,37 @@ def test_a_spawned_child_behaves_alike(monkeypatch, session):
     assert one.wait().state == "stopped"
 
 
-def test_scratch_of_a_killed_process_is_swept_at_the_next_start(tmp_path):
+def test_scratch_of_a_killed_process_is_swept_at_the_next_start(tmp_path, monkeypatch):
+    memory, course = tmp_path / "memory", tmp_path / "course"
+    for place in (memory, course):
+        place.mkdir()
     code = (
         "import os, signal; from perfkit.base import scratch as _scratch; "
-        f"_scratch.new_folder({str(tmp_path)!r}); os.kill(os.getpid(), signal.SIGKILL)"
+        f"_scratch.new_folder({str(memory)!r}); _scratch.new_folder({str(course)!r}, hidden=True); "
+        "os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", code], check=False)
-    (left,) = tmp_path.iterdir()
-    (tmp_path / "perfkit-notes").mkdir()  # nobody's scratch
-    with _scratch.scratch_folder(str(tmp_path)) as mine:
-        assert not left.exists()
-        assert sorted(tmp_path.iterdir()) == sorted([mine, tmp_path / "perfkit-notes"])
-        with _scratch.scratch_folder(str(tmp_path)):
+    (left,) = memory.iterdir()
+    (course / "perfkit-notes").mkdir()  # nobody's scratch
+    monkeypatch.setattr(_scratch, "_IN_MEMORY", str(memory))
+    with _scratch.scratch_folder(course) as mine:
+        assert not left.exists(), "what a profile left is swept by whatever starts next"
+        assert sorted(course.iterdir()) == sorted([mine, course / "perfkit-notes"])
+        with _scratch.scratch_folder(course, hidden=True) as unseen:
+            assert unseen.name.startswith(".perfkit-")
             assert mine.exists(), "this process still lives"
-    assert [p.name for p in tmp_path.iterdir()] == ["perfkit-notes"]
+    assert [p.name for p in course.iterdir()] == ["perfkit-notes"]
+
+
+def test_another_hosts_scratch_stays(tmp_path, monkeypatch):
+    """A home folder may be on several hosts, whose processes have the same numbers."""
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    theirs = _scratch.folder_of(gone.pid, "job", str(tmp_path))
+    theirs.mkdir()
+    monkeypatch.setattr(platform, "node", lambda: "elsewhere")
+    _scratch.sweep(str(tmp_path))
+    assert theirs.exists()
 
 
 def test_scratch_that_another_process_holds_stays_while_that_lives(tmp_path):

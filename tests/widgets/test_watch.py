@@ -15,7 +15,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 import perfkit
-from perfkit.base.errors import UsageError
+from perfkit.base.errors import MissingError, UsageError
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.run import Update
 from perfkit.show import progress_line
@@ -361,3 +361,17 @@ def test_an_interrupt_from_outside_ends_it_cleanly(kernel: Kernel) -> None:
 def test_live_false_shows_nothing_in_a_kernel(kernel: Kernel) -> None:
     seen = kernel.run("for _ in perfkit.watch(range(30), live=False): pass")
     assert {m["msg_type"] for m in seen} == {"status", "execute_input"}
+
+
+def test_a_kernel_without_anywidget_gets_the_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended in a ModuleNotFoundError, before the first batch."""
+    monkeypatch.setattr(watch_module, "has_front_end", lambda: True)
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.delitem(sys.modules, "perfkit.widgets.live_plot", raising=False)
+    assert list(watched := watch([1, 2], name="bare")) == [1, 2]
+    assert "pip install 'perfkit[notebook]'" in str(watched.summary)
+    assert capsys.readouterr().err.startswith("bare: 2 steps")
+    with pytest.raises(MissingError, match="the live plot needs anywidget"):
+        watch([1], live=True)

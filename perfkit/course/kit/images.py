@@ -16,7 +16,6 @@ import html
 import io
 import json
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ import numpy.typing as npt
 
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.extras import needs
+from perfkit.base.scratch import new_folder
 from perfkit.course.kit._places import data_folder
 
 __all__ = ["CLASSES", "ImageSet", "make_images"]
@@ -125,7 +125,7 @@ def make_images(
 
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=parent))
+        scratch = new_folder(parent, hidden=True)
     except OSError as error:
         raise UsageError(f"cannot write images to {parent}: {error.strerror}") from None
     try:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,6 +17,7 @@ from pathlib import Path, PurePosixPath
 import perfkit
 from perfkit._version import __version__
 from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.scratch import new_folder
 from perfkit.course.kit._course_files import SHIPPED, course_files
 from perfkit.course.kit._places import clone_folder
 
@@ -195,7 +195,7 @@ def _write(folder: Path, new: Mapping[PurePosixPath, bytes], digests: Mapping[st
     staging = None
     try:
         # in the same folder, because a move within one file system is atomic
-        staging = Path(tempfile.mkdtemp(prefix=".perfkit-copy-", dir=folder))
+        staging = new_folder(folder, hidden=True)
         for path, content in new.items():
             (staging / path).parent.mkdir(parents=True, exist_ok=True)
             (staging / path).write_bytes(content)

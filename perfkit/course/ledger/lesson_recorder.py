@@ -8,7 +8,7 @@ however the lesson ends, every process that it started is killed.
 from __future__ import annotations
 
 import os
-import tempfile
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from perfkit.base.budget import VARIABLE
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import Provenance
 from perfkit.base.machine.played import is_played
+from perfkit.base.scratch import scratch_folder
 from perfkit.base.scrub import scrub
 from perfkit.course.ledger import notebook as notebooks
 from perfkit.course.ledger.criteria import Criterion
@@ -174,14 +175,14 @@ def _run(
     keep: Callable[[CellRun], None],
 ) -> str:
     mark = uuid.uuid4().hex
-    # short names: socket paths inside are limited to about a hundred characters
-    with tempfile.TemporaryDirectory(prefix="pk-record-", ignore_cleanup_errors=True) as scratch:
-        place = Path(scratch)
-        for name in ("work", "tmp"):
+    # Short names: paths of sockets in it are limited to about a hundred characters, of which the
+    # temporary folder of macOS takes half.
+    with scratch_folder("/tmp" if sys.platform == "darwin" else None) as place:
+        for name in ("work", "t"):
             (place / name).mkdir()
         environment = os.environ | {
             MARK: mark,
-            "TMPDIR": str(place / "tmp"),
+            "TMPDIR": str(place / "t"),
             VARIABLE: f"{scale:g}",
             RECORDS_CLAIMS: ",".join(claims),
         }

@@ -8,7 +8,6 @@ from __future__ import annotations
 import cProfile
 import importlib.util
 import pstats
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import profile as profiled
 from perfkit.base.device import of
+from perfkit.base.scratch import scratch_folder
 from perfkit.course.kit.sizes import has_gpu_speed
 from perfkit.course.kit.threads import one_thread
 from perfkit.measure.compare import Comparison, compare
@@ -215,8 +215,8 @@ def three_trainers(device: str = "cpu") -> dict[str, Profile]:
 
 def few_steps_and_all(steps: int = 40) -> FewSteps:
     """Profile a few steps of a run, and the whole run with cProfile and line_profiler."""
-    with tempfile.TemporaryDirectory() as folder, one_thread():
-        module, file = _script(Path(folder), steps)
+    with scratch_folder() as folder, one_thread():
+        module, file = _script(folder, steps)
         few = profiled(module.train, steps=_STEPS, warmup=_WARMUP)
         function, seconds = _hottest_function(module.train, file)
         line = _hottest_line(module, function)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +17,7 @@ from perfkit.base.device import Device, here
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import stamp
+from perfkit.base.scratch import scratch_folder
 from perfkit.base.words import fmt_count, fmt_interval, fmt_ms, fmt_ratio, fmt_us, plural
 from perfkit.measure.clock import clock_in_use
 from perfkit.measure.compare import Interval, ratio_interval
@@ -356,12 +355,12 @@ def _events_per_step(step: Callable[[], object], options: Mapping[str, Any] | No
 def _n_events(step: Callable[[], object], options: Mapping[str, Any], steps: int) -> int:
     from torch.profiler import profile
 
-    with tempfile.TemporaryDirectory(prefix="perfkit-") as folder, quiet_profiler():
+    with scratch_folder() as folder, quiet_profiler():
         with profile(**options) as profiler:
             for _ in range(steps):
                 step()
             clock_in_use().settle()
-        path = Path(folder) / "trace.json"
+        path = folder / "trace.json"
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_bytes())["traceEvents"]
     return sum(event.get("cat", "Trace") not in _FRAME for event in events)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import tarfile
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
+from perfkit.base.scratch import scratch_folder
 from perfkit.base.words import plural
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
@@ -202,8 +202,8 @@ def _get(answer: Answer, far: Fetch, folder: Path, key: str) -> bytes:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as made:
-        yield Path(made).resolve()
+    with scratch_folder() as made:
+        yield made.resolve()
 
 
 def _show(answer: Answer) -> Message:
