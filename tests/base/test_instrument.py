@@ -107,17 +107,17 @@ def test_the_first_failure_is_kept():
 
 
 def test_an_error_that_refuses_to_say_what_it_is_does_not_reach_the_user():
-    class Silent(Exception):
+    class SilentError(Exception):
         def __str__(self) -> str:
             raise RuntimeError("never")
 
     def broken() -> None:
-        raise Silent
+        raise SilentError
 
     instrument = Instrument("x")
     instrument.hook(broken)()
     assert instrument.failure is not None
-    assert instrument.failure.error == "Silent"
+    assert instrument.failure.error == "SilentError"
     assert "test_instrument.py" in instrument.failure.where
 
 
