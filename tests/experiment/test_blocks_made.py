@@ -1,0 +1,90 @@
+"""How blocks of ``perfkit.ab`` are planned, with arms that are made: no child process."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perfkit.base.errors import MeasurementError, WorkloadKilledError
+from perfkit.experiment.compare._blocks import Blocks, _Cut
+from perfkit.experiment.process.result import RunResult
+
+
+def blocks(*, budget_s: float = 60.0, min_blocks: int = 6, **arm: float) -> Blocks:
+    """With both arms alive."""
+    made: Any = object.__new__(Blocks)
+    one = SimpleNamespace(step_s=arm.get("step_s", 0.001), start_s=arm.get("start_s", 0.1))
+    other = SimpleNamespace(step_s=0.001, start_s=0.1)
+    vars(made).update(
+        _arms={0: one, 1: other}, _block_budget_s=budget_s / min_blocks, _names=("old", "new"),
+        warnings=[], _tries_left=2, _apart=False,
+    )  # fmt: skip
+    return made
+
+
+@pytest.mark.parametrize(
+    ("known", "letter_s"),
+    [
+        ({}, 0.25),
+        ({"step_s": 0.1}, 0.6),  # six steps of the slower arm
+        ({"start_s": 7.9}, 1.0),  # an eighth of both starts
+        ({"step_s": 1.0}, 2.5),  # a quarter of a block's share of the budget
+        ({"step_s": 1.0, "budget_s": 1.0}, 0.25),  # and no less than that
+    ],
+)
+def test_a_letter_is_long_against_interruptions_and_steps(
+    known: dict[str, float], letter_s: float
+) -> None:
+    assert blocks(**known)._letter_s() == pytest.approx(letter_s)
+
+
+@pytest.mark.parametrize(("start_s", "stays"), [(14.8, False), (15.2, True)])
+def test_processes_are_kept_where_their_start_takes_one_and_a_half_blocks(
+    start_s: float, stays: bool
+) -> None:
+    made = blocks(start_s=start_s)  # of 10 s a block; the other one starts in 0.1 s
+    assert made._must_stay() is stays
+    assert bool(made.warnings) is stays
+
+
+def _cut(state: str, *, together: bool = True) -> _Cut:
+    run: Any = object.__new__(RunResult)
+    for name, value in (("state", state), ("message", "a reason"), ("traceback_text", "")):
+        object.__setattr__(run, name, value)
+    return _Cut(1, run, together)
+
+
+def test_without_memory_for_both_they_run_one_after_the_other() -> None:
+    made = blocks()
+    made._bear(_cut("out of memory"))
+    assert made._apart
+    assert "there was no memory for both arms at once" in made.warnings[0]
+    for alone in (made, blocks()):
+        with pytest.raises(Exception, match=r"new: a reason"):
+            alone._bear(_cut("out of memory", together=alone is made))
+
+
+def test_a_block_that_was_cut_off_is_measured_twice_more() -> None:
+    made = blocks()
+    for n in (1, 2):
+        made._bear(_cut("killed"))
+        assert len(made.warnings) == n
+    assert made.warnings[0].startswith("a run of 'new' was cut off (a reason)")
+    with pytest.raises(WorkloadKilledError, match="new: a reason"):
+        made._bear(_cut("killed"))
+
+
+@pytest.mark.parametrize(
+    ("times", "means"), [({0: [1.0, 3.0], 1: [4.0]}, (2.0, 4.0)), ({0: [1.0], 1: []}, None)]
+)
+def test_a_block_needs_a_step_of_each(
+    times: dict[int, list[float]], means: tuple[float, float] | None
+) -> None:
+    if means is None:
+        with pytest.raises(MeasurementError, match="new: no step was measured in a block"):
+            blocks()._block(times, "ABBA", True)
+    else:
+        found = blocks()._block(times, "ABBA", True)
+        assert (found.a_ms, found.b_ms) == means
