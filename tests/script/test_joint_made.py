@@ -1,0 +1,175 @@
+"""What is said of several ranks, a little above and a little below each threshold."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from perfkit.base.machine.busy import SPOILS_FROM
+from perfkit.script.ranks.joint import (
+    _imbalance,
+    _mostly_waits,
+    _on_this_machine,
+    _sentence,
+    _warnings,
+    imbalance_words,
+)
+from perfkit.script.ranks.lateness import Lateness, LateRank
+from perfkit.script.ranks.meeting import Meeting, live_words
+from perfkit.script.ranks.pulse import Status
+
+
+def compared(waited_ms: float = 0.0, transfer_ms: float | None = 0.0, **known: Any) -> Any:
+    usual: dict[str, Any] = {"stragglers": (), "waits_ms": {}, "warnings": ()}
+    ranks = [SimpleNamespace(rank=n, waited_ms=waited_ms if n == 1 else 0.0) for n in range(3)]
+    return SimpleNamespace(ranks=ranks, transfer_ms=transfer_ms, **(usual | known))
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "transfer_ms", "found"),
+    [
+        (5.0, 5.0, (5.0, 0.5)),
+        (4.9, 5.1, None),
+        (3.0, None, (3.0, 1.0)),
+        (0.0, 0.0, None),
+    ],
+)
+def test_a_rank_mostly_waits_from_half_of_its_collectives(
+    waited_ms: float, transfer_ms: float | None, found: tuple[float, float] | None
+) -> None:
+    assert _mostly_waits(compared(waited_ms, transfer_ms), 1) == found
+    assert _mostly_waits(compared(waited_ms, 5.0), 0) is None
+
+
+def late(lost_ms: float = 4.0, phase: str = "data_wait", n: int = 3) -> Lateness:
+    one = LateRank(2, lost_ms, 1.0, phase, 10.0, 6.0, 4.0)
+    return Lateness(20, 40.0, 4.0, (one,), dict.fromkeys(range(n), 4.0))
+
+
+NOBODY = Lateness(20, 40.0, 1.0, (), {0: 1.0, 1: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("n", "lateness", "collectives", "said"),
+    [
+        (
+            3, late(), None,
+            "2 ranks wait for rank 2: 4.00 ms of a step of 40.0 ms (10 %), because of its wait for "
+            "data: 10.0 ms where it comes last, 6.00 ms on the 2 other ranks.",
+        ),
+        (3, late(phase=""), None, "2 ranks wait for rank 2: 4.00 ms of a step of 40.0 ms (10 %)."),
+        (
+            3, NOBODY, compared(stragglers=(2,), waits_ms={(0, 2): 3.0, (1, 2): 5.0, (2, 0): 9.0}),
+            "2 ranks wait for rank 2: 4.00 ms a step in collectives of the recorded steps. No "
+            "phase before these explains it",
+        ),
+        (3, late(), compared(stragglers=(0,)), "2 ranks wait for rank 2: 4.00 ms of a step"),
+        (1, None, None, "One rank is known here, so who waits for whom is not"),
+        (2, None, None, "2 ranks; who waits for whom is not known: they have too few steps"),
+        (2, NOBODY, None, "No rank holds up the others: they wait 1.00 ms a step (2.5 %)"),
+        (2, None, compared(), "2 ranks; no rank holds up the others in the recorded steps."),
+    ],
+)  # fmt: skip
+def test_who_waits_for_whom(n: int, lateness: Lateness | None, collectives: Any, said: str) -> None:
+    assert _sentence(n, lateness, collectives).startswith(said)
+
+
+def test_what_others_did_to_the_rank_that_lost_most_is_said_first() -> None:
+    def record(rank: int, lost: float, busy: str = "The machine was busy.") -> Any:
+        return SimpleNamespace(rank=rank, lost=lost, busy=busy)
+
+    calm, quiet = record(0, 0.0, ""), {0: record(0, 0.0, ""), 1: record(1, 0.0, "")}
+    assert _on_this_machine("All wait.", quiet) == "All wait."
+    assert _on_this_machine("All wait.", {}) == "All wait."
+    little = {0: calm, 1: record(1, 0.9 * SPOILS_FROM)}
+    assert _on_this_machine("All wait.", little) == (
+        "The machine was busy (as rank 1 saw it). All wait."
+    )
+    much = _on_this_machine("All wait.", {0: calm, 1: record(1, SPOILS_FROM)})
+    assert "As far as that shows: all wait. Measure again on a quiet machine" in much
+    alone = _on_this_machine("All wait.", {1: record(1, 0.0)})
+    assert alone == "The machine was busy. All wait."
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [([1, 3], 1.5), ([2, 2], 1.0), ([2], None), ([1, None], None), ([0, 0], None), ([], None)],
+)
+def test_the_largest_over_the_mean(values: list[int | None], found: float | None) -> None:
+    assert _imbalance(values) == found
+
+
+@pytest.mark.parametrize(("ratio", "n_said"), [(None, 0), (1.09, 0), (1.1, 1)])
+def test_ranks_are_unlike_from_a_tenth(ratio: float | None, n_said: int) -> None:
+    ranks = [SimpleNamespace(rank=n, memory_bytes=2**20 * n, samples=n) for n in (1, 2)]
+    for known in ("memory_imbalance", "batch_imbalance"):
+        other = {"memory_imbalance": None, "batch_imbalance": None} | {known: ratio}
+        said = imbalance_words(SimpleNamespace(ranks=ranks, **other))  # type: ignore[arg-type]
+        assert len(said) == n_said
+        assert all(one.startswith("Rank 2 ") for one in said)
+
+
+def test_reasons_to_doubt_who_is_late() -> None:
+    assert _warnings([0, 1], 2, [], late(), compared(stragglers=(2,))) == ()
+    (of_few,) = _warnings([0, 1], 4, [], None, None)
+    assert of_few.startswith("the job has 4 ranks; this is of the 2 on this machine")
+    assert _warnings([0, 1], 2, [1], None, None) == ("rank 1 left no figures",)
+    assert _warnings([0, 1], 2, [0, 1], None, None) == ("ranks 0, 1 left no figures",)
+    (two,) = _warnings([0, 1], 2, [], late(), compared(stragglers=(1,)))
+    assert "rank 2 is late, by the collectives of the recorded ones rank 1" in two
+    doubted = compared(warnings=("3 collectives were left out", "clocks differ"))
+    assert _warnings([0, 1], 2, [], NOBODY, doubted) == ("3 collectives were left out",)
+
+
+def status(rank: int, **known: Any) -> Status:
+    return Status(rank, 1, 1, known.pop("at_s", time.time()), **known)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ({"wait_share": 0.5}, {"wait_share": 0.39}, "rank 0 waits 50% for data, the others 39%"),
+        ({"wait_share": 0.5}, {"wait_share": 0.41}, ""),
+        ({"wait_share": 0.5}, {"wait_share": 0.1, "ended": "finished"}, ""),
+        ({"wait_share": 0.5}, {"wait_share": 0.1, "at_s": time.time() - 3600}, ""),
+        ({"wait_share": 0.5}, {}, ""),
+        ({"n_steps": 10}, {"n_steps": 8}, "rank 1 is 2 steps behind"),
+        ({"n_steps": 10}, {"n_steps": 9}, ""),
+    ],
+)
+def test_what_the_live_line_says_of_two_ranks(
+    first: dict[str, Any], second: dict[str, Any], said: str
+) -> None:
+    assert live_words([status(0, **first), status(1, **second)]) == said
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "usual_ms", "is_told"),
+    [(29.0, 10.0, False), (31.0, 10.0, True), (38.0, 2000.0, False), (42.0, 2000.0, True)],
+)
+def test_ranks_that_hang_are_told_after_half_a_minute_and_twenty_steps(
+    monkeypatch: pytest.MonkeyPatch, quiet_s: float, usual_ms: float, is_told: bool
+) -> None:
+    told: list[str] = []
+    known = {"in_step_s": quiet_s, "step_ms": usual_ms}
+    statuses = {
+        0: status(0, n_steps=5, meets=True, **known),
+        1: status(1, n_steps=5, line="train.py:3", **known),
+    }
+    monkeypatch.setattr("perfkit.script.ranks.meeting.read_statuses", lambda *_: statuses)
+    meeting: Any = object.__new__(Meeting)
+    vars(meeting).update(
+        job=SimpleNamespace(folder=None, here=(0, 1)), _warned_s=0.0, _warn=told.append
+    )
+    meeting._look_around()
+    assert len(told) == is_told
+    meeting._look_around()
+    assert len(told) == is_told, "once, until it has lasted twice as long"
+    meeting._warned_s /= 2.1
+    meeting._look_around()
+    assert len(told) == 2 * is_told
+    if is_told:
+        assert told[0].startswith(f"no rank has made a step for {quiet_s:.0f} s: rank 1 is in step")
