@@ -357,8 +357,9 @@ class Case:
             same = np.flatnonzero(is_op & (name == name[at]))
             later = same[same > at]
             if later[:1].size:
-                is_first = own[later].max() < 0.1 * own[at] or (
-                    len(later) > 2 and np.median(own[later]) < 0.01 * own[at]
+                # or most later calls take next to nothing beside it
+                is_first = (
+                    own[later].max() < 0.1 * own[at] or np.median(own[later]) < 0.01 * own[at]
                 )
             else:
                 is_first = same[0] == at and trace.names[name[at]].startswith("aten::empty")

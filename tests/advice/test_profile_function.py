@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,6 +52,96 @@ def test_a_loop_is_called_once_and_a_step_as_often_as_repeat_says() -> None:
     step = _Step()
     perfkit.profile(step, repeat=5, steps=2)
     assert step.n_calls == 5
+
+
+class _Called:
+    """A step that takes so long by a made clock, and makes so many optimizer steps a call."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0, n_steps: int = 0, **known: bool
+    ) -> None:
+        self.now_s, self.seconds, self.n_steps = 0.0, seconds, n_steps
+        self.n_steps_seen, self.gave_way = 0, known.get("gave_way", False)
+        self.saw_other_threads = known.get("saw_other_threads", False)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now_s)
+        self.profiling = perfkit.profile(steps=4, warmup=2)
+        vars(self.profiling)["_recorder"] = self
+
+    def __call__(self) -> None:
+        self.now_s += self.seconds
+        self.n_steps_seen += self.n_steps
+
+    def step(self) -> None:
+        """As the recorder's: a call is a step."""
+        self.n_steps_seen += 1
+
+
+@pytest.mark.parametrize(
+    ("known", "repeat", "n_calls"),
+    [
+        ({}, None, 9),  # 2 to warm up, 4 profiled, 3 to see what profiling cost
+        ({"seconds": 9.9}, None, 3),  # for at most 20 s
+        ({"seconds": 10.1}, None, 2),
+        ({"seconds": 10.1}, 12, 12),
+        ({"n_steps": 1}, None, 9),
+        ({"n_steps": 2}, None, 1),  # a training loop
+        ({"n_steps": 2}, 3, 3),
+        ({"gave_way": True}, None, 1),
+        ({"gave_way": True}, 2, 2),
+        ({}, 1, 1),
+    ],
+)
+def test_how_often_a_step_is_called(
+    monkeypatch: pytest.MonkeyPatch, known: dict[str, Any], repeat: int | None, n_calls: int
+) -> None:
+    step = _Called(monkeypatch, **known)
+    step.profiling.call(step, repeat)
+    assert step.profiling.n_calls == n_calls
+
+
+def test_how_the_step_ran_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def remark(repeat: int | None, error: str = "") -> str:
+        step = _Called(monkeypatch)
+        step.profiling.call(step, repeat)
+        step.profiling._error = error
+        return step.profiling._remark()
+
+    assert remark(1) == ""
+    assert remark(4) == "the step ran 4 times"
+    assert remark(None).startswith("the step ran 9 times: warm-up, profiled, then unprofiled; `-r")
+    raised = "the code raised ValueError; what was recorded until then is shown"
+    assert remark(1, "ValueError") == raised
+    assert remark(4, "ValueError") == f"the step ran 4 times; {raised}"
+
+
+@pytest.mark.parametrize(
+    ("known", "error", "said"),
+    [
+        ({}, "", "No torch operators ran in this code: nothing to profile."),
+        ({}, "E", "No torch operators ran in this code before it failed: nothing to profile."),
+        ({"gave_way": True}, "", "No torch operators were recorded: nothing to profile."),
+        ({"saw_other_threads": True}, "", "No torch operators were recorded: nothing to profile."),
+    ],
+)
+def test_why_there_is_nothing_to_profile(
+    monkeypatch: pytest.MonkeyPatch, known: dict[str, bool], error: str, said: str
+) -> None:
+    step = _Called(monkeypatch, **known)
+    step.profiling._error = error
+    assert step.profiling._nothing() == said
+
+
+@pytest.mark.parametrize(("name", "most"), [("steps", 1000), ("warmup", 1000), ("repeat", 10_000)])
+def test_the_most_is_as_documented(name: str, most: int) -> None:
+    assert f"to {most}" in (perfkit.profile.__doc__ or "")
+    with pytest.raises(UsageError, match=f"{name} is {most + 1}; .* to {most}"):
+        perfkit.profile(_never, **{name: most + 1})  # type: ignore[call-overload]
+    if name != "repeat":
+        assert perfkit.profile(**{name: most}).n_calls == 0  # type: ignore[call-overload]
+
+
+def _never() -> None:
+    raise AssertionError("called")
 
 
 def test_a_loop_in_the_with_block_is_recorded_as_in_a_cell(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated_traces import Simulated
+from simulated_traces import SINGLE, Simulated
 
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import (
@@ -14,9 +14,11 @@ from perfkit.advice.diagnose import (
     _Bound,
     _bound,
     _gaps,
+    _outside,
     _path,
     _profilers,
     _sentence,
+    _waiting,
     _waits,
 )
 from perfkit.advice.evaluation import EvaluationWatch, evaluation_note
@@ -126,6 +128,8 @@ HOST = "; the longest part of its critical path is Python and other work on the 
         (_Bound("host", "host", 0.3, 0.2), {"launch": 500}, {"starting": 0.16}, ""),
         (_Bound("host", "host", 0.3, 0.2), {"sync": 500}, {"starting": 0.14}, "; the longest part"),
         (LAUNCH, {"host": 500}, {"starting": 0.4}, HOST),
+        (_Bound("launch", "launch", 0.3, 0.4), {"host": 500}, {}, HOST),
+        (_Bound("copy", "copy", 0.5, 0.4), {"host": 500}, {"idle": 0.05}, HOST),
     ],
 )
 def test_the_critical_path_is_told_where_it_says_something_else(
@@ -256,6 +260,20 @@ def test_another_device_is_predicted_from_the_closest_and_the_farthest_tenth() -
     assert found.low_ms == pytest.approx(min(2 * least_ms, 0.55))
     assert found.high_ms == pytest.approx(10 * least_ms)
     assert found.share_kept == 0
+
+
+def test_without_the_profiler_a_gpu_computes_as_long_and_a_cpu_less() -> None:
+    found = step_elsewhere(Opened(), "H200", step_ms=0.55)  # type: ignore[arg-type]
+    assert found.ms == pytest.approx(0.55)
+
+    class OnACpu(Opened):
+        def ask(self, name: str, **options: Any) -> Any:
+            found = super().ask(name, **options)
+            found.on_device = False
+            return found
+
+    on_cpu = step_elsewhere(OnACpu(), "H200", step_ms=0.55)  # type: ignore[arg-type]
+    assert on_cpu.ms == pytest.approx(0.275)
 
 
 @pytest.mark.parametrize(
@@ -399,12 +417,14 @@ def test_gaps_are_told_by_whether_the_next_kernel_was_queued(
     assert ("the host waits" in found) == ("the host waits" in said)
 
 
-def _first_calls(*own_us: float, op: str = "aten::conv2d") -> tuple[str, ...]:
+def _first_calls(*own_us: float, op: str = "aten::conv2d", within: str = "") -> tuple[str, ...]:
     """The operators that count as start-up: one call in each step, and a kernel of it."""
     sim = Simulated()
     for number, us in enumerate(own_us):
         at = number * 1e6
         sim.step(number, at, 1e6)
+        if within:
+            sim.host(within, at + 5, us + 10)
         sim.host(op, at + 10, us)
         launch = sim.call("cudaLaunchKernel", at + 20 + us, 2)
         sim.device("gemm", at + 30 + us, 100, launch)
@@ -420,6 +440,7 @@ def _first_calls(*own_us: float, op: str = "aten::conv2d") -> tuple[str, ...]:
         ([900, 100, 80], False),
         ([900, 120, 5, 5], True),  # one long call among many short ones
         ([900, 120, 5], False),
+        ([900, 120], False),
         ([900, 120, 20, 20], False),
         ([100, 1, 1], False),  # under a twentieth of the steps
         ([900, 1], True),
@@ -434,6 +455,83 @@ def test_a_first_call_is_start_up_where_later_ones_are_short(
 
 def test_a_single_allocation_is_start_up() -> None:
     assert _first_calls(9e5, op="aten::empty_strided") == ("aten::empty_strided",)
+    assert _first_calls(1e3, 9e5, op="aten::empty_strided") == ()
+
+
+def test_start_up_is_told_of_the_operator_that_does_it() -> None:
+    """Whoever calls it only waits."""
+    assert _first_calls(9e5, 1e3, within="aten::linear") == ("aten::conv2d",)
+
+
+def _made(sim: Simulated) -> Case:
+    trace = load(sim.json())
+    steps = find_steps(trace)
+    return Case(trace, steps, breakdown(trace, steps))
+
+
+def test_the_longest_call_of_the_driver_is_one_within_the_steps() -> None:
+    sim = Simulated()
+    for number in range(2):
+        at = number * 20_000
+        sim.step(number, at, 10_000)
+        for name, start, us in (
+            ("cudaMalloc", 100, 1_500), ("cudaFree", 2_000, 1_200),
+            ("cudaLaunchKernel", 4_000, 3_000), ("cudaHostAlloc", 11_000, 8_000),
+        ):  # fmt: skip
+            sim.call(name, at + start, us)
+    assert _made(sim).longest_driver_call == "cudaMalloc"
+
+
+def test_shares_of_typical_steps_leave_the_others_out() -> None:
+    sim, at = Simulated(), 0.0
+    for number in range(6):
+        n = 10 if number == 5 else 1  # an evaluation in the last one
+        sim.step(number, at, 1_000 * n)
+        for k in range(n):
+            sim.label(SINGLE, at + 1_000 * k, 100)
+            sim.host("aten::conv2d", at + 1_000 * k + 100, 900)
+        at += 1_000 * n
+    case = _made(sim)
+    assert case.typical.indices == (0, 1, 2, 3, 4)
+    first = case.span(case.trace.named(lambda name: name == "aten::conv2d"))
+    kept = type(first)(first.start[:1], first.end[:1])
+    assert case.share_of(kept, typical=True) == pytest.approx(0.9 / 5)
+    assert case.share_of(kept) == pytest.approx(0.9 / 15)
+    assert case.lost_in(kept, typical=True) == pytest.approx(0.9 / 5)
+
+
+@pytest.mark.parametrize(
+    ("sat", "said"),
+    [
+        (None, "the host waits, or has just waited, for it"),
+        (SimpleNamespace(words=lambda: "cudaFree"), "the host sat in cudaFree, and no other work"),
+    ],
+)
+def test_a_wait_names_the_call_that_the_host_sat_in(sat: Any, said: str) -> None:
+    found = _waiting(SimpleNamespace(sitting=lambda cause: sat), "30 %")  # type: ignore[arg-type]
+    assert said in found
+    assert ("sat in" in found) == (sat is not None)
+
+
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        ("x = f(y)", "# profile that part by itself: %%torchprof on a cell of its own"),
+        ("time.sleep(3)", "# profile that part by itself, or do it less often\n"),
+    ],
+)
+def test_time_outside_of_the_steps_is_a_finding(source: str, advice: str) -> None:
+    stretch = SimpleNamespace(
+        seconds=6.0, source=source, when="the end", place="a.py:3", words=lambda: "6 s at the end"
+    )
+    known: Any = SimpleNamespace(is_worth_a_word=True, stretches=(stretch,), region_s=8.0)
+    (found,) = _outside(known)
+    assert found.what_to_do.startswith(advice)
+    assert found.gain_at_most == pytest.approx(4.0)
+    assert found.line == f"a.py:3: {source}"
+    assert _outside(None) == []
+    known.is_worth_a_word = False
+    assert _outside(known) == []
 
 
 @pytest.mark.parametrize(
