@@ -271,16 +271,15 @@ class _Report:
         return not self._got_sigterm and signal.getsignal(signal.SIGTERM) == self._terminated
 
     def _hung(self) -> None:
-        seen = self._watch.seen
-        if self._meeting is not None and seen is not None and seen.has_only_hooks:
+        if self._meeting is not None and self._watch.seen is not None:
             # what a rank saw until it hung says for whom it had waited before
-            self._tell(None, f"was ended by SIGTERM {_IN_A_CALL}")
+            self._tell(None, f"was ended by SIGTERM {_IN_A_CALL}", hangs=True)
             return
         write(
             "perfkit: no report: SIGTERM came while the program was in a call that did not return "
             f"to Python within {_GRACE_S:g} s\n"
         )
-        if self._meeting is not None:
+        if self._meeting is not None:  # it may hang in its import of torch, which a report needs
             self._meeting.ends(f"was ended by SIGTERM {_IN_A_CALL}")
             self._tell_of_all()
 
@@ -298,7 +297,7 @@ class _Report:
 
     # --- the end ----------------------------------------------------------------------------
 
-    def _tell(self, error: BaseException | None, ended: str = "") -> None:
+    def _tell(self, error: BaseException | None, ended: str = "", *, hangs: bool = False) -> None:
         """Report once, in the process that was started; Ctrl-C meanwhile leaves it out."""
         if self._told or not self._watch.is_here:
             return
@@ -310,7 +309,7 @@ class _Report:
             sys.setrecursionlimit(max(deepest, _DEEPEST))
             if self._meeting is not None:
                 self._meeting.ends(ended)
-            self._watch.stop(error)
+            self._watch.stop(error, hangs=hangs)
             if self._line is not None:
                 self._line.end()
             if self._meeting is None and self._watch.left_torch_half_loaded:

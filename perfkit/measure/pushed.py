@@ -56,6 +56,7 @@ class PushedRun:
         uses_loader: whether a batch came from a DataLoader.
         memory: readings, each with the number of steps before it.
         phase_ns: nanoseconds of each of :data:`~perfkit.measure.phases.PHASES`, of the whole run.
+        after_ns: the part of these that came after the last step.
         epochs: how many iterators of DataLoaders gave the steps' batches.
         update_ns: what the updates took; part of no step.
     """
@@ -92,6 +93,7 @@ class PushedRun:
         self.memory: list[tuple[int, Footprint]] = []
         self._memory_reader = MemoryReader()
         self.phase_ns = [0] * len(PHASES)
+        self.after_ns = [0] * len(PHASES)
         self.epochs = 0
         self.starts: list[tuple[int, int, int]] = []  # first step of each epoch, its ns, its wait
         self.update_ns = 0
@@ -149,7 +151,9 @@ class PushedRun:
         self.lookout.stop()
         self.phases.stop()
         if self.phases.failure is None:
-            self._add(self.phases.take(0))
+            taken = self.phases.take(0)
+            self._add(taken)
+            self.after_ns[:] = map(operator.add, self.after_ns, taken)
         self.loader.__exit__()
 
     def forget(self) -> None:

@@ -37,6 +37,8 @@ class TorchWatch:
         syncs: predicted waits.
         by_passes: whether a step is a backward pass, because no optimizer stepped.
         busy: what else the machine did meanwhile; None while it runs.
+        left_as_it_is: the program hung while it was recorded, or while its memory or waits were
+            looked at: that ends in the program's thread alone, so nothing of it is known.
     """
 
     def __init__(self, options: Options, on_update: Callable[[Update], None] | None) -> None:
@@ -58,7 +60,7 @@ class TorchWatch:
         self.run = PushedRun(on_update, n_left_out=options.n_left_out)
         self.account: MemoryAccount | None = None
         self.syncs: Syncs | None = None
-        self.by_passes = False
+        self.by_passes = self.left_as_it_is = False
         # of each backward pass before the first step, and of each step of another optimizer since
         # the last one: its end, its data wait, its samples
         self._passes: list[tuple[float, float, int | None]] = []
@@ -80,11 +82,6 @@ class TorchWatch:
         """Every step, and its data wait."""
         return self.run.meter
 
-    @property
-    def has_only_hooks(self) -> bool:
-        """Whether it may be stopped in any thread: modes and the profiler have ended."""
-        return self.recorder.is_done and self._accountant is None and self._lint is None
-
     def start(self) -> None:
         """Begin; torch is imported."""
         if self._options.memory or self._options.synclint:
@@ -103,14 +100,23 @@ class TorchWatch:
                 self._instrument.hook(self._pass_ended)
             )
 
-    def stop(self, error: BaseException | None) -> None:
-        """End all of it. Does not raise."""
+    def stop(self, error: BaseException | None, *, hangs: bool = False) -> None:
+        """End all of it. Does not raise.
+
+        Args:
+            error: what ended the program.
+            hangs: the program hangs, and this is another thread: what may end only in the
+                program's stays as it is, until the process ends.
+        """
+        modes_are_on = self._accountant is not None or self._lint is not None
+        self.left_as_it_is = hangs and (modes_are_on or self.recorder.runs_profiler)
         with self._extras.guard("ending"):
             self._look_no_more()
-        with self._extras.guard("ending the memory account"):
-            self._end_account(error)
-        with self._extras.guard("ending the sync lint"):
-            self._end_lint(error)
+        if not self.left_as_it_is:
+            with self._extras.guard("ending the memory account"):
+                self._end_account(error)
+            with self._extras.guard("ending the sync lint"):
+                self._end_lint(error)
         with self._instrument.guard("counting backward passes"):
             self._watch_no_passes()
             if len(self._passes) > 1 and not self.recorder.n_steps_seen:
@@ -121,7 +127,8 @@ class TorchWatch:
                 self.busy = mark.until_now()
         with self._instrument.guard("ending"):
             self.run.stop()
-        self.recorder.stop()
+        if not self.left_as_it_is:
+            self.recorder.stop()
 
     def forget(self) -> None:
         """In a forked child: no hook, no mode, nothing is recorded here."""

@@ -125,11 +125,13 @@ class RunWatch:
         self._torch = TorchWatch(self.options, self._on_update)
         self._torch.start()
 
-    def stop(self, error: BaseException | None = None) -> None:
+    def stop(self, error: BaseException | None = None, *, hangs: bool = False) -> None:
         """End: leave no hook, thread or profiler. Does not raise.
 
         Args:
             error: what ended the program; None if it came to its end.
+            hangs: the program hangs, this is another thread, and the process ends next: a profiler
+                that runs is left as it is.
         """
         if self._ended_s or not self.is_here:
             return
@@ -141,7 +143,7 @@ class RunWatch:
                 self._wait_no_more()
         with self._instrument.guard("ending"):
             if self._torch is not None:
-                self._torch.stop(error)
+                self._torch.stop(error, hangs=hangs)
 
     def result(self, ended: str, *, rank: int | None = None) -> WholeRun:
         """Explain the run.

@@ -208,6 +208,8 @@ def _profile(seen: TorchWatch) -> tuple[Profile | None, str]:
     """The recorded steps, explained, or why there are none."""
     if not seen.meter.n:
         return None, ""
+    if seen.left_as_it_is:
+        return None, "only the thread that hangs can end a recording, so it is lost"
     try:
         profile = explain(seen.recorder.recording)
     except PerfkitError as error:
@@ -269,6 +271,8 @@ def _nothing(
             f"{n_steps} backward passes, and perfkit takes passes as steps only when there are "
             f"{PASSES}. Run it longer, or put `with perfkit.profile():` around its loop."
         )
+    if seen.left_as_it_is:
+        return f"{program} {ended}, in step {fmt_count(n_steps + 1)}: {why}."
     before = options.warmup + options.n_slowed
     if n_steps <= before:
         return (
@@ -280,7 +284,14 @@ def _nothing(
 
 def _extras_missing(options: Options, seen: TorchWatch, n_steps: int, ended: str) -> list[str]:
     missing = []
-    if options.synclint and seen.syncs is None and n_steps <= options.synclint_from:
+    if seen.left_as_it_is:
+        lost = [
+            ("--memory", options.memory, seen.account),
+            ("--synclint", options.synclint, seen.syncs),
+        ]
+        if flags := " and ".join(flag for flag, asked, found in lost if asked and found is None):
+            missing.append(f"{flags}: only the thread that hangs can end what looks there")
+    elif options.synclint and seen.syncs is None and n_steps <= options.synclint_from:
         missing.append(
             f"--synclint looks at steps {options.synclint_from + 1} and "
             f"{options.synclint_from + 2}, and the run had {n_steps}"

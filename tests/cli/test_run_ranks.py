@@ -37,7 +37,8 @@ if __name__ == "__main__":
     sys.exit(main(["run", *sys.argv[1:]]))
 """
 
-# The second rank reads its samples slowly; what a rank does in step 15 is the first argument.
+# The second rank reads its samples slowly; what it does in step 15 is the first argument, another
+# step the second one.
 TRAIN = """\
 import os, sys, time
 import torch
@@ -45,6 +46,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 end = sys.argv[1] if len(sys.argv) > 1 else ""
+last = int(sys.argv[2]) if len(sys.argv) > 2 else 15
 rank = int(os.environ["RANK"])
 if end == "never" and rank == 1:
     time.sleep(600)
@@ -67,7 +69,7 @@ for step, x in enumerate(DataLoader(Slow(), batch_size=4), 1):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    if step == 15 and rank == 1:
+    if step == last and rank == 1:
         open("there", "w").write(str(os.getpid()))
         if end == "raise":
             raise ValueError("made up")
@@ -195,11 +197,14 @@ def test_a_rank_that_is_killed_is_named(folder: Path) -> None:
 
 
 def test_a_rank_that_is_stopped_is_named_and_the_others_leave_what_they_saw(folder: Path) -> None:
-    """Each rank waited for the other one to tell, and in the end nobody did."""
-    typed = ["--ranks", "kept", "--json", "r.json", "train.py", "hang"]
+    """Each rank waited for the other one to tell, and in the end nobody did.
+
+    Rank 0 hangs in a collective while its steps are recorded: it had left nothing of itself.
+    """
+    typed = ["--ranks", "kept", "--json", "r.json", "train.py", "hang", "5"]
     process = _started(folder, *typed)
     try:
-        _waits_for(lambda: _in_step_16(folder), process)
+        _waits_for(lambda: _have_made(5, folder), process)
         os.kill(_status(folder, 1)["pid"], signal.SIGSTOP)
         process.terminate()  # on which torchrun ends the ranks
         _, err = process.communicate(timeout=SECONDS)
@@ -209,11 +214,12 @@ def test_a_rank_that_is_stopped_is_named_and_the_others_leave_what_they_saw(fold
     said = _said(folder / "r.json")
     assert said["culprits"] == [1], said
     assert said["sentence"].startswith("Rank 1 is stopped (SIGSTOP, Ctrl-Z or a debugger), last ")
-    assert "last seen in step 16" in said["sentence"]
+    assert "last seen in step 6" in said["sentence"]
     assert said["ranks"][1]["ended"] == "is stopped"
     assert said["sentence"] in " ".join(err.split())
     waited = said["ranks"][0]
-    assert (waited["n_steps"], waited["phase_ms"]["backward"] > 0) == (15, True)
+    assert (waited["n_steps"], waited["phase_ms"]["backward"] > 0) == (5, True)
+    assert "in step 6: only the thread that hangs can end a recording" in waited["sentence"]
     assert all(_is_gone(_status(folder, rank)["pid"]) for rank in range(2))
 
 
@@ -304,8 +310,8 @@ def _status(folder: Path, rank: int) -> dict[str, Any]:
     return _said(path) if path.exists() else {}
 
 
-def _in_step_16(folder: Path) -> bool:
-    return all(_status(folder, rank).get("n_steps") == 15 for rank in range(2))
+def _have_made(n_steps: int, folder: Path) -> bool:
+    return all(_status(folder, rank).get("n_steps") == n_steps for rank in range(2))
 
 
 def _is_gone(pid: int) -> bool:
@@ -331,7 +337,7 @@ def test_perfkit_calls_torchrun_and_its_exit_code_is_that_of_the_job(folder: Pat
 def test_where_every_rank_is_killed_perfkit_still_reports(folder: Path) -> None:
     process = _launched(folder, "train.py", "hang")
     try:
-        _waits_for(lambda: _in_step_16(folder), process)
+        _waits_for(lambda: _have_made(15, folder), process)
         for rank in range(2):
             os.kill(_status(folder, rank)["pid"], signal.SIGKILL)
         out, _ = process.communicate(timeout=SECONDS)
@@ -366,7 +372,7 @@ def test_when_what_launched_the_ranks_is_killed_they_report_and_end(
 ) -> None:
     process = _launched(folder, "train.py", "hang")
     try:
-        _waits_for(lambda: _in_step_16(folder), process)
+        _waits_for(lambda: _have_made(15, folder), process)
         (torchrun,) = psutil.Process(process.pid).children()
         left = [torchrun.pid, *(p.pid for p in torchrun.children(recursive=True))]
         assert len(left) >= 3  # torchrun and two ranks

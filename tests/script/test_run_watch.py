@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,9 @@ from perfkit.base.words import fmt_ms
 from perfkit.measure.run import Update
 from perfkit.script import _torch_watch
 from perfkit.script.options import Options
+from perfkit.script.ranks.joint import joint
+from perfkit.script.ranks.pulse import Status
+from perfkit.script.ranks.record import keep, read_rows
 from perfkit.script.run_watch import RunWatch
 from perfkit.script.whole_run import WholeRun
 from tests.left_running import n_optimizer_step_hooks
@@ -350,3 +356,42 @@ def test_what_the_program_does_in_watched_steps_is_not_said_to_be_perfkits() -> 
     assert said.memory is not None
     assert said.memory.n_steps == 2
     assert said.syncs is not None
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_rank_that_hangs_as_it_is_recorded_leaves_its_steps_and_phases(
+    memory: bool, tmp_path: Path
+) -> None:
+    """Its row was empty, and the report on all ranks knew nothing of it but its last step."""
+    train = _trainer([torch.ones(4, 8)] * 12)
+    watch = RunWatch("train.py", Options(steps=4, warmup=1, memory=memory, memory_steps=9))
+    watch.start()
+    train(3)
+    assert watch.seen is not None
+    time.sleep(0.05)  # where it hangs
+    try:
+        stops = threading.Thread(target=watch.stop, kwargs={"hangs": True})
+        stops.start()
+        stops.join()
+        ended = "was ended by SIGTERM in a call that did not return to Python"
+        said = watch.result(ended, rank=1)
+        keep(tmp_path, 1, said, watch.seen, trace=False)
+    finally:  # what a process that ends leaves
+        watch.seen.stop(None)
+    assert said.sentence == (
+        f"train.py {ended}, in step 4: only the thread that hangs can end a recording, so it is "
+        "lost."
+    )
+    assert (
+        any(w.startswith("--memory: only the thread that hangs") for w in said.warnings) == memory
+    )
+    (tmp_path / "status1.json").write_text(
+        json.dumps(asdict(Status(1, os.getpid(), 1, time.time(), n_steps=3, ended=ended)))
+    )
+    (rank,) = joint(tmp_path, [1], 2).ranks
+    rows = read_rows(tmp_path, 1)
+    assert rows is not None
+    # a mean step, without the hang
+    assert list(rank.phase_ms.values()) == pytest.approx(rows.phase_ms.mean(axis=0), rel=1e-3)
+    assert (rank.n_steps, rank.sentence) == (3, said.sentence)
+    assert rank.memory_bytes

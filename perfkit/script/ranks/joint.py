@@ -65,7 +65,8 @@ class RankRun:
             ``"was not seen"``, ``"is still running"``, ``"is stopped"``.
         n_steps: its steps.
         step_ms: median step; None where unknown.
-        phase_ms: phase → ms a step, mean of the run; empty where unknown.
+        phase_ms: phase → ms a step, mean of the run, without what came after the last step of a
+            rank that did not finish; empty where unknown.
         wait_ms: its wait for later ranks, ms a step, by phases or collectives; None where unknown.
         memory_bytes: highest reading between steps; None where unknown.
         samples: of its batches; None where unknown.

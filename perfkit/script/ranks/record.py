@@ -7,6 +7,7 @@ phases of each step, ``rank3.trace.json.gz`` the recorded steps themselves.
 from __future__ import annotations
 
 import json
+import operator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ class RankRecord:
         wall_s: from start to end.
         n_steps: its steps.
         step_ms: median step; None without one.
-        phase_s: seconds of each phase in the whole run.
+        phase_s: seconds of each phase in the whole run; until its last step where it did not
+            finish, since what came after that may be nothing but a hang.
         samples: of the batches that came from DataLoaders; None where that is not known.
         memory_bytes: the highest reading between steps; None where none was taken.
         memory_kind: ``"allocated"`` on a device, or ``"resident"``.
@@ -112,7 +114,7 @@ def keep(
         wall_s=result.wall_s,
         n_steps=result.n_steps,
         step_ms=None if steps is None or steps.step is None else steps.step.median,
-        phase_s={} if steps is None else {one.name: one.seconds for one in steps.phases},
+        phase_s=_phase_s(result, seen),
         samples=seen.run.samples if seen is not None and seen.run.uses_loader else None,
         memory_bytes=None if memory is None else memory.highest_bytes,
         memory_kind="" if memory is None else memory.kind,
@@ -139,6 +141,17 @@ def keep(
         write_atomically(path, lambda part: profile.save(part))
     text = json.dumps(record.__dict__)
     _write(folder / f"rank{rank}.json", lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def _phase_s(result: WholeRun, seen: TorchWatch | None) -> dict[str, float]:
+    steps = result.steps
+    if steps is None:
+        return {}
+    if result.ended == "finished" or seen is None or not steps.phases:
+        return {one.name: one.seconds for one in steps.phases}
+    run = seen.run
+    until_ns = run.phases.told(list(map(operator.sub, run.phase_ns, run.after_ns)))
+    return {name: ns / 1e9 for name, ns in zip(PHASES, until_ns, strict=True)}
 
 
 def read_record(folder: Path, rank: int) -> RankRecord | None:

@@ -341,6 +341,11 @@ class Recorder:
         return self._state == "done"
 
     @property
+    def runs_profiler(self) -> bool:
+        """Whether there is a profiler to be stopped, which only the thread that began it may do."""
+        return self._state not in ("new", "waiting", "done")
+
+    @property
     def saw_other_threads(self) -> bool:
         """The code started threads, or optimizers stepped in another one: not recorded."""
         return self._n_foreign > 0 or bool(self._started_threads)
