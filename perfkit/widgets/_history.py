@@ -41,16 +41,20 @@ class History:
     def append_later(self, k: int, columns: bytes) -> int:
         """:meth:`append` for the columns of a message (see :func:`planar`): notes them, no more.
 
-        They are taken in when somebody asks for rows, or when many wait.
+        They are taken in when somebody asks for rows, and by :meth:`take_in_many`.
         """
         with self._lock:
             first = self.total
             self.total += k
             self._waiting.append((k, columns))
             self._n_waiting += k
-            if self._n_waiting >= _MOST_WAITING:
-                self._take_in()
             return first
+
+    def take_in_many(self) -> None:
+        """Take in what waits, if it is much."""
+        if self._n_waiting >= _MOST_WAITING:
+            with self._lock:
+                self._take_in()
 
     def _take_in(self) -> None:
         waiting, self._waiting, self._n_waiting = self._waiting, [], 0

@@ -14,7 +14,7 @@ import traitlets
 from numpy.typing import ArrayLike
 
 from perfkit.base.errors import UsageError
-from perfkit.widgets._frontend import answer_on_own_shell, bundle
+from perfkit.widgets._frontend import answer_on_own_shell, bundle, send_in_turn
 from perfkit.widgets._history import History
 
 __all__ = ["LivePlot", "Series"]
@@ -73,6 +73,7 @@ class LivePlot(anywidget.AnyWidget):
         self._n_series = len(names)
         self._total = total
         self._words_later: Callable[[], tuple[str, float | None]] | None = None
+        self._unsent: Exception | None = None
         super().__init__(
             series=[asdict(one) for one in series],
             title=title,
@@ -151,7 +152,14 @@ class LivePlot(anywidget.AnyWidget):
         columns: Iterable[Sequence[float] | float],
         more: dict[str, Any],
     ) -> int:
-        """Send and keep them; how many were there before, or -1 where there are no points."""
+        """Send and keep them; how many were there before, or -1 where there are no points.
+
+        Raises:
+            Exception: the last message could not be sent.
+        """
+        unsent, self._unsent = self._unsent, None
+        if unsent is not None:
+            raise unsent
         k = len(x)
         if k == 0:
             return -1
@@ -160,8 +168,15 @@ class LivePlot(anywidget.AnyWidget):
             values.extend([column] * k if isinstance(column, float) else column)
         data = values.tobytes()
         first = self._kept.append_later(k, data)
-        self.send({"type": "points", "first": first, "rows": k, **more}, buffers=[data])
+        message = {"type": "points", "first": first, "rows": k, **more}
+        if not send_in_turn(self.comm, message, [data], self._sent):
+            self.send(message, buffers=[data])
+            self._kept.take_in_many()
         return first
+
+    def _sent(self, error: Exception | None) -> None:
+        self._unsent = error
+        self._kept.take_in_many()
 
     def _told(self) -> dict[str, Any]:
         """The status now, in words."""

@@ -109,6 +109,7 @@ def watch(clock):
     update = run._update
     parts = Parts()
     plot = run._observer
+    import perfkit.widgets.live_plot as live
     import perfkit.widgets.watch as shows
     parts.of(run, "_read_memory", "memory")
     import perfkit.measure.run as runs
@@ -116,9 +117,9 @@ def watch(clock):
     parts.of(run, "_look_out", "lookout")
     parts.of(plot, "update", "curve")
     parts.of(shows, "status", "words")
+    # to hand it over: it is made in the thread IOPub
+    parts.of(live, "send_in_turn", "message")
     def timed(now_ns):
-        if plot._plot is not None and "send" not in vars(plot._plot):
-            parts.of(plot._plot, "send", "message")
         parts.take()
         parts.inner = 0
         wall, cpu = time.perf_counter_ns(), time.thread_time_ns()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from perfkit.base.errors import MissingError, UsageError
-from perfkit.widgets import _frontend
+from perfkit.widgets import _frontend, live_plot
 from perfkit.widgets._history import CAPACITY, History, planar
 from perfkit.widgets.live_plot import LivePlot, Series
 
@@ -88,6 +90,63 @@ def test_an_update_is_one_message_of_the_same_size_however_long_the_run(
     assert plot.status["text"] == "41 ms a step"
 
 
+def test_a_message_made_in_the_thread_that_sends_is_ipykernel_s_own_and_keeps_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that is scheduled there twice came behind the line of the end, and undid it."""
+    comms = pytest.importorskip("ipykernel.comm.comm")
+    sent: list[tuple[Any, ...]] = []
+    turns: list[Callable[[], object]] = []
+
+    def send(socket: Any, kind: str, content: Any, **more: Any) -> None:
+        if socket is not thread.socket:  # ipykernel's stand-in for it, used in another thread
+            turns.append(lambda: send(thread.socket, kind, content, **more))
+            return
+        assert more.pop("metadata", None) in (None, {})
+        sent.append((kind, content, more))
+
+    thread = SimpleNamespace(socket=object(), schedule=turns.append)
+    kernel = SimpleNamespace(
+        iopub_socket=SimpleNamespace(io_thread=thread),
+        session=SimpleNamespace(send=send),
+        get_parent=lambda: {"header": {"msg_id": "of this cell"}},
+    )
+    monkeypatch.setattr(comms.Kernel, "initialized", lambda: True)
+    comm = comms.BaseComm(comm_id="7", primary=False)
+    comm.kernel = kernel
+    content, heard = {"type": "points"}, []
+    assert _frontend.send_in_turn(comm, content, [b"1"], heard.append)
+    comm.send({"method": "custom", "content": content}, buffers=[b"1"])
+    assert (sent, heard) == ([], [])
+    turns.pop(0)()
+    assert (len(sent), heard) == (1, [None])
+    turns.pop(0)()
+    assert sent[0] == sent[1]
+    assert not turns
+    kernel.session.send = None
+    _frontend.send_in_turn(comm, content, [], heard.append)
+    turns.pop(0)()
+    assert isinstance(heard[1], TypeError)
+    assert not _frontend.send_in_turn(SimpleNamespace(), content, [], heard.append)
+
+
+def test_a_message_that_could_not_be_sent_is_told_at_the_next_one(
+    plot: LivePlot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes: list[Exception | None] = [ValueError("made up"), None]
+
+    def sends(comm: Any, content: Any, buffers: Any, then: Callable[..., object]) -> bool:
+        then(outcomes.pop(0))
+        return True
+
+    monkeypatch.setattr(live_plot, "send_in_turn", sends)
+    plot.push([0], [[40, 300]])
+    with pytest.raises(ValueError, match="made up"):
+        plot.push([1], [[40, 300]])
+    plot.push([1], [[40, 300]])
+    assert plot._kept.total == 2
+
+
 def test_history_is_made_when_asked_for(plot: LivePlot) -> None:
     plot.push([0, 1], [[40, 300], [41, 301]])
     kept = plot.get_state("history")["history"]
@@ -155,6 +214,7 @@ def test_what_is_appended_later_is_the_same_and_does_not_pile_up() -> None:
     for k in rng.integers(1, 60, 400):
         rows = rng.normal(40, 1, (k, 3)).astype(np.float32)
         assert later.append_later(k, planar(rows)) == at_once.append(rows)
+        later.take_in_many()
         assert later._n_waiting < 500
     assert later.snapshot() == at_once.snapshot()
     assert later._n_waiting == 0
