@@ -197,6 +197,12 @@ def test_without_a_started_process_nobody_is_looked_for(made: Made, monkeypatch)
     assert use is not None
     assert use.main is not None
     assert (use.main.cpu_s, use.wall_s) == (pytest.approx(12.0), pytest.approx(9.5))
+    looked_at_s = set()
+    for _ in range(1000):
+        made.after(1.0)
+        looked_at_s.add(made.looks._machine[-1][0])
+    # each takes as long as an update of watch, and only the last one counts
+    assert 10 < len(looked_at_s) <= 25
     made.started = True  # an epoch with workers begins: the next look finds them
     made.after(1.0)
     assert len(searched) == 1

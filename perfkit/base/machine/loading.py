@@ -37,8 +37,10 @@ _LOOK_EVERY_S = 1.0
 # A look rests this many times as long as the last one took: at most 0.2 % of the run.
 _REST_AFTER_LOOK = 500
 _LONGEST_REST_S = 5.0
-# How often to look while there is no worker: only the first look and the last one count then.
+# How often to look while there is no worker, and after which part of what has passed since the
+# first look: only that one and the last one count then.
 _ALONE_S = 5.0
+_ALONE_SHARE = 0.25
 # Beyond this many, workers are alike.
 _MOST_WORKERS = 64
 # Children of children are looked at too: workers of a fork server are its children.
@@ -201,7 +203,8 @@ class LoaderLooks:
             return
         before_s = self._spent()
         self._due_s = began_s + _LOOK_EVERY_S
-        self._alone_due_s = began_s + _ALONE_S
+        passed_s = began_s - self._machine[0][0] if self._machine else 0.0
+        self._alone_due_s = began_s + max(_ALONE_S, _ALONE_SHARE * passed_s)
         proc = self._root / "proc"
         workers = self._read_workers(proc, began_s) if may_have_workers else {}
         main = _read_thread(proc, self._thread_id, began_s)
