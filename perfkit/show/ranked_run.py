@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.measure.phases import PHASES
-from perfkit.script.ranks.joint import RankedRun, RankRun, imbalance_words
+from perfkit.script.ranks.joint import FINISHED, RankedRun, RankRun, imbalance_words
 from perfkit.script.ranks.lateness import LateRank
 from perfkit.show._text import wrap
 from perfkit.show.document import Document, Table, document_for
@@ -113,13 +113,15 @@ def _ranks(run: RankedRun) -> Table:
 def _phases(run: RankedRun) -> Table:
     shown = [one for one in _most_telling(run) if one.phase_ms]
     phases = [name for name in PHASES if any(_counts(one, name) for one in shown)]
+    cut = any(one.ended != FINISHED for one in shown)
+    until = ", where it did not finish until its last step" if cut else ""
     return Table(
         header=("rank", *(name.replace("_", " ") for name in phases)),
         rows=tuple(
             (str(one.rank), *(fmt_ms(one.phase_ms.get(name)) for name in phases)) for one in shown
         ),
         title="Where a step's time goes on each rank",
-        note="mean of the run; waiting for others is part of a phase",
+        note=f"mean of the run{until}; waiting for others is part of a phase",
         align=">" * (len(phases) + 1),
         open=True,
     )
