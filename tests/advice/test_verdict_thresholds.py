@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from simulated_traces import SINGLE, Simulated
+from simulated_traces import SINGLE, Simulated, cpu_training
 
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import (
@@ -14,21 +14,28 @@ from perfkit.advice.diagnose import (
     _Bound,
     _bound,
     _gaps,
+    _is_one_sided,
+    _no_cure,
     _outside,
     _path,
     _profilers,
     _sentence,
+    _step_words,
     _waiting,
     _waits,
+    diagnose,
 )
 from perfkit.advice.evaluation import EvaluationWatch, evaluation_note
 from perfkit.advice.other_device import _here, step_elsewhere
 from perfkit.advice.typical import _of_another_kind
+from perfkit.base.machine.busy import Busy
 from perfkit.measure.phases import PHASES
+from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, find_steps, load
 from perfkit.trace.ask.breakdown import HOST_CLASSES
 from perfkit.trace.ask.idle import IDLE_CAUSES
 from perfkit.trace.read.intervals import EMPTY
+from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 
 
 @pytest.mark.parametrize(
@@ -272,6 +279,8 @@ def test_without_the_profiler_a_gpu_computes_as_long_and_a_cpu_less() -> None:
             found.on_device = False
             return found
 
+    floor = step_elsewhere(Opened(host_ms=9.0), "H200", step_ms=0.7)  # type: ignore[arg-type]
+    assert floor.ms == pytest.approx(0.7)
     on_cpu = step_elsewhere(OnACpu(), "H200", step_ms=0.55)  # type: ignore[arg-type]
     assert on_cpu.ms == pytest.approx(0.275)
 
@@ -580,3 +589,141 @@ def test_a_compute_capability_is_an_nvidia_gpus(gpu: dict[str, Any], major: int)
 def test_a_trace_that_names_no_device_has_no_gpu(devices: object) -> None:
     trace = SimpleNamespace(metadata={"deviceProperties": devices})
     assert Case(trace, None, None).gpu == {}  # type: ignore[arg-type]
+
+
+def _sides(**known: Any) -> Any:
+    usual = {"has_host": True, "is_file": True, "on_device": False, "unseen_device": ""}
+    return SimpleNamespace(trace=SimpleNamespace(unread={}), **(usual | known))
+
+
+@pytest.mark.parametrize(
+    ("part", "known", "is_one_sided"),
+    [
+        ("host", {"has_host": False, "on_device": True}, True),
+        ("compute", {"has_host": False, "on_device": True}, False),
+        ("compute", {"has_host": False}, True),
+        ("host", {"has_host": False, "on_device": True, "is_file": False}, False),
+        ("compute", {"unseen_device": "3 calls gave it work"}, True),
+        ("host", {"unseen_device": "3 calls gave it work"}, True),
+        ("data", {"unseen_device": "3 calls gave it work"}, False),
+        ("compute", {}, False),
+        ("compute", {"unseen_device": "3 calls", "on_device": True}, False),
+    ],
+)
+def test_one_side_alone_does_not_tell_what_bounds_the_step(
+    part: str, known: dict[str, Any], is_one_sided: bool
+) -> None:
+    assert _is_one_sided(_Bound(part, part, 0.6, 0.3), _sides(**known)) is is_one_sided
+
+
+@pytest.mark.parametrize(
+    ("cures", "known", "said"),
+    [
+        ([("data",)], {}, ""),
+        ([("sync",), ("compute", "data")], {}, ""),
+        ([("sync",)], {}, "No rule of perfkit knows a cure for this; the findings below are"),
+        ([], {}, "No rule of perfkit knows a cure for this."),
+        ([], {"unseen_device": "x"}, "No rule can tell what to change: record the device's work"),
+        ([], {"has_host": False}, "No rule can tell what to change: record the host's work"),
+    ],
+)
+def test_a_verdict_without_a_cure_says_why(
+    cures: list[tuple[str, ...]], known: dict[str, Any], said: str
+) -> None:
+    found: Any = [SimpleNamespace(cures=one) for one in cures]
+    part = "compute" if known else "data"
+    told = _no_cure(_Bound("compute", part, 0.3, 0.6), found, _sides(**known))
+    assert told.startswith(said)
+    assert bool(told) == bool(said)
+    unread = _sides(**known)
+    unread.trace.unread = {"PrivateUse1": 3}
+    is_unread = _no_cure(_Bound("compute", part, 0.3, 0.6), found, unread)
+    assert ("without this device's work" in is_unread) == bool(known)
+
+
+@pytest.mark.parametrize(
+    ("bound", "joins", "waiting", "said"),
+    [
+        (_Bound("compute", "compute", 0.4, 0.4), True, 0.0, "Compute-bound: the device computes"),
+        (_Bound("data", "data", 0.6, 0.3), False, 0.0, "Data-bound: in 60 % of each step"),
+        (_Bound("launch", "launch", 0.6, 0.3), True, 0.0, "Launch-bound: in 60 % of each step"),
+        (_Bound("launch", "launch", 0.6, 0.3), False, 0.0, "In 60 % of each step the device idles"),
+        (_Bound("host", "host", 0.6, 0.3), True, 0.0, "Host-bound: in 60 % of each step the devi"),
+        (_Bound("host", "host", 0.6, 0.3), True, 0.6, "Waiting: in 60 % of each step the device "),
+    ],
+)
+def test_what_bounds_a_device(bound: _Bound, joins: bool, waiting: float, said: str) -> None:
+    case: Any = _sides(
+        on_device=True,
+        joins_launches=joins,
+        waiting=(waiting, 0.0),
+        idle={"queued": 0.0, "kernels": 0.0},
+        sitting=lambda cause: None,
+        longest_driver_call="cudaMalloc",
+        shares={"sync": 0.0},
+        compiling=None,
+        start_up=(None,),
+        capturing=None,
+        share_of=lambda parts: 0.0,
+        lost_in=lambda parts: 0.0,
+    )
+    found = _sentence(bound, case)
+    assert found.startswith(said)
+    assert ("which call launched it" in found) is (not joins and bound.part == "launch")
+    assert ("the main thread waits" in found) is (waiting > 0)
+
+
+def test_the_length_of_a_step_in_words() -> None:
+    one, many = summarize([3.0]), summarize([3.0] * 8)
+    assert _step_words(one, None) == "one step of 3.00 ms"
+    assert _step_words(many, None).startswith("median step 3.00 ms")
+    assert _step_words(many, None).endswith("n=8")
+    assert _step_words(one, 5.0) == (
+        "one step of 3.00 ms on the host, which ran ahead; the device works 5.00 ms on each step"
+    )
+
+
+BUSY = Busy(wall_s=10.0, n_cores=2, process_s=5.0, waited_s=6.0, others_s=12.0)
+CALM = Busy(wall_s=10.0, n_cores=2, process_s=5.0)
+OUTSIDE = Elsewhere(10.0, 4, 3.0, (Stretch("what ran after the last step", 9.0, 0),))
+
+
+@pytest.mark.parametrize(
+    ("known", "first", "what", "no_cure"),
+    [
+        ({}, [], "Data-bound: 70 % of each step waits for the DataLoader (median", False),
+        ({"busy": CALM}, [], "Data-bound: 70 % of each step", False),
+        (
+            {"busy": BUSY}, ["The machine was busy"],
+            "Your steps, as far as a busy machine shows: data-bound: 70 %", False,
+        ),
+        (
+            {"not_steps": "These are no steps."}, ["These are no steps."],
+            "So there is no verdict on your steps.", False,
+        ),
+        (
+            {"not_steps": "These are no steps.", "no_step": "None was found."},
+            ["These are no steps."], "So there is no verdict on your steps.", False,
+        ),
+        (
+            {"no_step": "None was found.", "is_piece": True}, ["None was found."],
+            "That piece: data-bound: 70 % of that time waits for the DataLoader (", False,
+        ),
+        (
+            {"elsewhere": OUTSIDE}, ["Most of this code's time (90 %"],
+            "The recorded steps: data-bound: 70 %", False,
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_said_before_the_verdict(
+    known: dict[str, Any], first: list[str], what: str, no_cure: bool
+) -> None:
+    case = _made(cpu_training(6, wait=2_000, python=20, loader=SINGLE))
+    found = diagnose(case, summarize(case.breakdown.wall_ms), "simulated", **known)
+    assert [one[: len(told)] for one, told in zip(found.first, first, strict=True)] == first
+    assert found.sentence.startswith(what)
+    assert bool(found.no_cure) is no_cure
+    assert found.is_tentative is ("not_steps" in known or known.get("busy") is BUSY)
+    assert ("Measure again on a quiet machine" in found.sentence) is (known.get("busy") is BUSY)
+    assert found.findings[0].gain_at_most >= found.findings[-1].gain_at_most
+    assert all(one.always or one.gain_at_most >= 1.05 for one in found.findings)

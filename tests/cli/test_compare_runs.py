@@ -186,6 +186,19 @@ def test_other_batches_are_compared_by_the_sample(stored) -> None:
     assert one.ratio == pytest.approx(1.0, abs=0.05)
 
 
+def test_intervals_are_wider_where_more_are_compared(stored) -> None:
+    """All of them together have 95 %."""
+    runs = [several({"x": x}, 10, seed=x) for x in (1, 2)]
+    alone = [stored(f"{side}.jsonl", runs[0]) for side in "ab"]
+    both = [stored(f"{side}.jsonl", runs[0] + runs[1]) for side in "cd"]
+    for pair, each in ((alone, 0.95), (both, 0.975)):
+        found = compare_runs(*pair)
+        assert (found.confidence, found.margin) == (0.95, 0.05)
+        one = next(m for m in found.matched if m.values == {"x": 1})
+        times = [run.mean_ms for run in runs[0]]
+        assert (one.ratio, one.low, one.high) == pytest.approx(_welch(times, times, each))
+
+
 @pytest.mark.parametrize(("samples", "per"), [(38, "step"), (39, "sample"), (25, "sample")])
 def test_batches_a_fifth_apart_are_compared_by_the_sample(stored, samples, per) -> None:
     a = stored("a.jsonl", [a_run({"x": 1}, 10, samples=32)])
