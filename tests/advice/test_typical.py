@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_training
 
 from perfkit.advice import Profile, explain
-from perfkit.advice.typical import typical
+from perfkit.advice.typical import _not_counted, typical
 from perfkit.show import document
 from perfkit.trace import breakdown, load
 
@@ -149,4 +151,41 @@ def test_what_a_device_idles_for_is_told_beside_what_it_computes() -> None:
         r"the device "
         r"computes for \d+ %",
         diagnosis.sentence,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ran", "indices", "words"),
+    [
+        ([True], (0,), "the step"),
+        ([True, False], (0,), "the only step with work in it"),
+        ([False, True, True], (1, 2), "the mean of all 2 steps in which anything ran"),
+        ([False, False], (0, 1), "the mean of all 2 steps"),
+    ],
+)
+def test_steps_in_which_nothing_ran_are_left_out(
+    ran: list[bool], indices: tuple[int, ...], words: str
+) -> None:
+    sim = Simulated()
+    for number, one in enumerate(ran):
+        sim.step(number, 1_000 * number, 900)
+        if one:
+            sim.host("aten::conv2d", 1_000 * number + 10, 500)
+    sim.host("aten::conv2d", 1_000 * len(ran) + 10, 500)
+    found = typical(breakdown(load(sim.json())))
+    assert (found.indices, found.words, found.uneven) == (indices, words, "")
+
+
+def test_what_is_not_counted_is_told() -> None:
+    def step(ms: float, n_fetches: int) -> Any:
+        return SimpleNamespace(wall_ns=ms * 1e6, n_fetches=n_fetches)
+
+    usual, long = [step(1.0, 1)] * 6, [step(9.0, 10), step(8.0, 9), step(7.0, 8)]
+    assert _not_counted(long[:1], usual) == (
+        "another step (9.00 ms) asked a DataLoader for 10 batches, not for 1: it holds something "
+        "else, an evaluation perhaps, and is not in these shares"
+    )
+    assert _not_counted(long, usual) == (
+        "3 others (9.00 ms and 8.00 ms) asked a DataLoader for 10 and 9 batches, not for 1: they "
+        "hold something else, an evaluation perhaps, and are not in these shares"
     )

@@ -97,6 +97,15 @@ def test_a_small_budget_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         (0.95, 1.05, False),  # next to no difference: that is an answer
         (0.7, 1.5, None),
         (None, None, None),
+        (1.2, None, None),
+        (None, 0.8, None),
+        (1.01, 1.5, True),
+        (1.0, 1.5, None),
+        (0.5, 0.99, False),
+        (0.5, 1.0, None),
+        (0.91, 1.1, False),  # within a tenth
+        (0.9, 1.05, None),
+        (0.95, 1.11, None),
     ],
 )
 def test_faster_says_nothing_where_the_interval_is_too_wide(
@@ -110,6 +119,8 @@ def test_all_of_three_values() -> None:
     assert all_of(True, True) is True
     assert all_of(True, None) is None
     assert all_of(None, False) is False
+    assert all_of(False, True) is False
+    assert all_of(None, None) is None
 
 
 def test_a_claim_has_one_criterion_in_a_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
