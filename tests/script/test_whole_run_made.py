@@ -1,0 +1,171 @@
+"""What is said of a whole run: from both sides of each decision, of made spans of time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from perfkit.measure.phases import PHASES
+from perfkit.script._torch_watch import PASSES
+from perfkit.script.options import Options
+from perfkit.script.whole_run import Times, _evaluation_within, _extras_missing, _nothing, _parts
+
+
+def seen(
+    step_s: list[float] | None = None, *, first_s: float = 3.0, gap_s: float = 0.01, **known: Any
+) -> Any:
+    """Steps one after the other, the first one from second 2 on; ``gap_s`` between them."""
+    spans, at = [], 2.0
+    for seconds in [first_s, *(step_s or [])]:
+        spans.append((at, at + seconds))
+        at += seconds + gap_s
+    usual: dict[str, Any] = {
+        "meter": SimpleNamespace(n=len(spans), total_ns=1e9 * sum(b - a for a, b in spans)),
+        "by_passes": False, "left_as_it_is": False, "account": None, "syncs": None,
+    }  # fmt: skip
+    recorder = SimpleNamespace(
+        step_times_s=spans, last_step_s=spans[-1][1], saw_other_threads=False, steps=4,
+        line_between=lambda begin, end: "train.py:7",
+    )  # fmt: skip
+    return SimpleNamespace(recorder=recorder, **(usual | known))
+
+
+TIMES = Times(began_s=0.0, torch_s=1.0, ended_s=20.0)
+
+
+def parts(found: Any, times: Times = TIMES, options: Options | None = None) -> dict[str, float]:
+    made = _parts(times, options or Options(), found, None)
+    return {one.what: one.seconds for one in made}
+
+
+def test_the_parts_of_a_run_add_up_to_it() -> None:
+    found = parts(seen([0.1] * 99))
+    assert found == {
+        "until torch was imported": 1.0,
+        "set-up, until the first step began": pytest.approx(3.9),  # what is left is a step
+        "100 steps (median 100 ms)": pytest.approx(10.0),
+        "after the last step": pytest.approx(20 - 2 - 3 - 9.9 - 0.99),
+        "perfkit itself, between steps": pytest.approx(0.99),
+    }
+    assert sum(found.values()) == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("slow_s", "row"),
+    [(0.2, None), (0.201, None), (0.203, "in 1 slow step")],  # twice the usual one and 2 ms
+)
+def test_a_step_is_slow_from_twice_the_usual_one_on(slow_s: float, row: str | None) -> None:
+    found = parts(seen([0.1] * 50 + [slow_s] + [0.1] * 48))
+    told = {what: s for what, s in found.items() if what.startswith("beyond that")}
+    if row is None:
+        assert told == {}
+    else:
+        assert told == {f"beyond that, {row}": pytest.approx(slow_s - 0.1)}
+
+
+@pytest.mark.parametrize(("torch_s", "is_told"), [(0.019, False), (0.021, True)])
+def test_a_thousandth_of_the_run_is_worth_a_row(torch_s: float, is_told: bool) -> None:
+    found = parts(seen([0.1] * 9), Times(0.0, torch_s, 20.0))
+    assert ("until torch was imported" in found) is is_told
+
+
+def test_a_run_without_torch_or_without_a_step() -> None:
+    assert parts(None) == {"the program, without torch": 20.0}
+    assert parts(seen(), Times(0.0, None, 20.0)) == {"the program, without torch": 20.0}
+    none = seen()
+    none.recorder.step_times_s = []
+    assert parts(none) == {"until torch was imported": 1.0, "the program, without a step": 19.0}
+    assert "1 step (median 3.00 s)" in parts(seen())
+
+
+def test_steps_that_perfkit_slowed_have_a_row_of_their_own() -> None:
+    options = Options(memory=True, memory_steps=2)
+    found = parts(seen([0.5, 0.4] + [0.1] * 60), options=options)
+    assert found["beyond that, in steps 2 to 3 (slower with --memory)"] == pytest.approx(0.7)
+    assert not [what for what in found if "slow step" in what]
+
+
+def nothing(
+    n_steps: int = 0, ended: str = "finished", children_s: float = 0.0, **known: Any
+) -> str:
+    times = Times(0.0, 1.0, 20.0, children_s)
+    found: Any = seen(**known) if known.pop("torch", True) else None
+    if found is not None:
+        found.recorder.saw_other_threads = known.get("saw_other_threads", False)
+    return _nothing("train.py", ended, times, Options(warmup=3), found, n_steps, "a reason")
+
+
+def test_why_no_step_was_recorded() -> None:
+    assert "raised ValueError before its first step" in nothing(ended="raised ValueError")
+    assert "did not import torch in this process" in nothing(torch=False)
+    assert "no optimizer stepped in its main thread" in nothing(saw_other_threads=True)
+    assert "explain an evaluation" in nothing(children_s=1.9)
+    assert "The processes that it started took 2.10 s of CPU time" in nothing(children_s=2.1)
+    assert f"in its {PASSES - 1} backward passes" in nothing(PASSES - 1, by_passes=True)
+    assert nothing(PASSES, by_passes=True).endswith("was recorded: a reason.")
+    assert nothing(7, "was ended by Ctrl-C", left_as_it_is=True) == (
+        "train.py was ended by Ctrl-C, in step 8: a reason."
+    )
+    assert nothing(3).startswith("train.py made 3 steps, and the first 3 were let pass")
+    assert nothing(4) == "None of the 4 steps of train.py was recorded: a reason."
+
+
+@pytest.mark.parametrize(
+    ("options", "known", "n_steps", "ended", "said"),
+    [
+        ({}, {}, 9, "finished", []),
+        ({"synclint": True}, {}, 1, "finished", ["--synclint looks at steps 2 and 3, and the"]),
+        ({"synclint": True}, {}, 2, "finished", ["--memory and --synclint begin with the forward"]),
+        ({"synclint": True}, {"syncs": ()}, 1, "finished", []),
+        ({"memory": True}, {}, 9, "finished", ["--memory and --synclint begin with the forward"]),
+        ({"memory": True}, {"left_as_it_is": True}, 9, "hung", ["--memory: only the thread that"]),
+        (
+            {"memory": True, "synclint": True}, {"left_as_it_is": True}, 9, "hung",
+            ["--memory and --synclint: only the thread that hangs"],
+        ),
+        ({}, {"left_as_it_is": True}, 9, "hung", []),
+        (
+            {"memory": True}, {"account": SimpleNamespace(out_of_memory=False)}, 9,
+            "ran out of memory", ["memory ran out in step 10, after those that were counted"],
+        ),
+        (
+            {"memory": True}, {"account": SimpleNamespace(out_of_memory=True)}, 9,
+            "ran out of memory", [],
+        ),
+    ],
+)  # fmt: skip
+def test_what_was_asked_for_and_is_missing(
+    options: dict[str, Any], known: dict[str, Any], n_steps: int, ended: str, said: list[str]
+) -> None:
+    found = _extras_missing(Options(**options), seen(**known), n_steps, ended)
+    assert [one[: len(told)] for one, told in zip(found, said, strict=True)] == said
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "doubt", "said"),
+    [
+        (2, 3, "", "evaluation is 25 %"),
+        (1, 4, "", "evaluation is 12 %"),
+        (1, 1, "", ""),
+        (0, 3, "", ""),
+        (2, 3, "a doubt", ""),
+    ],
+)
+def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str, said: str) -> None:
+    columns = {name: np.zeros(4) for name in PHASES}
+    columns["forward"] = np.array([100.0, 50.0, 100.0, 100.0])
+    columns["evaluation"] = np.array([0.0, 50.0, 0.0, 0.0])
+    run = SimpleNamespace(
+        phases=SimpleNamespace(doubt=doubt, failure=None),
+        facts=SimpleNamespace(columns=lambda: SimpleNamespace(phase_ms=columns)),
+    )
+    watch: Any = SimpleNamespace(run=run, meter=SimpleNamespace(numbers=np.arange(4)))
+    profile: Any = SimpleNamespace(coverage=SimpleNamespace(first_step=first, last_step=last))
+    found = _evaluation_within(profile, watch)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+    profile.coverage = None
+    assert _evaluation_within(profile, watch) == ""
