@@ -1,4 +1,4 @@
-"""Lessons run whole on the played GPU, as on a real one, and call nothing there measured.
+"""Lessons run on the played GPU, as on a real one, and call nothing there measured.
 
 ``make test-cuda-lessons`` runs them; ``make test-cuda-marked`` does not.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 import torch  # noqa: F401 - the stubs come with it
 
@@ -26,20 +27,16 @@ pytestmark = [
 ]
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-_MANY = "tens of thousands of launches: minutes, where the CPU plays the GPU"
-# two digits of a lesson → why it does not run here
-EXCLUDED = {
-    "01": _MANY,
-    "08": _MANY,
-    "12": "training steps on whole pictures: minutes, where the CPU plays the GPU",
-    "13": "training steps of gigabytes: minutes, where the CPU plays the GPU",
-    "18": _MANY,
+# Two digits of a lesson → the last cell that runs here; what follows it takes minutes, as the CPU
+# plays the GPU (seen on 2026-11-24 on 2 cores under load, in seconds until the run was ended).
+LAST = {
+    "01": "quiz",  # `cost`: over 150 s, traces of thousands of launches, option by option
+    "08": "settle-a16",  # `count` and its like: 20 s of CPU each; `measure`: over 80 s
+    "12": "fact",  # `stake`: 35 s of CPU, whole epochs; `tried`: over 110 s, whole pictures
+    "13": "measure",  # `gpu`: over 180 s, training steps of gigabytes
+    "18": "settle-c1",  # 38 s of CPU to here, 90 s to `careless`, and then comes the Lab
 }
-LESSONS = [
-    path.name
-    for path in sorted(NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))
-    if path.name[:2] not in EXCLUDED
-]
+LESSONS = [path.name for path in sorted(NOTEBOOKS.glob("[0-9][0-9]-*.ipynb"))]
 PLAYED = "played GPU (host memory)"
 
 
@@ -68,18 +65,32 @@ def _results(notebook: Any) -> Iterator[Any]:
             yield output.get("data", {}).get(RESULT_MIME, {})
 
 
+def _cut(path: Path, folder: Path) -> Path:
+    """A lesson up to the last of its cells that runs here."""
+    if path.name[:2] not in LAST:
+        return path
+    notebook = nbformat.read(path, as_version=4)
+    last = [cell.id for cell in notebook.cells].index(LAST[path.name[:2]])
+    notebook.cells = notebook.cells[: last + 1]
+    nbformat.write(notebook, folder / path.name)
+    return folder / path.name
+
+
 @pytest.mark.parametrize("name", LESSONS)
-def test_it_runs_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PERFKIT_BUDGET_SCALE", "0.2")  # as `make test` runs the cells
     lines: list[str] = []
     try:
-        notebook = run_lesson(NOTEBOOKS / name, lines.append, cell_timeout_s=600).notebook
+        path = _cut(NOTEBOOKS / name, tmp_path)
+        notebook = run_lesson(path, lines.append, cell_timeout_s=600).notebook
     finally:
         print("\n".join(lines))  # when each cell began
     stamps = [stamp for found in _results(notebook) for stamp in _stamps(found)]
     there = [stamp for stamp in stamps if stamp["device"] != "cpu"]
-    assert there, "no result of this lesson is of the device"
-    assert {(stamp["device"], stamp["kind"]) for stamp in there} == {(PLAYED, "played")}
+    assert {stamp["device"] for stamp in there} == {PLAYED}
+    # a replay of the allocator is simulated, here as anywhere
+    kinds = {stamp["kind"] for stamp in there}
+    assert kinds - {"simulated"} == {"played"}, kinds
     said = [
         line
         for text in _texts(notebook)
