@@ -11,6 +11,7 @@ from typing import Any
 from perfkit.base import torch_compat
 from perfkit.base.device import in_use, is_capturing
 from perfkit.base.errors import ProfilerBusyError
+from perfkit.base.forked_exit import let_forks_exit
 from perfkit.base.scratch import scratch_folder
 from perfkit.trace.record.quiet import quiet_profiler
 
@@ -61,6 +62,7 @@ def start_quietly(profile: Any) -> None:
 
     if lets_go(torch.version.cuda):
         os.environ.setdefault(_LET_GO, "1")
+    let_forks_exit()
     try:
         with quiet_profiler():
             profile.start()
