@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import builtins
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
 from perfkit.base.program import NoProgramError, Program, show_error_as_its_own
+from perfkit.base.unseen_end import before_unseen_end
 from perfkit.cli.output import add_command
 from perfkit.cli.run_files import content_of, file_of, save, text_of, write
 from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
@@ -29,11 +32,15 @@ _IN_A_CALL = "in a call that did not return to Python"
 
 _DEEPEST = 1000  # Python's own limit of calls within calls
 
+# As they were before the program, which may replace them.
+_THIS = sys.modules[__name__]
+_BUILTINS = dict(vars(builtins))
+
 _EPILOG = """\
 perfkit's options come before the script; all that follows it is the script's. The script runs in
 this process as `python train.py` would run it: its output, exit code, signals and child processes
 are its own. perfkit writes to standard error only: a line while it runs, the report at its end,
-also after an exception, Ctrl-C or SIGTERM.
+also after an exception, Ctrl-C, SIGTERM or os._exit.
 
 A step ends when an optimizer has stepped in the main thread; in a program without one, from the
 50th backward pass on, a step is a backward pass, and the report says so. A few steps are recorded
@@ -222,7 +229,8 @@ class _Report:
         if self._meeting is not None:
             self._meeting.begins()
         try:
-            program.run()
+            with before_unseen_end(self._leaves):
+                program.run()
         except NoProgramError as error:
             if self._meeting is not None:  # the other ranks wait for this one's report
                 self._tell(error)
@@ -238,6 +246,12 @@ class _Report:
         self._tell(None)
         # a shell's loop over scripts is to end with this Ctrl-C, too
         return 130 if self._was_cut_short else 0
+
+    def _leaves(self, how: str) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._tell(None, how)
+        elif self._shown and self._watch.is_here and not self._told:
+            write(f"perfkit: no report: {self._watch.name} {how} in a thread beside the main one\n")
 
     def _update(self, update: Update) -> None:
         if self._line is None:
@@ -302,6 +316,8 @@ class _Report:
         if self._told or not self._watch.is_here:
             return
         self._told = self._is_telling = True
+        theirs = builtins.__dict__.copy()
+        builtins.__dict__.update(_BUILTINS)
         ended = ended or _ended(error)
         deepest = sys.getrecursionlimit()
         try:
@@ -322,13 +338,11 @@ class _Report:
             again = " again" if isinstance(error, KeyboardInterrupt) else ""
             write(f"perfkit: no report: interrupted{again}\n")
         except Exception as failed:  # ours: the program's own end is what counts
-            write(
-                f"perfkit: no report: {type(failed).__name__}: {failed}; please report this as a "
-                "bug in perfkit\n"
-            )
+            write(f"perfkit: no report: {_why(failed)}\n")
         finally:
             self._is_telling = False
             sys.setrecursionlimit(deepest)
+            builtins.__dict__.update(theirs)
         if self._got_sigterm and not ended.endswith("SIGTERM"):
             self._sigterm_as_before()
             os.kill(os.getpid(), signal.SIGTERM)
@@ -377,6 +391,16 @@ class _Report:
                 write("".join((text_of(result, verbose=self._verbose), *own)))
             for flag, path in self._joint_files.items():
                 save(flag, path, result, scrub=self._scrub)
+
+
+def _why(failed: Exception) -> str:
+    """Why there is no report, and whose fault that is."""
+    said = f"{type(failed).__name__}: {failed}"
+    if sys.modules.get(__name__) is not _THIS:
+        return f"the program took perfkit out of sys.modules ({said})"
+    if isinstance(failed, OSError):  # no descriptor, no memory, no disk is left
+        return said
+    return f"{said}; please report this as a bug in perfkit"
 
 
 def _ended(error: BaseException | None) -> str:

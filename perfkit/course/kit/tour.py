@@ -24,6 +24,7 @@ from perfkit.course.kit.folding import fold_answers
 from perfkit.course.kit.page import html_page, needs_nbconvert
 from perfkit.course.kit.site import Entry, Site
 from perfkit.course.ledger.ledger import Ledger, ledger
+from perfkit.course.ledger.notebook_signals import signals_as_before
 from perfkit.course.ledger.records import read_records
 from perfkit.show import RESULT_MIME
 
@@ -248,7 +249,8 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
     )
     start = time.perf_counter()
     try:
-        client.execute()
+        with signals_as_before(client):
+            client.execute()
     except nbclient.exceptions.CellTimeoutError:
         raise LessonFailedError(
             f"lesson {path.stem}, {progress.where}: no end after {cell_timeout_s:.0f} s", notebook
@@ -262,11 +264,6 @@ def run_lesson(path: Path, say: Say, *, cell_timeout_s: float = _CELL_TIMEOUT_S)
     except nbclient.exceptions.CellExecutionError as error:
         said = _ANSI.sub("", f"{error.ename}: {error.evalue}".strip().splitlines()[0])
         raise LessonFailedError(f"lesson {path.stem}, {progress.where}: {said}", notebook) from None
-    except AssertionError:
-        # nbclient handles Ctrl-C itself: it ends the kernel, forgets it, and then fails over that
-        if client.km is None:
-            raise KeyboardInterrupt from None
-        raise
     except (RuntimeError, KeyError) as error:  # no kernel of that name, or it did not start
         raise LessonFailedError(
             f"lesson {path.stem}, {progress.where}: its kernel could not be used ({error})",

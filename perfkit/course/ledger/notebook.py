@@ -18,6 +18,7 @@ from typing import Any
 
 from perfkit.base.errors import UsageError
 from perfkit.base.extras import needs
+from perfkit.course.ledger.notebook_signals import signals_as_before
 from perfkit.show import RESULT_MIME
 
 __all__ = [
@@ -162,14 +163,10 @@ def execute(
         extra_arguments=["--log-level=CRITICAL"],
     )
     try:
-        client.execute(env=dict(environment), cwd=str(folder))
+        with signals_as_before(client):
+            client.execute(env=dict(environment), cwd=str(folder))
     except nbclient.exceptions.DeadKernelError:
         return f"cell {running + 1}: its process was killed; the machine may be out of memory"
-    except AssertionError:
-        # nbclient handles Ctrl-C itself: it ends the kernel, forgets it, and then fails over that
-        if client.km is None:
-            raise KeyboardInterrupt from None
-        raise
     except (RuntimeError, KeyError) as error:
         return f"no Python kernel could be started ({error})"
     finally:

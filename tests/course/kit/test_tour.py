@@ -198,17 +198,37 @@ def test_an_interrupted_tour_keeps_what_it_has(clone: Path, played: None) -> Non
     _check_links(clone / "out")
 
 
+class _EndedError(KeyboardInterrupt):
+    pass
+
+
 @pytest.mark.serial
-def test_ctrl_c_in_a_cell_ends_the_tour_and_its_kernel(clone: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, _EndedError)]
+)
+def test_a_signal_in_a_cell_ends_the_tour_and_its_kernel(
+    clone: Path, number: signal.Signals, raised: type[BaseException]
+) -> None:
+    """SIGTERM was told as Ctrl-C, and its handler was gone from then on."""
+
+    def terminated(*_: object) -> None:
+        raise _EndedError
+
     _lesson(clone, PID, "import time; time.sleep(60)")
     _lesson(clone, "1", name="01-measure")
 
     def say(line: str) -> None:
         if "cell  2/2" in line:
-            signal.raise_signal(signal.SIGINT)  # nbclient has a handler of its own for it
+            signal.raise_signal(number)  # nbclient has a handler of its own for it
 
-    with pytest.raises(KeyboardInterrupt):
-        tour([], clone / "out", say)
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        with pytest.raises(raised) as ended:
+            tour([], clone / "out", say)
+        assert type(ended.value) is raised
+        assert signal.getsignal(signal.SIGTERM) is terminated
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert _kernel_is_gone(clone)
     summary = json.loads((clone / "out" / "summary.json").read_text())
     assert (summary["lessons"], summary["failed"]) == ([], [])
