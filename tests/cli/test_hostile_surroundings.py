@@ -14,7 +14,7 @@ import perfkit
 from perfkit.base import files
 from perfkit.base.errors import RecordError, UsageError
 from perfkit.base.program import Program
-from perfkit.cli import main
+from perfkit.cli import main, run_command
 from perfkit.cli.run_files import file_of, save
 from perfkit.course.ledger.exchange import read_export
 from perfkit.limit.kept import peaks
@@ -118,3 +118,12 @@ def test_a_trace_that_does_not_fit_on_the_disk_is_told_by_its_own_name(
     said = capfd.readouterr().err
     assert said == f"perfkit: cannot write {tmp_path / 't.json'}: No space left on device\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_report_is_a_bug_of_perfkits_only_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "bug in perfkit" in run_command._why(KeyError("x"))
+    assert "bug" not in run_command._why(OSError(24, "Too many open files", "x.py"))
+    monkeypatch.delitem(sys.modules, run_command.__name__)
+    assert run_command._why(KeyError("x")).startswith("the program took perfkit out of sys.modules")

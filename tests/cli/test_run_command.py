@@ -216,12 +216,16 @@ def test_its_handlers_and_arguments_are_its_own_to_the_very_end(folder: Path, la
     assert "Traceback" not in done.stderr
 
 
-def test_a_small_limit_of_recursion_takes_no_report_away(folder: Path) -> None:
-    (folder / "ends.py").write_text("import sys\nsys.setrecursionlimit(60)\n")
+def test_what_a_program_leaves_behind_takes_no_report_away(folder: Path) -> None:
+    """A small limit of recursion, builtins of its own, and an end that Python does not see."""
+    (folder / "ends.py").write_text(
+        "import builtins, os, sys\nsys.setrecursionlimit(60)\n"
+        "builtins.isinstance = builtins.len = None\nos._exit(3)\n"
+    )
     done = _run(folder, "ends.py")
-    assert done.returncode == 0
+    assert done.returncode == 3
     assert "no report" not in done.stderr
-    assert "ends.py finished" in done.stderr
+    assert "ends.py ended with os._exit(3)" in done.stderr
 
 
 _PRESSED_AT_THE_REPORT = """\
