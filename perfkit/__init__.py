@@ -98,6 +98,7 @@ _HOMES = {
 }
 # these need the extra perfkit[notebook]
 _WIDGETS = ("Lab", "Timeline")
+_NEEDED_BY_WIDGETS = ("IPython", "anywidget", "ipywidgets", "traitlets")
 
 
 # results are below what shows them: only the package, which is above all, knows both
@@ -115,7 +116,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    absent = () if _extras.is_here("anywidget") else _WIDGETS  # help() looks at every name here
+    # help() looks at every name here
+    absent = () if all(map(_extras.is_here, _NEEDED_BY_WIDGETS)) else _WIDGETS
     return sorted({*globals(), *_HOMES}.difference(absent))
 
 

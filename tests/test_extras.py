@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 import tomllib
+import types
 from pathlib import Path
 
 import pytest
 
+import perfkit
 from perfkit.base import extras
 from perfkit.base.errors import MissingError
 
@@ -157,3 +159,12 @@ def test_what_needs_an_extra_says_which(
 
 def test_help_does_not_stumble_over_the_widgets(bare: dict[str, object]) -> None:
     assert bare["names"] == ["Lab", "Timeline"]  # dir() leaves out just these
+
+
+@pytest.mark.parametrize("package", ["IPython", "anywidget", "ipywidgets", "traitlets"])
+def test_dir_leaves_out_what_cannot_be_had(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knew of anywidget only, so that help(perfkit) failed without one of the others."""
+    monkeypatch.setitem(sys.modules, package, None)
+    assert set(perfkit.__all__) - set(dir(perfkit)) == {"Lab", "Timeline"}
+    monkeypatch.setitem(sys.modules, package, types.ModuleType(package))  # a stub is not missing
+    assert extras.is_here(package)

@@ -42,7 +42,10 @@ def remedy(package: str) -> str:
 
 def is_here(package: str) -> bool:
     """Whether a package is installed; it is not imported."""
-    return find_spec(package) is not None
+    try:
+        return find_spec(package) is not None
+    except ValueError:  # it is imported, and was not found in the usual way: a stub
+        return True
 
 
 @contextmanager
