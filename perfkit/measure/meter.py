@@ -9,6 +9,7 @@ so on. Sums stay exact.
 
 from __future__ import annotations
 
+import operator
 from array import array
 
 import numpy as np
@@ -144,6 +145,12 @@ class StepMeter:
     def n_kept_since(self, number: int) -> int:
         """How many steps :meth:`since` returns."""
         return self._filled - self._first_kept(number)
+
+    def n_brief_since(self, number: int, work_ns: int) -> int:
+        """How many kept steps from ``number`` on took no longer than this besides their wait."""
+        first, end = self._first_kept(number), self._filled
+        work = map(operator.sub, self._steps[first:end], self._waits[first:end])
+        return len([ns for ns in work if ns <= work_ns])
 
     def _first_kept(self, number: int) -> int:
         """Where the first kept step from ``number`` on is."""

@@ -26,11 +26,11 @@ from perfkit.base.uninterrupted import surely
 from perfkit.base.words import fmt_count
 from perfkit.measure.batch import SampleCounter, n_bytes
 from perfkit.measure.footprint import Footprint, MemoryReader
-from perfkit.measure.groups import group_size
+from perfkit.measure.groups import NOTHING_NS, group_size, may_be_groups
 from perfkit.measure.lookout import Lookout
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.phases import PHASES, Phases
-from perfkit.measure.points import points_since
+from perfkit.measure.points import MOST_POINTS, points_since
 from perfkit.measure.step_facts import StepFacts
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
@@ -216,6 +216,7 @@ class WatchedRun:
         self._last_update_ns = 0
         self._updates_failed = False
         self._grouped = (0, 1)  # at so many steps: batches a step
+        self._brief = (0, 0)  # so many of the first steps may be nothing but a wait
         self._seen = (0, 0, 0, 0)  # steps, samples, total ns, wait ns at the last update
         self._problems: list[str] = []
         self._ended = "not started"
@@ -560,12 +561,18 @@ class WatchedRun:
     def _group(self) -> int:
         """How many batches make a step; see :mod:`perfkit.measure.groups`.
 
-        Asked again when a fourth more steps are over: it looks at all of them.
+        Asked again when a fourth more steps are over: it looks at all of them, which takes half
+        an update's time, so only where the new steps of each update leave it possible.
         """
         meter = self._meter
+        n_brief, n_looked_at = self._brief
+        new = meter.n - n_looked_at
+        n_brief += new if new > MOST_POINTS else meter.n_brief_since(n_looked_at, NOTHING_NS)
+        self._brief = n_brief, meter.n
         asked_at, group = self._grouped
         if 4 * meter.n >= 5 * asked_at:
-            group = group_size(meter.step_ms, meter.wait_ms) if meter.stride == 1 else 1
+            may_be = meter.stride == 1 and may_be_groups(n_brief, meter.n)
+            group = group_size(meter.step_ms, meter.wait_ms) if may_be else 1
             self._grouped = meter.n, group
         return group
 

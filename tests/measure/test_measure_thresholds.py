@@ -14,7 +14,7 @@ from perfkit.measure import paired
 from perfkit.measure.compare import _overrun, doubts
 from perfkit.measure.drift import Conditions, drift
 from perfkit.measure.footprint import Footprint
-from perfkit.measure.groups import group_size
+from perfkit.measure.groups import group_size, may_be_groups
 from perfkit.measure.loader_cause import loader_cause
 from perfkit.measure.paired import FEWEST, Interval, _signed_rank, ratio_interval
 from perfkit.measure.slow_steps import cause, first_epoch, growing_phase, stands_out
@@ -429,6 +429,18 @@ def test_what_counts_as_batches_fetched_together(
     gaps: list[int], nothing_ms: float, work_ms: float, size: int
 ) -> None:
     assert _grouped(gaps, nothing_ms, work_ms) == size
+
+
+def test_groups_are_looked_for_wherever_there_may_be_some() -> None:
+    """The fewest steps without work that make groups: every fifth group has one batch."""
+    for n_groups in range(5, 60):
+        n_single = n_groups // 5
+        gaps = [2] * (n_groups - n_single) + [1] * n_single
+        found = _grouped(gaps, 0.05)
+        n_brief = sum(gaps) - n_groups
+        assert may_be_groups(n_brief, sum(gaps)) or found == 1
+        assert not may_be_groups(n_brief // 2 - 2, sum(gaps))
+    assert found == 2
 
 
 def test_values_hang_together_from_twenty_on() -> None:
