@@ -1,6 +1,7 @@
 // LivePlot: the curves of a loop that runs in the kernel, pushed as float32 rows.
 
 import { createChart } from "./chart.js";
+import { plural } from "./numbers.js";
 import { announcer, dataTable, errorBox, format, frame, h, throttle } from "./parts.js";
 import { Points, summary } from "./points.js";
 import { runLine } from "./run_line.js";
@@ -81,7 +82,7 @@ export default () => {
         const words = stats()
           .filter((one) => one.stats)
           .map((one) => `${one.label} now ${format(one.stats.last, one.unit)}, median ${format(one.stats.median, one.unit)}`);
-        chart.describe(`${title}, ${points.total} points over ${xLabel}. ${words.join(". ")}`);
+        chart.describe(`${title}, ${plural(points.total, "point")} over ${xLabel}. ${words.join(". ")}`);
       }, 1000);
 
       const changed = guard(() => {

@@ -31,6 +31,11 @@ export function fmtCount(n) {
   return fmtNumber(n).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
 }
 
+/** A count and the word for what is counted. */
+export function plural(n, one, many = `${one}s`) {
+  return `${fmtCount(n)} ${n === 1 ? one : many}`;
+}
+
 /** Bytes in binary units. */
 export function fmtBytes(n) {
   if (n < 0) return MINUS + fmtBytes(-n);

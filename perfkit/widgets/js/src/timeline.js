@@ -2,6 +2,7 @@
 
 import { boxAt, unpack } from "./boxes.js";
 import { createLanes, ROW, RULER } from "./lanes.js";
+import { plural } from "./numbers.js";
 import { announcer, errorBox, frame, freshId, h, throttle } from "./parts.js";
 import { onThemeChange, readTheme } from "./theme.js";
 import { draw, formatTime, lookOf } from "./timeline_draw.js";
@@ -384,8 +385,8 @@ function createView(model, el) {
     dataset.flows = selected?.flows?.length ?? 0;
     dataset.matches = found ? found.count : "";
     dataset.match = found ? found.index : "";
-    status.textContent = `${formatTime(width())} shown, ${seen.events.toLocaleString("en")} events`;
-    canvas.setAttribute("aria-label", `Timeline of ${model.get("title")}: ${formatTime(Math.max(view.start, 0))} to ${formatTime(Math.min(view.end, span))}, ${seen.events} events in ${seen.count} boxes${selected ? `, chosen ${selected.name}` : ""}`);
+    status.textContent = `${formatTime(width())} shown, ${plural(seen.events, "event")}`;
+    canvas.setAttribute("aria-label", `Timeline of ${model.get("title")}: ${formatTime(Math.max(view.start, 0))} to ${formatTime(Math.min(view.end, span))}, ${plural(seen.events, "event")} in ${plural(seen.count, "box", "boxes")}${selected ? `, chosen ${selected.name}` : ""}`);
     slowly();
   });
   const slowly = throttle(() => {

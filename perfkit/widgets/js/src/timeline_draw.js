@@ -1,6 +1,6 @@
 // The timeline's canvas. Names are drawn as text; nothing here becomes markup.
 
-import { fmtUs } from "./numbers.js";
+import { fmtUs, plural } from "./numbers.js";
 import { HEAD, ROW, RULER } from "./lanes.js";
 
 // One look per kind, in the order of KINDS in perfkit/trace/ask/levels.py: the palette of the report
@@ -92,7 +92,7 @@ export function draw(context, size, state) {
     context.fillStyle = theme.fg;
     const mark = lanes.canFold(place.index) ? (lanes.isOpen(place.index) ? "▾ " : "▸ ") : "";
     const more = place.hidden ? ` · ${place.hidden} deeper rows folded` : "";
-    context.fillText(clip(`${mark}${place.label} · ${place.events.toLocaleString("en")} event${place.events === 1 ? "" : "s"}${more}`, width), 6, top + HEAD / 2);
+    context.fillText(clip(`${mark}${place.label} · ${plural(place.events, "event")}${more}`, width), 6, top + HEAD / 2);
   }
 
   const seen = drawBoxes(context, { x, y, width, height, theme, lanes, boxes, kinds, query, patterns });
