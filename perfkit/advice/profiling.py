@@ -12,7 +12,7 @@ from typing import Any, Self, overload
 
 from perfkit.advice.evaluation import EvaluationWatch
 from perfkit.advice.profile import Profile, explain
-from perfkit.base.arguments import check_function, check_whole
+from perfkit.base.arguments import check_flag, check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.uninterrupted import surely
@@ -296,6 +296,9 @@ def profile(
         check_whole("repeat", repeat, 1, MOST_REPEATS)
     check_whole("steps", steps, 1, MOST_STEPS)
     check_whole("warmup", warmup, 0, MOST_WARMUP)
+    flags = {"stacks": stacks, "shapes": shapes, "memory": memory, "lines": lines}
+    for name, value in flags.items():
+        check_flag(name, value)
     evaluation = EvaluationWatch()
     recorder = Recorder(
         steps=steps,

@@ -9,6 +9,7 @@ from typing import Any
 from perfkit.base.errors import UsageError
 
 __all__ = [
+    "check_flag",
     "check_function",
     "check_instance",
     "check_seconds",
@@ -36,6 +37,17 @@ def check_function(name: str, value: object) -> None:
     """
     if not callable(value):
         raise UsageError(f"{name} is {shown(value)}; give a function without arguments")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False; numbers count, and None as False.
+
+    Raises:
+        UsageError: ``value`` is of another type.
+    """
+    is_numpys = type(value).__name__ in ("bool", "bool_")
+    if value is not None and not isinstance(value, int) and not is_numpys:
+        raise UsageError(f"{name} is {shown(value)}; give True or False")
 
 
 def check_whole(name: str, value: Any, least: int, most: int | None = None) -> None:

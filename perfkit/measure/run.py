@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Protocol
 
+from perfkit.base.arguments import check_whole
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine.busy import Busy, BusyMark, this_thread
@@ -164,10 +165,8 @@ class WatchedRun:
         mark: Callable[[], BusyMark] = this_thread,
     ) -> None:
         _check_iterable(loader)
-        if total is not None and (isinstance(total, bool) or not isinstance(total, int)):
-            raise UsageError(f"total must be a whole number of steps, got {total!r}")
-        if total is not None and total < 0:
-            raise UsageError(f"total cannot be negative, got {total}")
+        if total is not None:
+            check_whole("total", total, 0)
         check_hz("updates per second", hz)
         self._loader = loader
         self._given_total = total
@@ -655,7 +654,9 @@ def check_hz(what: str, hz: object) -> None:
 
 def _check_iterable(loader: Any) -> None:
     kind = type(loader)
-    if hasattr(kind, "__iter__") or hasattr(kind, "__getitem__"):
+    has_items = hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+    # a number of torch's or numpy's has no dimension
+    if has_items and getattr(loader, "ndim", None) != 0:
         return
     hint = "pass a DataLoader, a list, a generator …"
     if isinstance(loader, type):

@@ -197,6 +197,7 @@ class FakeTraining:
     def _copy(self, given: Any, checkpointing: Any) -> nn.Module:
         mode = self._mode
         if isinstance(given, nn.Module):
+            _check_sizes(given)
             model = torch_compat.fake_copy(mode, given)
         else:
             with mode, warnings.catch_warnings():
@@ -205,6 +206,7 @@ class FakeTraining:
                 model = given()
             if not isinstance(model, nn.Module):
                 raise UsageError(f"model() gave a {type(model).__name__}; it must make a module")
+            _check_sizes(model)
         cast = torch.bfloat16 if self._precision == "bfloat16" else None
         with mode, torch.no_grad():
             _onto_cpu(model, cast)
@@ -321,6 +323,16 @@ def _summed(output: Any) -> Tensor:
     if len(parts) == 1 and parts[0].numel() == 1:
         return parts[0]
     return torch.stack([part.float().sum() for part in parts]).sum()
+
+
+def _check_sizes(model: nn.Module) -> None:
+    """Refuse lazy modules: with fake tensors, to fill one in ends the process (torch 2.13)."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise UsageError(
+                f"model has no size yet for {name!r}, of a lazy module: run one batch through the "
+                "model first"
+            )
 
 
 def _onto_cpu(model: nn.Module, cast: torch.dtype | None) -> None:

@@ -37,6 +37,7 @@ _WARM_UP = 3
 #: How often what is alive is looked at. A size that only varies grows 8 times in a row by
 #: chance once in 8! = 40 320.
 _LOOKS = 8
+_MOST_STEPS = 10**9  # what a float still divides exactly
 #: Memory of the process comes and goes for many reasons: it grows if it never fell from look to
 #: look, rose in nearly all of them, and by more a step than caches do by chance.
 _RISES = 5
@@ -188,7 +189,7 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
     from perfkit.memory.tracker import Tracker
 
     check_function("step", step)
-    check_whole("steps", steps, _LOOKS)
+    check_whole("steps", steps, _LOOKS, _MOST_STEPS)
     for _ in range(_WARM_UP):
         step()
     gc.collect()

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from perfkit.base.arguments import check_text
+from perfkit.base.arguments import check_flag, check_text
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.extras import needs
 from perfkit.base.machine import _host
@@ -83,6 +83,7 @@ def watch(
     if update_hz is not None:
         check_hz("update_hz", update_hz)
     check_text("name", name)
+    check_flag("live", live)
     in_kernel = has_front_end()
     if live and not in_kernel:
         raise UsageError("live=True needs a Jupyter kernel, and there is none here: leave it out")

@@ -118,6 +118,8 @@ def _losses(result: Any, name: str) -> list[float]:
     import numpy as np
 
     detach = getattr(result, "detach", None)
+    if getattr(result, "is_meta", False):
+        raise UsageError(f"{name} returned a tensor on the meta device, which has no values")
     if detach is not None:
         result = detach().double().cpu().numpy()
     elif isinstance(result, list | tuple):

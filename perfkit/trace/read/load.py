@@ -95,6 +95,8 @@ UNPACK_AT_MOST = 2 * 2**30
 Progress = Callable[[float], object]
 # A file that is read before this needs no progress.
 _SILENT_S = 2.0
+# What a message shows of a path; the system's own limit of a name is 255.
+_LONGEST_NAME = 300
 
 
 @overload
@@ -147,6 +149,8 @@ def load(
         data = bytes(source)
         return _parse(io.BytesIO(data), lambda: data, "bytes", progress, unpack_at_most)
     path = Path(source)
+    if "\0" in str(path):
+        raise _unreadable(source, "its name has a null character")
     try:
         piped = read_pipe(path, at_most=unpack_at_most)
         if piped is not None:
@@ -154,10 +158,15 @@ def load(
         with path.open("rb") as file:
             return _parse(file, path.read_bytes, str(path), progress, unpack_at_most)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise TraceError(
-            f"cannot read the trace {path}: {reason}; give the path of a .json[.gz] trace"
-        ) from error
+        raise _unreadable(source, error.strerror or str(error)) from error
+
+
+def _unreadable(source: _One, reason: str) -> TraceError:
+    named = str(source) or "''"
+    named = named if len(named) <= _LONGEST_NAME else f"{named[:_LONGEST_NAME]}…"
+    return TraceError(
+        f"cannot read the trace {named}: {reason}; give the path of a .json[.gz] trace"
+    )
 
 
 def _parse(
