@@ -149,6 +149,8 @@ _CALLS = [
     _of("setting", "x", [], told="x: no values"),
     _of("setting", "x", None, told="the values of 'x'"),
     _of("setting", "x", "ab", told="the values of 'x'"),
+    _of("setting", "x", torch.tensor(1.0), told="the values of 'x'"),
+    _of("setting", "x", dict, told="the values of 'x'"),
     _of("setting", "x", [1], default=7, told="x=7"),
     _of("setting", "x", [1], label=3),
     _of("setting", "x", [1], help=3),
@@ -185,6 +187,8 @@ _CALLS = [
     _of("will_it_fit", _NETWORK, 3, told="make_batch"),
     # it ended the whole process, without an exception
     _of("will_it_fit", torch.nn.LazyLinear(2), _batch, told="'weight', of a lazy module"),
+    _of("will_it_fit", _NETWORK, _batch, loss=torch.nn.LazyLinear(2)),
+    _of("will_it_fit", _NETWORK, _batch, batch=10**400),
     _of("will_it_fit", _NETWORK, _batch, batch=0),
     _of("will_it_fit", _NETWORK, _batch, batch=None),
     _of("will_it_fit", _NETWORK, _batch, optimizer="nope"),

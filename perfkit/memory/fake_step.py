@@ -148,6 +148,8 @@ class FakeTraining:
             takes_size: ``make_batch`` takes the number of samples.
         """
         self._optimizer = optimizer
+        if isinstance(loss, nn.Module):
+            _check_sizes("loss", loss)
         self._loss = loss
         self._precision = precision
         self._mode = torch_compat.fake_mode()
@@ -197,7 +199,7 @@ class FakeTraining:
     def _copy(self, given: Any, checkpointing: Any) -> nn.Module:
         mode = self._mode
         if isinstance(given, nn.Module):
-            _check_sizes(given)
+            _check_sizes("model", given)
             model = torch_compat.fake_copy(mode, given)
         else:
             with mode, warnings.catch_warnings():
@@ -206,7 +208,7 @@ class FakeTraining:
                 model = given()
             if not isinstance(model, nn.Module):
                 raise UsageError(f"model() gave a {type(model).__name__}; it must make a module")
-            _check_sizes(model)
+            _check_sizes("model", model)
         cast = torch.bfloat16 if self._precision == "bfloat16" else None
         with mode, torch.no_grad():
             _onto_cpu(model, cast)
@@ -325,13 +327,13 @@ def _summed(output: Any) -> Tensor:
     return torch.stack([part.float().sum() for part in parts]).sum()
 
 
-def _check_sizes(model: nn.Module) -> None:
+def _check_sizes(what: str, module: nn.Module) -> None:
     """Refuse lazy modules: with fake tensors, to fill one in ends the process (torch 2.13)."""
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if nn.parameter.is_lazy(tensor):
             raise UsageError(
-                f"model has no size yet for {name!r}, of a lazy module: run one batch through the "
-                "model first"
+                f"{what} has no size yet for {name!r}, of a lazy module: run one batch through it "
+                "first"
             )
 
 

@@ -201,7 +201,7 @@ def will_it_fit(
     if precision not in _PRECISIONS:
         raise UsageError(f"precision is {precision!r}; choose of {', '.join(_PRECISIONS)}")
     _check(model, make_batch, optimizer, loss, gpus_gb)
-    check_whole("batch", batch, 1)
+    check_whole("batch", batch, 1, 2**31)
     began_s = time.perf_counter()
     sized = _takes_a_size(make_batch)
     training = FakeTraining(
@@ -375,7 +375,9 @@ def _optimizer(wanted: Any) -> Any:
 
     found = getattr(torch.optim, wanted, None)
     if not isinstance(found, type):
-        raise UsageError(f"optimizer: torch.optim has no {wanted!r}; for example 'AdamW' or 'SGD'")
+        raise UsageError(
+            f"optimizer: torch.optim has no {shown(wanted)}; for example 'AdamW' or 'SGD'"
+        )
     return found
 
 

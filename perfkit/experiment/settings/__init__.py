@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base.arguments import check_text
+from perfkit.base.arguments import check_text, shown
 from perfkit.base.errors import SettingError
 from perfkit.experiment.settings import _clashes, _rules
 from perfkit.experiment.settings._given import Settings, near
@@ -103,10 +103,14 @@ def setting(
 
 
 def _offered(name: str, values: Any) -> tuple[Any, ...]:
-    if isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__"):
-        raise SettingError(f"the values of {name!r} must be a list, not {values!r}")
+    try:
+        listed = None if isinstance(values, str | bytes | Mapping) else iter(values)
+    except TypeError:  # a number, also one of torch's or numpy's, or a class
+        listed = None
+    if listed is None:
+        raise SettingError(f"the values of {name!r} must be a list, not {shown(values)}")
     offered: list[Any] = []
-    for value in values:
+    for value in listed:
         plain = value
         if type(value).__module__ == "numpy" and getattr(value, "ndim", 0) == 0:
             plain = value.item()
