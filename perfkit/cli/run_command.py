@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base.errors import UsageError
+from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.program import NoProgramError, Program, show_error_as_its_own
 from perfkit.base.unseen_end import before_unseen_end
 from perfkit.cli.output import add_command
@@ -398,7 +398,7 @@ def _why(failed: Exception) -> str:
     said = f"{type(failed).__name__}: {failed}"
     if sys.modules.get(__name__) is not _THIS:
         return f"the program took perfkit out of sys.modules ({said})"
-    if isinstance(failed, OSError):  # no descriptor, no memory, no disk is left
+    if isinstance(failed, OSError | PerfkitError):  # no descriptor, no memory, no disk is left
         return said
     return f"{said}; please report this as a bug in perfkit"
 

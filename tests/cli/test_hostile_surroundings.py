@@ -12,13 +12,15 @@ import torch
 
 import perfkit
 from perfkit.base import files
-from perfkit.base.errors import RecordError, UsageError
+from perfkit.base.errors import MeasurementError, RecordError, UsageError
 from perfkit.base.program import Program
 from perfkit.cli import main, run_command
 from perfkit.cli.run_files import file_of, save
+from perfkit.course.kit import images
 from perfkit.course.ledger.exchange import read_export
 from perfkit.limit.kept import peaks
 from perfkit.script.whole_run import WholeRun
+from perfkit.trace.record.profiler import raw_trace
 
 
 @pytest.fixture
@@ -127,3 +129,26 @@ def test_a_missing_report_is_a_bug_of_perfkits_only_where_it_is(
     assert "bug" not in run_command._why(OSError(24, "Too many open files", "x.py"))
     monkeypatch.delitem(sys.modules, run_command.__name__)
     assert run_command._why(KeyError("x")).startswith("the program took perfkit out of sys.modules")
+
+
+def test_a_trace_that_torch_cannot_write_is_told(tmp_path: Path) -> None:
+    """It was a FileNotFoundError of a file whose name nobody had typed."""
+
+    class Full:
+        def export_chrome_trace(self, path: str) -> None:
+            pass  # as Kineto does, which prints a line of its own
+
+    with pytest.raises(MeasurementError, match=r"could not write its trace into .*TMPDIR"):
+        raw_trace(Full())
+
+
+def test_a_disk_that_is_full_while_images_are_made_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(images, "_write_set", written)
+    with pytest.raises(UsageError, match=r"cannot write images to .*No space left .*PERFKIT_DATA"):
+        images.make_images(n=2, folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -132,6 +132,12 @@ def make_images(
         _check_room(parent, n * width * height)
         _write_set(scratch, recipe, n, size, quality, seed, progress)
         _publish(scratch, target, recipe)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(
+            f"cannot write images to {parent}: {reason}; free some space there, or set "
+            "PERFKIT_DATA to another folder"
+        ) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     made = _read_set(target, recipe)

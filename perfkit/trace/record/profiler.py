@@ -10,7 +10,7 @@ from typing import Any
 
 from perfkit.base import torch_compat
 from perfkit.base.device import in_use, is_capturing
-from perfkit.base.errors import ProfilerBusyError
+from perfkit.base.errors import MeasurementError, ProfilerBusyError
 from perfkit.base.forked_exit import let_forks_exit
 from perfkit.base.scratch import scratch_folder
 from perfkit.trace.record.quiet import quiet_profiler
@@ -93,6 +93,11 @@ def raw_trace(profile: Any) -> bytes:
         path = folder / "trace.json"
         with quiet_profiler():
             profile.export_chrome_trace(str(path))
+        if not path.exists():  # it only prints that it failed
+            raise MeasurementError(
+                f"torch could not write its trace into {folder.parent}: free some space there, or "
+                "set TMPDIR to another folder"
+            )
         return path.read_bytes()
 
 
