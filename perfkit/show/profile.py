@@ -29,7 +29,7 @@ from perfkit.show.limit import limit_sentence
 from perfkit.show.waterfall import waterfall_picture, waterfall_table
 from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.ask.operators import Operator, Operators
-from perfkit.trace.ask.syncs import Sync, Syncs
+from perfkit.trace.ask.syncs import Sync, Syncs, times_waited
 from perfkit.trace.record.lines import LineSamples
 
 # More than three things to change at once help nobody; the rest is one click away.
@@ -246,10 +246,11 @@ def _operators(of: Operators) -> Document:
 @document_for(Syncs)
 def _syncs(of: Syncs) -> Document:
     n = max(of.n_steps, 1)
-    calls = sum(s.count for s in of.syncs) / n
+    times = times_waited(of.syncs) / n
+    of_copies = " or for a copy to it" if any(s.is_transfer for s in of.syncs) else ""
     sentence = (
-        f"The host waits for the device {plural(round(calls, 1), 'time')}{each_step(n)}, "
-        f"{fmt_ms(of.cost_us / 1e3 / n)} in all."
+        f"The host waits for the device{of_copies} {plural(round(times, 1), 'time')}"
+        f"{each_step(n)}, {fmt_ms(of.cost_us / 1e3 / n)} in all."
         if of.syncs
         else "No wait of the host for the device is recorded."
     )
@@ -320,6 +321,7 @@ def _syncs_table(syncs: Sequence[Sync]) -> Table:
             _made_by(sync),
             sync.call,
             sync.copy.removeprefix("Memcpy "),
+            "copies" if sync.is_transfer else "waits",
             fmt_count(round(sync.per_step, 1)),
             fmt_ms(sync.cost_us / 1e3 / max(sync.n_steps, 1)),
         )
@@ -328,10 +330,10 @@ def _syncs_table(syncs: Sequence[Sync]) -> Table:
     return Table(
         title="Host-device syncs",
         note=f"calls and host time {per_step(max((s.n_steps for s in syncs), default=0))}",
-        header=("operator", "call", "copy", "calls", "host waits"),
+        header=("operator", "call", "copy", "the host", "calls", "host time"),
         rows=rows,
-        align="<<<>>",
-        code="cc...",
+        align="<<<<>>",
+        code="cc....",
         brief=False,
     )
 

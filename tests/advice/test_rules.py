@@ -606,6 +606,20 @@ def test_pageable_copies() -> None:
     assert "pin_memory" in finding.what_to_do
 
 
+def test_copies_that_waited_for_other_work_first_count_with_their_bytes() -> None:
+    kind, sim = "HtoD (Pageable -> Device)", Simulated()
+    for i in range(6):
+        at = 1_000 + i * 2_300
+        sim.copy(kind, at + 1, 300, at + 295, 5)
+        sim.copy(kind, at + 310, 1_300, at + 1_604, 5)
+        for k in range(5):
+            sim.kernel("aten::linear", at + 1_620 + k * 10, at + 1_700 + k * 100, 95)
+        sim.step(i, at, 2_300)
+    diagnosis = _diagnosis(sim)
+    evidence = _finding(diagnosis, "pageable-copy").evidence[0]
+    assert "2 blocking copies per step, 8.00 KiB, 300 µs" in evidence
+
+
 def test_pinned_copies_are_fine() -> None:
     sim = gpu_training(6, n_kernels=5, copy="HtoD (Pinned -> Device)", copy_call=300)
     assert "pageable-copy" not in _rules(sim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulated_traces import Simulated, cpu_training, gpu_training
 
 from perfkit.trace import Sync, find_steps, load, syncs
+from perfkit.trace.ask.syncs import all_syncs, times_waited
 
 
 def _syncs(sim: Simulated) -> tuple[Sync, ...]:
@@ -33,6 +34,27 @@ def test_a_blocking_transfer_is_told_apart() -> None:
     (found,) = _syncs(sim)
     assert found.is_transfer
     assert found.op == "aten::copy_"
+
+
+def test_a_copy_and_the_wait_for_it_are_one_wait_and_those_of_two_lines_are_two() -> None:
+    sim = Simulated()
+    for i in range(3):
+        at = i * 1_000
+        sim.step(i, at, 1_000)
+        for line, begin in (("train.py(1): step", at + 100), ("train.py(2): step", at + 300)):
+            sim.item(begin, 50)
+            op = sim.events[-3]["args"]
+            op["Call stack"] = line
+            sim.call("cudaStreamSynchronize", begin + 50, 1, op["External id"])
+        sim.call("cudaDeviceSynchronize", at + 500, 100)
+        sim.copy("HtoD (Pageable -> Device)", at + 700, 200, at + 750, 100)
+    found = _syncs(sim)
+    assert sum(one.count for one in found) == 3 * 6
+    assert times_waited(found) == 3 * 4
+    said = str(all_syncs(load(sim.json()), find_steps(load(sim.json()))))
+    assert said.startswith(
+        "The host waits for the device or for a copy to it 4 times a step, 402 µs"
+    )
 
 
 def test_the_op_is_the_enclosing_one_not_the_one_before() -> None:

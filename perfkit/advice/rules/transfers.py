@@ -10,7 +10,7 @@ from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules.rule import rule
 from perfkit.advice.where import user_place
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
-from perfkit.trace.ask.syncs import Sync
+from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Category
 
 _LEAST_SHARE = 0.05
@@ -63,8 +63,6 @@ def sync(case: Case) -> Iterator[Finding]:
     by_op: dict[str, list[Sync]] = defaultdict(list)
     for wait in waits:
         by_op[wait.op or wait.call].append(wait)
-    # A copy and the wait for it are two calls but one sync.
-    counts = {op: max(s.count for s in group) for op, group in by_op.items()}
     top = max(by_op, key=lambda op: sum(s.cost_us for s in by_op[op]))
     known = next((o for o in reversed(by_op[top][0].ops) if o in _INSTEAD), "")
     what, instead = _INSTEAD.get(known, _OTHERWISE)
@@ -86,9 +84,8 @@ def sync(case: Case) -> Iterator[Finding]:
         cures=("sync",),
         title="The host waits for the device inside the step",
         evidence=(
-            f"{plural(sum(counts.values()) / case.n_steps, 'sync')} per step, most costly in "
-            f"{top}: "
-            f"{what}",
+            f"{plural(times_waited(waits) / case.n_steps, 'sync')} per step, most costly in "
+            f"{top}: {what}",
             f"{fmt_us(cost_us / case.n_steps)} of host time per step; the device is then idle "
             f"for {fmt_share(lost)} of each step until it gets work again",
             *unseen,
@@ -114,14 +111,15 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
         & trace.named(lambda n: "HtoD" in n and "Pageable" in n)
     )
     n_bytes = int(trace.n_bytes[rows & (trace.n_bytes > 0)].sum())
-    n_copies = sum(s.count for s in pageable)
+    # also those counted as waits, since they waited for other work first: their bytes count, too
+    n_copies = int(rows.sum()) / case.n_steps
     gain, formula = amdahl(lost)
     yield Finding(
         rule="pageable-copy",
         cures=("copy",),
         title="Batches are copied from pageable memory: the host waits for every copy",
         evidence=(
-            f"{plural(n_copies / case.n_steps, 'blocking copy', 'blocking copies')} per step, "
+            f"{plural(n_copies, 'blocking copy', 'blocking copies')} per step, "
             f"{fmt_bytes(n_bytes / case.n_steps)}, "
             f"{fmt_us(sum(s.cost_us for s in pageable) / case.n_steps)} of host time",
             f"meanwhile the device is idle for {fmt_share(lost)} of each step",

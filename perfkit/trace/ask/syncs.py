@@ -8,6 +8,7 @@ memory, ``non_blocking=True``) is none.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfkit.base.display import Shown
@@ -72,6 +73,18 @@ class Syncs(Shown):
     def cost_us(self) -> float:
         """Host time in all of them, in µs, all steps together."""
         return sum(s.cost_us for s in self.syncs)
+
+
+def times_waited(found: Iterable[Sync]) -> int:
+    """How often the host waited: a copy and the wait for it are two calls but one wait."""
+    n = 0
+    of_an_op: dict[tuple[tuple[str, ...], str], list[int]] = defaultdict(lambda: [0, 0])
+    for one in found:
+        if one.op:
+            of_an_op[one.ops, one.stack][bool(one.copy)] += one.count
+        else:
+            n += one.count
+    return n + sum(map(max, of_an_op.values()))
 
 
 @question("syncs", "Where did the host wait for the device?")
