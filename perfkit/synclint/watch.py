@@ -346,6 +346,10 @@ class Watch:
             self._links.put_on_device(number)
         return number
 
+    def _crossing(self, device: _Tensor, host: _Tensor) -> bool:
+        """Whether one is on a GPU and the other on the host for a fact, not by what is joined."""
+        return self._is_on_gpu(device) and host.device.type == "cpu"
+
     def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
         if self._paused or (self._members is not None and module not in self._members):
             return
@@ -552,12 +556,19 @@ class Watch:
             operands, result = [args[0]], result[0]
         elif name == "aten::copy_":
             source, target = self._number(args[1]), self._number(args[0])
-            if source is not None and target is not None and self._links.is_on_host(target):
-                if not (kwargs.get("non_blocking") or (len(args) > 2 and args[2])):
+            later = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
+            if self._crossing(args[1], args[0]) or (
+                source is not None and target is not None and self._links.is_on_host(target)
+            ):
+                if not later:
                     self.hit("copy_to_host", [args[1]], sys._getframe())
                 return
+            if self._crossing(args[0], args[1]):
+                if not later:
+                    self.hit("copy_to_device", [args[0]], sys._getframe())
+                return
             if source is not None and self._links.is_on_host(source) and args[1].dim():
-                if not (kwargs.get("non_blocking") or (len(args) > 2 and args[2])):
+                if not later:
                     self.hit("copy_to_device", [args[0]], sys._getframe(), [args[1]])
                 return
             operands = [args[0], args[1]] if args[1].dim() else [args[0]]

@@ -144,6 +144,26 @@ def test_a_copy_to_a_device_in_a_variable_is_known_by_where_it_goes() -> None:
 
 
 @pytest.mark.gpu
+def test_a_copy_into_a_tensor_of_the_other_side_is_predicted() -> None:
+    """As before the replay of a CUDA graph: nothing says of ``data`` that it is on the host."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    static, kept, one = torch.zeros(4, 3, device="cuda"), torch.zeros(4, 3), torch.tensor(2.0)
+
+    def step() -> None:
+        data = torch.rand(4, 3)
+        static.copy_(data)
+        static[0, 0].copy_(one)
+        static.copy_(data.pin_memory(), non_blocking=True)
+        kept.copy_(static)
+
+    check = check_syncs(step)
+    copies = ["static.copy_(data)", "static[0, 0].copy_(one)", "kept.copy_(static)"]
+    assert [one.code for one in check.agreed] == copies
+    assert check.only_happened == check.only_predicted == ()
+
+
+@pytest.mark.gpu
 def test_on_a_real_gpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
