@@ -12,6 +12,7 @@ import torch
 
 from perfkit.base.compiling import CompileReport, GraphBreak, Recompilation
 from perfkit.base.errors import MissingError
+from perfkit.base.machine.played import is_played
 from perfkit.course.kit.claim import claim
 from perfkit.course.lessons.lesson_10_compile.lesson import (
     LENGTHS,
@@ -335,6 +336,19 @@ def test_without_a_gpu_nothing_of_it_is_told() -> None:
     for ask in (lambda: on_gpu(lambda mode: lambda: None), channels_last_on_gpu, window_on_gpu):
         with pytest.raises(MissingError, match="needs a GPU"):
             ask()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_on_a_gpu_layouts_and_windows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERFKIT_BUDGET_SCALE", "0.02")
+    if is_played():  # it has no Triton
+        monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    layouts = channels_last_on_gpu(channels=4, side=8, n=2)
+    assert layouts.names == ("channels first", "channels last")
+    windows = window_on_gpu(length=256, window=32)
+    assert windows.names == ("SDPA with a mask", "FlexAttention")
 
 
 # ---- picture and claim

@@ -12,6 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from perfkit.advice.profiling import profile
+from perfkit.base.errors import MissingError
 from perfkit.course.kit.claim import claim
 from perfkit.course.lessons.lesson_08_custom_loss.lesson import (
     FAR,
@@ -23,7 +24,7 @@ from perfkit.course.lessons.lesson_08_custom_loss.lesson import (
     quadratic,
     safe_means,
 )
-from perfkit.course.lessons.lesson_08_custom_loss.measured import OnGpu
+from perfkit.course.lessons.lesson_08_custom_loss.measured import OnGpu, on_gpu
 from perfkit.course.lessons.lesson_08_custom_loss.pictures import draw_cells, draw_growth
 
 
@@ -358,6 +359,28 @@ def test_a15_needs_speed_the_same_result_and_a_count_that_stays(
 ) -> None:
     settled = claim("A15").settle(operators, {4: _ratio(1, 2), 64: ratio}, WAITS, same)
     assert settled.verdict == verdict
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_launches_and_waits_are_those_of_one_step() -> None:
+    layer, x = torch.nn.Linear(8, 4, device="cuda"), torch.ones(2, 8, device="cuda")
+
+    def step() -> None:
+        loss = layer(x).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        loss.item()
+
+    found = on_gpu(step, layer)
+    assert found.waits == found.predicted_waits == 1
+    # product, sum, two gradients and the copy home at least; a second step would double it
+    assert 5 <= found.launches < 20
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(MissingError, match="need a GPU"):
+        on_gpu(lambda: None, torch.nn.Linear(1, 1))
 
 
 def test_a15_tells_what_a_longer_run_and_a_gpu_show() -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from perfkit.course.kit.claim import claim
 from perfkit.course.lessons.lesson_00_start_here import trainers
@@ -17,8 +18,6 @@ from perfkit.course.lessons.lesson_00_start_here.criteria import bottleneck_firs
 def test_three_trainers_are_judged_and_torch_is_left_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import torch
-
     monkeypatch.setattr(trainers, "_wide", lambda device: 16)
     monkeypatch.setattr(trainers, "_SIDE", 16)
     threads = torch.get_num_threads()
@@ -106,3 +105,12 @@ def test_the_filter_is_a_median() -> None:
     assert found.shape == picture.shape
     assert found.dtype == np.float32
     assert found[1, 4, 4] == np.median(picture[1, 2:7, 2:7])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gets_as_many_channels_as_its_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainers, "has_gpu_speed", lambda device: True)
+    total_bytes = torch.cuda.get_device_properties(0).total_memory
+    expected = 4096 if total_bytes > 8e9 else 1024
+    assert trainers._wide("cuda") == trainers._wide("cuda:0") == expected

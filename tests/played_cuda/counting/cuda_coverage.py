@@ -9,10 +9,10 @@ Further runs into the same file are added up.
 
 A statement is CUDA's if it did not run without a GPU and stands under an if that speaks of CUDA or
 GPUs, behind such an if that leaves its block, or in a function that speaks of them and that either
-did not run at all without a GPU or did more on the played one. That is a guess for those which ran
-nowhere: they are listed, to be looked at. What else ran on the played GPU alone stands in a column
-of its own: some of it needs a GPU, some was reached by chance. Statements of modules that neither
-run imported are not counted.
+did not run to its end without a GPU or did more on the played one. That is a guess for those which
+ran nowhere: they are listed, to be looked at. What else ran on the played GPU alone stands in a
+column of its own: some of it needs a GPU, some was reached by chance. Statements of modules that
+neither run imported are not counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Module:
             return False
         inside = set(text) - set(head)
         did_more = bool(inside & (self.with_gpu - self.without))
-        return self._speaks(text) and (did_more or not inside & self.without)
+        reached_its_end = statement.body[-1].lineno in self.without
+        return self._speaks(text) and (did_more or not reached_its_end)
 
     def _speaks(self, numbers: range) -> bool:
         return any(ABOUT_CUDA.search(self.lines[n - 1]) for n in numbers)

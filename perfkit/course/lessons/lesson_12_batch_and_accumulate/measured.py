@@ -123,8 +123,6 @@ def _search(step_of: StepOf, limit_bytes: int, predicted: int) -> tuple[int, int
             else:
                 too_large = size
             size = (fitted + too_large) // 2 if fitted else max(int(too_large * 0.9), 1)
-            if size in (fitted, too_large):
-                break
         return fitted, too_large
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
