@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -904,6 +905,8 @@ def _notes(line: _Line, match: _Match) -> Iterator[str]:
         yield note
     if match.cure.line != "X.detach()":
         return
+    for other in _met_on_the_host(line, match):
+        yield f"# {other} must then be on the device, too, unless it is a number"
     for target in getattr(line.statement, "targets", ()):
         names_it = isinstance(target, ast.Subscript) and not (
             isinstance(target.slice, ast.Constant) and isinstance(target.slice.value, str)
@@ -915,11 +918,38 @@ def _notes(line: _Line, match: _Match) -> Iterator[str]:
             )
 
 
+def _met_on_the_host(line: _Line, match: _Match) -> Iterator[str]:
+    """What the copy meets in its statement: with the copy on the host, so are they."""
+    node = match.node
+    if not (isinstance(node, ast.Call) and _last_name(node.func) in {"cpu", "to", "numpy"}):
+        return
+    for up in line.around(node):
+        others: Sequence[ast.expr] = ()
+        if isinstance(up, ast.BinOp):
+            others = up.left, up.right
+        elif isinstance(up, ast.Compare):
+            others = up.left, *up.comparators
+        elif isinstance(up, ast.Call):  # x.cpu().eq(y), torch.eq(x.cpu(), y)
+            others = *up.args, *(k.value for k in up.keywords)
+        elif isinstance(up, ast.Subscript) and node is up.slice:
+            others = (up.value,)
+        elif not isinstance(up, ast.Attribute | ast.Subscript | ast.UnaryOp):
+            return
+        for other in others:
+            copies = {_last_name(n.func) for n in ast.walk(other) if isinstance(n, ast.Call)}
+            if other is not node and not _is_literal(other) and not copies & {"cpu", "len"}:
+                yield line.code(other)
+        node = up
+
+
 def _rewritten(line: _Line, matches: Sequence[_Match]) -> str:
     """The user's line with something else in place of what waits."""
     notes = [note for match in matches for note in _notes(line, match)]
     before = [_filled(m.cure.before, m.bound) for m in matches if m.cure.before]
     texts = {m.node: _filled(m.cure.line, m.bound) for m in matches}
+    for outer, inner in itertools.permutations(texts, 2):
+        if inner in ast.walk(outer):  # both wait: `net(x.to(device)).cpu()`
+            texts[outer] = texts[outer].replace(line.code(inner), texts[inner])
     if before:
         notes += ["# once, before the loop:", *before, "# in the loop:"]
     if line.is_compound:

@@ -317,6 +317,33 @@ def test_what_a_number_is_put_into_must_take_a_tensor() -> None:
     assert "must be" not in named.instead
 
 
+@pytest.mark.parametrize(
+    ("line", "met"),
+    [
+        ("hits = (pred.argmax(1).cpu() == other).sum().item()", "other"),
+        ("hits = pred.argmax(1).cpu().eq(other).sum()", "other"),
+        ("hits = torch.eq(pred.argmax(1).cpu(), other)", "other"),
+        ("hits = table[pred.argmax(1).cpu()]", "table"),
+        ("kept = pred.argmax(1).cpu() * 2 / len(other)", ""),
+        ("same = pred.argmax(1).cpu() == pred.argmax(1).cpu()", ""),
+    ],
+)
+def test_what_the_copy_meets_must_come_to_the_device_with_it(line: str, met: str) -> None:
+    """``x.detach() == labels`` raises on a GPU where ``x.cpu() == labels`` did not."""
+    host = {"other": torch.zeros(4, dtype=torch.long), "table": torch.arange(9)}
+    (sync,) = _found(line, **host)
+    assert "pred.argmax(1).detach()" in sync.instead
+    told = [one for one in sync.instead.splitlines() if "must then be on the device" in one]
+    assert [one.split()[1] for one in told] == ([met] if met else [])
+
+
+def test_a_wait_inside_of_another_one_is_rewritten_with_it() -> None:
+    (sync,) = _found(
+        "kept = net(fresh.to(pred.device)).cpu()", net=torch.nn.Flatten(), fresh=torch.ones(4, 5)
+    )
+    assert "kept = net(fresh.to(pred.device, non_blocking=True)).detach()" in sync.instead
+
+
 def test_what_is_made_on_the_host_comes_from_no_data_loader() -> None:
     (sync,) = _found("seen = torch.tensor(world).to(pred.device)", world=np.ones(4))
     assert "DataLoader" not in sync.instead
