@@ -8,10 +8,13 @@ are recorded, and says how much of them was evaluation where these are sure.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
+from perfkit.advice.typical import typical
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.words import fmt_share
 from perfkit.measure.phases import PHASES, Phases
+from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.record.coverage import Coverage
 
 __all__ = ["EvaluationWatch", "evaluation_note"]
@@ -21,12 +24,22 @@ _LEAST_SHARE = 0.05
 _EVALUATION = PHASES.index("evaluation")
 
 
-def evaluation_note(evaluated: float, whole: float) -> str:
-    """That so much of the recorded steps' time is evaluation; empty where it is little."""
-    if evaluated < _LEAST_SHARE * whole or not evaluated:
+def evaluation_note(evaluated: Sequence[float], whole: Sequence[float], shown: Breakdown) -> str:
+    """That so much of the recorded steps' time is evaluation; empty where it is little.
+
+    Args:
+        evaluated, whole: the time of each recorded step that was evaluation, and all of it.
+        shown: the recorded steps. Those of another kind are told on their own, and not here.
+    """
+    chosen: Sequence[int] = range(len(whole))
+    of = "the recorded steps"
+    if len(shown.steps) == len(whole) and len(at := typical(shown).indices) < len(whole):
+        chosen, of = at, "the steps in these shares"
+    some, all_of_it = (sum(times[i] for i in chosen) for times in (evaluated, whole))
+    if some < _LEAST_SHARE * all_of_it or not some:
         return ""
     return (
-        f"evaluation is {fmt_share(evaluated / whole)} of the recorded steps; their picture "
+        f"evaluation is {fmt_share(some / all_of_it)} of {of}; their picture "
         "counts it as forward, data wait or other, because a trace cannot tell it apart"
     )
 
@@ -67,11 +80,11 @@ class EvaluationWatch:
             self._steps_ns.append(self._phases.take(round(ended_s * 1e9)))
             self._phases.skip(time.perf_counter_ns())
 
-    def note(self, coverage: Coverage | None) -> str:
+    def note(self, coverage: Coverage | None, shown: Breakdown) -> str:
         """How much of the recorded steps was evaluation, in words; empty where it is not sure."""
         if coverage is None or not coverage.first_step or self.failure is not None:
             return ""
         if self._phases.doubt or len(self._steps_ns) < coverage.last_step:
             return ""
         steps = self._steps_ns[coverage.first_step - 1 : coverage.last_step]
-        return evaluation_note(sum(ns[_EVALUATION] for ns in steps), sum(map(sum, steps)))
+        return evaluation_note([ns[_EVALUATION] for ns in steps], [sum(ns) for ns in steps], shown)

@@ -156,7 +156,7 @@ class Profiling(Shown):
             None,
             (
                 self._remark(),
-                self._evaluation.note(profile.coverage),
+                self._evaluation.note(profile.coverage, profile.breakdown),
                 "" if failed is None else failed.sentence(),
             ),
         )

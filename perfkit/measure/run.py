@@ -44,12 +44,12 @@ MOST_HZ = 10.0
 _EARLY_UPDATES = 10
 _EARLY_PERIOD_NS = 100_000_000
 # The next update waits this many times as long as the quicker of the last two took. Where updates
-# take about equally long, the early ones cost at most 0.25 % of the run and the others 0.04 %; in a
+# take about equally long, the early ones cost at most 0.25 % of the run and the others 0.02 %; in a
 # kernel its own threads, which make and send the message, take longer than that
 # (tests/bench/watch_overhead.py). One that is much slower than its neighbours costs more, and holds
 # up none: the first takes tens of milliseconds (imports, code that runs for the first time), which
 # says nothing about the next.
-_REST_AFTER_EARLY_UPDATE, _REST_AFTER_UPDATE = 400, 2500
+_REST_AFTER_EARLY_UPDATE, _REST_AFTER_UPDATE = 400, 4500
 # Memory readings kept; when full, every second one is dropped.
 _MOST_READINGS = 2048
 # What else the machine does is asked from here on; a mark costs some 10 ms, which are in no step.

@@ -227,9 +227,9 @@ def _evaluation_within(profile: Profile, seen: TorchWatch) -> str:
     phase_ms, numbers = run.facts.columns().phase_ms, seen.meter.numbers
     rows = np.flatnonzero((numbers >= covered.first_step - 1) & (numbers < covered.last_step))
     rows = rows[rows < len(phase_ms["evaluation"])]
-    whole_ms = sum(float(column[rows].sum()) for column in phase_ms.values())
-    evaluated_ms = float(phase_ms["evaluation"][rows].sum())
-    return evaluation_note(evaluated_ms, whole_ms)
+    whole_ms = [sum(float(column[row]) for column in phase_ms.values()) for row in rows]
+    evaluated_ms = phase_ms["evaluation"][rows].tolist()
+    return evaluation_note(evaluated_ms, whole_ms, profile.breakdown)
 
 
 def _nothing(

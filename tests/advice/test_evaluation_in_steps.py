@@ -11,7 +11,8 @@ from torch import nn
 
 import perfkit
 from perfkit import show
-from perfkit.advice.evaluation import EvaluationWatch
+from perfkit.advice.evaluation import EvaluationWatch, evaluation_note
+from perfkit.trace.ask.breakdown import Breakdown, StepBreakdown
 from tests.left_running import assert_nothing_runs
 
 
@@ -124,4 +125,23 @@ def test_a_look_out_that_fails_leaves_the_code_alone(monkeypatch: pytest.MonkeyP
 
 
 def test_without_steps_there_is_nothing_to_tell() -> None:
-    assert EvaluationWatch().note(None) == ""
+    assert EvaluationWatch().note(None, _steps(1)) == ""
+
+
+def _steps(*fetches: int) -> Breakdown:
+    """Steps that took 10 ms for each batch that they asked for."""
+    steps = tuple(
+        StepBreakdown(f"{i}", 0.0, n * 10**7, {"forward": n * 10**7}, {}, {}, n_fetches=n)
+        for i, n in enumerate(fetches)
+    )
+    return Breakdown(steps, "made")
+
+
+def test_an_evaluation_in_steps_that_are_told_on_their_own_is_in_no_share() -> None:
+    """The fourth step holds an evaluation, and is not in the picture."""
+    evaluated, whole = [0.0, 0.0, 0.0, 90.0], [10.0, 10.0, 10.0, 100.0]
+    assert evaluation_note(evaluated, whole, _steps(1, 1, 1, 10)) == ""
+    assert "69 % of the recorded steps" in evaluation_note(evaluated, whole, _steps(1, 1, 1, 1))
+    evaluated[0] = 6.0
+    told = evaluation_note(evaluated, whole, _steps(1, 1, 1, 10))
+    assert told.startswith("evaluation is 20 % of the steps in these shares; their picture")

@@ -183,10 +183,15 @@ def test_a_step_of_another_kind_reads_two_batches_more_and_is_longer(
     assert _of_another_kind(_steps(*steps)) == others
 
 
+# a picture of other steps than those whose evaluation is known
+_UNLIKE: Any = SimpleNamespace(steps=())
+
+
 def test_evaluation_is_told_from_five_percent() -> None:
-    assert evaluation_note(49, 1000) == ""
-    assert evaluation_note(50, 1000).startswith("evaluation is 5.0 % of the recorded steps")
-    assert evaluation_note(0, 0) == ""
+    assert evaluation_note([49], [1000], _UNLIKE) == ""
+    told = evaluation_note([50], [1000], _UNLIKE)
+    assert told.startswith("evaluation is 5.0 % of the recorded steps")
+    assert evaluation_note([0], [0], _UNLIKE) == ""
 
 
 @pytest.mark.parametrize(
@@ -208,7 +213,8 @@ def test_evaluation_is_told_of_the_recorded_steps_alone(
     step = dict.fromkeys(PHASES, 0) | {"forward": 100}
     with_it = step | {"forward": 50, "evaluation": 50}
     watch._steps_ns = [tuple(one.values()) for one in (step, with_it, step, with_it)]
-    found = watch.note(SimpleNamespace(first_step=first, last_step=last))  # type: ignore[arg-type]
+    covered: Any = SimpleNamespace(first_step=first, last_step=last)
+    found = watch.note(covered, _UNLIKE)
     assert found.startswith(said)
     assert bool(found) == bool(said)
 

@@ -21,7 +21,7 @@ from perfkit.base.machine import stamp
 from perfkit.cli import main
 from perfkit.experiment.compare import store
 from perfkit.experiment.compare._identity import identity
-from perfkit.experiment.compare.compare_runs import _verdict, _welch, compare_runs
+from perfkit.experiment.compare.compare_runs import Matched, _verdict, _welch, compare_runs
 from perfkit.experiment.process.result import RunResult
 from perfkit.measure.summary import summarize
 from perfkit.show import html
@@ -117,6 +117,18 @@ def test_the_whole_interval_decides(low: float, high: float, verdict: str) -> No
     assert _verdict(low, high, 0.25) == verdict
 
 
+def test_an_infinite_end_is_null_in_json() -> None:
+    known = (10.0, 10.0, 1.0, 0.5)
+    ends = {
+        high: Matched({}, *known, high, 1, 1, "step", "unclear") for high in (np.inf, 2.0, None)
+    }
+    assert {high: one.to_dict()["high"] for high, one in ends.items()} == {
+        np.inf: None,
+        2.0: 2.0,
+        None: None,
+    }
+
+
 def test_welchs_interval_by_hand() -> None:
     """Of the logarithms 5 and 7, and of four times 1 and 7: the table of t has the rest."""
     before, after = np.exp([5.0, 7.0]), np.exp([1.0, 1.0, 1.0, 1.0, 7.0, 7.0, 7.0, 7.0])
@@ -176,6 +188,7 @@ def test_a_single_run_is_compared_by_its_steps_with_a_warning(stored) -> None:
     assert found.matched[0].low < found.matched[0].ratio < found.matched[0].high < 1
     assert found.matched[0].ratio == pytest.approx(10 / 13, rel=0.05)
     assert any("process to process" in w for w in found.warnings)
+    assert found.warnings[-1].startswith("a single run of x 1: what differs")
 
 
 def test_other_batches_are_compared_by_the_sample(stored) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -21,12 +22,16 @@ from perfkit.base.errors import (
     WorkloadKilledError,
     WorkloadNotPortableError,
 )
+from perfkit.base.machine.busy import Busy
 from perfkit.experiment import setting
 from perfkit.experiment.compare import _blocks
 from perfkit.experiment.compare.ab import ab
 from perfkit.experiment.compare.store import read
 
 pytestmark = pytest.mark.slow
+ab_module = importlib.import_module(
+    "perfkit.experiment.compare.ab"
+)  # the package has a function ab
 
 SHORT = {"budget_s": 2.0, "min_blocks": 2, "max_blocks": 2, "say": False}
 
@@ -235,11 +240,25 @@ def test_processes_stay_where_starting_them_takes_the_budget():
     assert not found.different
 
 
-def test_progress_is_told_to_who_asks():
+def test_progress_is_told_to_who_asks(monkeypatch):
+    monkeypatch.setattr(ab_module, "_busy", lambda mark: "The machine was busy: all of it.")
     said = []
-    ab(sleeping, {"quick": True}, {"quick": True}, budget_s=1.0, say=said.append)
+    found = ab(sleeping, {"quick": True}, {"quick": True}, budget_s=1.0, say=said.append)
+    assert any("The machine was busy: all of it" in doubt for doubt in found.warnings)
     assert said[0].startswith("a | b: 1 blocks, ratio ")
     assert all("left" in line or "nearly done" in line for line in said)
+
+
+@pytest.mark.parametrize(("others_s", "told"), [(17.0, True), (6.0, False)])
+def test_that_other_programs_filled_the_cores_is_a_doubt(others_s, told):
+    """This process only waits for its arms: that it never lacked a core means nothing."""
+
+    class Mark:
+        def until_now(self):
+            return Busy(wall_s=10.0, n_cores=2, process_s=3.0, waited_s=0.0, others_s=others_s)
+
+    said = ab_module._busy(Mark())
+    assert said == ("The machine was busy: other programs used 1.7 of 2 cores." if told else "")
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,19 @@ def test_no_steps_give_no_figures():
     assert (found.step, found.wait_share, found.samples_per_s) == (None, None, None)
 
 
+def test_steps_without_a_length_have_no_shares():
+    found = figures(curve_of(message([0.0] * 9)), warmup=0)
+    assert (found.wait_share, found.samples_per_s) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("faults", "found"),
+    [([4, 2, 6], 4.0), ([0, 0, 0], 0.0), ([4, -1, 6], None), ([-1, -1, -1], None), ([1], None)],
+)
+def test_page_faults_are_told_where_each_step_counted_them(faults, found):
+    assert run([1.0] * 3, page_faults=np.array(faults)).faults_per_step == found
+
+
 def test_unknown_samples_give_no_throughput():
     assert figures(curve_of(message([1.0] * 9, samples=-1)), 0).samples_per_s is None
 
@@ -316,6 +329,9 @@ def test_a_difference_of_single_runs_may_be_the_workloads_own():
     assert found.same is False
     assert not any("ran once" in w for w in found.warnings)
     assert same_result(a, a).same is True
+    assert not any("agrees with itself for" in w for w in same_result([a, a], [b, b]).warnings)
+    for arms in ((replace(a, samples_per_s=None), a), (a, replace(a, samples_per_s=None))):
+        assert same_result(*arms).same is True
 
 
 def test_steps_are_compared_as_long_as_an_arm_agrees_with_itself():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -101,8 +102,10 @@ def test_losses_step_by_step() -> None:
         assert [one.step for one in found.losses] == [0]
         told = [w for w in found.warnings if "neither loss is a finite number" in w]
         assert told == ["at step 2 neither loss is a finite number: such steps were not compared"]
-    found = compared(trial([1.0, None]), trial([1.0, None]))
-    assert not [w for w in found.warnings if "finite" in w]
+    for pair in (([1.0, None], [1.0, None]), ([1.0, None], [1.0, nan]), ([1.0, inf], [1.0, None])):
+        found = compared(*map(trial, pair))
+        assert not [w for w in found.warnings if "finite" in w]
+        assert [one.step for one in found.losses] == [0]
     found = compared(trial([None, None]), trial([1.0, 1.0]))
     assert not found.losses
     assert "a reported no loss: gradients alone were compared" in found.warnings
@@ -164,6 +167,20 @@ def test_the_parameter_is_named_where_at_most_half_of_them_differ(other: Norms, 
     assert of_prints(a, b)[0].what == first
 
 
+def test_a_parameter_without_a_gradient_has_one_of_length_0() -> None:
+    a, b = prints(WHOLE), prints(WHOLE)
+    step = replace(b.steps[0], gradients={**b.steps[0].gradients, 1: None})
+    for pair in ((a, replace(b, steps=(step,))), (replace(b, steps=(step,)), a)):
+        first = of_prints(*pair)[0]
+        assert (first.what, first.difference) == ("norm of the gradient of b", 1.0)
+
+
+def test_starting_weights_that_cannot_be_compared_are_not() -> None:
+    sparse = replace(prints(), weights=(Sketch(3.0, ()), Sketch(4.0, ())))
+    found = compared(trial(found=sparse), trial(found=sparse))
+    assert (found.all[0].what, found.all[0].difference) == ("starting weights", 0.0)
+
+
 def test_a_gradient_that_overflowed_in_one_run_differs_and_in_both_is_not_compared() -> None:
     gone = prints({"a": math.inf, "b": 1.0})
     (only,) = of_prints(prints(WHOLE), gone)
@@ -199,6 +216,8 @@ def test_an_arm_that_does_not_agree_with_itself() -> None:
         assert (steps, differs.what, differs.step) == (1, "loss", 1)
         assert noise is not None
         assert noise > 1
+    steps, _, differs = judge.own_noise([same[0], early, same[0]], 3)
+    assert (steps, differs is None) == (1, False)
 
 
 def test_a_difference_and_its_tolerance() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -214,6 +215,39 @@ def test_the_intervals_are_right_all_together() -> None:
     assert sweeping([FAST])._confidence() == pytest.approx(0.95)
     assert sweeping([FAST, SLOW])._confidence() == pytest.approx(0.95)
     assert sweeping([FAST] * 6)._confidence() == pytest.approx(0.99)
+
+
+@pytest.mark.parametrize(
+    ("times", "known", "stopped", "n_rounds"),
+    [
+        ([FAST, SLOW], {}, "clear", 4),
+        ([FAST, WIDE], {}, "most rounds", 20),
+        ([FAST, SLOW], {"rounds": 3}, "every round asked for", 3),
+        ([FAST, SLOW], {"rounds": 1}, "every round asked for", 1),
+        ([FAST, SLOW], {"budget_s": -1.0}, "time budget", 2),
+        ([["failed"], ["failed"]], {}, "nothing left to run", 1),
+        ([FAST, ["failed"]], {}, "clear", 4),
+    ],
+)
+def test_when_a_sweep_ends(
+    monkeypatch: pytest.MonkeyPatch,
+    times: Sequence[Sequence[Any]],
+    known: dict[str, Any],
+    stopped: str,
+    n_rounds: int,
+) -> None:
+    monkeypatch.setattr(_Sweeping, "_spent_s", 0.0)
+    going = sweeping([[], []], **({"budget_s": 1e9} | known))
+
+    def one(point: int) -> RunResult:
+        ms = times[point][len(going._runs[point]) % len(times[point])]
+        return run(1.0, state="failed", message="bad") if ms == "failed" else run(ms)
+
+    going._session = SimpleNamespace(run=one)  # type: ignore[assignment]
+    assert going.until_clear() == stopped
+    assert max(len(runs) for runs in going._runs) == n_rounds
+    if not stopped.startswith("nothing"):
+        assert going.result(stopped).knee("point").margin == 0.05
 
 
 def test_the_table_and_the_warnings_of_what_did_not_run() -> None:

@@ -54,3 +54,25 @@ def test_there_is_a_life_sign_within_half_a_second_and_a_step(step_s):
     signs = [begin + step_s for begin, _, action in told if action != "nothing"]
     gaps = [b - a for a, b in pairwise(signs)]
     assert max(gaps) <= _windows.SEND_EVERY_S + step_s + 1e-6
+
+
+def test_points_are_sent_twice_a_second_and_a_window_ends_after_a_second():
+    told = walk(0.35, 2.0)
+    assert [action for _, _, action in told[:4]] == ["send", "nothing", "send", "send"]
+    assert [quiet for _, quiet, _ in told] == [False] * 5 + [True]
+    sends = [begin for begin, _, action in walk(0.01, 20.0) if action == "send"]
+    assert min(b - a for a, b in pairwise(sends)) == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_step_is_quiet_when_the_browser_has_drawn():
+    windows = Windows()
+    assert not windows.is_quiet(99.0)
+    assert not windows.sent(1.0)
+    assert windows.is_live
+    assert not windows.is_quiet(99.0)
+    assert not windows.sent(1.99)
+    assert windows.sent(2.0)
+    assert not windows.is_live
+    assert [windows.is_quiet(at) for at in (2.14, 2.16)] == [False, True]
+    assert windows.after_step(2.1, 3.6) == "beat", "no whole step was quiet yet"
+    assert windows.after_step(2.2, 3.6) == "send"

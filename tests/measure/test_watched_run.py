@@ -165,8 +165,8 @@ def test_updates_come_at_their_rate_and_bound_their_own_cost(clock) -> None:
 
     run = watched(clock, Loader(clock, 20_000), observer=(later := Slow()), hz=10)
     loop(clock, run)
-    # after the ten early ones each takes 0.04 % of the loop
-    assert len(later.updates) == pytest.approx(10 + (200 - 10 * 400 * 0.02) / (2500 * 0.02), abs=2)
+    # after the ten early ones each takes 0.02 % of the loop
+    assert len(later.updates) == pytest.approx(10 + (200 - 10 * 400 * 0.02) / (4500 * 0.02), abs=2)
     assert 0 < run.summary.update_share <= 0.005
     assert run.summary.step is not None
     assert run.summary.step.maximum == 10  # what an update took belongs to no step

@@ -163,7 +163,8 @@ def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str,
         facts=SimpleNamespace(columns=lambda: SimpleNamespace(phase_ms=columns)),
     )
     watch: Any = SimpleNamespace(run=run, meter=SimpleNamespace(numbers=np.arange(4)))
-    profile: Any = SimpleNamespace(coverage=SimpleNamespace(first_step=first, last_step=last))
+    covered = SimpleNamespace(first_step=first, last_step=last)
+    profile: Any = SimpleNamespace(coverage=covered, breakdown=SimpleNamespace(steps=()))
     found = _evaluation_within(profile, watch)
     assert found.startswith(said)
     assert bool(found) == bool(said)

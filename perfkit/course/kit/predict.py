@@ -72,7 +72,9 @@ class Predict:
         if not letter:
             if self.locked:
                 return self._locked_message()
-            return Message("No guess yet", ("Choose a letter, run this cell, and go on.",))
+            # saved under the cell, where a reader who has clicked sees it as well
+            how = "If you clicked an answer, go on. If not, put its letter in and run this cell."
+            return Message("No letter yet", (how,))
         letter = checked_letter(letter, self.answers)
         is_number = isinstance(sure, int) and not isinstance(sure, bool)
         if sure is not None and not (is_number and 0 <= sure <= 100):

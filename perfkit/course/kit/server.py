@@ -74,7 +74,7 @@ def _arguments(notebook: Path, port: int, token: str) -> list[str]:
         "--ServerApp.port_retries=0",
         "--ServerApp.open_browser=False",
         "--ServerApp.answer_yes=True",  # Ctrl-C ends it without asking
-        "--ServerApp.log_level=WARN",
+        "--Application.log_level=WARN",  # of the server and of its extensions
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
         # No requests to the outside: no news, no update check, no extension list.
         "--LabApp.news_url=None",

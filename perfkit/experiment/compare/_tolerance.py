@@ -95,7 +95,7 @@ def tolerances(precision: str, shapes: Sequence[Sequence[int]] | None, step: int
         norm=norm,
         direction=bounded if known else None,
         one_norm=min(_ONE_OF_MANY * norm, _MOST_OF_ONE_NORM),
-        one_direction=of_one if known and of_one <= _NO_MORE else None,
+        one_direction=of_one if of_one <= _NO_MORE else None,
         weights=_SAFETY * delta,
     )
 

@@ -29,6 +29,7 @@ from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import Provenance, facts, stamp
+from perfkit.base.machine.busy import BusyMark
 from perfkit.base.printable import printable
 from perfkit.base.progress import Progress, Say, left
 from perfkit.base.words import fmt_ratio
@@ -228,8 +229,10 @@ def ab(
     # kept for all blocks; its remaining imports would disturb the first one
     try:
         with prepared_process(_PREPARED_WITHIN_S):
+            mark = BusyMark()
             measuring = _Measuring(blocks, budget, kept)
             stopped, found = measuring.until_clear(min_blocks, max_blocks, tell)
+            busy = _busy(mark)
     finally:
         blocks.close()
         progress.close()
@@ -237,7 +240,7 @@ def ab(
             kept.close()
     times = measuring.times()
     per: Literal["step", "sample"] = "step" if measuring.work() is None else "sample"
-    warnings = [*measuring.warnings, *blocks.warnings, *doubts(*times, found)]
+    warnings = [*measuring.warnings, *blocks.warnings, *doubts(*times, found, busy=busy)]
     same, untold = _same(measuring.runs)
     warnings += untold
     on_gpu = any("CUDA" in run.peak_kind for run in measuring.runs)
@@ -264,6 +267,15 @@ def ab(
             device=None if on_gpu else "cpu",
         ),
     )
+
+
+def _busy(mark: BusyMark) -> str:
+    """What else the machine did meanwhile, in words; empty if it was quiet.
+
+    The arms run in other processes, whose waiting for a core is not known here; that this process
+    did not wait means nothing. So other programs are blamed where the cores were full.
+    """
+    return replace(mark.until_now(), waited_s=None).sentence()
 
 
 def _same(runs: Sequence[RunResult]) -> tuple[SameResult | None, list[str]]:

@@ -97,7 +97,7 @@ def test_a_guess_after_the_score_is_none() -> None:
     guess.score("b", because="it was measured")
     with pytest.raises(UsageError, match="scored already"):
         guess.lock("b")
-    assert "No guess yet" in repr(guess.lock(""))  # running a notebook again works
+    assert "No letter yet" in repr(guess.lock(""))  # running a notebook again works
 
 
 def test_only_a_lesson_s_guess_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
