@@ -8,14 +8,14 @@ overdue steps pays for no look at all (``tests/bench/watch_overhead.py``).
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
-from types import CodeType, FrameType
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 
 from perfkit.base.alarm import Alarm, new_alarm
 from perfkit.base.instrument import Instrument
+from perfkit.base.stack import Level, stack_of
 from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
 from perfkit.measure.meter import StepMeter
@@ -128,9 +128,7 @@ class Lookout:
             alarm.set(_LOOK_EVERY_NS)
             if number not in self.seen and len(self.seen) >= _MOST_STEPS:
                 continue
-            frame = sys._current_frames().get(watched)
-            place = None if frame is None else _telling(frame, loop)
-            del frame  # it would keep user variables alive
+            place = _telling(stack_of(watched), loop)
             if place is not None and self._step == (number, began_ns):  # else it ended meanwhile
                 self.seen.setdefault(number, Counter())[place] += 1
 
@@ -147,19 +145,17 @@ class Lookout:
         return _told(place, cell_names())
 
 
-def _telling(frame: FrameType | None, loop: CodeType | None) -> _Place | None:
+def _telling(stack: Sequence[Level], loop: CodeType | None) -> _Place | None:
     """The innermost user frame within the loop, else the innermost of the training library."""
     library: _Place | None = None
-    while frame is not None:
-        code = frame.f_code
-        place = code.co_filename, frame.f_lineno, code.co_name
+    for code, line, _ in stack:
+        place = code.co_filename, line or 0, code.co_name
         if is_user_code(code.co_filename):
             return place
         if library is None and tells_something(code.co_filename):
             library = place
         if code is loop:
             return library or place
-        frame = frame.f_back
     return library
 
 

@@ -9,14 +9,16 @@ busy, the hooks of a step took 0.08 to 0.13 ms after other work (medians of thre
 Times are the thread's own, of the host. On a GPU the work of a phase is only queued in it, and the
 phase that waits for the device gets the time of what it waits for.
 
-A forward pass without gradients, or in evaluation mode, is *evaluation* if a batch is fetched
-after it before any training, if one module has several in evaluation mode, or if it is both, of a
-module that trains, and no batch has come since that trained. Otherwise it belongs to its step (a
-frozen teacher, labels that a model makes for its own training, an episode played without
-gradients), and is forward; so does all between a training forward pass and its backward pass (a
-network that is the loss). A frozen network (none of its parameters requires a gradient) that has
-never trained is a part of the step however often it is called, unless a batch is fetched after it.
-What modules compute in the fetch of a batch (transforms) is data wait.
+A forward pass without gradients, or in evaluation mode, is *evaluation* if a batch is fetched after
+it before any training, if one module has several in evaluation mode, or if it is both, of a module
+that trains, and no batch has come since that trained. Otherwise it belongs to its step (a frozen
+teacher, labels that a model makes for its own training, an episode played without gradients), and
+is forward; so does all between a training forward pass and its backward pass (a network that is the
+loss), and what a model in training mode computes of one batch before the next of the same loader,
+whose batches it trains with (features of several batches for one loss). A frozen network (none of
+its parameters requires a gradient) that has never trained is a part of the step however often it is
+called, unless a batch is fetched after it. What modules compute in the fetch of a batch
+(transforms) is data wait.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ _NO_FETCH = frozenset((_DATA, _EVALUATION, _LOOK))
 # … and a backward pass or a step of an optimizer.
 _NO_TRAINING = frozenset((_BACKWARD, _EVALUATION))
 _ZEROS = (0,) * len(PHASES)
+# The source of batches that :meth:`Phases.fetch_begins` tells of.
+_THE_LOOPS = object()
 # A step that calls so many modules from outside of a module makes telling them apart too dear, if
 # what that costs is more than this share of the step. 80 µs a call is the upper end of what
 # tests/bench/phases_cost.py saw ("one module, after other work") on a 2.5 GHz machine whose two
@@ -95,6 +99,10 @@ class Phases:
         self._in_step = False  # a training forward pass has been, and not yet its backward pass
         self._n_calls = 0
         self._fetched = False  # a batch has come since something trained
+        # what gave the last batch, and the last one that something trained with
+        self._source: object = None
+        self._trained_on: object = None
+        self._fetched_elsewhere = False  # from another source, since something trained
         self._modules_on: Callable[[], None] = _nothing
         self._modules_off: Callable[[], bool] = _were_off
         self._open: Any = None  # where the hook is of the outermost module, while it runs
@@ -277,7 +285,7 @@ class Phases:
     def fetch_begins(self, now_ns: int) -> None:
         """The loop asks for a batch, of whatever loader."""
         if self._undo:
-            self._begin_fetch(now_ns)
+            self._begin_fetch(_THE_LOOPS, now_ns)
 
     def fetch_ends(self, now_ns: int) -> None:
         """The batch has come."""
@@ -349,7 +357,7 @@ class Phases:
         if self._phase in _NO_FETCH or get_ident() != self._thread_id:
             return None
         try:
-            self._begin_fetch()
+            self._begin_fetch(weakref.ref(source) if is_batch else None)
         except Exception as error:
             self._failed(error, "the begin of a fetch")
         return self._after_fetch
@@ -360,13 +368,18 @@ class Phases:
         except Exception as error:
             self._failed(error, "the end of a fetch")
 
-    def _begin_fetch(self, now_ns: int | None = None) -> None:
+    def _begin_fetch(self, source: object, now_ns: int | None = None) -> None:
         if self._open is not None:
             self._close_forward()
         self._modules_off()  # transforms may be modules, some for each sample
         self._advance(now_ns)
+        self._source = source
+        if source is not self._trained_on:
+            self._fetched_elsewhere = True
         if self._phase == _AFTER_LOOK:
-            self._settle(evaluated=True)
+            # modules in evaluation mode are counted in self._evaluated
+            of_steps = self._trained_on is not None and not self._evaluated
+            self._settle(evaluated=not of_steps or self._fetched_elsewhere)
             self._phase = _OTHER
         self._stack.append(self._phase)
         self._phase = _DATA
@@ -535,7 +548,8 @@ class Phases:
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
             self._phase = _OTHER
-        self._fetched = self._in_step = False
+        self._fetched = self._in_step = self._fetched_elsewhere = False
+        self._trained_on = self._source
         self._stack.append(self._phase)
         self._phase = phase
 

@@ -104,6 +104,45 @@ def test_a_closure_runs_in_its_own_phases(phases: Phases, clock: Clock) -> None:
     assert taken(phases) == {"forward": 3, "backward": 6}
 
 
+def test_features_of_several_batches_for_one_loss_belong_to_the_step(
+    phases: Phases, clock: Clock
+) -> None:
+    """As open_clip accumulates: each batch without gradients, and then all of them with."""
+    model = Slow(clock, 1)
+    own = torch.utils.data.DataLoader(torch.zeros(8, 4), batch_size=2)
+    phases.take()
+    told = []
+    for i, x in enumerate(own):
+        with torch.no_grad():
+            model(x)
+        if i % 2:
+            (model(x) + model(x)).sum().backward()
+            told.append(taken(phases))
+    # before anything has trained, a batch after a forward pass without gradients is evaluation
+    assert [one.get("evaluation") for one in told] == [1, None]
+    assert told[1]["forward"] == 4
+
+
+@pytest.mark.parametrize("n_batches", [1, 2])
+def test_an_evaluation_that_forgot_eval_is_one(
+    phases: Phases, clock: Clock, n_batches: int
+) -> None:
+    model = Slow(clock, 1)
+    own, other = (torch.utils.data.DataLoader(torch.zeros(n, 4)) for n in (3, n_batches))
+    phases.take()
+    told = []
+    for x in own:
+        model(x).sum().backward()
+        with torch.no_grad():
+            for y in other:
+                model(y)
+        told.append(taken(phases))
+    phases.stop()
+    told.append(taken(phases))
+    assert sum(one.get("evaluation", 0) for one in told) == 3 * n_batches
+    assert sum(one["forward"] for one in told if "forward" in one) == 3
+
+
 def test_a_teacher_without_gradients_belongs_to_the_step(phases: Phases, clock: Clock) -> None:
     teacher, model = Slow(clock, 7).eval(), Slow(clock, 1)
     loader = torch.utils.data.DataLoader([0, 1, 2, 3], batch_size=2)

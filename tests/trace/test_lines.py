@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from perfkit.base.stack import levels_of
 from perfkit.trace import Recorder
 from perfkit.trace.record.lines import NO_LINES, Line, LineSamples, Sampler, _look
 
@@ -175,7 +176,7 @@ def test_what_runs_the_users_code_is_no_line_of_it() -> None:
         ("/x/site-packages/IPython/core/interactiveshell.py", "run_cell_magic"),
         ("<ipython-input-2-x>", "outer"),
     ):
-        space: dict[str, object] = {"look": lambda: _look(sys._getframe(1))}
+        space: dict[str, object] = {"look": lambda: _look(levels_of(sys._getframe(1)))}
         called = "look()" if name == "leaf" else "inside[0](inside[1:])"
         exec(compile(source(name, called), file, "exec"), space)
         spaces.append(space)

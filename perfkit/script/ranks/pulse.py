@@ -9,15 +9,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType
 
 from perfkit.base.instrument import Instrument
+from perfkit.base.stack import Level, stack_of
 
 __all__ = [
     "SILENT_S",
@@ -162,7 +161,7 @@ class Pulse:
             self._seen = seen.n_steps, seen.total_s, seen.wait_s or 0.0
         line, meets = "", False
         if seen.in_step_s > _LONG_S:
-            line, meets = _where(sys._current_frames().get(self._main))
+            line, meets = _where(stack_of(self._main))
         return replace(
             before, at_s=time.time(), n_steps=seen.n_steps, in_step_s=seen.in_step_s,
             step_ms=step_ms, wait_share=share, phase=seen.phase, line=line, meets=meets,
@@ -232,21 +231,19 @@ def stuck(statuses: Sequence[Status]) -> tuple[Status, ...]:
     return behind if 0 < len(behind) < len(statuses) else ()
 
 
-def _where(frame: FrameType | None) -> tuple[str, bool]:
+def _where(stack: Sequence[Level]) -> tuple[str, bool]:
     """The innermost line of the program, and whether it waits there for other ranks."""
     from perfkit.base.statement import statement
     from perfkit.base.user_code import cell_names, is_user_code, where
 
     meets = False
-    while frame is not None:
-        code = frame.f_code
+    for code, line, _ in stack:
         if is_user_code(code.co_filename):
-            source = statement(code.co_filename, frame.f_lineno, longest=60)
-            place = where(code.co_filename, frame.f_lineno, cell_names())
+            source = statement(code.co_filename, line or 0, longest=60)
+            place = where(code.co_filename, line or 0, cell_names())
             return (f"{place}: {source}" if source else place), meets
         name = code.co_filename
         meets |= any(part in name for part in _MEETING) or code.co_name == "_engine_run_backward"
-        frame = frame.f_back
     return "", meets
 
 

@@ -33,6 +33,7 @@ from types import CodeType, FrameType
 
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.resident import resident_bytes
+from perfkit.base.stack import Level, levels_of, stack_of
 from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, package_path, where
 
@@ -283,7 +284,7 @@ class Sampler:
     def step_ended(self, frame: FrameType | None) -> None:
         """A step has ended below this frame: shows whether the loop is a framework's."""
         if frame is not None and self._enabled:
-            key = _look(frame)
+            key = _look(levels_of(frame))
             if key is not None and key.inner is not None:
                 self._frameworks.add((key.code, key.line))
 
@@ -338,10 +339,10 @@ class Sampler:
         return resident_bytes() > self._memory_ceiling_bytes
 
     def _sample(self) -> None:
-        frame = sys._current_frames().get(self._thread_id)
-        if frame is None:
+        stack = stack_of(self._thread_id)
+        if not stack:
             return
-        sample = Sample(time.perf_counter(), _look(frame))
+        sample = Sample(time.perf_counter(), _look(stack))
         if self._sampling:
             self._samples.append(sample)
         elif self._watching:
@@ -515,22 +516,20 @@ def _line(key: _Key, count: int, n: int, cells: object, is_framework: bool) -> L
     )
 
 
-def _look(leaf: FrameType) -> _Key | None:
+def _look(stack: Sequence[Level]) -> _Key | None:
     """The innermost line of user code on the stack, what it called, and who called it."""
     chain: list[tuple[CodeType, int]] = []
     found = inner = None
     n_chain = 0  # up to the outermost user frame
     in_data_wait = False
-    frame: FrameType | None = leaf
-    while frame is not None:
-        code = frame.f_code
+    for code, line, _ in stack:
         whose = _whose.get(code)
         if whose is None:
             whose = _whose[code] = _whose_code(code)
         if whose == _STOP and found is not None:
             break  # what runs the user's code: the notebook, or perfkit
         if whose in (_USERS, _PACKAGES):
-            chain.append((code, frame.f_lineno or 0))
+            chain.append((code, line or 0))
             if whose == _USERS:
                 n_chain = len(chain)
                 found = found or chain[-1]
@@ -538,10 +537,9 @@ def _look(leaf: FrameType) -> _Key | None:
                 inner = chain[-1]
         elif code.co_name == "__next__" and code.co_filename.endswith("dataloader.py"):
             in_data_wait = True
-        frame = frame.f_back
     if found is None:
         return None
-    called = f"{leaf.f_globals.get('__name__', '')}.{leaf.f_code.co_name}"
+    called = f"{stack[0].names.get('__name__', '')}.{stack[0].code.co_name}"
     return _Key(
         found[0],
         found[1],
