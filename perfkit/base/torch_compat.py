@@ -626,6 +626,17 @@ def profiler_is_prepared() -> bool:
     return False
 
 
+def compiles_now() -> bool:
+    """Whether torch.compile is at work on a function, in whatever thread.
+
+    Reads the count of ``torch._dynamo.callback.callback_handler`` (seen in torch 2.13): its
+    callbacks would be called in the step.
+    """
+    module = sys.modules.get("torch._dynamo.callback")
+    handler = getattr(module, "callback_handler", None)
+    return bool(getattr(handler, "_CompilationCallbackHandler__pending_callbacks_counter", 0))
+
+
 def profiler_label(name: str) -> AbstractContextManager[Any]:
     """A label for the profiler around operators that is not an operator itself.
 
