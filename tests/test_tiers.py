@@ -57,6 +57,25 @@ def test_a_cell_is_run_again_with_the_other_cells_of_its_notebook() -> None:
     assert _after(items, left, last_failed=False) == left
 
 
+class Notebook(pytest.File):
+    def collect(self) -> Any:
+        return iter(["Cell 0", "Cell 1"])
+
+
+@pytest.mark.parametrize(("last_failed", "left"), [(True, 2), (False, 1)])
+def test_pytest_leaves_out_no_cell_of_a_notebook_that_failed(
+    request: pytest.FixtureRequest, tmp_path: Path, last_failed: bool, left: int
+) -> None:
+    (tmp_path / "a.ipynb").touch()
+    notebook = Notebook.from_parent(request.session, path=tmp_path / "a.ipynb")
+    notebook.config = SimpleNamespace(getoption=lambda name, default: last_failed)  # type: ignore[assignment]
+    hook = Tiers().pytest_make_collect_report(notebook)
+    next(hook)
+    with pytest.raises(StopIteration) as end:
+        hook.send(SimpleNamespace(result=["Cell 1"]))
+    assert len(end.value.value.result) == left
+
+
 class Timed:
     def __init__(self, nodeid: str, *marks: str) -> None:
         self.nodeid, self.path, self.marks = nodeid, Path(nodeid.partition("::")[0]), marks

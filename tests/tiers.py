@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,15 @@ class Tiers:
         from lesson_cells import with_prepared_kernel
 
         return with_prepared_kernel(found, file_path, parent, is_solution=_is_solution(file_path))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(self, collector: Any) -> Generator[None, Any, Any]:
+        """Pytest has left out what did not fail by then: a notebook is collected once more."""
+        report = yield
+        is_notebook = isinstance(collector, pytest.File) and collector.path.suffix == ".ipynb"
+        if is_notebook and report.result and collector.config.getoption("lf", False):
+            report.result = list(collector.collect())
+        return report
 
     def pytest_sessionfinish(self) -> None:
         if (cells := sys.modules.get("lesson_cells")) is not None:

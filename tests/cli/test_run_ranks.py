@@ -395,7 +395,10 @@ def test_when_what_launched_the_ranks_is_killed_they_report_and_end(
     if killed == "torchrun":
         assert process.returncode == 128 + signal.SIGKILL, out
     said = _said(folder / "r.json")  # the ranks reported as they were ended
-    assert [r["ended"].startswith("was ended by SIGTERM") for r in said["ranks"]] == [True, True]
+    first, second = (r["ended"] for r in said["ranks"])
+    assert second.startswith("was ended by SIGTERM")
+    # or it lost its connection to the other one before
+    assert first.startswith(("was ended by SIGTERM", "raised RuntimeError"))
     assert [r["n_steps"] for r in said["ranks"]] == [15, 15]
     assert all(r["phase_ms"]["backward"] > 0 for r in said["ranks"])
 

@@ -263,10 +263,9 @@ def _operators(answer: Answer, k: int) -> int:
 
 def _units(answer: Answer) -> float:
     """The peak of a step, in floats per pair of instances."""
-    from perfkit.memory.account import account
+    from perfkit.course.kit.rise import rise_bytes
 
-    found = account(_step(answer, _MANY))
-    return (found.peak_bytes - found.start_bytes) / _UNIT_BYTES
+    return rise_bytes(_step(answer, _MANY)) / _UNIT_BYTES
 
 
 def _waiting(answer: Answer) -> list[str]:

@@ -249,10 +249,9 @@ class _Run:
 
     def peak_bytes(self) -> int:
         """The rise above what was there before: the step once more, counted."""
-        from perfkit.memory.account import account
+        from perfkit.course.kit.rise import rise_bytes
 
-        found = account(self.step)
-        return found.peak_bytes - found.start_bytes
+        return rise_bytes(self.step)
 
     def gradients(self) -> list[torch.Tensor]:
         import torch

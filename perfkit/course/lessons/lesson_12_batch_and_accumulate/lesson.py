@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
@@ -271,13 +271,6 @@ def _right(name: str, seen: _Seen, loss: float, parts: Sequence[Part]) -> None:
         )
 
 
-def _rise_bytes(run: Callable[[], Any]) -> int:
-    from perfkit.memory.account import account
-
-    found = account(run)
-    return found.peak_bytes - found.start_bytes
-
-
 def _share_of_one(answer: Answer) -> float:
     """The peak of many equal parts, in peaks of one part that is run by itself."""
     parts = [_part(16, 32, (32,) * 16, seed=seed) for seed in range(_MANY)]
@@ -290,7 +283,9 @@ def _share_of_one(answer: Answer) -> float:
 
         cross_entropy(scores, targets.flatten()).backward()  # type: ignore[no-untyped-call]
 
-    return _rise_bytes(lambda: answer(all_of_them, parts)) / _rise_bytes(alone)
+    from perfkit.course.kit.rise import rise_bytes
+
+    return rise_bytes(lambda: answer(all_of_them, parts)) / rise_bytes(alone)
 
 
 def _show(answer: Answer) -> Message:

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from perfkit.base.errors import MeasurementError
-from perfkit.memory.account import account
+from perfkit.course.kit.rise import rise_bytes
 
 __all__ = ["Tried", "page_faults", "peak_bytes", "tried"]
 
@@ -63,8 +63,7 @@ class Tried:
 def peak_bytes(step: Callable[[], object], *, device: str = "cpu") -> int:
     """The peak of a training step above what was there before it, in bytes of tensors."""
     if device != "cuda":
-        found = account(step)
-        return found.peak_bytes - found.start_bytes
+        return rise_bytes(step)
     step()  # workspaces of the first products and convolutions stay
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
