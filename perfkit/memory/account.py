@@ -48,8 +48,9 @@ __all__ = ["Accountant", "DeviceAccount", "MemoryAccount", "account"]
 
 _T = TypeVar("_T")
 
-# In "other" can be what grows with the batch and what does not: from this share of the peak on,
-# not counting what was there at the start, half the batch is not predicted.
+# In "other", and in what is made and freed before the model runs (one picture decoded, or a whole
+# batch scaled), can be what grows with the batch and what does not: from this share of the peak
+# on, not counting what was there at the start, half the batch is not predicted.
 _UNKNOWN_SHARE = 0.1
 # A batch of half the size that saves less than this share of the peak is not worth a word.
 _SAVING_SHARE = 0.05
@@ -93,7 +94,8 @@ class DeviceAccount:
             (parameters, gradients, buffers, optimizer state and its temporaries, other, and the
             activations that were there before the region) stays; the highest moment counts.
             None where no inputs were seen, where a batch of half the size would save less than
-            5 %, or where the categories are not known.
+            5 %, where the categories are not known, or where it hangs on temporaries made before
+            the model runs, which may be of one sample.
     """
 
     device: str
@@ -651,7 +653,8 @@ def _half_batch(
     unknown = at_peak["other"] - at_start["other"]
     inputs_seen = any(point.by_category.get(INPUTS) for point in totals.curve)
     half = totals.half_batch_bytes + not_tensors_bytes
-    if not inputs_seen or unknown > _UNKNOWN_SHARE * peak_bytes:
+    spread = totals.half_batch_at_most_bytes - totals.half_batch_bytes
+    if not inputs_seen or unknown + spread > _UNKNOWN_SHARE * peak_bytes:
         return None
     return half if peak_bytes - half >= _SAVING_SHARE * peak_bytes > 0 else None
 

@@ -107,7 +107,8 @@ class Totals:
 
     Each ``at_…`` adds up to its total exactly, and so do ``by_owner`` and ``by_line``, which
     tell of the peak. ``freed_bytes`` is what was there at the start and is not at the end.
-    ``half_batch_bytes`` is the highest moment if all that grows with the batch is halved.
+    ``half_batch_bytes`` is the highest moment if all that grows with the batch is halved,
+    ``half_batch_at_most_bytes`` that if nothing shrinks of which it is not known.
     ``curve`` runs from the start to the end; one point of it is the peak.
     """
 
@@ -126,6 +127,7 @@ class Totals:
     watched_at_end: dict[Place, int] = field(default_factory=dict)
     freed_bytes: int = 0
     half_batch_bytes: int = 0
+    half_batch_at_most_bytes: int = 0
 
 
 class Ledger:
@@ -135,14 +137,17 @@ class Ledger:
     weak reference's callback may come at any time and from any thread.
     """
 
-    def __init__(self, *, fixed_phase: int | None = None) -> None:
+    def __init__(self, *, fixed_phase: int | None = None, unsure_phase: int | None = None) -> None:
         """An empty book.
 
         Args:
             fixed_phase: where temporaries do not grow with the batch (the optimizer's step).
+            unsure_phase: where they may be of one sample, or of the batch (a loader's work).
         """
         self._fixed_phase = fixed_phase
+        self._unsure_phase = unsure_phase
         self._half_batch_bytes = 0.0
+        self._half_batch_at_most_bytes = 0.0
         self._log: list[Any] = []
         self._start: list[Block] = []
         # what lived where the log now begins
@@ -205,6 +210,7 @@ class Ledger:
         alive = {id(block) for block in end}
         return Totals(
             half_batch_bytes=round(self._half_batch_bytes),
+            half_batch_at_most_bytes=round(self._half_batch_at_most_bytes),
             freed_bytes=sum(block.nbytes for block in self._start if id(block) not in alive),
             by_owner=_stays(peak, "owner"),
             by_line=_stays(peak, "line"),
@@ -229,8 +235,12 @@ class Ledger:
         now = _by_category(self._base.values())
         total = self._base_bytes
         self._curve = self._curve or [Point(0, total, dict(now), BEFORE)]
-        halved = total - sum(b.nbytes for b in self._base.values() if self._grows(b)) / 2
+        growing = [block for block in self._base.values() if self._grows(block)]
+        halved = total - sum(block.nbytes for block in growing) / 2
+        # what may be of one sample is whole in this one
+        unsure = halved + sum(block.nbytes for block in growing if self._is_unsure(block)) / 2
         halved_most = max(self._half_batch_bytes, halved)
+        unsure_most = max(self._half_batch_at_most_bytes, unsure)
         best: Point | None = None
         for index, entry in enumerate(entries, start=self._n_folded + 1):
             if type(entry) is tuple:
@@ -239,9 +249,14 @@ class Ledger:
                 block, sign = entry, 1
                 self._phase = block.phase
             total += sign * block.nbytes
-            halved += sign * (block.nbytes / 2 if self._grows(block) else block.nbytes)
+            grows = self._grows(block)
+            halved += sign * (block.nbytes / 2 if grows else block.nbytes)
             if halved > halved_most:
                 halved_most = halved
+            shrinks = grows and not self._is_unsure(block)
+            unsure += sign * (block.nbytes / 2 if shrinks else block.nbytes)
+            if unsure > unsure_most:
+                unsure_most = unsure
             category = _shown_category(block)
             now[category] = now.get(category, 0) + sign * block.nbytes
             place = block.watched
@@ -259,7 +274,7 @@ class Ledger:
                     self._curve = _halved(self._curve)
                     self._stretch *= 2
         self._n_folded += len(entries)
-        self._half_batch_bytes = halved_most
+        self._half_batch_bytes, self._half_batch_at_most_bytes = halved_most, unsure_most
 
     def _grows(self, block: Block) -> bool:
         """Whether a batch of twice the size would make this block twice as large."""
@@ -268,6 +283,9 @@ class Ledger:
         is_earlier = block.phase == BEFORE and category != INPUTS
         fixed = block.sliced or block.phase == self._fixed_phase or is_earlier
         return not fixed and category in BATCH_CATEGORIES
+
+    def _is_unsure(self, block: Block) -> bool:
+        return block.phase == self._unsure_phase and _shown_category(block) == TEMPORARY
 
 
 def _halved(points: list[Point]) -> list[Point]:

@@ -365,7 +365,9 @@ class Tracker(_DispatchMode):
         return storages_of(tensor)
 
     def _book(self, device: torch.device) -> Ledger | None:
-        return None if device.type == "meta" else Ledger(fixed_phase=_OPTIMIZER)
+        if device.type == "meta":
+            return None
+        return Ledger(fixed_phase=_OPTIMIZER, unsure_phase=_DATA)
 
     def _take_stock(self, seen: Survey) -> None:
         for tensor, category in seen.tensors:

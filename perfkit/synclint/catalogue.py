@@ -174,7 +174,7 @@ _ENTRIES: dict[str, Entry] = {
         why=_SHAPE,
         instead="# count what can occur; a fixed number of classes has a fixed shape\n"
         "counts = torch.zeros(6, device=x.device).scatter_add_(\n"
-        "    0, target, torch.ones_like(target, dtype=torch.float32))\n"
+        "    0, target.flatten(), torch.ones(target.numel(), device=x.device))\n"
         "present = counts > 0",
         slow="classes = torch.unique(target)",
         alike="ordered = torch.sort(target).values",
@@ -307,7 +307,7 @@ _ENTRIES: dict[str, Entry] = {
         op="torch.bincount",
         why="the host waits for the smallest and largest value, even if minlength is given",
         instead="counts = torch.zeros(6, device=x.device).scatter_add_(\n"
-        "    0, target, torch.ones_like(target, dtype=torch.float32))",
+        "    0, target.flatten(), torch.ones(target.numel(), device=x.device))",
         slow="counts = torch.bincount(target, minlength=6)",
         alike="counts = (target[:, None] == torch.arange(6, device=target.device)).sum(0)",
     ),

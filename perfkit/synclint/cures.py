@@ -53,9 +53,10 @@ _WEIGH_ROWS = (
     "mean = torch.where(keep, X, 0).sum() / keep.expand_as(X).sum().clamp(min=1)"
 )
 _WEIGH_EACH = f"{_WEIGH}mean = torch.where(M, X, 0).sum() / M.expand_as(X).sum().clamp(min=1)"
+# of indices of any shape
 _COUNTS = (
     "counts = torch.zeros(6, device=X.device).scatter_add_(\n"
-    "    0, X, torch.ones_like(X, dtype=torch.float32))"
+    "    0, X.flatten(), torch.ones(X.numel(), device=X.device))"
 )
 # What reads a tensor that has come to the host.
 _ON_THE_HOST = ("numpy", "tolist", "item")
@@ -66,6 +67,10 @@ _OWN_ARITHMETIC = frozenset({"abs", "dict", "list", "sum", "tuple"})
 _RARE = "# not in every step as it is: leave it, or do it less often still"
 _ONCE = "# it runs once, outside of the loop: leave it as it is"
 _LATER = "# a tensor; look at it when the step is over"
+_DECIDES = (
+    "# its answer decides what runs next, so the host must wait for it: ask less often, or\n"
+    "# compute both sides and let torch.where choose"
+)
 _LIKE_THIS = "# no rewrite of this very line is known; with other names, for example:"
 _WHERE_MADE = (
     "# it looks at what it is asked about; where the distribution is made, say\n"
@@ -517,7 +522,7 @@ def _cures(waits: Sequence[tuple[str, Site]], line: _Line | None, inside: str) -
             found = _match(entry, line, site)
         taker = "" if found is None or line is None else _taker(entry, line, found.node)
         if found is None:
-            said.append(_in_general(entry, inside))
+            said.append(_in_general(entry, inside, line))
         elif taker:
             said.append(
                 f"# {taker}() takes it on the host: the wait goes only with that call. Make it "
@@ -532,7 +537,7 @@ def _cures(waits: Sequence[tuple[str, Site]], line: _Line | None, inside: str) -
     return "\n".join(dict.fromkeys(said))
 
 
-def _in_general(entry: str, inside: str) -> str:
+def _in_general(entry: str, inside: str, line: _Line | None) -> str:
     """What helps with such a wait where the line itself cannot be rewritten."""
     instead = CATALOGUE[entry].instead
     if entry == "distribution":
@@ -541,6 +546,8 @@ def _in_general(entry: str, inside: str) -> str:
         return instead
     if inside:
         return f"# {inside} asks for it: call that less often, or look for an option of it"
+    if entry in {"any", "bool"} and line is not None and _branches(line):
+        return _DECIDES
     return f"{_LIKE_THIS}\n{instead}"
 
 
@@ -776,6 +783,12 @@ def _decides(line: _Line, node: ast.AST) -> bool:
         or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Call))
         for one in (*line.statement.body, *line.statement.orelse)
     )
+
+
+def _branches(line: _Line) -> bool:
+    """Whether Python goes on by an answer of this statement."""
+    is_question = isinstance(line.statement, ast.If | ast.While)
+    return is_question or any(isinstance(node, _SHORT_CUTS) for node in line.own())
 
 
 def _makes_an_object(node: ast.AST) -> bool:

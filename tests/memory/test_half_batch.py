@@ -126,6 +126,20 @@ def test_a_graph_that_an_earlier_step_left_does_not_shrink() -> None:
     assert kept.grad_fn is not None
 
 
+@pytest.mark.parametrize("n_samples", [1, 8])
+def test_temporaries_of_a_sample_are_not_halved_with_the_batch(n_samples: int) -> None:
+    """An augmentation's 64.9 MiB for one picture were halved; half the batch left them whole."""
+    model = nn.Linear(16, 4)
+
+    def sample() -> Tensor:
+        return torch.ones(1 << 16).mul(2)[:16].clone()
+
+    def step() -> None:
+        model(torch.stack([sample() for _ in range(n_samples)])).sum().backward()
+
+    assert account(step, model=model).half_batch_peak_bytes is None
+
+
 def test_it_is_told_as_predicted_with_how() -> None:
     whole, _ = _accounts(_cnn, 16, lambda p: torch.optim.SGD(p, 0.1))
     words, page = " ".join(str(whole).split()), whole._repr_html_()
@@ -164,8 +178,14 @@ def test_it_is_predicted_where_little_is_unknown_and_something_is_saved(
     unknown: int, saving: int, said: bool
 ) -> None:
     point: Any = SimpleNamespace(by_category={INPUTS: 1})
-    totals: Any = SimpleNamespace(curve=[point], half_batch_bytes=100 - saving)
+    half = 100 - saving
+    totals: Any = SimpleNamespace(
+        curve=[point], half_batch_bytes=half, half_batch_at_most_bytes=half
+    )
     parts = {"other": 7}, {"other": 7 + unknown}, {"other": 7 + unknown}
-    assert _half_batch(totals, parts, 100, 0) == (100 - saving if said else None)
+    assert _half_batch(totals, parts, 100, 0) == (half if said else None)
+    totals.half_batch_at_most_bytes = half + 11 - unknown  # what may be of one sample is unknown
+    assert _half_batch(totals, parts, 100, 0) is None
+    totals.half_batch_at_most_bytes = half
     totals.curve = []  # no batch was seen
     assert _half_batch(totals, parts, 100, 0) is None

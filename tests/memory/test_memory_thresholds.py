@@ -21,7 +21,9 @@ MIB = 2**20
 
 def _half(peak: int, half: int, other: int, *, other_before: int = 0) -> int | None:
     point = SimpleNamespace(by_category={INPUTS: 1})
-    totals: Any = SimpleNamespace(curve=[point], half_batch_bytes=half)
+    totals: Any = SimpleNamespace(
+        curve=[point], half_batch_bytes=half, half_batch_at_most_bytes=half
+    )
     parts: tuple[dict[str, int], ...] = ({"other": other_before}, {"other": other}, {"other": 0})
     return _half_batch(totals, parts, peak, 0)
 
