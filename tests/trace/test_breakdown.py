@@ -8,7 +8,7 @@ import random
 import pytest
 from simulated_traces import ENGINE, HOST, SINGLE, WORKERS, Simulated, cpu_training, gpu_training
 
-from perfkit.trace import Breakdown, breakdown, load
+from perfkit.trace import Breakdown, breakdown, idle, load
 from perfkit.trace.ask.breakdown import DEVICE_CLASSES, HOST_CLASSES
 
 
@@ -108,6 +108,21 @@ def test_ops_of_the_loader_are_data_wait_not_forward() -> None:
     sim.host("aten::stack", 1_100, 200)
     assert _host(sim)["data wait"] == 400
     assert _host(sim)["forward"] == 300
+
+
+@pytest.mark.parametrize(("device", "forward_us"), [(1, 900), (0, 100)])
+def test_replicas_run_in_threads_whose_ops_are_not_recorded(device: int, forward_us: int) -> None:
+    """``nn.DataParallel``: only their launches are; on one device it starts no threads."""
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.label("DataParallel.forward", 50, 900)
+    sim.host("Broadcast", 60, 100)
+    sim.device("sgemm", 600, 10, sim.call("cudaLaunchKernel", 590, 5, tid=201))
+    sim.device("sgemm", 600, 5, sim.call("cudaLaunchKernel", 590, 5, tid=202), device=device)
+    assert _host(sim) | {"forward": forward_us, "other": 1_000 - forward_us} == _host(sim)
+    idle_us = idle(load(sim.json())).total_us
+    assert idle_us["launch"] == forward_us - 10 * device - idle_us["kernels"]
+    assert idle_us["host"] == 990 - idle_us["launch"] - idle_us["kernels"]
 
 
 def test_loading_by_hand_is_other_work() -> None:

@@ -9,7 +9,8 @@ On the host every ns of a step belongs to the first of these classes that covers
    ``Optimizer.zero_grad#``;
 5. *backward*: the autograd engine, on the step's thread (CPU) or its own (CUDA), with the
    short gaps between two of its functions;
-6. *forward*: every other op on the step's thread (the loss and metrics too);
+6. *forward*: every other op on the step's thread (the loss and metrics too), and all of
+   ``DataParallel.forward`` on several devices: the profiler records no ops of its threads;
 7. *communication*: a collective that the host carries out (gloo, MPI), in any thread;
 8. *other*: what is left: Python between ops, logging, data loading without a DataLoader.
 
@@ -234,6 +235,7 @@ def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     engine_threads = np.flatnonzero(np.bincount(trace.thread[marked & ~on_thread]))
     backward = marked | (trace.is_a(Category.OP) & np.isin(trace.thread, engine_threads))
     calls = runtime_calls(trace, steps)
+    forward = ops | (labels & trace.named(lambda n: n == "DataParallel.forward") & _several(trace))
     backward_parts = union(start[backward], end[backward])
     # What the step's thread does by itself; a gap in which it starts something is no engine gap.
     busy = start[(ops | data | optimizer) & ~backward]
@@ -243,9 +245,14 @@ def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
         "data wait": union(start[data], end[data]),
         "optimizer": _without_closures(union(start[optimizer], end[optimizer]), backward_parts),
         "backward": _close_gaps(backward_parts, busy),
-        "forward": union(start[ops], end[ops]),
+        "forward": union(start[forward], end[forward]),
         "communication": host_collectives(trace, steps),
     }
+
+
+def _several(trace: Trace) -> bool:
+    """Whether the process used several devices."""
+    return len(np.unique(trace.device[trace.is_a(*DEVICE_CATEGORIES)])) > 1
 
 
 def _without_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
