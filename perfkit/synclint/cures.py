@@ -61,9 +61,17 @@ _COUNTS = (
 # What reads a tensor that has come to the host.
 _ON_THE_HOST = ("numpy", "tolist", "item")
 _READS = frozenset({"cpu", "float", "int", "item", "numpy", "tolist"})
+# Methods whose arguments are no tensors.
+_SHAPES = frozenset(
+    {
+        "argmax", "argmin", "astype", "chunk", "expand", "flatten", "max", "mean", "min", "movedim",
+        "permute", "repeat", "reshape", "split", "squeeze", "sum", "transpose", "unsqueeze", "view",
+    }
+)  # fmt: skip
+_ARRAYS = frozenset({"cpu", "numpy"})
 # Calls that take a tensor as gladly as a number or an array.
 _TAKES_TENSORS = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "update"})
-_OWN_ARITHMETIC = frozenset({"abs", "dict", "list", "sum", "tuple"})
+_OWN_ARITHMETIC = frozenset({"abs", "dict", "isinstance", "len", "list", "sum", "tuple", "type"})
 _RARE = "# not in every step as it is: leave it, or do it less often still"
 _ONCE = "# it runs once, outside of the loop: leave it as it is"
 _LATER = "# a tensor; look at it when the step is over"
@@ -108,6 +116,7 @@ class _Cure:
         snippet: or, code of its own.
         rest: whether more arguments than the pattern's may follow; ``A`` are all of them.
         literal: capitals that must stand for numbers and lists of numbers.
+        number: capitals that must stand for one number.
     """
 
     pattern: str
@@ -117,6 +126,7 @@ class _Cure:
     snippet: str = ""
     rest: bool = False
     literal: str = ""
+    number: str = ""
 
 
 def _read(*patterns: str, note: str = _AFTER) -> tuple[_Cure, ...]:
@@ -336,6 +346,7 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         *_line("X.cuda(non_blocking=True)", "X.cuda()", note=_PINNED),
     ),
     "tensor_to_device": (
+        _Cure("torch.tensor(V)", line="torch.full((), A)", rest=True, number="V"),
         _Cure(
             "torch.tensor(V)",
             before="constant = torch.tensor(A)",
@@ -383,8 +394,10 @@ class _Line:
         is_after_all: bool = False,
         is_rare: bool = False,
         is_looped: bool = False,
+        later: Sequence[ast.stmt] = (),
     ) -> None:
         self.statement = statement
+        self.later = later  # what follows it and reads what it assigns
         self.is_after_all = is_after_all  # before or after the loop of a script or cell
         self.is_rare = is_rare
         self.is_looped = is_looped  # beside training, in a loop of its own: a rollout, a validation
@@ -406,11 +419,7 @@ class _Line:
 
     def own(self) -> Iterator[ast.AST]:
         """Its nodes, without those of statements in it."""
-        todo: list[ast.AST] = [self.statement]
-        while todo:
-            node = todo.pop()
-            yield node
-            todo += [n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.stmt)]
+        return _own(self.statement)
 
     def nodes(self, site: Site) -> list[ast.AST]:
         """Where to look: what the instruction evaluates and its parts first, then all others."""
@@ -426,12 +435,7 @@ class _Line:
 
     def around(self, node: ast.AST) -> list[ast.AST]:
         """What it is part of within the statement, innermost first."""
-        parents = {child: one for one in self.own() for child in ast.iter_child_nodes(one)}
-        found = []
-        while node in parents:
-            node = parents[node]
-            found.append(node)
-        return found
+        return _around(self.statement, node)
 
     def replaced(self, texts: Mapping[ast.AST, str]) -> str:
         """The statement with these texts in place of these nodes."""
@@ -452,6 +456,23 @@ class _Line:
             start, end = node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
             line = line[:start] + names[node].encode() + line[end:]
         return line[self.statement.col_offset :].decode()
+
+
+def _own(statement: ast.stmt) -> Iterator[ast.AST]:
+    todo: list[ast.AST] = [statement]
+    while todo:
+        node = todo.pop()
+        yield node
+        todo += [n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.stmt)]
+
+
+def _around(statement: ast.stmt, node: ast.AST) -> list[ast.AST]:
+    parents = {child: one for one in _own(statement) for child in ast.iter_child_nodes(one)}
+    found = []
+    while node in parents:
+        node = parents[node]
+        found.append(node)
+    return found
 
 
 def _with(node: Any, names: Mapping[ast.AST, str]) -> Any:
@@ -520,7 +541,9 @@ def _cures(waits: Sequence[tuple[str, Site]], line: _Line | None, inside: str) -
                 )
                 continue
             found = _match(entry, line, site)
-        taker = "" if found is None or line is None else _taker(entry, line, found.node)
+        taker = ""
+        if found is not None and line is not None:
+            taker = _taker(entry, line.statement, found.node) or _later_taker(entry, line)
         if found is None:
             said.append(_in_general(entry, inside, line))
         elif taker:
@@ -583,7 +606,43 @@ def _line_of(site: Site) -> _Line | None:
         is_after_all=runs_once and _has_loop(tree),
         is_rare=bool(rarity),
         is_looped=rarity == "beside" and _is_looped(tree, found),
+        later=_later(tree, found),
     )
+
+
+def _later(tree: ast.Module, statement: ast.stmt) -> list[ast.stmt]:
+    """The statements behind it that read the name that it assigns, until that is assigned anew."""
+    name = _assigned(statement)
+    if not name:
+        return []
+    scopes = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inner = [n for n in scopes if any(one is statement for one in _within_function(n))]
+    last = statement.end_lineno or statement.lineno
+    behind = [
+        n
+        for n in _within_function(inner[-1] if inner else tree)
+        if isinstance(n, ast.stmt) and n.lineno > last
+    ]
+    found = []
+    for one in sorted(behind, key=lambda n: n.lineno):
+        uses = [n for n in _own(one) if isinstance(n, ast.Name) and n.id == name]
+        if any(isinstance(n.ctx, ast.Load) for n in uses):
+            found.append(one)
+        if any(isinstance(n.ctx, ast.Store) for n in uses):
+            break
+    return found
+
+
+def _assigned(statement: ast.stmt) -> str:
+    """The one name that this statement gives a value to; empty if there is none or are more."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
+
+
+def _within_function(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        yield child
+        yield from _within(child)
 
 
 def _column(site: Site) -> int | None:
@@ -657,14 +716,31 @@ def _calls(body: Sequence[ast.AST]) -> set[str]:
     return {_last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
 
 
-def _taker(entry: str, line: _Line, node: ast.AST) -> str:
+def _later_taker(entry: str, line: _Line) -> str:
+    """The same of what is assigned here: ``actions = q.cpu().numpy()``, then ``env.step(actions)``.
+
+    Of arrays only: most of what gets a number gets on with a tensor of one, too.
+    """
+    if entry not in _ARRAYS:
+        return ""
+    name = _assigned(line.statement)
+    for statement in line.later:
+        for node in _own(statement):
+            if isinstance(node, ast.Name) and node.id == name:
+                taker = _taker(entry, statement, node)
+                if taker and taker != "format":
+                    return taker
+    return ""
+
+
+def _taker(entry: str, statement: ast.stmt, node: ast.AST) -> str:
     """The call that gets what was read and cannot do with a tensor on the device; empty if none.
 
     ``env.step(action.cpu().numpy())``: without the copy it raises, or waits itself.
     """
     if entry not in _READS:
         return ""
-    for up in line.around(node):
+    for up in _around(statement, node):
         if isinstance(up, ast.Attribute):
             if not hasattr(torch.Tensor, up.attr):  # .astype(): of arrays alone
                 return up.attr
@@ -743,6 +819,8 @@ def _match(entry: str, line: _Line, site: Site) -> _Match | None:
             if entry == "distribution" and not _makes_an_object(node):
                 continue  # log_prob() checks its argument, too, and takes no validate_args
             if not all(_is_literal(fit.bound[name]) for name in cure.literal):
+                continue
+            if not all(_is_number(fit.bound[name]) for name in cure.number):
                 continue
             # both sides of a question are computed only where it is a single one, of tensors
             asked = fit.bound.get("C")
@@ -886,6 +964,12 @@ def _is_literal(node: ast.expr) -> bool:
     return True
 
 
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.UnaryOp):
+        node = node.operand
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float)
+
+
 # --- writing ----------------------------------------------------------------------------
 
 
@@ -943,7 +1027,8 @@ def _met_on_the_host(line: _Line, match: _Match) -> Iterator[str]:
         elif isinstance(up, ast.Compare):
             others = up.left, *up.comparators
         elif isinstance(up, ast.Call):  # x.cpu().eq(y), torch.eq(x.cpu(), y)
-            others = *up.args, *(k.value for k in up.keywords)
+            if _last_name(up.func) not in _SHAPES:
+                others = *up.args, *(k.value for k in up.keywords)
         elif isinstance(up, ast.Subscript) and node is up.slice:
             others = (up.value,)
         elif not isinstance(up, ast.Attribute | ast.Subscript | ast.UnaryOp):
@@ -960,6 +1045,10 @@ def _rewritten(line: _Line, matches: Sequence[_Match]) -> str:
     notes = [note for match in matches for note in _notes(line, match)]
     before = [_filled(m.cure.before, m.bound) for m in matches if m.cure.before]
     texts = {m.node: _filled(m.cure.line, m.bound) for m in matches}
+    for match in matches:
+        # `self.total = constant`, and then `self.total += …` would change the constant
+        if match.cure.before and match.node is getattr(line.statement, "value", None):
+            texts[match.node] += ".clone()"
     for outer, inner in itertools.permutations(texts, 2):
         if inner in ast.walk(outer):  # both wait: `net(x.to(device)).cpu()`
             texts[outer] = texts[outer].replace(line.code(inner), texts[inner])

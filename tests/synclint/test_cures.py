@@ -162,6 +162,8 @@ def test_a_copy_that_does_not_block_is_said_to_need_pinned_memory(line: str) -> 
         ("world.step(pred.detach().numpy() * 2)", "world.step"),
         ("kept = math.exp(err_g.item())", "math.exp"),
         ("kept = 'loss %.3f' % err_g.item()", "format"),
+        ("kept = pred.argmax(1).cpu().numpy()\nmore = 1\nworld.step(kept)", "world.step"),
+        ("kept = pred.detach().cpu()\nmore = np.isin([1], kept.numpy())", "np.isin"),
     ],
 )
 def test_what_takes_an_array_or_a_number_is_given_no_tensor(line: str, taker: str) -> None:
@@ -169,9 +171,24 @@ def test_what_takes_an_array_or_a_number_is_given_no_tensor(line: str, taker: st
         def step(self, actions: Any) -> None:
             assert type(actions).__module__ == "numpy"
 
-    (sync,) = {s.instead: s for s in _found(line, world=World(), math=math)}.values()
+    found = _found(line, world=World(), math=math, np=np)[:1]  # and what follows it
+    (sync,) = {s.instead: s for s in found}.values()
     assert f"# {taker}() takes it on the host" in sync.instead
     assert "detach()" not in sync.instead
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kept = pred.cpu()\nmore = len(kept)",
+        "kept = pred.cpu()\nkept = []\nworld(kept)",
+        "world(1)\nkept = pred.cpu()",
+        "def other(kept):\n    world(kept)\nkept = pred.cpu()",
+    ],
+)
+def test_what_nothing_else_takes_stays_on_the_device(line: str) -> None:
+    (sync,) = _found(line, world=bool)
+    assert "kept = pred.detach()" in sync.instead
 
 
 def test_positions_that_change_are_copied_once_for_all_that_they_choose() -> None:
@@ -326,6 +343,7 @@ def test_what_a_number_is_put_into_must_take_a_tensor() -> None:
         ("hits = table[pred.argmax(1).cpu()]", "table"),
         ("kept = pred.argmax(1).cpu() * 2 / len(other)", ""),
         ("same = pred.argmax(1).cpu() == pred.argmax(1).cpu()", ""),
+        ("kept = pred.argmax(1).cpu().reshape((-1, *other.shape))", ""),
     ],
 )
 def test_what_the_copy_meets_must_come_to_the_device_with_it(line: str, met: str) -> None:
@@ -342,6 +360,19 @@ def test_a_wait_inside_of_another_one_is_rewritten_with_it() -> None:
         "kept = net(fresh.to(pred.device)).cpu()", net=torch.nn.Flatten(), fresh=torch.ones(4, 5)
     )
     assert "kept = net(fresh.to(pred.device, non_blocking=True)).detach()" in sync.instead
+
+
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        # `total += …` would change a constant from before the loop
+        ("total = torch.tensor(-1, device=pred.device)", "torch.full((), -1, device=pred.device)"),
+        ("total = torch.tensor([1.0, 2.0], device=pred.device)", "constant.clone()"),
+    ],
+)
+def test_what_starts_a_sum_is_not_shared(line: str, cure: str) -> None:
+    (sync,) = _found(line)
+    assert sync.instead.splitlines()[-1] == f"total = {cure}"
 
 
 def test_what_is_made_on_the_host_comes_from_no_data_loader() -> None:
