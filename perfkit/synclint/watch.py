@@ -793,13 +793,13 @@ class Watch:
         stays = (
             result is not source
             or frame.f_code.co_filename == _MODULE_FILE  # model.to(device): one and the same
-            or source.requires_grad
+            or _is_of_a_model(source)
             or self._links.is_on_device(number)
         )
         if not stays:
             # what the data code has done with it before was done on the host
             result = self._move(source.clone, (), {})
-        if not self._is_on_gpu(source) and source is not result and not source.requires_grad:
+        if not self._is_on_gpu(source) and source is not result and not _is_of_a_model(source):
             self._copied_to_device(source, result, args, kwargs, frame)
         target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
         like = self._devices.get(id(target))
@@ -838,6 +838,11 @@ class Watch:
         if caller is not None and caller.f_code.co_name == "_reduce_ex_internal":
             self.hit("save", args[:1], frame)  # pickling: the bytes are written out
         return func(*args, **kwargs)
+
+
+def _is_of_a_model(tensor: _Tensor) -> bool:
+    """What trains, or a parameter that does not (Keras keeps counters and averages in some)."""
+    return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)
 
 
 # what these make is where they are told, or else on the host

@@ -457,15 +457,19 @@ def test_a_copy_to_the_device_waits_and_is_of_its_own_kind(
         "y[torch.arange(2, device=device) + torch.ones(2, dtype=int, device=device)]",
         "x[torch.randperm(4)]",
         "y.to(torch.float64)",
+        # a model's counter: it is where the model is
+        "state.to(device)",
     ],
 )
 def test_what_is_no_waiting_copy_to_the_device(net: nn.Module, line: str) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    state = nn.Parameter(torch.zeros(()), requires_grad=False)
     code = compiled(line)
 
     def step() -> None:
         y = net(torch.randn(4, 3))
-        exec(code, {"x": torch.randn(4, 3), "y": y, "torch": torch, "device": device})
+        names = {"x": torch.randn(4, 3), "y": y, "torch": torch, "device": device, "state": state}
+        exec(code, names)
 
     assert find_syncs(step) == []
 
