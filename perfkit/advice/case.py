@@ -434,6 +434,11 @@ class Case:
         return np.flatnonzero(kernels & ~self.trace.named(is_communication))
 
     @property
+    def launches_several(self) -> bool:
+        """Whether steps have several kernels: one shows nothing about the pace of launching."""
+        return len(self.kernels) > self.n_steps
+
+    @property
     def busy_share(self) -> float:
         """Share of the steps in which the device is busy; 0 without one."""
         return 1.0 - self.device_shares["idle"] if self.on_device else 0.0

@@ -408,7 +408,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
             "launch": (
                 f"in {part} of each step the device idles because the host launches kernels "
                 "too slowly"
-                if case.joins_launches
+                if case.joins_launches and case.launches_several
                 else f"in {part} of each step the device idles while the host runs or launches "
                 "operators"
             ),

@@ -348,6 +348,13 @@ def test_in_pieces_a_list_inside_an_event_is_no_event(monkeypatch: pytest.Monkey
     assert "inner" not in whole.names
 
 
+def test_what_float32_cannot_hold_is_not_known() -> None:
+    sim = Simulated()
+    for at, blocks in enumerate((0.5, 1e308, -1e39)):
+        sim.device("gemm", 10 * at, 5, at, **{"blocks per SM": blocks})
+    assert np.isnan(load(sim.json()).blocks_per_sm).tolist() == [False, True, True]
+
+
 def test_shapes_occupancy_collectives_and_memory_are_columns() -> None:
     sim = Simulated()
     dims = {"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}

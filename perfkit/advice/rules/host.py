@@ -242,7 +242,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         cures=("launch",),
         title=(
             "The device waits for the host to launch kernels"
-            if case.joins_launches
+            if case.joins_launches and case.launches_several
             else "The device idles while the host runs operators"
         ),
         evidence=(

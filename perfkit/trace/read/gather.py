@@ -453,10 +453,13 @@ def _as_int(value: Any, dtype: Any) -> int:
 
 
 def _floats(values: list[Any]) -> Any:
+    """Numbers from what the trace holds: oddities, and what float32 cannot hold, become NaN."""
     try:
-        return np.fromiter(values, np.float32, len(values))
+        wide = np.fromiter(values, np.float64, len(values))
     except (TypeError, ValueError, OverflowError):
-        return np.array([_as_float(v) for v in values], dtype=np.float32)
+        wide = np.array([_as_float(v) for v in values], dtype=np.float64)
+    wide[np.abs(wide) > np.finfo(np.float32).max] = np.nan
+    return wide.astype(np.float32)
 
 
 def _as_float(value: Any) -> float:
