@@ -166,6 +166,30 @@ def _pools_in_order(lengths: Any, size: int, seed: int) -> Any:
     return found
 
 
+def _up_and_down(lengths: Any, size: int, seed: int) -> Any:
+    """One pool from short to long, the next from long to short."""
+    draw = random.Random(seed)
+    order = list(range(len(lengths)))
+    draw.shuffle(order)
+    found = []
+    for k, pool in enumerate(_cut(order, 20 * size)):
+        found += _cut(sorted(pool, key=lengths.__getitem__, reverse=k % 2 == 1), size)
+    return found
+
+
+def _short_ones_first(lengths: Any, size: int, seed: int) -> Any:
+    """Mixed, but the shorter half of the batches before the longer one."""
+    found = _pools(lengths, size, seed)
+    longest = [max(lengths[k] for k in batch) for batch in found]
+    middle = sorted(longest)[len(longest) // 2]
+    return [
+        batch
+        for _, batch in sorted(
+            zip([n >= middle for n in longest], found, strict=True), key=lambda one: one[0]
+        )
+    ]
+
+
 def _the_rest_in_a_larger_batch(lengths: Any, size: int, seed: int) -> Any:
     found = sorted(_pools(lengths, size, seed), key=len)
     if len(found) > 1 and len(found[0]) < size:
@@ -252,6 +276,8 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (lambda lengths, size, seed: _pools(lengths, size, 0), "of all pairs meet again"),
         (_small_pools, "of the positions are padding; at most 30%"),
         (_pools_in_order, "mix the batches, too"),
+        (_up_and_down, "mix the batches, too"),
+        (_short_ones_first, "mix the batches, too"),
         (_the_rest_in_a_larger_batch, "all batches but one have 16 texts, yours have 16, 21"),
     ],
 )

@@ -246,6 +246,10 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_item_without_a_branch, "the host would wait for a GPU at test_compile.py"),
         (_item_beside_a_constant, "the host would wait for a GPU at test_compile.py"),
         (_mean_detached, "the values are right, and the gradient is not"),
+        (
+            lambda x, mask: _multiplied(x.double(), mask),
+            "torch.float32, as x is, not torch.float64",
+        ),
         (_row_by_row, "graphs for six lengths: two are enough"),
     ],
 )
@@ -278,6 +282,11 @@ def test_show_puts_an_answer_beside_the_careless_one() -> None:
         (none_too_large, lambda x: torch.where(x.abs() > 1e4, x / 10, x), "all of x, divided"),
         (none_too_large, lambda x: x.clamp(-1e4, 1e4), "all of x, divided by 10"),
         (none_too_large, lambda x: x, "all of x, divided by 10"),
+        (
+            none_too_large,
+            lambda x: torch.where(torch.tensor(x.abs().max().item() > 1e4), x / 10, x),
+            "the line reads a number: test_compile.py",
+        ),
         (next_length, lambda length: -(-length // 64) * 64, "Done"),
         (next_length, lambda length: (length + 63) // 64 * 64, "Done"),
         (next_length, lambda length: length + -length % 64, "Done"),
@@ -295,6 +304,7 @@ def test_show_puts_an_answer_beside_the_careless_one() -> None:
         (steps_until_it_pays, lambda c, b, a: -(-c * 1000 // (b - a)), "Done"),
         (steps_until_it_pays, lambda c, b, a: None, "returns nothing yet"),
         (steps_until_it_pays, lambda c, b, a: [c], "got list"),
+        (steps_until_it_pays, lambda c, b, a: c * 1000 // (b - a), "it has not paid"),
         (steps_until_it_pays, lambda c, b, a: c / (b - a), "it has not paid"),
         (steps_until_it_pays, lambda c, b, a: c * 1000 / a, "it has not paid"),
         (steps_until_it_pays, lambda c, b, a: c * 1000 / b, "it has not paid"),

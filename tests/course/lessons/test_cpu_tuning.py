@@ -226,6 +226,10 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_not_at_the_same_time, "with 3 threads and 5 workers a batch takes 48 ms"),
         (_with_quota(math.ceil), "a quota of 4.6): 3 threads and 2 workers, but it has only 4"),
         (_with_quota(round), "a quota with a fraction"),
+        (
+            _of(lambda host: -(-int(min(len(host.allowed), host.quota or 99)) // host.ranks)),
+            "four ranks in a container (96 cores, 48 allowed, a quota of 15, 4 ranks)",
+        ),
         (lambda host: (_cores(host) // 2, _cores(host) // 2), "another pair takes 40 ms"),
         (lambda host: {"threads": 1, "workers": 1}, "return a pair"),
     ],

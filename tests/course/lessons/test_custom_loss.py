@@ -117,6 +117,13 @@ def _not_squared(means: Any, present: Any) -> Any:
     return (each.sum((1, 2)) / pair.sum((1, 2)).clamp(min=1)).mean()
 
 
+def _of_two_pictures(means: Any, present: Any) -> Any:
+    """Right for the lesson's batches, and for no other."""
+    pair = _pairs(present)
+    each = torch.relu(FAR - torch.cdist(means, means)).square() * pair
+    return (each.sum((1, 2)) / pair.sum((1, 2)).clamp(min=1)).sum() / 2
+
+
 def _nan_hidden(means: Any, present: Any) -> Any:
     pair = _pairs(present)
     each = torch.relu(FAR - torch.cdist(means, means)).square() * pair
@@ -216,6 +223,7 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_summed, "not 1.9224, 28 times as much"),
         (_pairs_of_all, "some instances absent: the push term is"),
         (_not_squared, "every instance present: the push term is"),
+        (_of_two_pictures, "three pictures, and two equal means: the push term is"),
         (_nan_hidden, "a picture with one instance: the value is right, but its gradient is not f"),
         (_asks_first, "the host would wait for a GPU at"),
         (_row_by_row, "the operators grow with the instances"),

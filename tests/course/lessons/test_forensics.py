@@ -54,6 +54,8 @@ def _with(**rows: Any) -> Callable[[], Any]:
         _with(step=("refuted", 32.73)),  # by arithmetic
         _with(step=("refuted", 135.3)),  # operator by operator
         _with(gain=("refuted", 1300 / 26.84)),  # by the step's own bound
+        _with(gain=("refuted", 1300 / 20.97)),  # by its pictures
+        _with(gain=("refuted", 1300 / 135.3), step=("refuted", 32.73)),  # operator by operator
         _with(imagenet=["stands", 131.2], pictures=("refuted", 12.0)),  # in GiB; a weaker bound
         _with(step=("refuted", numpy.float32(26.84)), accumulate=("refuted", numpy.int64(16))),
         _with(gain=("refuted", Fraction(10, 9)), fifth=("stands", Fraction(20, 4))),
@@ -84,7 +86,8 @@ def test_right_answers_pass(answer: Callable[[], Any]) -> None:
         (_with(step=("stands", 26.8)), "does it leave it standing"),
         (_with(pictures=("refuted", 167.8)), "eight processes draw at the same time"),
         (_with(pictures=("stands", 0.03)), "it refutes nothing"),  # one picture
-        (_with(gain=("refuted", 240)), "more than the step's own bound allows"),
+        (_with(gain=("refuted", 240)), "gain: 240? that refutes nothing"),
+        (_with(gain=("refuted", 1300 / 5.4)), "gain: 240.7? that refutes nothing"),
         (_with(gain=("refuted", 0.9)), "10 % of the step was idle"),
         (_with(workers=("stands", 1342)), "not one"),
         (_with(workers=("refuted", 4026)), "hold sixteen"),

@@ -340,6 +340,8 @@ def test_what_is_shown_is_counted() -> None:
             [
                 lambda order, done, rank, ranks: order[rank::ranks],
                 lambda order, done, rank, ranks: order[rank::ranks][done:],
+                # right as long as the ranks divide what is done
+                lambda order, done, rank, ranks: order[rank::ranks][done // ranks :],
                 lambda order, done, rank, ranks: order[done:],
                 lambda order, done, rank, ranks: order[done + rank],
                 lambda order, done, rank, ranks: order[done * ranks + rank :: ranks],

@@ -182,6 +182,21 @@ def _rounded(by: Callable[[float], int]) -> Callable[..., Any]:
         ),
         (_with(lambda w: w.per_hour * min(w.compute_hours, w.load_hours)), "never pays"),
         (_rounded(round), "from 23 epochs on, and your function says that it pays from 22"),
+        (
+            lambda now, other, wage: _by_formula(
+                Way("", now.per_hour, now.compute_hours, now.load_hours),
+                Way(
+                    "",
+                    other.per_hour,
+                    other.compute_hours,
+                    other.load_hours,
+                    abs(other.work_hours - now.work_hours),
+                ),
+                wage,
+            ),
+            "cheaper, and less work: 2 an hour, computing 1 h; an hour of work is 64: it pays from "
+            "the start",
+        ),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(answer: Callable[..., Any], reason: str) -> None:
@@ -214,6 +229,7 @@ def test_show_goes_through_the_offers_that_the_reader_knows() -> None:
         (least_of, lambda f, b, fs, bs: 1e3 * f / fs, "not 0.001"),
         (least_of, lambda f, b, fs, bs: max(f / fs, b / bs), "at least 2 ms, not 0.002"),
         (least_of, lambda f, b, fs, bs: 1e3 * min(f / fs, b / bs), "at least 2 ms, not 1"),
+        (least_of, lambda f, b, fs, bs: int(1e3 * max(f / fs, b / bs)), "at least 82.5 ms, not 82"),
         (least_of, lambda *_: "2", "got str"),
         (mfu_of, lambda f, a, s, p: (f - a) / s / p, "Done"),
         (mfu_of, lambda f, a, s, p: (f - a) / (s * p), "Done"),

@@ -58,6 +58,7 @@ def _check_steps(answer: Answer) -> list[str]:
         (40.0, 10.0, 8.0),
         (12.0, 20.0, 8.0),
         (0.5, 3.0, 1.0),
+        (2.0, 7.0, 4.0),  # no whole number of steps: rounded down it has not paid
         (90.0, 5.0, 4.9),
     ):
         wanted = compile_s / ((before_ms - after_ms) / 1e3)
@@ -69,7 +70,7 @@ def _check_steps(answer: Answer) -> list[str]:
                 f"after {given:,.6g} steps "
                 + ("it has not paid" if given < wanted else "it has paid for long")
             )
-    return ["the step at which both have taken as long, in four cases"]
+    return ["the step at which both have taken as long, in five cases"]
 
 
 def _check_large(answer: Answer) -> list[str]:
@@ -89,6 +90,9 @@ def _check_large(answer: Answer) -> list[str]:
                 )
         if len(graphs) != 1:
             raise NotYet(f"{len(graphs)} graphs for five inputs: one is enough")
+        waiting = _waiting_lines(answer, torch.ones(2, 2))
+        if waiting:
+            raise NotYet(f"one graph, and the line reads a number: {waiting[0]}")
     finally:
         torch.compiler.reset()
     return ["the same values, for five inputs", "one graph, and no line ends it"]
@@ -179,6 +183,8 @@ def _value_and_slope(answer: Answer, x: torch.Tensor, mask: torch.Tensor) -> tup
     given = tensor(_run(answer, x, mask))
     if given.shape != x.shape:
         raise NotYet(f"return the shape of x, {tuple(x.shape)}, not {tuple(given.shape)}")
+    if given.dtype != x.dtype:
+        raise NotYet(f"return {x.dtype}, as x is, not {given.dtype}")
     if not given.requires_grad:
         # no row is kept: the reference has no gradient either
         return given.detach(), torch.zeros_like(x)
@@ -187,7 +193,7 @@ def _value_and_slope(answer: Answer, x: torch.Tensor, mask: torch.Tensor) -> tup
     return given.detach(), torch.zeros_like(x) if slope is None else slope
 
 
-def _waiting(answer: Answer) -> list[str]:
+def _waiting_lines(answer: Answer, x: torch.Tensor, mask: torch.Tensor | None = None) -> list[str]:
     """Lines that would wait for a GPU; ``fullgraph=True`` takes a plain ``.item()`` along.
 
     The answer runs without a graph here, and so a tensor of Python numbers, as
@@ -198,14 +204,14 @@ def _waiting(answer: Answer) -> list[str]:
 
     from perfkit.synclint.find import find_syncs
 
-    _, x, mask = next(_cases())
-
     class Rows(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.rows = nn.Parameter(x.clone())
 
-        def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        def forward(self) -> tuple[torch.Tensor, ...]:
+            if mask is None:
+                return (self.rows * 1,)
             # a mask that the device has computed
             return self.rows * 1, self.rows.detach().isfinite().all(dim=1) & mask
 
@@ -274,7 +280,8 @@ def _check(answer: Answer) -> list[str]:
                 f"{len(graphs)} graphs for six lengths: two are enough, one for the first length "
                 "and one for all"
             )
-        waiting = _waiting(answer)
+        _, x, mask = next(_cases())
+        waiting = _waiting_lines(answer, x, mask)
         if waiting:
             raise NotYet(f"one graph, and the host would wait for a GPU at {waiting[0]}")
     finally:

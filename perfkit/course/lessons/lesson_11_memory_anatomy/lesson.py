@@ -229,6 +229,7 @@ class _Run:
     def step(self) -> None:
         """Forward and backward pass, always with the same random numbers."""
         import torch
+        import torch.utils.checkpoint
 
         torch.manual_seed(1)
         self.blocks.zero_grad()
@@ -245,7 +246,13 @@ class _Run:
         if not y.requires_grad:
             raise NotYet("nothing flows back to the blocks: the result has no gradient")
         self.value = y.detach().square().mean().item()
-        y.square().mean().backward()  # type: ignore[no-untyped-call]
+        try:
+            y.square().mean().backward()  # type: ignore[no-untyped-call]
+        except torch.utils.checkpoint.CheckpointError as error:
+            raise NotYet(
+                "the second run of a part is not its first run again: torch found other tensors in "
+                "it. Has your function changed something in between?"
+            ) from error
 
     def peak_bytes(self) -> int:
         """The rise above what was there before: the step once more, counted."""

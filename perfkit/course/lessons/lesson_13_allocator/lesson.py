@@ -221,9 +221,13 @@ def _check(answer: Answer) -> list[str]:
             "together in every epoch"
         )
     longest = [max(lengths[k] for k in batch) for batch in first]
-    rises = sum(a < b for a, b in itertools.pairwise(longest)) / (len(longest) - 1)
-    if not 0.3 < rises < 0.7:
-        raise NotYet("long batches and short ones do not alternate at random: mix the batches, too")
+    up = [a < b for a, b in itertools.pairwise(longest)]
+    # of random lengths half rise, and two of three turn: sorted pools, up and down, turn seldom
+    turns = sum(a is not b for a, b in itertools.pairwise(up)) / (len(up) - 1)
+    middle = sorted(longest)[len(longest) // 2]
+    early = sum(k > middle for k in longest[: len(longest) // 2]) / (len(longest) // 2)
+    if not 0.3 < sum(up) / len(up) < 0.7 or turns < 0.5 or not 0.25 < early < 0.75:
+        raise NotYet("long batches and short ones do not come at random: mix the batches, too")
     return [
         "each text once, and one batch at most that is smaller",
         f"{padding:.0%} padding; random batches have "

@@ -47,7 +47,7 @@ def _check_least(answer: Answer) -> list[str]:
         (1e9, 1e10, 1e15, 2e12),
         (0, 4e9, 1e14, 1e12),
         (3e12, 6e9, 1e15, 2e12),
-        (5e9, 8e8, 1e11, 1e10),
+        (5e9, 8.25e8, 1e11, 1e10),
     ):
         given = number(answer(flops, nbytes, flop_per_s, bytes_per_s))
         each = (1e3 * flops / flop_per_s, 1e3 * nbytes / bytes_per_s)
@@ -159,7 +159,7 @@ OFFERS: tuple[tuple[Way, Way, float], ...] = (
     ),
 )
 _UNSEEN: tuple[tuple[Way, Way, float], ...] = (
-    (Way("now", 2, 3), Way("pays back in whole epochs", 2, 1, work_hours=2), 64),
+    (Way("now", 2, 3, work_hours=2), Way("cheaper, and less work", 2, 1), 64),
     (Way("now", 2, 3), Way("the same price without work", 3, 2), 64),
     (Way("now", 2, 3), Way("the same price after work", 3, 2, work_hours=1), 64),
     (Way("now", 1, 2), Way("dearer in every epoch", 4, 1), 50),
