@@ -147,8 +147,6 @@ MACHINES = (
     _host("half a core", 4, 50, 50, quota=0.5),
 )
 _UNSEEN = (
-    # 15 cores for four ranks: the share of a rank is not to be rounded up, either
-    _host("four ranks in a container", 96, 90, 60, allowed=range(48), quota=15, ranks=4),
     _host("light data", 2, 80, 1),
     _host("a quota larger than its cores", 16, 40, 200, allowed=range(6), quota=10),
     _host("more ranks than cores", 4, 20, 20, ranks=8),
@@ -156,6 +154,8 @@ _UNSEEN = (
     _host("a quota with a fraction", 8, 70, 30, quota=4.6),
     # shared in that ratio and rounded to the nearest, no core is left for a worker
     _host("light data on four cores", 4, 100, 10),
+    # 15 cores for four ranks: the share of a rank is not to be rounded up, either
+    _host("four ranks in a container", 96, 90, 60, allowed=range(48), quota=15, ranks=4),
 )
 
 
