@@ -9,6 +9,7 @@ from typing import Any
 from perfkit.base.errors import UsageError
 
 __all__ = [
+    "brief",
     "check_flag",
     "check_function",
     "check_instance",
@@ -27,6 +28,15 @@ def shown(value: object) -> str:
         text = repr(value)
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return f"a {type(value).__name__}"
+
+
+def brief(value: object, longest: int = 80) -> str:
+    """The value's ``repr`` on one line, cut; its type where it has none that can be had."""
+    try:
+        text = repr(value)
+    except Exception:  # half-made objects, and classes that count on what they do not have
+        text = f"a {type(value).__name__}"
+    return " ".join(text[: 2 * longest].split())[:longest]
 
 
 def check_function(name: str, value: object) -> None:

@@ -328,17 +328,20 @@ class _Report:
             self._watch.stop(error, hangs=hangs)
             if self._line is not None:
                 self._line.end()
-            if self._meeting is None and self._watch.left_torch_half_loaded:
+            if self._watch.left_torch_half_loaded:
                 if self._shown or self._files:
                     write(f"perfkit: no report: {self._watch.name} {ended} as it imported torch\n")
+                if self._meeting is not None:
+                    self._tell_of_all()
             else:
+                _forget_half_loaded()
                 self._report(ended)
         except KeyboardInterrupt:
             self._was_cut_short = True
             again = " again" if isinstance(error, KeyboardInterrupt) else ""
             write(f"perfkit: no report: interrupted{again}\n")
         except Exception as failed:  # ours: the program's own end is what counts
-            write(f"perfkit: no report: {_why(failed)}\n")
+            write(f"perfkit: no report: {_why(failed, f'{self._watch.name} {ended}')}\n")
         finally:
             self._is_telling = False
             sys.setrecursionlimit(deepest)
@@ -393,9 +396,29 @@ class _Report:
                 save(flag, path, result, scrub=self._scrub)
 
 
-def _why(failed: Exception) -> str:
-    """Why there is no report, and whose fault that is."""
+def _is_half_loaded(module: object) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _forget_half_loaded() -> None:
+    """The report needs perfkit's modules whole, and a signal may come while one is imported.
+
+    What was being imported is not gone on with: this process ends.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("perfkit.") and _is_half_loaded(module):
+            del sys.modules[name]
+
+
+def _why(failed: Exception, ended: str) -> str:
+    """Why there is no report, and whose fault that is; ``ended`` says how the program did."""
     said = f"{type(failed).__name__}: {failed}"
+    if isinstance(failed, ImportError | AttributeError):
+        misses = failed.name if isinstance(failed, ImportError) else None
+        misses = misses or getattr(getattr(failed, "obj", None), "__name__", "")
+        package = str(misses).partition(".")[0]
+        if package != "perfkit" and _is_half_loaded(sys.modules.get(package)):
+            return f"{ended} as it imported {package}"
     if sys.modules.get(__name__) is not _THIS:
         return f"the program took perfkit out of sys.modules ({said})"
     if isinstance(failed, OSError | PerfkitError):  # no descriptor, no memory, no disk is left

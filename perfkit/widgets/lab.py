@@ -22,7 +22,7 @@ import traitlets
 from markupsafe import escape
 
 from perfkit import show
-from perfkit.base.arguments import check_text
+from perfkit.base.arguments import brief, check_text
 from perfkit.base.budget import scaled
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.files import write_atomically
@@ -281,8 +281,8 @@ class Lab(anywidget.AnyWidget):
         Raises:
             UsageError: there is no such run, or it measured no step.
         """
-        if not any(rows_.is_measured(one) and one.run_id == run for one in self.runs):
-            raise UsageError(f"run {run!r:.20} cannot be pinned: {self._measured_ones()}")
+        if not any(rows_.is_measured(one) and _is(one, run) for one in self.runs):
+            raise UsageError(f"run {brief(run, 20)} cannot be pinned: {self._measured_ones()}")
         self._pinned = run
         if self._live is not None:
             self._label = self._label_of(self._live.run_id)
@@ -335,13 +335,11 @@ class Lab(anywidget.AnyWidget):
             UsageError: the ending is unknown, or the file cannot be written.
         """
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise UsageError(f"cannot save as {path!r}: give the name of a file")
+            raise UsageError(f"cannot save as {brief(path)}: give the name of a file")
         target = Path(path)
         kind = target.suffix.lower().removeprefix(".")
         if kind not in _FILES:
             raise UsageError(f"cannot save as {target.name!r}: use .png, .json or .md")
-        if target.exists() and not target.is_file():
-            raise UsageError(f"cannot save as {target}: it is there already, and no file")
         # the file appears only when complete; if it cannot be written, nothing is drawn
         write_atomically(target, lambda part: part.write_bytes(self._file(kind, scrub=scrub)))
         return target
@@ -414,9 +412,9 @@ class Lab(anywidget.AnyWidget):
         base = board.base
         others = [run for run in board.runs if rows_.is_measured(run) and run is not base]
         if number is not None:
-            others = [run for run in others if run.run_id == number]
+            others = [run for run in others if _is(run, number)]
         if base is None or not others:
-            which = "second run" if number is None else f"run {number!r:.20}"
+            which = "second run" if number is None else f"run {brief(number, 20)}"
             raise UsageError(
                 f"nothing to confirm: there is no {which} beside the pinned one; "
                 f"{self._measured_ones()}"
@@ -802,6 +800,10 @@ def _without_model(static: str) -> str:
         return ""
     before = f".jp-OutputArea-child:has(+ .jp-OutputArea-child .{static})"
     return f"<style>{before} .jupyter-widgets:not(:has(*)) {{ display: none; }}</style>"
+
+
+def _is(run: RunResult, number: object) -> bool:
+    return isinstance(number, int) and run.run_id == number
 
 
 def _status(state: str, line: str, *, started: bool, progress: float = 0.0) -> dict[str, Any]:

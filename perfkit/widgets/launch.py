@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from perfkit.base.arguments import check_seconds, check_whole
+from perfkit.base.arguments import brief, check_flag, check_seconds, check_whole
 from perfkit.base.errors import UsageError
 from perfkit.base.progress import write
 from perfkit.experiment.process.portable import check_workload
@@ -81,10 +81,15 @@ def launch(
     """
     check_workload(workload)
     check_whole("ranks", ranks, 2, _MOST_RANKS)
-    if settings is not None and not isinstance(settings, Mapping):
-        raise UsageError(f"settings must be a mapping of names to values, not {settings!r:.40}")
-    if backend not in _BACKENDS:
-        raise UsageError(f"backend is {backend!r:.40}; it is one of: {', '.join(_BACKENDS[:3])}")
+    values = {"world_size": ranks, **_checked(settings)}
+    if values["world_size"] != ranks:
+        raise UsageError(
+            f"settings have world_size {brief(values['world_size'])}, and there are {ranks} ranks: "
+            "leave it out"
+        )
+    if not isinstance(backend, str) or backend not in _BACKENDS:
+        raise UsageError(f"backend is {brief(backend)}; it is one of: {', '.join(_BACKENDS[:3])}")
+    check_flag("live", live)
     check_seconds("hang_s", hang_s)
     check_whole("hosts", hosts, 1, ranks)
     if ranks % hosts:
@@ -95,7 +100,7 @@ def launch(
         raise UsageError("restarts are counted for each host: with restarts, leave hosts at 1")
     how = Launching(
         ranks=ranks,
-        values={"world_size": ranks, **(settings or {})},
+        values=values,
         backend=_backend(ranks) if backend == "auto" else backend,
         options=Options(steps=steps, warmup=warmup),
         hang_s=hang_s,
@@ -113,6 +118,14 @@ def launch(
     finally:
         if line is not None:
             line.update("")
+
+
+def _checked(settings: Any) -> dict[str, Any]:
+    if settings is None:
+        return {}
+    if not isinstance(settings, Mapping) or not all(isinstance(name, str) for name in settings):
+        raise UsageError(f"settings must be a mapping of names to values, not {brief(settings)}")
+    return dict(settings)
 
 
 def _backend(ranks: int) -> str:

@@ -125,10 +125,14 @@ def test_a_trace_that_does_not_fit_on_the_disk_is_told_by_its_own_name(
 def test_a_missing_report_is_a_bug_of_perfkits_only_where_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert "bug in perfkit" in run_command._why(KeyError("x"))
-    assert "bug" not in run_command._why(OSError(24, "Too many open files", "x.py"))
+    assert "bug in perfkit" in run_command._why(KeyError("x"), "x.py finished")
+    assert "bug" not in run_command._why(
+        OSError(24, "Too many open files", "x.py"), "x.py finished"
+    )
     monkeypatch.delitem(sys.modules, run_command.__name__)
-    assert run_command._why(KeyError("x")).startswith("the program took perfkit out of sys.modules")
+    assert run_command._why(KeyError("x"), "x.py finished").startswith(
+        "the program took perfkit out of sys.modules"
+    )
 
 
 def test_a_trace_that_torch_cannot_write_is_told(tmp_path: Path) -> None:

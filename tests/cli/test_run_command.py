@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import perfkit
+from perfkit.cli import run_command
 
 PERFKIT = [sys.executable, "-m", "perfkit", "run"]
 SECONDS = 240
@@ -288,6 +291,41 @@ def test_a_program_that_ends_within_its_import_of_torch_is_one_line(
     ours = [line for line in done.stderr.splitlines() if line.startswith("perfkit")]
     assert ours == [f"perfkit: no report: train.py {ended} as it imported torch"]
     assert (folder / "r.json").read_text() == "old"
+
+
+def _half_loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    module.__spec__._initializing = True  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, module)
+    return module
+
+
+def test_a_signal_within_an_import_of_perfkits_leaves_no_half_module(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The report failed with "partially initialized module", and asked to report a bug."""
+    name = "perfkit.measure.verdict"
+    _half_loaded(name, monkeypatch)
+    run_command._forget_half_loaded()
+    assert importlib.import_module(name).DATA_BOUND_FROM
+    assert "perfkit.cli.run_command" in sys.modules
+
+
+def test_a_signal_within_an_import_of_the_programs_is_no_bug_of_perfkits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half = _half_loaded("made_up", monkeypatch)
+    failures: list[Exception] = []
+    for code in ("from made_up import x", "half.x"):
+        try:
+            exec(code, {"half": half})
+        except (ImportError, AttributeError) as failed:
+            failures.append(failed)
+    failures.append(ImportError("no x", name="gone"))
+    said = [run_command._why(failed, "train.py was ended by SIGTERM") for failed in failures]
+    assert said[:2] == ["train.py was ended by SIGTERM as it imported made_up"] * 2
+    assert said[2] == "ImportError: no x; please report this as a bug in perfkit"
 
 
 _HANGS = """\

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 
+import numpy as np
 import pytest
 
 import perfkit
@@ -58,6 +59,7 @@ def short_letters(monkeypatch):
 
 
 LOCK = threading.Lock()
+ARRAY = np.zeros(2)
 
 
 @by_value
@@ -267,6 +269,7 @@ def test_that_other_programs_filled_the_cores_is_a_doubt(others_s, told):
         ({"a": {"nun_workers": 1}}, SettingError, "'nun_workers' is in one arm only"),
         ({"a": ["num_workers"]}, SettingError, "a mapping from settings to values"),
         ({"a": {"num_workers": -1}}, SettingError, "num_workers=-1 is not valid"),
+        ({"a": {"x": ARRAY}, "b": {"x": ARRAY}}, SettingError, "cannot be a value"),
         ({"budget_s": 0}, UsageError, "budget_s=0 is not valid"),
         ({"min_blocks": 1}, UsageError, "min_blocks=1 is not valid"),
         ({"max_blocks": 3}, UsageError, "max_blocks=3 is below min_blocks=6"),

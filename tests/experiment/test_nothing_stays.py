@@ -275,6 +275,18 @@ def test_scratch_that_another_process_holds_stays_while_that_lives(tmp_path):
     assert not folder.exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_scratch_of_a_process_that_nobody_waits_for_is_swept(tmp_path):
+    """In a container without an init, a killed process stays as a zombie."""
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    folder = _scratch.folder_of(ended.pid, "job", str(tmp_path))
+    folder.mkdir()
+    _scratch.sweep(str(tmp_path))
+    assert not folder.exists()
+    ended.wait()
+
+
 def test_what_multiprocessing_makes_lies_where_it_is_removed(session, tmp_path, monkeypatch):
     import tempfile
 

@@ -256,11 +256,30 @@ def test_settings_are_checked_before_a_process_starts(session):
         {"seed": 2**70},
         {"seconds": 10**400},
         {"seconds": -1.0},
+        {"seconds": b"5"},
+        {"seconds": torch.ones(2)},  # float() of it raises a RuntimeError
+        {"seed": torch.ones((), dtype=torch.int64, device="meta")},
     ],
 )
 def test_absurd_options_are_refused(options):
     with pytest.raises(UsageError, match="is not valid: it takes"):
         Session(ticking, **options)
+
+
+class _Half:
+    """Half made: what its ``repr`` needs is not there yet."""
+
+    def __repr__(self):
+        return f"<{self.name}>"
+
+
+def test_what_cannot_be_shown_is_named_by_its_type():
+    with pytest.raises(UsageError, match=r"^seconds=a _Half is not valid"):
+        Session(ticking, seconds=_Half())
+    with pytest.raises(SettingError, match=r"^a setting cannot be called a _Half"):
+        setting(_Half(), [1])
+    with pytest.raises(UsageError, match=r"takes the settings, not a _Half$"):
+        Session(_Half())
 
 
 @pytest.mark.parametrize("given", [{"on_event": 5}, {"settings": None}, {"settings": 5}])
@@ -274,7 +293,7 @@ def test_an_array_is_no_value_of_a_setting(session):
         with pytest.raises(SettingError, match=r"^x: array\(\[0, 1, 2\]\) cannot be a value"):
             setting("x", values)
     one = session(ticking, [setting("a", [1, 2])])
-    for value in (np.arange(2), torch.arange(2), np.array([1])):
+    for value in (np.arange(2), torch.arange(2), np.array([1]), torch.eye(2).to_sparse()):
         with pytest.raises(SettingError, match=r"^a=.*is not valid: it takes one of 1, 2;"):
             one.start(a=value)
     assert one.runs == ()

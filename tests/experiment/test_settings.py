@@ -147,6 +147,8 @@ def test_a_declared_catalogue_setting_takes_the_workloads_own_values():
         ("x", 3, "must be a list"),
         ("x", [1, 1], "appears twice"),
         ("x", [object()], "cannot be a value"),
+        ("x", [1.0, float("inf")], "inf cannot be a value, because a store"),
+        ("x", [float("nan")], "nan cannot be a value, because a store"),
         ("x", range(10**9), "more than 1000"),
     ],
 )
@@ -164,6 +166,8 @@ def test_resolve_names_the_nearest():
         resolve("fused")
     with pytest.raises(SettingError, match="is not a setting"):
         resolve([3])
+    with pytest.raises(SettingError, match=r"must be a list, .* to choose the values"):
+        resolve({"num_workers": [0, 1]})
 
 
 def test_check_values_fills_in_defaults_and_refuses_the_rest():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import replace
@@ -13,6 +15,8 @@ import cloudpickle
 import psutil
 import pytest
 
+from perfkit.base.errors import WorkloadError
+from perfkit.experiment.compare import _elsewhere
 from perfkit.experiment.compare._elsewhere import RoundRuns
 from perfkit.experiment.compare.sweep import Sweep, sweep
 
@@ -97,6 +101,98 @@ def test_an_executor_that_is_shut_down_loses_its_rounds_and_no_more() -> None:
     found = _swept(pool)
     assert found.best is None
     assert sum("was lost" in warning for warning in found.warnings) == 2
+
+
+def test_a_round_that_somebody_cancels_is_lost_and_the_others_are_not() -> None:
+    """CancelledError came out of the sweep, and what had run was gone."""
+
+    class Cancels(_Here):
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            if self.n in (0, 2):  # the first round, and its repetition
+                self.n += 1
+                future: Future[Any] = Future()
+                future.cancel()
+                future.set_running_or_notify_cancel()
+                return future
+            return super().submit(fn, *args, **kwargs)
+
+    found = _swept(Cancels())
+    assert [sorted(point.runs) for point in found.points] == [[1], [1]]
+    (told,) = found.warnings
+    assert told == "round 1 was cancelled"
+
+
+class _Endless:
+    """A session whose runs end when they are stopped."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.stopped = threading.Event()
+
+    def __enter__(self) -> _Endless:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def run(self, **values: Any) -> None:
+        assert self.stopped.wait(10)
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def _round(folder: Path) -> bytes:
+    points = ((0, {}), (1, {}))
+    order: bytes = cloudpickle.dumps(
+        _elsewhere.Round(0, None, (), points, {}, os.getppid(), folder)  # type: ignore[arg-type]
+    )
+    return order
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_elsewhere, "Session", _Endless)
+    monkeypatch.setattr(_elsewhere, "_LOOK_EVERY_S", 0.001)
+
+
+@pytest.mark.usefixtures("endless")
+@pytest.mark.parametrize("runs_already", [False, True])
+def test_a_round_in_a_pool_ends_with_its_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs_already: bool
+) -> None:
+    """After Ctrl-C a pool went on with what it had, and the one after."""
+    folder = tmp_path / "waits"
+    if runs_already:
+        folder.mkdir()
+
+    def ends_meanwhile(session: _Endless, **values: Any) -> None:
+        folder.rmdir()
+        assert session.stopped.wait(10)
+
+    monkeypatch.setattr(_Endless, "run", ends_meanwhile)
+    with pytest.raises(WorkloadError, match="the sweep has ended before this round"):
+        _elsewhere.run_round(_round(folder))
+
+
+@pytest.mark.usefixtures("endless")
+def test_a_round_in_a_pool_ends_when_the_sweeps_process_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill -9 of the notebook its pool went on measuring."""
+    order, parent = _round(tmp_path), os.getppid()
+    ppids = iter([parent] * 4)
+    monkeypatch.setattr(os, "getppid", lambda: next(ppids, 1))
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(_Endless, "run", lambda self: _until(lambda: codes))
+    _elsewhere.run_round(order)
+    assert set(codes) == {1}
+
+
+def _until(said: Callable[[], Any]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not said() and time.monotonic() < deadline_s:
+        time.sleep(0.001)
 
 
 def test_machines_are_told_and_points_are_compared_within_a_round() -> None:

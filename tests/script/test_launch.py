@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -198,8 +199,19 @@ def test_two_hosts_meet_by_the_rendezvous_of_torchrun() -> None:
         ({"hosts": 3}, "hosts"),
         ({"restarts": -1}, "restarts"),
         ({"hosts": 2, "restarts": 1}, "leave hosts at 1"),
+        ({"backend": np.zeros(2)}, r"backend is array\(\[0., 0.\]\)"),
+        ({"live": np.zeros(2)}, "live is a ndarray; give True or False"),
+        ({"settings": [("x", 1)]}, r"settings must be a mapping .* not \[\('x', 1\)\]"),
+        ({"settings": {1: 2}}, r"settings must be a mapping .* not \{1: 2\}"),
+        ({"settings": {"world_size": 7}}, "world_size 7, and there are 2 ranks: leave it out"),
     ],
 )
-def test_what_cannot_be_started_is_named(wrong: dict[str, int], said: str) -> None:
+def test_what_cannot_be_started_is_named(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        perfkit.launch(_where, live=False, **wrong)  # type: ignore[arg-type]
+        perfkit.launch(_where, **{"live": False, **wrong})
+
+
+def test_a_setting_that_cannot_travel_is_named() -> None:
+    """It was an error of pickle's, without a name."""
+    with pytest.raises(WorkloadNotPortableError, match=r"^settings cannot .*\['x'\] \(a _thr"):
+        perfkit.launch(_where, settings={"x": threading.Lock()}, live=False)

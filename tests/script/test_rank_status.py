@@ -142,10 +142,22 @@ def test_the_first_one_that_failed_is_named(tmp_path: Path) -> None:
         tmp_path,
         _status(0, n_steps=15, at_s=now_s, ended="raised RuntimeError"),
         _status(1, n_steps=15, at_s=now_s - 1, ended="raised ValueError"),
-        _status(2, n_steps=15, at_s=now_s - 2, ended="was ended by SIGTERM"),
+        _status(2, n_steps=15, at_s=now_s - 0.5, ended="was ended by SIGTERM"),
     )
     assert culprits == (1,)
     assert sentence == "Rank 1 raised ValueError in step 16; the 2 other ranks ended after it."
+
+
+def test_a_rank_that_fails_after_another_was_ended_is_not_named(tmp_path: Path) -> None:
+    """The report blamed the rank whose exchange broke when somebody ended the other one."""
+    now_s = time.time()
+    culprits, sentence = _said(
+        tmp_path,
+        _status(0, n_steps=195, at_s=now_s, ended="raised RuntimeError"),
+        _status(1, n_steps=194, at_s=now_s - 1, ended="was ended by SIGTERM"),
+    )
+    assert culprits == (1,)
+    assert sentence == "Rank 1 was ended by SIGTERM in step 195; the other rank ended after it."
 
 
 def test_a_rank_that_was_killed_is_named(tmp_path: Path) -> None:

@@ -450,7 +450,9 @@ def test_events_do_not_keep_a_lab_alive(make: Callable[..., Lab]) -> None:
     gc.collect()
 
 
-@pytest.mark.parametrize("place", ["no/such/x.png", "device.json", None, "", 5])
+@pytest.mark.parametrize(
+    "place", ["no/such/x.png", "device.json", "x" * 300 + ".md", "a\0.md", None, "", 5]
+)
 def test_an_export_to_an_impossible_place_is_told_before_drawing(
     make: Callable[..., Lab], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any
 ) -> None:
@@ -578,6 +580,8 @@ def test_only_a_measured_run_can_be_pinned(make: Callable[..., Lab]) -> None:
     lab.run()
     with pytest.raises(UsageError, match=r"run 1 cannot be pinned: runs with .* are 2$"):
         lab.pin(1)
+    with pytest.raises(UsageError, match=r"run array\(\[2, 2\]\) cannot be pinned"):
+        lab.pin(np.array([2, 2]))  # type: ignore[arg-type]
     assert lab.rows[1]["pinned"], "the first that was measured is pinned from the start"
     assert (lab.rows[0]["pinnable"], lab.rows[1]["pinnable"]) == (False, True)
 

@@ -2,19 +2,27 @@
 
 A round runs whole on one worker, one point after the other, so that the points that are compared
 with each other ran on one machine, in turns. A round that is lost with its worker is repeated once.
+
+A pool knows neither to stop what it runs nor to end when its own process is killed. So a round that
+runs in a child of the sweep's process looks whether that still waits for it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
+from perfkit.base.errors import WorkloadError
 from perfkit.experiment.process.portable import Packed
 from perfkit.experiment.process.result import RunResult
 from perfkit.experiment.process.session import Session
@@ -23,6 +31,7 @@ __all__ = ["Round", "RoundRuns", "overlaps", "rounds_on"]
 
 # Lost for good after so many attempts.
 _ATTEMPTS = 2
+_LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,8 @@ class Round:
         settings: that it reads.
         points: (index, values) in the order in which they run.
         options: of the session: seconds, step_timeout_s, start_timeout_s, warmup, seed.
+        caller: process id of the sweep.
+        folder: is there while the sweep waits for the round.
     """
 
     number: int
@@ -42,6 +53,8 @@ class Round:
     settings: tuple[Any, ...]
     points: tuple[tuple[int, Mapping[str, Any]], ...]
     options: Mapping[str, Any]
+    caller: int
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -71,16 +84,55 @@ class RoundRuns:
 def run_round(order: bytes) -> bytes:
     """In a worker: run the points of a round in turn."""
     one: Round = cloudpickle.loads(order)
+    _check_awaited(one)
     began_s = time.time()
     found = []
-    with Session(one.workload, one.settings, **one.options) as session:
+    with Session(one.workload, one.settings, **one.options) as session, _watched(one, session):
         for index, values in one.points:
+            _check_awaited(one)
             began = time.monotonic()
             run = session.run(**values)
             found.append((index, run, time.monotonic() - began))
     made = RoundRuns(one.number, tuple(found), began_s, time.time(), platform.node())
     data: bytes = cloudpickle.dumps(made)
     return data
+
+
+def _check_awaited(one: Round) -> None:
+    if _is_in_child(one) and not one.folder.exists():
+        raise WorkloadError("the sweep has ended before this round")
+
+
+def _is_in_child(one: Round) -> bool:
+    """Whether this is a child of the sweep's process, as a pool's worker is.
+
+    A cluster's worker may be on another machine, and somebody else ends it.
+    """
+    return os.getppid() == one.caller
+
+
+@contextlib.contextmanager
+def _watched(one: Round, session: Session) -> Iterator[None]:
+    """Stop the run when the sweep no longer waits for it, and end with the sweep's process."""
+    if not _is_in_child(one):
+        yield
+        return
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_EVERY_S):
+            if not _is_in_child(one):
+                os._exit(1)  # the run's process ends with this one
+            if not one.folder.exists():
+                session.stop()
+
+    watching = threading.Thread(target=watch, name="perfkit-round", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
 
 
 def rounds_on(
@@ -110,7 +162,7 @@ def rounds_on(
             done, _ = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 one, attempt = pending.pop(future)
-                error = future.exception()
+                error = CancelledError() if future.cancelled() else future.exception()
                 if error is None:
                     found: RoundRuns = cloudpickle.loads(future.result())
                     yield found
@@ -124,6 +176,8 @@ def rounds_on(
 
 
 def _lost(one: Round, error: BaseException) -> str:
+    if isinstance(error, CancelledError):
+        return f"round {one.number + 1} was cancelled"
     said = " ".join(str(error).split())[:160]
     return f"round {one.number + 1} was lost with its worker ({type(error).__name__}: {said})"
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.base.arguments import brief
 from perfkit.base.errors import SettingError
 from perfkit.base.machine import Machine
 from perfkit.experiment.settings import (
@@ -74,7 +75,7 @@ def grid_of(
     """
     if not isinstance(values, Mapping) or not values:
         raise SettingError(
-            f"a grid is a mapping from settings to lists, not {values!r:.80}: "
+            f"a grid is a mapping from settings to lists, not {brief(values)}: "
             "try {'num_workers': [0, 1, 2]}"
         )
     check_listed(settings)
@@ -83,8 +84,8 @@ def grid_of(
     names = tuple(one.name for one in varied)
     both = [name for name in base if name in names]
     if both:
-        raise SettingError(f"{both[0]!r} is in the grid and in base: leave it out of one")
-    others = [one for one in settings if (one if isinstance(one, str) else one.name) not in names]
+        raise SettingError(f"{brief(both[0])} is in the grid and in base: leave it out of one")
+    others = [one for one in settings if _name(one) not in names]
     known = (*declared(others, base), *varied)
     n = 1
     for one in varied:
@@ -113,6 +114,12 @@ def grid_of(
     if not points:
         raise SettingError(f"no point of the grid can run here: {skipped[0].reason}")
     return Grid(tuple(known), names, tuple(points), tuple(skipped))
+
+
+def _name(one: object) -> str | None:
+    """None for what is no setting, which is refused where they are looked up."""
+    named = one.name if isinstance(one, Setting) else one
+    return named if isinstance(named, str) else None
 
 
 def key(values: Mapping[str, Any]) -> str:

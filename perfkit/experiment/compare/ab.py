@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from perfkit.base.arguments import brief
 from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
@@ -40,7 +41,7 @@ from perfkit.experiment.compare.same import SameResult, same_result
 from perfkit.experiment.compare.store import Store
 from perfkit.experiment.process._process import prepared_process
 from perfkit.experiment.process.result import RunResult
-from perfkit.experiment.process.session import positive
+from perfkit.experiment.process.session import HIGHEST_SEED, count, positive
 from perfkit.experiment.settings import Setting, Settings, check_values
 from perfkit.experiment.settings._declared import declared, words
 from perfkit.measure.compare import doubts, sentence
@@ -210,6 +211,7 @@ def ab(
     known = declared(settings, a, b)
     values = [check_values(known, arm, facts()) for arm in (a, b)]
     budget = scaled(_check_numbers(budget_s, min_blocks, max_blocks))
+    seed = count("seed", seed, HIGHEST_SEED)
     called = _names(names, values[0], values[1])
     blocks = Blocks(
         workload,
@@ -438,11 +440,8 @@ def _samples(runs: Sequence[RunResult]) -> float | None:
 
 def _check_numbers(budget_s: Any, min_blocks: Any, max_blocks: Any) -> float:
     budget = positive("budget_s", budget_s)
-    for name, number, least in (("min_blocks", min_blocks, 2), ("max_blocks", max_blocks, 2)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise UsageError(
-                f"{name}={number!r:.80} is not valid: it takes a whole number, 2 or more"
-            )
+    for name, number in (("min_blocks", min_blocks), ("max_blocks", max_blocks)):
+        count(name, number, least=2)
     if max_blocks < min_blocks:
         raise UsageError(f"max_blocks={max_blocks} is below min_blocks={min_blocks}")
     return budget
@@ -463,5 +462,5 @@ def _names(names: Any, a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str,
         or not all(isinstance(name, str) and name for name in names)
         or names[0] == names[1]
     ):
-        raise UsageError(f"names={names!r:.80} is not valid: it takes two different strings")
+        raise UsageError(f"names={brief(names)} is not valid: it takes two different strings")
     return printable(names[0], _LONGEST_NAME), printable(names[1], _LONGEST_NAME)

@@ -12,7 +12,7 @@ from perfkit.base.progress import Progress, Say
 from perfkit.base.words import fmt_bytes
 from perfkit.experiment.process.events import State
 from perfkit.experiment.process.result import RunResult
-from perfkit.experiment.process.session import Session
+from perfkit.experiment.process.session import Session, count
 from perfkit.experiment.settings import Setting, Settings
 from perfkit.experiment.settings._declared import declared
 
@@ -113,11 +113,8 @@ def largest_batch(
         WorkloadError: a run failed for another reason than lack of memory.
         MeasurementError: ``limit_bytes`` is given, and a run's memory could not be read.
     """
-    for name, number, least in (("start", start, 1), ("most", most, 1)):
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise UsageError(
-                f"{name}={number!r:.80} is not valid: it takes a whole number, 1 or more"
-            )
+    for name, number in (("start", start), ("most", most)):
+        count(name, number, least=1)
     if start > most:
         raise UsageError(f"start={start} is above most={most}")
     if not 0 <= within < 1:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfkit.base.arguments import check_whole
+from perfkit.base.arguments import brief, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_count, fmt_deviation, plural
@@ -162,7 +162,7 @@ def same_result(
 
 
 def _format(precision: Any) -> str:
-    name = str(precision).removeprefix("torch.")
+    name = (precision if isinstance(precision, str) else brief(precision)).removeprefix("torch.")
     name = {
         "float64": "fp64",
         "double": "fp64",
@@ -173,8 +173,8 @@ def _format(precision: Any) -> str:
     }.get(name, name)
     if name not in FORMATS:
         raise UsageError(
-            f"precision={precision!r:.60} is not valid: it is one of {', '.join(FORMATS)}, or a "
-            "dtype"
+            f"precision={brief(precision, 60)} is not valid: it is one of {', '.join(FORMATS)}, "
+            "or a dtype"
         )
     return name
 

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from perfkit.base.arguments import brief
 from perfkit.base.errors import StoreError
 from perfkit.base.files import read_pipe
 from perfkit.base.structs import as_struct, misfit
@@ -182,7 +183,7 @@ def _place(path: Any) -> Path:
     """
     place = Path(path) if isinstance(path, str | os.PathLike) else Path()
     if not place.name or "\0" in place.name:
-        raise StoreError(f"{path!r:.80} is not a file name: give one for the store")
+        raise StoreError(f"{brief(path)} is not a file name: give one for the store")
     return place
 
 

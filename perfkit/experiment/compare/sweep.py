@@ -16,19 +16,23 @@ the first was cut off.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from perfkit.base.arguments import brief
 from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import Provenance, facts, stamp
 from perfkit.base.progress import Progress, Say, left
+from perfkit.base.scratch import scratch_folder
 from perfkit.base.words import fmt_ms, plural
 from perfkit.experiment.compare._elsewhere import Round, RoundRuns, overlaps, rounds_on
 from perfkit.experiment.compare._grid import Grid, Skipped, grid_of, key
@@ -37,7 +41,7 @@ from perfkit.experiment.compare.knee import Knee, knee_of
 from perfkit.experiment.compare.store import Store
 from perfkit.experiment.process._process import prepared_process
 from perfkit.experiment.process.result import RunResult
-from perfkit.experiment.process.session import Session, positive
+from perfkit.experiment.process.session import HIGHEST_SEED, Session, count, positive
 from perfkit.experiment.settings import Setting, Settings
 from perfkit.experiment.settings._declared import words
 from perfkit.measure.looks import Looks
@@ -55,6 +59,8 @@ _HALVED_TO = 4
 _FEWEST_ROUNDS = 2
 _MOST_ROUNDS = 20
 _FIRST_LOOK = 4
+# An executor gets all rounds at once.
+_MOST_ASKED_FOR = 10_000
 # A point is clearly slower when its whole interval is beyond this.
 _WORSE = 1.02
 _ALPHA = 0.05
@@ -196,7 +202,7 @@ class Sweep(Shown):
         """
         if not isinstance(name, str) or name not in self.grid:
             raise UsageError(
-                f"the grid does not vary {name!r:.60}; it varies: {', '.join(self.grid)}"
+                f"the grid does not vary {brief(name, 60)}; it varies: {', '.join(self.grid)}"
             )
         if not all(isinstance(v, int | float) for v in self.grid[name]):
             raise UsageError(f"the values of {name!r} are not numbers, so they have no knee")
@@ -305,7 +311,7 @@ def sweep(
         store: a JSONL file that receives each run; a second call with the same workload and grid
             makes only the missing runs.
         seconds: length of one run; by default derived from the budget.
-        rounds: run exactly this many rounds.
+        rounds: run exactly this many rounds, at most 10,000.
         step_timeout_s, start_timeout_s, warmup, seed: see
             :class:`~perfkit.experiment.process.session.Session`; the seed also sets the order
             within the rounds.
@@ -313,6 +319,7 @@ def sweep(
             ``concurrent.futures.ProcessPoolExecutor``, or that of a cluster's client. The points of
             a round run on one machine, and only they are compared. It makes ``rounds`` rounds (by
             default 4) of all points, whatever they show. Rounds on one machine slow each other.
+            After Ctrl-C a process pool stops its rounds, and it ends with a process that is killed.
         say: called with each progress line; None for standard error, False for no output.
 
     Returns:
@@ -332,15 +339,14 @@ def sweep(
         >>> found.best.values
     """
     asked_s = positive("budget_s", budget_s)
-    if rounds is not None and (isinstance(rounds, bool) or not isinstance(rounds, int)):
-        raise UsageError(f"rounds={rounds!r:.80} is not valid: it takes a whole number")
-    if rounds is not None and rounds < 1:
-        raise UsageError(f"rounds={rounds} is not valid: it takes 1 or more")
+    if rounds is not None:
+        rounds = count("rounds", rounds, _MOST_ASKED_FOR, least=1)
     if executor is not None and not isinstance(executor, Executor):
         raise UsageError(
-            f"executor={executor!r:.60} is no concurrent.futures.Executor: give a "
+            f"executor={brief(executor, 60)} is no concurrent.futures.Executor: give a "
             "ProcessPoolExecutor, or client.get_executor() of dask.distributed"
         )
+    seed = count("seed", seed, HIGHEST_SEED)
     points = grid_of(grid, settings, {} if base is None else base, facts())
     # the session scales it
     length_s = _run_s(asked_s, len(points.points)) if seconds is None else seconds
@@ -362,7 +368,8 @@ def sweep(
                     "seconds": length_s, "step_timeout_s": step_timeout_s,
                     "start_timeout_s": start_timeout_s, "warmup": warmup, "seed": seed,
                 }  # fmt: skip
-                return going.result(going.on_workers(executor, options))
+                with scratch_folder() as folder:
+                    return going.result(going.on_workers(executor, options, folder))
             with prepared_process(_PREPARED_WITHIN_S):
                 stopped = going.until_clear()
                 return going.result(stopped)
@@ -444,8 +451,11 @@ class _Sweeping:
             if looks.is_due(number) and self._clear():
                 return "clear"
 
-    def on_workers(self, executor: Executor, options: Mapping[str, Any]) -> str:
-        """Make the rounds that the store lacks on the executor's workers; return why it ended."""
+    def on_workers(self, executor: Executor, options: Mapping[str, Any], folder: Path) -> str:
+        """Make the rounds that the store lacks on the executor's workers; return why it ended.
+
+        They look whether the folder is still there.
+        """
         wanted = []
         for number in range(self._rounds or _FIRST_LOOK):
             order = np.random.default_rng([self._seed, number]).permutation(len(self._runs))
@@ -455,7 +465,8 @@ class _Sweeping:
                     self._run(which, number)
                 continue
             packed = self._session.packed
-            wanted.append(Round(number, packed, self._session.settings, tuple(points), options))
+            known = self._session.settings
+            wanted.append(Round(number, packed, known, tuple(points), options, os.getpid(), folder))
         made: list[RoundRuns] = []
         for one in rounds_on(executor, wanted, self._warnings.append):
             made.append(one)

@@ -14,13 +14,14 @@ import io
 import linecache
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 
+from perfkit.base.arguments import brief
 from perfkit.base.errors import UsageError, WorkloadNotPortableError
 
 __all__ = ["Packed", "check_workload", "pack", "sources"]
@@ -58,7 +59,7 @@ def check_workload(workload: Any) -> None:
         raise UsageError(f"pass the function {name} itself, not the generator {name}(…)")
     if not callable(workload):
         raise UsageError(
-            f"a workload is a generator function that takes the settings, not {workload!r:.80}"
+            f"a workload is a generator function that takes the settings, not {brief(workload)}"
         )
     try:
         inspect.signature(workload).bind(object())
@@ -71,8 +72,12 @@ def check_workload(workload: Any) -> None:
         return
 
 
-def pack(workload: Callable[..., Any]) -> bytes:
-    """Pickle the workload so that another process can load it.
+def pack(workload: Any, name: str = "") -> bytes:
+    """Pickle the workload, or what travels with it, so that another process can load it.
+
+    Args:
+        workload: what travels.
+        name: what it is called in an error; by default its own name.
 
     Raises:
         WorkloadNotPortableError: something that it refers to cannot be pickled; names it.
@@ -84,7 +89,7 @@ def pack(workload: Callable[..., Any]) -> bytes:
     except Exception as raised:  # __reduce__ and __getstate__ of user classes raise anything
         error = raised
     path, culprit = _culprit(workload)
-    name = getattr(workload, "__name__", type(workload).__name__)
+    name = name or getattr(workload, "__name__", type(workload).__name__)
     where = " → ".join(path) or "it"
     raise WorkloadNotPortableError(
         f"{name} cannot travel to its own process: {where} ({_kind(culprit)}) cannot be pickled; "
@@ -215,7 +220,7 @@ def parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _attributes(vars(value))
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield f"[{key!r:.40}]", item
+            yield f"[{brief(key, 40)}]", item
     elif isinstance(value, list | tuple | set | frozenset):
         for i, item in enumerate(value):
             yield f"item {i}", item

@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from perfkit.base.arguments import brief
 from perfkit.base.budget import scaled
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import facts
@@ -91,7 +92,7 @@ class Session:
         self._warmup = count("warmup", warmup)
         self._seed = count("seed", seed, HIGHEST_SEED)
         if on_event is not None and not callable(on_event):
-            raise UsageError(f"on_event={on_event!r:.80} cannot be called: give a function")
+            raise UsageError(f"on_event={brief(on_event)} cannot be called: give a function")
         portable.check_workload(workload)
         self._workload = portable.pack(workload)
         self._sources = portable.sources(workload)
@@ -306,26 +307,28 @@ def positive(name: str, value: Any) -> float:
     """
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last is torch's
         number = math.nan
-    if isinstance(value, bool | str) or not 0 < number <= _LONGEST_S:
+    if isinstance(value, bool | str | bytes) or not 0 < number <= _LONGEST_S:
         raise UsageError(
-            f"{name}={value!r:.80} is not valid: it takes seconds, from above 0 to a day"
+            f"{name}={brief(value)} is not valid: it takes seconds, from above 0 to a day"
         )
     return number
 
 
-def count(name: str, value: Any, most: int = sys.maxsize) -> int:
-    """Check a whole number from 0 to ``most`` and return it.
+def count(name: str, value: Any, most: int = sys.maxsize, *, least: int = 0) -> int:
+    """Check a whole number from ``least`` to ``most`` and return it.
 
     Raises:
         UsageError: it is not one.
     """
     try:
         number = operator.index(value)
-    except TypeError:
-        number = -1
-    if isinstance(value, bool) or not 0 <= number <= most:
+    except (TypeError, RuntimeError):  # the second is torch's, of a tensor without a value
+        number = least - 1
+    if isinstance(value, bool) or not least <= number <= most:
         upto = "or more" if most == sys.maxsize else f"to {most:,}"
-        raise UsageError(f"{name}={value!r:.80} is not valid: it takes a whole number, 0 {upto}")
+        raise UsageError(
+            f"{name}={brief(value)} is not valid: it takes a whole number, {least} {upto}"
+        )
     return number

@@ -7,15 +7,16 @@
 from __future__ import annotations
 
 import keyword
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base.arguments import check_text, shown
+from perfkit.base.arguments import brief, check_text, shown
 from perfkit.base.errors import SettingError
 from perfkit.experiment.settings import _clashes, _rules
 from perfkit.experiment.settings._given import Settings, near
-from perfkit.experiment.settings._setting import Control, Setting, brief
+from perfkit.experiment.settings._setting import Control, Setting
 from perfkit.experiment.settings.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def setting(
     """
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
         raise SettingError(
-            f"a setting cannot be called {name!r}: take a name that could be a variable's"
+            f"a setting cannot be called {brief(name)}: take a name that could be a variable's"
         )
     if name.startswith("_") or (name not in CATALOGUE and hasattr(Settings, name)):
         raise SettingError(
@@ -119,6 +120,11 @@ def _offered(name: str, values: Any) -> tuple[Any, ...]:
                 f"{name}: {brief(plain)} cannot be a value; take strings, numbers, True, False "
                 "or None and let the workload look up the rest"
             )
+        if isinstance(plain, float) and not math.isfinite(plain):
+            raise SettingError(
+                f"{name}: {plain} cannot be a value, because a store of runs cannot hold it; take "
+                "None and let the workload look up the rest"
+            )
         if any(plain == o and _rules.is_flag(plain) == _rules.is_flag(o) for o in offered):
             raise SettingError(f"{name}: {plain!r} appears twice among its values")
         offered.append(plain)
@@ -149,9 +155,18 @@ def check_listed(settings: object) -> None:
         SettingError: ``settings`` is a single one, or cannot be looped over.
     """
     if isinstance(settings, str | Setting):
-        raise SettingError(f"settings must be a list: [{settings!r}]")
-    if settings is None or not hasattr(settings, "__iter__"):
-        raise SettingError(f"settings must be a list of names, not {brief(settings)}; [] for none")
+        raise SettingError(f"settings must be a list: [{brief(settings)}]")
+    if isinstance(settings, Mapping):  # its values would be left out without a word
+        raise SettingError(
+            f"settings must be a list, not {brief(settings)}; to choose the values: "
+            "[perfkit.setting('num_workers', [0, 1, 2])]"
+        )
+    try:
+        iter(settings)  # type: ignore[call-overload]
+    except TypeError:  # also an array or a tensor of one number, and a class
+        raise SettingError(
+            f"settings must be a list of names, not {brief(settings)}; [] for none"
+        ) from None
 
 
 def check_mapping(name: str, values: object) -> None:
@@ -182,12 +197,14 @@ def resolve(settings: Sequence[str | Setting]) -> tuple[Setting, ...]:
         elif isinstance(item, str):
             if item not in CATALOGUE:
                 raise SettingError(
-                    f"no setting is called {item!r}{near(item, CATALOGUE)}; "
-                    f"declare your own with setting({item!r}, [values])"
+                    f"no setting is called {brief(item)}{near(item, CATALOGUE)}; "
+                    f"declare your own with setting({brief(item)}, [values])"
                 )
             one = CATALOGUE[item]
         else:
-            raise SettingError(f"{item!r} is not a setting: give a name or setting(name, values)")
+            raise SettingError(
+                f"{brief(item)} is not a setting: give a name or setting(name, values)"
+            )
         if one.name in found:
             raise SettingError(f"the setting {one.name!r} is given twice")
         found[one.name] = one
@@ -208,7 +225,7 @@ def check_values(
         if name not in known:
             elsewhere = " (it is in the catalogue: add it to settings=[…])"
             raise SettingError(
-                f"no setting is called {name!r} here{near(str(name), known)}"
+                f"no setting is called {brief(name)} here{near(str(name), known)}"
                 f"{elsewhere if name in CATALOGUE else ''}"
             )
     chosen = {}

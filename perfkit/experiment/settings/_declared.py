@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from perfkit.base.arguments import brief
 from perfkit.base.errors import SettingError
 from perfkit.experiment.settings import CATALOGUE, Setting, resolve, setting
+from perfkit.experiment.settings._rules import is_equal
 
 
 def declared(settings: Sequence[str | Setting], *arms: Mapping[str, Any]) -> tuple[Setting, ...]:
@@ -22,7 +24,7 @@ def declared(settings: Sequence[str | Setting], *arms: Mapping[str, Any]) -> tup
     for arm in arms:
         if not isinstance(arm, Mapping) or not all(isinstance(name, str) for name in arm):
             raise SettingError(
-                f"an arm is a mapping from settings to values, not {arm!r:.80}: "
+                f"an arm is a mapping from settings to values, not {brief(arm)}: "
                 "try {'num_workers': 2}"
             )
     for name in dict.fromkeys(name for arm in arms for name in arm):
@@ -33,8 +35,8 @@ def declared(settings: Sequence[str | Setting], *arms: Mapping[str, Any]) -> tup
             continue
         if any(name not in arm for arm in arms):
             raise SettingError(
-                f"{name!r} is in one arm only and has no default: give it in both, or "
-                f"declare it: settings=[setting({name!r}, [values])]"
+                f"{brief(name)} is in one arm only and has no default: give it in both, or "
+                f"declare it: settings=[setting({brief(name)}, [values])]"
             )
         known[name] = setting(name, _distinct([arm[name] for arm in arms]))
     return tuple(known.values())
@@ -43,7 +45,7 @@ def declared(settings: Sequence[str | Setting], *arms: Mapping[str, Any]) -> tup
 def _distinct(values: Sequence[Any]) -> list[Any]:
     found: list[Any] = []
     for value in values:
-        if not any(type(value) is type(one) and value == one for one in found):
+        if not any(type(value) is type(one) and is_equal(value, one) for one in found):
             found.append(value)
     return found
 

@@ -32,8 +32,12 @@ def is_flag(value: Any) -> bool:
     return isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")
 
 
-def is_true(found: Any) -> bool:
-    """Whether a comparison returned a single true value."""
+def is_equal(value: Any, known: Any) -> bool:
+    """Whether they are equal as wholes; arrays compare by element, and some things not at all."""
+    try:
+        found = value == known
+    except Exception:  # of a sparse tensor, a signalling NaN, somebody's own class
+        return False
     return bool(found) if isinstance(found, bool) or is_flag(found) else False
 
 
@@ -53,7 +57,7 @@ def whole_number(low: int, high: int) -> Acceptor:
             raise ValueError(words)
         try:
             number = operator.index(value)
-        except TypeError:
+        except (TypeError, RuntimeError):  # the second is torch's, of a tensor without a value
             raise ValueError(words) from None
         if not low <= number <= high:
             raise ValueError(words)
@@ -67,8 +71,7 @@ def one_of(values: tuple[Any, ...]) -> Acceptor:
 
     def accept(value: Any) -> Any:
         for known in values:
-            # arrays compare by element and have no truth value
-            if is_flag(known) == is_flag(value) and is_true(value == known):
+            if is_flag(known) == is_flag(value) and is_equal(value, known):
                 return known
         raise ValueError(f"one of {', '.join(map(repr, values))}")
 

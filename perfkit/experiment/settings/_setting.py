@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from perfkit.base.arguments import brief
 from perfkit.base.errors import SettingError
 from perfkit.base.lessons import lesson_of
 from perfkit.experiment.settings import _rules
@@ -113,8 +114,3 @@ class Setting:
         if lesson:
             parts.append(f"Lesson {lesson}.")
         return " ".join(part for part in parts if part)
-
-
-def brief(value: Any) -> str:
-    """A value's repr, on one line."""
-    return " ".join(f"{value!r:.200}".split())[:80]

@@ -31,14 +31,14 @@ class Parcel:
     Attributes:
         workload: the function, pickled by cloudpickle.
         sources: lines of notebook cells by file name, for tracebacks.
-        values: of its settings.
+        values: of its settings, pickled in the same way.
         backend: of the process group that is made for it; empty for none.
         sys_path: where modules are found.
     """
 
     workload: bytes = field(repr=False)
     sources: dict[str, list[str]] = field(repr=False)
-    values: dict[str, Any]
+    values: bytes = field(repr=False)
     backend: str
     sys_path: list[str]
 
@@ -74,7 +74,7 @@ def _run(parcel: Parcel) -> Any:
         if parcel.backend == "nccl":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group(parcel.backend)
-    found = workload(Settings(parcel.values))
+    found = workload(Settings(cloudpickle.loads(parcel.values)))
     if isinstance(found, Generator):
         found = _drained(found)
     if parcel.backend and dist.is_initialized():

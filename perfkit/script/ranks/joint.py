@@ -262,6 +262,15 @@ def _culprits(
     if not failed:
         return _hung(statuses, hung_after_s)
     first = failed[0]
+    if first.ended:
+        # a launcher ends the others only after the first has failed, so this SIGTERM came from
+        # elsewhere, and whoever exchanged data with that rank failed because of it
+        sooner = [
+            s
+            for s in statuses.values()
+            if s.ended.startswith(ENDED_BY_SIGTERM) and s.at_s < first.at_s
+        ]
+        first = min(sooner, key=lambda s: s.at_s, default=first)
     # those that ended before it have nothing to do with it
     later_s = [s.at_s for s in statuses.values() if s.ended and s.at_s > first.at_s]
     silent_s = min(later_s, default=first.at_s) - first.at_s

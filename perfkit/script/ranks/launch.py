@@ -104,7 +104,8 @@ def run_workload(
         MissingError: torch is built without what it needs.
     """
     _check_torch(how.backend)
-    parcel = Parcel(pack(workload), sources(workload), dict(how.values), how.backend, sys.path)
+    settings = pack(dict(how.values), "settings")
+    parcel = Parcel(pack(workload), sources(workload), settings, how.backend, sys.path)
     with scratch_folder() as folder:
         (folder / "workload").write_bytes(pickle.dumps(parcel))
         typed = [
