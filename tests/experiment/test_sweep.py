@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
@@ -175,7 +176,7 @@ def test_a_point_that_is_another_one_again_is_skipped(prefetch):
         ({"x": [1]}, {"base": {"x": 1}}, SettingError, "in the grid and in base"),
         ({"x": [1]}, {"rounds": 0}, UsageError, "rounds=0 is not valid"),
         ({"x": [1]}, {"rounds": "all"}, UsageError, "rounds='all' is not valid"),
-        ({"x": [1]}, {"settings": [5]}, SettingError, "5 is not a setting"),
+        ({"x": [1]}, {"settings": itertools.count(5)}, SettingError, "5 is not a setting"),
         ({"x": [1]}, {"settings": np.array(5)}, SettingError, "settings must be a list of names"),
         ({"x": [1]}, {"seed": np.array([5])}, UsageError, "it takes a whole number, 0 to"),
         ({"x": [1]}, {"rounds": 10**9}, UsageError, "a whole number, 1 to 10,000"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from perfkit.experiment.settings import (
     check_mapping,
     check_values,
     conflicts,
+    resolve,
     setting,
 )
 from perfkit.experiment.settings._declared import declared, words
@@ -85,7 +86,13 @@ def grid_of(
     both = [name for name in base if name in names]
     if both:
         raise SettingError(f"{brief(both[0])} is in the grid and in base: leave it out of one")
-    others = [one for one in settings if _name(one) not in names]
+    others: list[str | Setting] = []
+    given: Iterable[Any] = settings
+    for one in given:
+        if not isinstance(one, str | Setting):
+            resolve([one])  # refuses it
+        elif (one if isinstance(one, str) else one.name) not in names:
+            others.append(one)
     known = (*declared(others, base), *varied)
     n = 1
     for one in varied:
@@ -114,12 +121,6 @@ def grid_of(
     if not points:
         raise SettingError(f"no point of the grid can run here: {skipped[0].reason}")
     return Grid(tuple(known), names, tuple(points), tuple(skipped))
-
-
-def _name(one: object) -> str | None:
-    """None for what is no setting, which is refused where they are looked up."""
-    named = one.name if isinstance(one, Setting) else one
-    return named if isinstance(named, str) else None
 
 
 def key(values: Mapping[str, Any]) -> str:

@@ -224,8 +224,9 @@ def check_values(
     for name in values:
         if name not in known:
             elsewhere = " (it is in the catalogue: add it to settings=[…])"
+            alike = near(name, known) if isinstance(name, str) else ""
             raise SettingError(
-                f"no setting is called {brief(name)} here{near(str(name), known)}"
+                f"no setting is called {brief(name)} here{alike}"
                 f"{elsewhere if name in CATALOGUE else ''}"
             )
     chosen = {}
