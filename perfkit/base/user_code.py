@@ -1,7 +1,8 @@
 """Which code is the user's own, and how to name one of its lines to a person.
 
 The one place that decides it. A file is the user's if it is neither an installed package's (torch
-among them, wherever it is) nor the standard library's nor perfkit's, and not generated code.
+among them, wherever it is, and what `pip install --target` has put into a folder of `sys.path`) nor
+the standard library's nor perfkit's, and not generated code.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def is_user_code(filename: str) -> bool:
     if filename.startswith("<"):
         return _GENERATED.match(filename) is None
     path = os.path.normcase(filename)
-    if _PACKAGES.search(path):
+    if _PACKAGES.search(path) or _folder_of_packages(filename):
         return False
     return not path.startswith((*_INSTALLED, _PERFKIT, _torch_folder()))
 
@@ -71,7 +72,34 @@ def package_path(filename: str) -> str:
     if filename.startswith("<"):
         return ""
     inner = _PACKAGES.split(filename)
-    return inner[-1].replace("\\", "/") if len(inner) > 1 else ""
+    if len(inner) > 1:
+        return inner[-1].replace("\\", "/")
+    folder = _folder_of_packages(filename)
+    return filename[len(folder) :].lstrip("/\\").replace("\\", "/") if folder else ""
+
+
+@functools.cache
+def _folder_of_packages(filename: str) -> str:
+    """The folder of ``sys.path`` into which ``pip install --target`` has put this file; else ''."""
+    for folder in {str(one).rstrip("/\\") for one in sys.path if one}:
+        if folder and filename.startswith((folder + "/", folder + os.sep)):
+            inside = filename[len(folder) + 1 :].replace("\\", "/")
+            if inside.partition("/")[0] in _installed_in(folder):
+                return folder
+    return ""
+
+
+@functools.cache
+def _installed_in(folder: str) -> frozenset[str]:
+    """What pip has put there, by the lists that it keeps beside it: files and folders."""
+    found: set[str] = set()
+    try:
+        for record in Path(folder).glob("*.dist-info/RECORD"):
+            with record.open(encoding="utf-8", errors="replace") as lines:
+                found.update(line.partition(",")[0].partition("/")[0] for line in lines)
+    except OSError:
+        return frozenset()
+    return frozenset(found)
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -92,6 +93,24 @@ def test_a_line_has_one_name(filename: str, said: str) -> None:
 def test_packages_that_only_pass_on_tell_nothing(package: str, tells: bool) -> None:
     assert tells_something(f"/x/site-packages/{package}") is tells
     assert package_path(f"/x/site-packages/{package}") == package
+
+
+def test_what_pip_put_into_a_folder_of_the_path_is_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``pip install --target libs``: its lines were told as the user's own."""
+    info = tmp_path / "lents-1.0.dist-info"
+    info.mkdir()
+    (info / "RECORD").write_text("lents/trainer.py,sha256=x,12\n../../bin/lents,,\nalone.py,,\n")
+    trainer, mine = str(tmp_path / "lents" / "trainer.py"), str(tmp_path / "train.py")
+    monkeypatch.setattr(sys, "path", [*sys.path, f"{tmp_path}/"])
+    assert not is_user_code(trainer)
+    assert package_path(trainer) == "lents/trainer.py"
+    assert tells_something(trainer)
+    assert where(trainer, 3, {}) == "lents/trainer.py:3"
+    assert not is_user_code(str(tmp_path / "alone.py"))
+    assert is_user_code(mine)  # beside them, and not one of them
+    assert package_path(mine) == ""
 
 
 def test_the_users_own_files_are_in_no_package() -> None:
