@@ -297,9 +297,10 @@ def test_a_result_is_plain_json():
 
 
 @pytest.mark.parametrize(
-    ("samples", "per"), [(38, "step"), (39, "sample"), (26, "step"), (25, "sample")]
+    ("samples", "per"), [(38, "step"), (39, "sample"), (27, "step"), (26, "sample")]
 )
 def test_a_fifth_more_samples_are_other_work(samples, per):
+    """Whichever of the two comes first: 26 against 32 was none, 32 against 26 was."""
     found = ratio(
         run([10.0] * 20, samples_per_s=3200), run([10.0] * 20, samples_per_s=100 * samples)
     )

@@ -40,7 +40,7 @@ from perfkit.experiment.compare._identity import identity
 from perfkit.experiment.compare.same import SameResult, same_result
 from perfkit.experiment.compare.store import Store
 from perfkit.experiment.process._process import prepared_process
-from perfkit.experiment.process.result import RunResult
+from perfkit.experiment.process.result import RunResult, is_other_work
 from perfkit.experiment.process.session import HIGHEST_SEED, count, positive
 from perfkit.experiment.settings import Setting, Settings, check_values
 from perfkit.experiment.settings._declared import declared, words
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 __all__ = ["ABResult", "Block", "ab"]
 
 _MOST_BLOCKS = 200
-# If batches differ by more than this, compare the time per sample.
-_OTHER_WORK = 0.2
 _PREPARED_WITHIN_S = 15.0
 _LONGEST_NAME = 60
 _NO_BLOCK = -1
@@ -422,7 +420,7 @@ class _Measuring:
     def work(self) -> float | None:
         """Samples per step of ``b`` ÷ those of ``a`` if batches differ, else None."""
         a, b = (_samples(self.runs[which::2]) for which in (0, 1))
-        if not a or not b or abs(b / a - 1) < _OTHER_WORK:
+        if not a or not b or not is_other_work(a, b):
             return None
         return b / a
 

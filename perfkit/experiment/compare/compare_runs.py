@@ -22,7 +22,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ratio
 from perfkit.experiment.compare import store
-from perfkit.experiment.process.result import RunResult, ratio
+from perfkit.experiment.process.result import RunResult, is_other_work, ratio
 from perfkit.experiment.settings._declared import words
 from perfkit.measure._student import t_quantile
 
@@ -31,7 +31,6 @@ __all__ = ["MARGIN", "Matched", "RunsComparison", "compare_runs"]
 #: Share by which a configuration may be slower without counting as a regression.
 MARGIN = 0.05
 _CONFIDENCE = 0.95
-_OTHER_WORK = 0.2
 _LONGEST = 120
 
 Verdict = Literal["slower", "faster", "unclear", "within the margin", "fails now", "runs again"]
@@ -243,7 +242,7 @@ def _matched(
     values = before[0].values
     per: Literal["step", "sample"] = "step"
     work = [_median([run.samples_per_step for run in runs]) for runs in good]
-    if work[0] and work[1] and abs(work[1] / work[0] - 1) >= _OTHER_WORK:
+    if work[0] and work[1] and is_other_work(work[0], work[1]):
         per = "sample"
     times = [
         [

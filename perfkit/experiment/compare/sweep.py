@@ -40,7 +40,7 @@ from perfkit.experiment.compare._identity import identity
 from perfkit.experiment.compare.knee import Knee, knee_of
 from perfkit.experiment.compare.store import Store
 from perfkit.experiment.process._process import prepared_process
-from perfkit.experiment.process.result import RunResult
+from perfkit.experiment.process.result import RunResult, is_other_work
 from perfkit.experiment.process.session import HIGHEST_SEED, Session, count, positive
 from perfkit.experiment.settings import Setting, Settings
 from perfkit.experiment.settings._declared import words
@@ -68,8 +68,6 @@ _ALPHA = 0.05
 _ROUNDS_AIMED_AT = 6
 _SHORTEST_RUN_S, _LONGEST_RUN_S = 0.3, 10.0
 _START_GUESS_S = 0.3
-# If batches differ by more than this, compare the time per sample.
-_OTHER_WORK = 1.2
 _MARGIN = 0.05
 _PREPARED_WITHIN_S = 15.0
 
@@ -600,7 +598,7 @@ class _Sweeping:
         if not samples or not all(samples):
             return "step"
         known = [n for n in samples if n]
-        return "sample" if max(known) > _OTHER_WORK * min(known) else "step"
+        return "sample" if is_other_work(*known) else "step"
 
     def _confidence(self) -> float:
         return 1 - _ALPHA / max(len(self._grid.points) - 1, 1)

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from perfkit.experiment.process.events import State
     from perfkit.measure.summary import Summary
 
-__all__ = ["NO_STEP", "ONE_AFTER_THE_OTHER", "SPEED", "Ratio", "RunResult", "ratio", "table"]
+__all__ = [
+    "NO_STEP",
+    "ONE_AFTER_THE_OTHER",
+    "SPEED",
+    "Ratio",
+    "RunResult",
+    "is_other_work",
+    "ratio",
+    "table",
+]
 
 #: The caveat of every ratio of two separate runs.
 ONE_AFTER_THE_OTHER = "unconfirmed: one run after the other, so drift is not cancelled"
@@ -41,8 +50,8 @@ NO_STEP = "the workload yielded no step: put one `yield` at the end of each trai
 # Resamples for the 95 % interval: with 2,000, 50 values are beyond each end.
 _RESAMPLES = 2000
 _CONFIDENCE = 0.95
-# Batches that differ by more than this have different sizes; the last one of an epoch differs less.
-_OTHER_WORK = 0.2
+# Steps of so many times the samples are other work; the last batch of an epoch makes less of it.
+_OTHER_WORK = 1.2
 
 
 def _no_floats() -> NDArray[np.float64]:
@@ -258,6 +267,11 @@ class Ratio(NamedTuple):
         return not self.low <= 1.0 <= self.high
 
 
+def is_other_work(*samples_per_step: float) -> bool:
+    """Whether the largest of these is a fifth above the smallest: then times are per sample."""
+    return max(samples_per_step) > _OTHER_WORK * min(samples_per_step)
+
+
 def ratio(first: RunResult, other: RunResult, *, seed: int = 0) -> Ratio:
     """How many times faster ``other`` is than ``first``: the ratio of their times per step.
 
@@ -279,10 +293,9 @@ def ratio(first: RunResult, other: RunResult, *, seed: int = 0) -> Ratio:
     rng = np.random.default_rng(seed)
     work = 1.0
     per: Literal["step", "sample"] = "step"
-    if first.samples_per_step and other.samples_per_step:
-        factor = other.samples_per_step / first.samples_per_step
-        if abs(factor - 1) >= _OTHER_WORK:
-            work, per = factor, "sample"
+    samples = first.samples_per_step, other.samples_per_step
+    if samples[0] and samples[1] and is_other_work(samples[0], samples[1]):
+        work, per = samples[1] / samples[0], "sample"
     ratios = work * _means(a, rng) / _means(b, rng)
     tail = 100 * (1 - _CONFIDENCE) / 2
     low, high = np.percentile(ratios, [tail, 100 - tail])
