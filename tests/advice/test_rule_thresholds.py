@@ -813,6 +813,15 @@ def test_only_tensors_of_an_optimizer_that_can_do_better_are_counted() -> None:
     assert "for 4 parameter tensors" in told
 
 
+@pytest.mark.parametrize(("n", "n_tensors"), [(10, 1), (4, 1), (3, 1), (10, 2)])
+def test_optimizers_of_one_tensor_each_are_to_become_one(n: int, n_tensors: int) -> None:
+    """Pyro's: ``fused=True`` was advised, which leaves one tensor after the other."""
+    one = OptimizerFacts("Adam", n_tensors, ("float32",), ("cpu",))
+    told = said((update(50, 200), {"facts": changed(optimizers=(one,) * n)}), "optimizer-loop")
+    assert ("of its own" in told) == (n > 3 and n_tensors == 1)
+    assert (f"in place of {n}" in told) == (n > 3 and n_tensors == 1)
+
+
 def test_calls_of_a_driver_alone_are_no_device() -> None:
     """A program that asks for memory and computes on the CPU: no device is known to idle."""
     sim = cpu_training(6)

@@ -13,6 +13,8 @@ _LEAST_SHARE = 0.1
 _LEAST_ZEROING = 0.05
 # The for-loop form issues several ops per parameter tensor; fused and foreach a few per step.
 _LOOP_OPS = 40
+# From here on they are told as many: GANs and actor-critics have two or three.
+_MANY_OPTIMIZERS = 3
 # An update that takes a quarter of the step is out of proportion to forward and backward.
 _LARGE_SHARE = 0.25
 # Optimizers that torch 2.8 can fuse, on the CPU too, and those that accept foreach: the table in
@@ -34,20 +36,29 @@ def single_tensor(case: Case) -> Iterator[Finding]:
     if name is None:
         return
     option = "fused=True" if name in _FUSED else "foreach=True"
-    tensors = sum(o.n_tensors for o in case.facts.optimizers if o.name in _FOREACH)
+    known = [o for o in case.facts.optimizers if o.name in _FOREACH]
+    tensors = sum(o.n_tensors for o in known)
+    made = f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})"
+    # Pyro gives each parameter its own: fused or not, that is one tensor after the other
+    each_its_own = len(known) > _MANY_OPTIMIZERS and tensors < 2 * len(known)
     gain, formula = amdahl(share)
     yield Finding(
         rule="optimizer-loop",
         cures=("launch", "compute"),
-        title="The optimizer updates one parameter tensor after the other",
+        title="Each parameter tensor has an optimizer of its own"
+        if each_its_own
+        else "The optimizer updates one parameter tensor after the other",
         evidence=(
             f"{plural(per_step, 'operation')} per step inside Optimizer.step"
             + (f" for {tensors} parameter tensors" if tensors else "")
+            + (f" of {len(known)} optimizers" if each_its_own else "")
             + ", none of them fused or foreach",
             f"the update takes {fmt_ms(case.ms_per_step(case.shares['optimizer']))} "
             f"({fmt_share(case.shares['optimizer'])}) of each step",
         ),
-        what_to_do=f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})",
+        what_to_do=f"# one optimizer for all of them, in place of {len(known)}\n{made}"
+        if each_its_own
+        else made,
         gain_at_most=gain,
         formula=formula,
     )
