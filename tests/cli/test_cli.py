@@ -242,8 +242,14 @@ def test_lab_prints_an_address_that_answers_and_ends_by_ctrl_c(tmp_path: Path) -
         token = address.partition("token=")[2]
         assert token not in command, "the token can be read in the process list"
         assert "/lab/tree/00-start-here.ipynb?" in address
+        # a notebook that this user has not signed, as each copy is
+        lesson = address.replace("/lab/tree/", "/api/contents/")
+        with urllib.request.urlopen(lesson, timeout=20) as answer:
+            assert answer.status == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 0
+        assert process.stdout is not None
+        assert b"is not trusted" not in process.stdout.read()
     finally:
         if process.poll() is None:
             process.kill()

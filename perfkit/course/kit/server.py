@@ -74,7 +74,9 @@ def _arguments(notebook: Path, port: int, token: str) -> list[str]:
         "--ServerApp.port_retries=0",
         "--ServerApp.open_browser=False",
         "--ServerApp.answer_yes=True",  # Ctrl-C ends it without asking
-        "--Application.log_level=WARN",  # of the server and of its extensions
+        # Of the server and its extensions: a copied notebook is "not trusted" at each save, and a
+        # ping's timeout is too long. Neither is news to somebody who opens a lesson.
+        "--Application.log_level=ERROR",
         f"--LabApp.default_url=/lab/tree/{notebook.name}",
         # No requests to the outside: no news, no update check, no extension list.
         "--LabApp.news_url=None",
