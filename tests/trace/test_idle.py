@@ -55,6 +55,16 @@ def test_the_time_after_a_sync_is_the_syncs() -> None:
     assert _idle(sim, 0)["sync"] == 209
 
 
+@pytest.mark.parametrize("joined", [0, 10**6])
+def test_a_device_that_never_idles_has_nothing_to_blame_a_wait_for(joined: int) -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    sim.device("persistent", 0, 1_000, sim.call("cudaLaunchKernel", 0, 5) + joined)
+    sim.call("cudaDeviceSynchronize", 500, 500)
+    assert _idle(sim, 0) == {}
+    assert critical_path(load(sim.json())).bound_by == "compute"
+
+
 def test_other_work_of_the_host() -> None:
     assert _idle(gpu_training(3, python=500))["host"] == pytest.approx(500, abs=12)
 

@@ -305,6 +305,8 @@ def _after_sync(trace: Trace, steps: Steps, gaps: Intervals) -> Intervals:
     calls = runtime_calls(trace, steps)
     rows = calls.rows[calls.is_sync]
     waits = union(trace.start_ns[rows], trace.end_ns[rows])
+    if not len(gaps):
+        return EMPTY
     # The copy that answers a sync ends a little before the call that waits for it returns: the
     # gap that covers its return begins in it.
     at = np.searchsorted(gaps.start, waits.end, side="right") - 1
