@@ -79,6 +79,10 @@ _DECIDES = (
     "# its answer decides what runs next, so the host must wait for it: ask less often, or\n"
     "# compute both sides and let torch.where choose"
 )
+_INDEX = (
+    "# as an index or a key it must be a number on the host: use a size that you know, or count\n"
+    "# on the device (scatter_add_) and read the counts once, after the loop"
+)
 _LIKE_THIS = "# no rewrite of this very line is known; with other names, for example:"
 _WHERE_MADE = (
     "# it looks at what it is asked about; where the distribution is made, say\n"
@@ -542,6 +546,9 @@ def _cures(waits: Sequence[tuple[str, Site]], line: _Line | None, inside: str) -
                 continue
             found = _match(entry, line, site)
         taker = ""
+        if found is not None and line is not None and _is_index(entry, line, found.node):
+            said.append(_INDEX)
+            continue
         if found is not None and line is not None:
             taker = _taker(entry, line.statement, found.node) or _later_taker(entry, line)
         if found is None:
@@ -714,6 +721,16 @@ def _calls(body: Sequence[ast.AST]) -> set[str]:
     """Names of the methods and functions that are called in it."""
     nodes = (n for one in body for n in (one, *_within(one)))
     return {_last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
+
+
+def _is_index(entry: str, line: _Line, node: ast.AST) -> bool:
+    """Whether the number that is read here chooses an element or a key: ``bins[int(x)]``."""
+    if entry not in {"float", "int", "item"}:
+        return False
+    for up in line.around(node):
+        if isinstance(up, ast.Subscript):
+            return any(n is node for n in ast.walk(up.slice))
+    return False
 
 
 def _later_taker(entry: str, line: _Line) -> str:
@@ -991,7 +1008,7 @@ def _bare(text: str) -> str:
     """``(a + b)`` without its parentheses, where they are one pair."""
     inner = text[1:-1]
     pair = text.startswith("(") and text.endswith(")") and _parsed(inner) is not None
-    return inner if pair else text
+    return inner if pair and not inner.rstrip().endswith(",") else text  # `(n,)` is a tuple
 
 
 def _notes(line: _Line, match: _Match) -> Iterator[str]:

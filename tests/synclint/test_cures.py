@@ -17,7 +17,7 @@ import torch
 from snippets import compiled, namespace
 
 from perfkit.synclint.catalogue import CATALOGUE
-from perfkit.synclint.cures import _DECIDES, cures
+from perfkit.synclint.cures import _DECIDES, _INDEX, cures
 from perfkit.synclint.find import Syncs, syncs_of
 from perfkit.synclint.sites import Site
 from perfkit.synclint.watch import Watch
@@ -363,14 +363,27 @@ def test_a_wait_inside_of_another_one_is_rewritten_with_it() -> None:
 
 
 @pytest.mark.parametrize(
+    "line", ["bins[int(err_g * 0)] += 1", "kept = pred[: int(label.min() * 0)]"]
+)
+def test_what_is_an_index_stays_a_number(line: str) -> None:
+    """``bins[int(t)]`` became ``bins[t.detach()]``: a tensor is no key of a dict."""
+    (sync,) = _found(line, bins={0: 0})
+    assert sync.instead == _INDEX
+
+
+@pytest.mark.parametrize(
     ("line", "cure"),
     [
+        (
+            "total = torch.zeros((step,)).to(pred.device)",
+            "torch.zeros((step,), device=pred.device)",
+        ),
         # `total += …` would change a constant from before the loop
         ("total = torch.tensor(-1, device=pred.device)", "torch.full((), -1, device=pred.device)"),
         ("total = torch.tensor([1.0, 2.0], device=pred.device)", "constant.clone()"),
     ],
 )
-def test_what_starts_a_sum_is_not_shared(line: str, cure: str) -> None:
+def test_what_is_made_is_made_on_the_device(line: str, cure: str) -> None:
     (sync,) = _found(line)
     assert sync.instead.splitlines()[-1] == f"total = {cure}"
 
