@@ -212,3 +212,21 @@ def test_the_codes_own_wait_for_the_device_counts() -> None:
     sim.call("cudaDeviceSynchronize", 300, 7_900)
     steps = find_steps(load(sim.json()))
     assert (steps.end_ns - steps.start_ns).tolist() == [10_000_000]
+
+
+@pytest.mark.parametrize("misplaced", [False, True])
+def test_the_profiler_starting_and_stopping_is_no_part_of_the_region(misplaced: bool) -> None:
+    """Of a stranger's trace with stacks; some frames of such a one were 657 ms after its end."""
+    sim = Simulated()
+    sim.host("PyTorch Profiler (0)", 0, 7_500, "Trace", "PyTorch Profiler")
+    sim.host("bench.py(1): <module>", 50, 900_000 if misplaced else 7_400, "python_function")
+    sim.host("torch/profiler/profiler.py(695): __enter__", 60, 5_940, "python_function")
+    sim.host("bench.py(9): load", 6_010, 90, "python_function")
+    sim.kernel("aten::mm", 6_100, 6_200, 800)
+    at = 658_000 if misplaced else 7_100
+    sim.host("torch/profiler/profiler.py(710): __exit__", at, 300, "python_function")
+    steps = find_steps(load(sim.json()))
+    begun_us = 6_000
+    assert (steps.end_ns - steps.start_ns).tolist() == [
+        ((7_500 if misplaced else 7_100) - begun_us) * 1_000
+    ]

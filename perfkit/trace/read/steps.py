@@ -22,6 +22,8 @@ NO_OPTIMIZER = "no optimizer was seen"
 REGION_MARK = "perfkit region"
 
 _BACKWARD = re.compile(r"autograd::engine|Backward\d*$|AccumulateGrad$")
+_STARTS_PROFILER = re.compile(r"torch/profiler/profiler\.py\(\d+\): (__enter__|start)$")
+_STOPS_PROFILER = re.compile(r"torch/profiler/profiler\.py\(\d+\): (__exit__|stop)$")
 _FETCH = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
 # What a DataLoader does by itself between two fetches when it is iterated over anew: it draws a
 # seed for its workers, its sampler draws the order, and the first indices are sent out.
@@ -251,6 +253,26 @@ def _profilers_own_end(trace: Trace, work: Bool) -> Bool:
     return waits & after
 
 
+def _without_profiler(trace: Trace, timed: Bool) -> tuple[int, int]:
+    """Begin and end of these events, without frames of Python that only start or stop the profiler,
+    and without those that some versions place behind the end of the recording.
+    """
+    start, end = int(trace.start_ns[timed].min()), int(trace.end_ns[timed].max())
+    python = trace.is_a(Category.PYTHON)
+    work = timed & ~python
+    if not work.any() or not python.any():
+        return start, end
+    first, last = int(trace.start_ns[work].min()), int(trace.end_ns[work].max())
+    starts = python & trace.named(_STARTS_PROFILER.search) & (trace.end_ns <= first)
+    start = max(start, int(trace.end_ns[starts].max(initial=start)))
+    stops = python & trace.named(_STOPS_PROFILER.search) & (trace.start_ns >= last)
+    end = min(end, int(trace.start_ns[stops].min(initial=end)))
+    recording = trace.named(lambda n: n.startswith("PyTorch Profiler"))
+    if recording.any():
+        end = min(end, max(last, int(trace.end_ns[recording].max())))
+    return start, end
+
+
 def _whole(trace: Trace) -> Steps:
     work = trace.is_a(Category.OP, Category.ANNOTATION)
     if not work.any():
@@ -263,7 +285,7 @@ def _whole(trace: Trace) -> Steps:
     timed &= ~_profilers_own_end(trace, work)
     if not timed.any():
         timed = work
-    start, end = int(trace.start_ns[timed].min()), int(trace.end_ns[timed].max())
+    start, end = _without_profiler(trace, timed)
     bounds = np.array([start], np.int64), np.array([max(end, start)], np.int64)
     n_passes = n_backward_passes(trace)
     doubts = (
