@@ -22,7 +22,7 @@ class Curve:
         self.seconds, self.step_ms, self.wait_ms, self.memory_mib, self.quiet = rows.T
 
 
-def png(title: str, curves: Sequence[Curve]) -> bytes:
+def png(title: str, curves: Sequence[Curve], *, origin: str = "") -> bytes:
     """Step time, data wait and memory of the last run, the pinned one dimmed behind it.
 
     Made without pyplot, so that the user's figures, style and backend are untouched.
@@ -56,7 +56,9 @@ def png(title: str, curves: Sequence[Curve]) -> bytes:
     memory = np.concatenate([curve.memory_mib for curve in curves]) if curves else np.empty(0)
     highest_mib = np.nanmax(memory) if np.isfinite(memory).any() else 0.0
     right.set_ylim(0, 1.15 * highest_mib or 1.0)  # keeps the curve off the frame
-    left.set(title=title, xlabel="seconds of training", ylabel="ms")
+    left.set(xlabel="seconds of training", ylabel="ms")
+    figure.suptitle(title, fontsize="large")
+    left.set_title(origin, fontsize="x-small", color="#55595f")
     right.set_ylabel("MiB")
     for axes in (left, right):
         axes.spines["top"].set_visible(False)

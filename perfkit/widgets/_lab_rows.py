@@ -394,5 +394,10 @@ def _footnotes(board: Board) -> list[str]:
         for warning in run.warnings
         if warning.startswith("steps are uneven")
     ]
-    notes.append(base.provenance.sentence())
+    notes.append(origin(board))
     return notes
+
+
+def origin(board: Board) -> str:
+    """Where the figures come from; empty before there is one."""
+    return "" if board.base is None else board.base.provenance.sentence()

@@ -168,6 +168,7 @@ class Lab(anywidget.AnyWidget):
     choice = traitlets.Dict().tag(sync=True)
     status = traitlets.Dict().tag(sync=True)
     rows = traitlets.List().tag(sync=True)
+    origin = traitlets.Unicode().tag(sync=True)  # of the figures: machine and time
     warning = traitlets.Unicode().tag(sync=True)
     problem = traitlets.Unicode().tag(sync=True)
     # computed when the state is requested (a page is opened or saved), not at each message
@@ -654,7 +655,9 @@ class Lab(anywidget.AnyWidget):
         return " · ".join(part for part in (words, verdict, run.message) if part)
 
     def _show_rows(self, board: rows_.Board | None = None) -> None:
-        self.rows = rows_.browser_rows(board or self._board())
+        board = self._board() if board is None else board
+        self.rows = rows_.browser_rows(board)
+        self.origin = rows_.origin(board)
 
     def _tell(self, error: BaseException) -> None:
         head = f"error in the kernel: {type(error).__name__}: {error}"
@@ -681,7 +684,8 @@ class Lab(anywidget.AnyWidget):
         kept = [(curve, "") for curve in (self._live,) if curve is not None]
         if self._ghost is not None:
             kept.insert(0, (self._ghost, ", pinned"))
-        return png(title, [Curve(f"run {one.run_id}{of}", one.history.rows()) for one, of in kept])
+        curves = [Curve(f"run {one.run_id}{of}", one.history.rows()) for one, of in kept]
+        return png(title, curves, origin=rows_.origin(self._board()))
 
     def _markdown(self, *, scrub: bool) -> str:
         said = rows_.report(self._named, self._board())

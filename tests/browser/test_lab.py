@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -97,6 +98,7 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     # a step holds a quarter of the samples: that is said beside its ratio
     assert "per sample" in row.locator(".pk-ratio").inner_text()
     assert page.locator(".pk-errors").inner_text() == ""
+    assert "measured here: " in page.locator(".pk-lab > .pk-note").inner_text()
     book.screenshot("lab-light", ".pk-lab")
     light = page.evaluate("() => document.querySelector('.pk-lab canvas').toDataURL()")
     book.theme("dark")
@@ -306,6 +308,42 @@ def train(s):
 lab = perfkit.Lab(train, [perfkit.setting("well", [False, True])], seconds=1)
 lab
 """
+
+
+# A loop that goes on until the test has seen it, and a trace that the page asks for.
+OTHERS = """
+import sys
+sys.path.insert(0, %r)
+import perfkit, time
+from tests.simulated_traces import gpu_training
+open("gone.json", "wb").write(gpu_training(6, n_kernels=40).json())
+display(perfkit.Timeline("gone.json"))
+for _ in perfkit.watch(range(100_000), name="a loop"):
+    time.sleep(0.01)
+"""
+
+
+def test_a_plot_and_a_timeline_without_their_kernel_say_so(open_notebook: Callable) -> None:
+    root = str(Path(__file__).resolve().parents[2])
+    book = open_notebook([OTHERS % root], "gone-others", fresh=True)
+    page = book.page
+    page.evaluate("() => void jupyterapp.commands.execute('notebook:run-all-cells')")
+    book.wait_data(".pk-live", "d.state === 'running' && +d.points > 5")
+    book.wait_data(".pk-timeline", "d.state === 'ready'")
+    page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()")
+    book.wait_data(".pk-live", "d.state === 'no kernel'")
+    told = page.locator(".pk-live .pk-status").inner_text()
+    assert "a step" in told
+    assert told.endswith("ended: the kernel was restarted or is gone")
+    assert page.locator(".pk-live .pk-track").is_hidden()
+    book.wait_data(".pk-timeline", "d.state === 'no kernel' && +d.boxes > 0")
+    page.locator(".pk-timeline canvas").focus()
+    for _ in range(12):
+        page.keyboard.press("w")
+    page.wait_for_timeout(1000)  # longer than a busy kernel may be silent
+    assert "no kernel: showing what was loaded" in page.locator(".pk-time-notice").inner_text()
+    assert page.locator(".pk-time-search").is_disabled()
+    book.screenshot("gone-others")
 
 
 def test_the_cell_run_again_while_a_run_hangs(open_notebook: Callable) -> None:

@@ -62,3 +62,20 @@ def test_an_axis_of_steps_has_whole_numbers_only(tmp_path: Path) -> None:
     steps = says(tmp_path / "say.mjs")
     assert steps[:6] == [1, 2, 5, 10, 20, 50]
     assert all(isinstance(step, int) for step in steps)
+
+
+def test_words_of_a_picture_end_within_it(tmp_path: Path) -> None:
+    source = (ROOT / "perfkit/widgets/js/src/picture.js").read_text(encoding="utf-8")
+    pure = source[source.index("/** `text` in lines") :]
+    (tmp_path / "say.mjs").write_text(
+        f"{pure}\nconsole.log(JSON.stringify([\n"
+        "  wrap('Run 2: num_workers 0 → 1 (run 1 is pinned)', 14, (text) => text.length),\n"
+        "  wrap('abc', 2, (text) => text.length),\n"
+        "  inRows([60, 60, 200, 30], 150, 10),\n"
+        "]));\n",
+        encoding="utf-8",
+    )
+    lines, wide, places = says(tmp_path / "say.mjs")
+    assert lines == ["Run 2:", "num_workers 0", "→ 1 (run 1 is", "pinned)"]
+    assert wide == ["abc"]
+    assert [(one["x"], one["row"]) for one in places] == [(0, 0), (70, 0), (0, 1), (0, 2)]

@@ -88,7 +88,9 @@ def test_other_settings_stand_as_the_last_run_left_them(make: Callable[..., Lab]
 
 def test_table_says_what_changed_and_the_ratio_to_run_1(make: Callable[..., Lab]) -> None:
     lab = make()
+    assert lab.origin == ""
     lab.run()
+    assert lab.origin == lab.runs[0].provenance.sentence()
     lab.run(num_workers=2)
     first, second = lab.rows
     assert first["changed"]["text"] == "num_workers 0, cached off, pin_memory off"
@@ -835,3 +837,20 @@ def test_the_pictures_memory_curve_keeps_off_the_frame(monkeypatch: pytest.Monke
     assert png("", [Curve("run 1", rows)]).startswith(b"\x89PNG")
     assert limits[-1][1] == pytest.approx(345)
     assert png("", []).startswith(b"\x89PNG")
+
+
+def test_the_picture_says_where_its_figures_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.text import Text
+
+    from perfkit.widgets._lab_figure import png
+
+    drawn: list[str] = []
+    draw = Text.draw
+
+    def noted(text: Text, *args: Any, **more: Any) -> Any:
+        drawn.append(text.get_text())
+        return draw(text, *args, **more)
+
+    monkeypatch.setattr(Text, "draw", noted)
+    png("a title", [], origin="measured here: a machine")
+    assert {"a title", "measured here: a machine"} <= set(drawn)

@@ -2,6 +2,7 @@
 
 import uPlot from "uplot";
 import { format, h } from "./parts.js";
+import { picture } from "./picture.js";
 import { summary } from "./points.js";
 import { onThemeChange, readTheme } from "./theme.js";
 
@@ -267,44 +268,15 @@ export function createChart({ series, xLabel, name, fromZero = false, bandLabel 
     /** The plot as a PNG on an opaque background, with title lines above it. */
     png(lines) {
       if (!plot) return null;
-      const source = plot.ctx.canvas;
-      const ratio = devicePixelRatio || 1;
-      const head = (lines.length + 1) * 18 * ratio + 10 * ratio;
-      const out = h("canvas", { width: source.width, height: source.height + head });
-      const ctx = out.getContext("2d");
-      ctx.fillStyle = theme.bg || "#ffffff";
-      ctx.fillRect(0, 0, out.width, out.height);
-      ctx.scale(ratio, ratio);
-      ctx.fillStyle = theme.fg;
-      const family = theme.font || "system-ui, sans-serif";
-      lines.forEach((line, i) => {
-        ctx.font = `${i ? "" : "600 "}13px ${family}`;
-        ctx.fillText(line, 10, 18 * (i + 1));
-      });
-      let x = 10;
-      const y = 18 * (lines.length + 1) - 4;
-      ctx.font = `12px ${family}`;
-      for (const one of series) {
-        if (one.ghost) continue;
-        ctx.strokeStyle = theme[one.color];
-        ctx.lineWidth = 2.5;
-        ctx.setLineDash(one.dash ?? []);
-        ctx.beginPath();
-        ctx.moveTo(x, y);
-        ctx.lineTo(x + 22, y);
-        ctx.stroke();
-        const label = `${one.label} (${one.unit})`;
-        ctx.fillText(label, x + 28, y + 4);
-        x += 28 + ctx.measureText(label).width + 18;
-      }
       const told = [
         ghostLabel.textContent && `dashed: ${ghostLabel.textContent}`,
         bands.length && bandLabel && `shaded: ${bandLabel}`,
       ];
-      ctx.fillText(told.filter(Boolean).join(" · "), x, y + 4);
-      ctx.setTransform(1, 0, 0, 1, 0, 0);
-      ctx.drawImage(source, 0, head);
-      return out;
+      const curves = series
+        .filter((one) => !one.ghost)
+        .map(({ label, unit, color, dash }) => ({ text: `${label} (${unit})`, color, dash }));
+      const words = told.filter(Boolean).map((text) => ({ text }));
+      return picture(plot.ctx.canvas, devicePixelRatio || 1, theme, lines, [...curves, ...words]);
     },
     destroy() {
       cancelAnimationFrame(frame);

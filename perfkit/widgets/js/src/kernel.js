@@ -62,3 +62,9 @@ export function watchKernel(model, { disconnected, busy, gone }) {
   status?.connect?.(changed);
   return stop;
 }
+
+/** Whether ipywidgets has marked the widget around this element as one without a kernel. */
+export function isDisconnected(element) {
+  const view = element.closest(".jupyter-widgets");
+  return view?.classList.contains("jupyter-widgets-disconnected") ?? false;
+}

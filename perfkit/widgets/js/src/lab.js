@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 import { createChart } from "./chart.js";
 import { createControls } from "./controls.js";
-import { watchKernel } from "./kernel.js";
+import { isDisconnected, watchKernel } from "./kernel.js";
 import { replaceOutput } from "./notebook.js";
 import { announcer, dataTable, errorBox, format, frame, h, throttle } from "./parts.js";
 import { Points, summary } from "./points.js";
@@ -136,7 +136,7 @@ export default () => {
       const pause = button("Pause", () => ({ type: model.get("status").state === "paused" ? "resume" : "pause" }), "pk-pause");
       const stop = button("Stop", () => ({ type: "stop" }), "pk-stop");
       const savePng = guard(() => {
-        const canvas = chart.png([model.get("shared_title"), model.get("status").shared]);
+        const canvas = chart.png([model.get("shared_title"), model.get("status").shared, model.get("origin")]);
         if (!canvas) {
           errors.show("there is no plot to export yet: press Start first");
           return;
@@ -192,6 +192,7 @@ export default () => {
         return CURVES.map((_, i) => summary(live.columns[i + 1].filter((_, k) => quiet[k] === 1))?.median);
       };
       const table = dataTable("Every point of the plot, also those outside of quiet windows", stats);
+      const origin = h("p", { class: "pk-note" });
       const speaker = announcer();
       const about = h(
         "details",
@@ -214,6 +215,7 @@ export default () => {
         track,
         chart.element,
         runs.element,
+        origin,
         h(
           "div",
           { class: "pk-foot" },
@@ -265,8 +267,7 @@ export default () => {
           speaker.say("Copied");
           setTimeout(() => (button.textContent = COPY), 2000);
         },
-        disconnected: () =>
-          root.closest(".jupyter-widgets")?.classList.contains("jupyter-widgets-disconnected") ?? false,
+        disconnected: () => isDisconnected(root),
         kernelGone: guard(() => {
           silent(false);
           statusChanged();
@@ -317,6 +318,10 @@ export default () => {
         view.changed(); // the legend has the table's medians
         for (const one of exports) one.disabled = model.get("rows").length === 0 && live.total === 0;
       });
+      const originChanged = guard(() => {
+        origin.textContent = model.get("origin");
+        origin.hidden = !origin.textContent;
+      });
       const warningChanged = guard(() => {
         warning.textContent = model.get("warning");
         warning.hidden = !warning.textContent;
@@ -327,6 +332,7 @@ export default () => {
         "change:controls": controlsChanged,
         "change:choice": choiceChanged,
         "change:rows": rowsChanged,
+        "change:origin": originChanged,
         "change:warning": warningChanged,
         "change:problem": problem,
       };

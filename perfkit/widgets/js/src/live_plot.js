@@ -1,6 +1,7 @@
 // LivePlot: the curves of a loop that runs in the kernel, pushed as float32 rows.
 
 import { createChart } from "./chart.js";
+import { isDisconnected, watchKernel } from "./kernel.js";
 import { plural } from "./numbers.js";
 import { announcer, dataTable, errorBox, format, frame, h, throttle } from "./parts.js";
 import { Points, summary } from "./points.js";
@@ -13,9 +14,11 @@ const STYLES = [
   { color: "c4", dash: [8, 3] },
   { color: "c5", dash: [8, 3, 2, 3] },
 ];
+const NO_KERNEL = "ended: the kernel was restarted or is gone";
 
 export default () => {
   let points = null;
+  let alive = true;
   const views = new Set();
 
   return {
@@ -37,7 +40,16 @@ export default () => {
       };
       model.on("msg:custom", message);
       model.on("change:history", restore);
+      const stopWatching = watchKernel(model, {
+        disconnected: () => [...views].some((view) => view.disconnected()),
+        busy: () => false, // a loop may be silent for longer than any question should wait
+        gone: () => {
+          alive = false;
+          for (const view of views) view.kernelGone();
+        },
+      });
       return () => {
+        stopWatching();
         model.off("msg:custom", message);
         model.off("change:history", restore);
       };
@@ -94,7 +106,7 @@ export default () => {
         describe();
       });
       const statusChanged = guard(() => {
-        const { text, progress, state } = model.get("status");
+        const { text, progress, state } = toldBy(model.get("status"), alive);
         root.dataset.state = state;
         status.textContent = text;
         track.hidden = progress === null;
@@ -106,7 +118,7 @@ export default () => {
       });
       const problem = guard(() => errors.show(model.get("problem")));
 
-      const view = { changed };
+      const view = { changed, kernelGone: statusChanged, disconnected: () => isDisconnected(root) };
       views.add(view);
       model.on("change:status", statusChanged);
       model.on("change:problem", problem);
@@ -123,3 +135,10 @@ export default () => {
     },
   };
 };
+
+/** A loop that had not ended when its kernel went is not running any more. */
+function toldBy(status, alive) {
+  if (alive || status.state === "done") return status;
+  const text = [status.text, NO_KERNEL].filter(Boolean).join(" · ");
+  return { text, progress: null, state: "no kernel" };
+}

@@ -1,6 +1,7 @@
 // Timeline: a trace on a canvas. Python holds the events; the browser requests what it shows.
 
 import { boxAt, unpack } from "./boxes.js";
+import { isDisconnected, watchKernel } from "./kernel.js";
 import { createLanes, ROW, RULER } from "./lanes.js";
 import { plural } from "./numbers.js";
 import { announcer, errorBox, frame, freshId, h, throttle } from "./parts.js";
@@ -14,6 +15,7 @@ const KEPT = 12; // replies to keep
 const NARROWEST_US = 0.05;
 const TALLEST = 460;
 const TABLE_ROWS = 12;
+const NO_KERNEL = "no kernel: showing what was loaded; run the cell again for the rest";
 const KEYS =
   "Drag to pan, wheel or W and S (+ and −) to zoom, A and D (← and →) to pan, ↑ and ↓ for other lanes, " +
   "Home and End for the ends, 0 for all. Tab goes to the next event of the lane, Enter opens it, Escape closes it. " +
@@ -21,17 +23,30 @@ const KEYS =
 
 export default () => {
   const views = new Set();
+  let alive = true;
   return {
     initialize({ model }) {
       const message = (content, buffers) => {
         for (const view of views) view.message(content, buffers);
       };
       model.on("msg:custom", message);
-      return () => model.off("msg:custom", message);
+      const stopWatching = watchKernel(model, {
+        disconnected: () => [...views].some((view) => view.disconnected()),
+        busy: () => false, // a request without an answer says so by itself
+        gone: () => {
+          alive = false;
+          for (const view of views) view.kernelGone();
+        },
+      });
+      return () => {
+        model.off("msg:custom", message);
+        stopWatching();
+      };
     },
     render({ model, el }) {
       const view = createView(model, el);
       views.add(view);
+      if (!alive) view.kernelGone();
       return () => {
         views.delete(view);
         view.destroy();
@@ -66,6 +81,8 @@ function createView(model, el) {
   let busyTimer = 0;
   let frameAsked = 0;
   const state = {};
+  let alive = true;
+  const send = (content) => alive && model.send(content);
 
   // ---- the page --------------------------------------------------------------------------
   const helpId = freshId("help");
@@ -196,6 +213,7 @@ function createView(model, el) {
 
   // ---- asking Python ---------------------------------------------------------------------
   const askSoon = throttle(() => {
+    if (!alive) return;
     // a reply that never arrives (after a kernel restart) must not block the next request
     if (waiting && performance.now() - waiting.at < LOST_AFTER_MS) {
       wanted = true;
@@ -211,7 +229,7 @@ function createView(model, el) {
     sequence += 1;
     waiting = { id: `${me}:q${sequence}`, rows, at: performance.now() };
     const margin = MARGIN * width();
-    model.send({
+    send({
       type: "query",
       id: waiting.id,
       start: Math.max(view.start - margin, 0),
@@ -285,7 +303,7 @@ function createView(model, el) {
     }
     changed();
   }
-  const request = (event) => model.send({ type: "details", id: `${me}:d${++sequence}`, event });
+  const request = (event) => send({ type: "details", id: `${me}:d${++sequence}`, event });
   /** A box was clicked or entered: show the details of a single event, zoom into a merged one. */
   function enter(boxes, i) {
     const start = boxes.origin + boxes.start[i];
@@ -344,7 +362,7 @@ function createView(model, el) {
       return;
     }
     count.textContent = "searching …";
-    model.send({ type: "search", id: `${me}:s${++sequence}`, text: query, from: Math.max(view.start, 0) });
+    send({ type: "search", id: `${me}:s${++sequence}`, text: query, from: Math.max(view.start, 0) });
   }, 250);
   search.addEventListener("input", guard(() => {
     query = search.value.trim().toLowerCase();
@@ -357,7 +375,7 @@ function createView(model, el) {
   }));
   function go(direction) {
     if (!query || !found?.count) return;
-    model.send({ type: "search", id: `${me}:s${++sequence}`, text: query, index: found.index + direction + (found.index + direction < 0 ? found.count : 0) });
+    send({ type: "search", id: `${me}:s${++sequence}`, text: query, index: found.index + direction + (found.index + direction < 0 ? found.count : 0) });
   }
 
   // ---- drawing ---------------------------------------------------------------------------
@@ -572,6 +590,16 @@ function createView(model, el) {
 
   return {
     message,
+    disconnected: () => isDisconnected(root),
+    kernelGone: guard(() => {
+      alive = false;
+      clearTimeout(busyTimer);
+      root.dataset.state = "no kernel";
+      notice.textContent = NO_KERNEL;
+      search.disabled = true;
+      count.textContent = "";
+      for (const one of root.querySelectorAll("[data-do=previous], [data-do=next]")) one.disabled = true;
+    }),
     destroy() {
       observer.disconnect();
       stopTheme();
