@@ -214,8 +214,17 @@ def test_the_codes_own_wait_for_the_device_counts() -> None:
     assert (steps.end_ns - steps.start_ns).tolist() == [10_000_000]
 
 
+@pytest.mark.parametrize(
+    "stop",
+    [
+        "torch/profiler/profiler.py(710): __exit__",
+        "<built-in method _disable_profiler of PyCapsule object>",
+    ],
+)
 @pytest.mark.parametrize("misplaced", [False, True])
-def test_the_profiler_starting_and_stopping_is_no_part_of_the_region(misplaced: bool) -> None:
+def test_the_profiler_starting_and_stopping_is_no_part_of_the_region(
+    stop: str, misplaced: bool
+) -> None:
     """Of a stranger's trace with stacks; some frames of such a one were 657 ms after its end."""
     sim = Simulated()
     sim.host("PyTorch Profiler (0)", 0, 7_500, "Trace", "PyTorch Profiler")
@@ -224,7 +233,7 @@ def test_the_profiler_starting_and_stopping_is_no_part_of_the_region(misplaced: 
     sim.host("bench.py(9): load", 6_010, 90, "python_function")
     sim.kernel("aten::mm", 6_100, 6_200, 800)
     at = 658_000 if misplaced else 7_100
-    sim.host("torch/profiler/profiler.py(710): __exit__", at, 300, "python_function")
+    sim.host(stop, at, 300, "python_function")
     steps = find_steps(load(sim.json()))
     begun_us = 6_000
     assert (steps.end_ns - steps.start_ns).tolist() == [

@@ -23,7 +23,9 @@ REGION_MARK = "perfkit region"
 
 _BACKWARD = re.compile(r"autograd::engine|Backward\d*$|AccumulateGrad$")
 _STARTS_PROFILER = re.compile(r"torch/profiler/profiler\.py\(\d+\): (__enter__|start)$")
-_STOPS_PROFILER = re.compile(r"torch/profiler/profiler\.py\(\d+\): (__exit__|stop)$")
+_STOPS_PROFILER = re.compile(
+    r"torch/profiler/profiler\.py\(\d+\): (__exit__|stop)$|^<built-in method _disable_profiler\b"
+)
 _FETCH = re.compile(r"^enumerate\(DataLoader\)#.*__next__")
 # What a DataLoader does by itself between two fetches when it is iterated over anew: it draws a
 # seed for its workers, its sampler draws the order, and the first indices are sent out.
