@@ -99,7 +99,7 @@ _ENTRIES: dict[str, Entry] = {
         op="bool(tensor.any())",
         why="Python must know the answer before it can go on, so it waits for the GPU",
         instead="# weigh with the mask: where none is true it adds nothing\n"
-        "loss = loss + (x * mask).sum() / mask.sum().clamp(min=1)\n"
+        "loss = loss + torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)\n"
         "# or remember it, and ask once, after the loop\n"
         "bad = ~torch.isfinite(loss)  # bad |= … in the steps that follow",
         slow="if mask.any():\n    loss = loss * 0.5",
@@ -172,9 +172,9 @@ _ENTRIES: dict[str, Entry] = {
     "unique": Entry(
         op="torch.unique",
         why=_SHAPE,
-        instead="# count what can occur; a fixed number of classes has a fixed shape\n"
-        "counts = torch.zeros(6, device=x.device).scatter_add_(\n"
-        "    0, target.flatten(), torch.ones(target.numel(), device=x.device))\n"
+        instead="# whole numbers from 0 to 5 here: a fixed number of classes has a fixed shape\n"
+        "counts = torch.zeros(6, dtype=torch.long, device=x.device).scatter_add_(\n"
+        "    0, target, torch.ones_like(target))\n"
         "present = counts > 0",
         slow="classes = torch.unique(target)",
         alike="ordered = torch.sort(target).values",
@@ -182,7 +182,7 @@ _ENTRIES: dict[str, Entry] = {
     "masked_select": Entry(
         op="torch.masked_select",
         why=_SHAPE,
-        instead="mean = (x * mask).sum() / mask.sum().clamp(min=1)",
+        instead="mean = torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)",
         slow="mean = torch.masked_select(x, mask).mean()",
         alike="y = x.masked_fill(mask, 0.0)",
     ),
@@ -190,7 +190,7 @@ _ENTRIES: dict[str, Entry] = {
         op="x[mask]",
         why="a boolean index is a hidden nonzero: the host waits to learn how many are true",
         instead="# weigh with the mask, or mark what to leave out: cross_entropy(..., ignore_index)"
-        "\nmean = (x * mask).sum() / mask.sum().clamp(min=1)",
+        "\nmean = torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)",
         slow="mean = x[mask].mean()",
         alike="y = x[repeats]  # of whole numbers",
     ),
@@ -213,7 +213,7 @@ _ENTRIES: dict[str, Entry] = {
         op="x[i] = number",
         why="one element, or those at an index tensor, get the number by a copy from the host, "
         "which waits; a row or a slice is filled on the GPU",
-        instead="y = x.detach().clone()\ny[0, 1].fill_(5.0)  # with an index tensor: y.index_fill_",
+        instead="y = x.detach().clone()\ny[0, 1] = y.new_full((), 5.0)  # made on the device",
         slow="y = x[0].detach().clone()\ny[0] = 5.0",
         alike="y = x.detach().clone()\ny[0] = 5.0\ny[:, 1] = 0",
     ),
@@ -227,7 +227,8 @@ _ENTRIES: dict[str, Entry] = {
     "masked_scatter": Entry(
         op="masked_scatter",
         why="the gradient of what is scattered is a masked_select: its size depends on the data",
-        instead="y = torch.where(mask, x, x0)",
+        instead="places = (mask.flatten().cumsum(0) - 1).clamp(min=0)  # n-th true: n-th of x\n"
+        "y = torch.where(mask, x.take(places).view_as(x0), x0)",
         slow="y = x0.masked_scatter(mask, x)\ny.sum().backward()",
         alike="y = x.masked_scatter(mask, x0)  # no gradient for what is scattered",
     ),
@@ -257,7 +258,8 @@ _ENTRIES: dict[str, Entry] = {
         op="a tensor as an index or bound",
         why="the host waits for the number: positions of a slice are kept on the host",
         instead="# keep the size, mask what is beyond\n"
-        "y = x * (torch.arange(x.shape[0], device=x.device) < n)[:, None]",
+        "keep = torch.arange(x.shape[0], device=x.device) < n\n"
+        "y = torch.where(keep[:, None], x, 0)",
         slow="y = x[:n]",
         alike="y = x[: x.shape[0] // 2]",
     ),
@@ -271,7 +273,7 @@ _ENTRIES: dict[str, Entry] = {
     "prod": Entry(
         op="backward of prod or cumprod",
         why="the gradient has another formula if there are zeros, so the host asks for them",
-        instead="# of positive numbers\ny = x0.abs().log().sum().exp()",
+        instead="# of positive numbers, in float32 or more\ny = x0.abs().log().sum().exp()",
         slow="y = x.abs().prod()\ny.backward()",
         alike="y = x.abs().sum()\ny.backward()",
     ),
@@ -285,7 +287,8 @@ _ENTRIES: dict[str, Entry] = {
     "equal": Entry(
         op="torch.equal",
         why="it returns a Python bool, for which the host waits",
-        instead="same = (x == x0).all()  # a tensor; look at it when the step is over",
+        instead="# a tensor; look at it when the step is over; of two of one shape\n"
+        "same = (x == x0).all()",
         slow="same = torch.equal(x, x0)",
         alike="same = torch.eq(x, x0)",
     ),
@@ -299,15 +302,17 @@ _ENTRIES: dict[str, Entry] = {
     "histc": Entry(
         op="torch.histc without min and max",
         why="the host waits for the smallest and largest value to place the bins",
-        instead="h = torch.histc(x, bins=10, min=-3, max=3)",
+        instead="# a range that you know: what lies beyond it is not counted\n"
+        "h = torch.histc(x, bins=10, min=-3, max=3)",
         slow="h = torch.histc(x, bins=10)",
         alike="h = torch.histc(x, 10, -1, 1)",
     ),
     "bincount": Entry(
         op="torch.bincount",
         why="the host waits for the smallest and largest value, even if minlength is given",
-        instead="counts = torch.zeros(6, device=x.device).scatter_add_(\n"
-        "    0, target.flatten(), torch.ones(target.numel(), device=x.device))",
+        instead="# all below 6 here, from 0 on\n"
+        "counts = torch.zeros(6, dtype=torch.long, device=x.device).scatter_add_(\n"
+        "    0, target, torch.ones_like(target))",
         slow="counts = torch.bincount(target, minlength=6)",
         alike="counts = (target[:, None] == torch.arange(6, device=target.device)).sum(0)",
     ),
@@ -334,9 +339,10 @@ _ENTRIES: dict[str, Entry] = {
     "isin": Entry(
         op="torch.isin with many test elements",
         why="from a certain size on it sorts and calls unique, whose size the host waits for",
-        instead="# a table of what is asked for: one look-up for each element\n"
+        instead="# a table of what is asked for, whole numbers from 0 to 99 in both: a look-up for "
+        "each\n"
         "table = torch.zeros(100, dtype=torch.bool, device=many.device)\n"
-        "table.index_fill_(0, many.clamp(0, 99), True)\n"
+        "table.index_fill_(0, many, True)\n"
         "hit = table[target]",
         slow="hit = torch.isin(target, many)",
         alike="hit = torch.isin(target, many[:3])",
@@ -344,13 +350,13 @@ _ENTRIES: dict[str, Entry] = {
     "to_sparse": Entry(
         op="to_sparse, coalesce",
         why=_SHAPE,
-        instead="y = x * (x > 0)  # dense and masked",
+        instead="y = x.detach()  # left dense: computing with zeros needs no size",
         slow="y = x.detach().to_sparse()",
     ),
     "tensor_of_tensors": Entry(
         op="torch.tensor([tensor, …])",
         why="it reads every element to the host and copies them back",
-        instead="y = torch.stack([loss, loss * 2])",
+        instead="y = torch.stack([loss, loss * 2]).detach()",
         slow="d = loss.detach()\ny = torch.tensor([d, d * 2])",
         alike="y = torch.tensor([1.0, 2.0])",
     ),
@@ -366,7 +372,7 @@ _ENTRIES: dict[str, Entry] = {
         op="torch.matrix_exp",
         why="the norm is copied to the host to choose how many terms are computed",
         instead="# a fixed number of terms, where the norm is known to be small\n"
-        "one = torch.eye(5, device=square.device)\n"
+        "one = torch.eye(5, dtype=square.dtype, device=square.device)\n"
         "y = one + square @ (one + square @ (one + square / 3) / 2)",
         slow="y = torch.matrix_exp(square)",
         alike="y = torch.matrix_power(square, 3)",
@@ -374,7 +380,7 @@ _ENTRIES: dict[str, Entry] = {
     "normal": Entry(
         op="torch.normal with a tensor for std",
         why="it looks whether all of std is positive, and the host waits for the answer",
-        instead="y = x + x0.abs() * torch.randn_like(x)",
+        instead="y = (x + x0.abs() * torch.randn_like(x)).detach()",
         slow="y = torch.normal(x.detach(), x0.abs())",
         alike="y = torch.normal(x.detach(), 1.0)",
     ),

@@ -14,16 +14,17 @@ import itertools
 import linecache
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from perfkit.base.user_code import is_user_code, package_path
 from perfkit.synclint.catalogue import CATALOGUE
+from perfkit.synclint.facts import Facts
 from perfkit.synclint.sites import Site
 
-__all__ = ["cures"]
+__all__ = ["LineWait", "cures"]
 
 # A longer expression in a snippet is harder to read than a name that stands for it.
 _LONGEST = 60
@@ -41,6 +42,12 @@ _SAYS = re.compile(
     r"set_description\w*)$"
 )
 
+# {K} is what the value needs to stay what it is (see perfkit.synclint.facts), if anything.
+_STAYS = "X.detach(){K}"
+# Calls that tell somebody, and change nothing that the next step builds on.
+_REMARKS = re.compile(
+    rf"{_SAYS.pattern}|^(warn\w*|error|exception|critical|fail|exit|_exit|breakpoint|set_trace)$"
+)
 _AFTER = "# keep it on the device, read it once, after the loop"
 _WEIGH = (
     "# for a mean of the chosen, keep all and weigh with the mask; in a loss, mark what to leave\n"
@@ -50,14 +57,23 @@ _WEIGH = (
 _WEIGH_ROWS = (
     f"{_WEIGH}keep = M\n"
     "keep = keep.view(keep.shape + (1,) * (X.dim() - keep.dim()))\n"
-    "mean = torch.where(keep, X, 0).sum() / keep.expand_as(X).sum().clamp(min=1)"
+    "mean = torch.where(keep, X, 0){K}.sum() / keep.expand_as(X).sum().clamp(min=1)"
 )
-_WEIGH_EACH = f"{_WEIGH}mean = torch.where(M, X, 0).sum() / M.expand_as(X).sum().clamp(min=1)"
-# of indices of any shape
+_WEIGH_EACH = (
+    f"{_WEIGH}kept = torch.where(M, X, 0)\n"
+    "mean = kept{K}.sum() / M.expand_as(kept).sum().clamp(min=1)"
+)
 _COUNTS = (
-    "counts = torch.zeros(6, device=X.device).scatter_add_(\n"
-    "    0, X.flatten(), torch.ones(X.numel(), device=X.device))"
+    "places = X.flatten().long()\n"
+    "counts = torch.zeros(6, dtype=torch.long, device=X.device).scatter_add_(\n"
+    "    0, places, torch.ones_like(places))"
 )
+_COUNTED = (
+    "# whole numbers from 0 to 5 here: a fixed number of classes has a fixed shape\n"
+    f"{_COUNTS}\npresent = counts > 0"
+)
+_BELOW = _COUNTS.replace("zeros(6", "zeros(N")
+_WEIGHTED = "counts = W.new_zeros(6).scatter_add_(0, X.long(), W)"
 # What reads a tensor that has come to the host.
 _ON_THE_HOST = ("numpy", "tolist", "item")
 _READS = frozenset({"cpu", "float", "int", "item", "numpy", "tolist"})
@@ -103,6 +119,15 @@ _MADE_HERE = (
 # From pageable memory the driver may keep the host waiting whatever non_blocking says.
 _PINNED = "# from pinned memory only: a batch of DataLoader(…, pin_memory=True)"
 _PINNED_INDEX = "# from pinned memory only; better, make the positions on the device (device=…)"
+_NEW = "# a new tensor: what else refers to this one keeps the old values\n"
+_POSITIVE = "# of positive numbers, in float32 or more"
+_RANGE = "# a range that you know: what lies beyond it is not counted"
+_CENTRED = (
+    "rows = torch.atleast_2d(X)\n"
+    "centred = rows - rows.mean(1, keepdim=True)\n"
+    "together = centred @ centred.T\n"
+)
+_TABLE = "# a table of what is asked for, whole numbers from 0 to 99 in both: a look-up for each"
 _FACTORIES = ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
 
 
@@ -119,7 +144,8 @@ class _Cure:
         before: code for before the loop; then ``line`` is for in the loop.
         snippet: or, code of its own.
         rest: whether more arguments than the pattern's may follow; ``A`` are all of them.
-        literal: capitals that must stand for numbers and lists of numbers.
+        literal: capitals that must stand for numbers and lists of numbers. ``J`` stands for any
+            index, of several parts too.
         number: capitals that must stand for one number.
     """
 
@@ -134,7 +160,7 @@ class _Cure:
 
 
 def _read(*patterns: str, note: str = _AFTER) -> tuple[_Cure, ...]:
-    return tuple(_Cure(pattern, line="X.detach()", note=note) for pattern in patterns)
+    return tuple(_Cure(pattern, line=_STAYS, note=note) for pattern in patterns)
 
 
 def _snippet(snippet: str, *patterns: str, rest: bool = False) -> tuple[_Cure, ...]:
@@ -146,19 +172,30 @@ def _line(line: str, *patterns: str, note: str = "", rest: bool = False) -> tupl
 
 
 _BOTH = "  # both sides, no question asked"
+# What a question is asked of, where the answer is for something that is no number.
+_FINITE = frozenset({"isfinite", "isinf", "isnan"})
+_BOTH_OF_FINITE = "  # of values: a gradient that is not finite makes NaN on either side"
+_SKIPS = (
+    "# it decides what runs, so it waits in each step that asks. The GPU itself can skip a step\n"
+    "# for gradients that are not finite: torch.amp.GradScaler with an optimizer that is made\n"
+    "# with fused=True. If to know of it is enough, remember it, and ask once, after the loop:\n"
+    "bad = E  # bad |= … in the steps that follow"
+)
 _EX = "# the _ex form returns the error code as a tensor\nresult, info = "
 
 _BOTH_SIDES = (
     *_snippet(f"T = torch.where(C, V, T){_BOTH}", "if C:\n    T = V"),
-    *_snippet(f"T = torch.where(C, T * V, T){_BOTH}", "if C:\n    T *= V"),
-    *_snippet(f"T = torch.where(C, T + V, T){_BOTH}", "if C:\n    T += V"),
+    *_snippet(f"T *= torch.where(C, V, 1){_BOTH}", "if C:\n    T *= V"),
+    *_snippet(f"T /= torch.where(C, V, 1){_BOTH}", "if C:\n    T /= V"),
+    *_snippet(f"T += torch.where(C, V, 0){_BOTH}", "if C:\n    T += V"),
+    *_snippet(f"T -= torch.where(C, V, 0){_BOTH}", "if C:\n    T -= V"),
     *_snippet(f"T = torch.where(C, V, W){_BOTH}", "if C:\n    T = V\nelse:\n    T = W"),
 )
 
 _CURES: Mapping[str, tuple[_Cure, ...]] = {
     "item": _read("X.item()"),
     "float": _read("float(X)"),
-    "int": _read("int(X)"),
+    "int": _line("X.detach().long(){K}", "int(X)", note=_AFTER),
     "largest": _snippet(
         "n = 6  # a size you know, of classes, nodes or graphs: set before the loop\n"
         "# and pass it on: dim_size=n, num_nodes=n or size=n of what looks for it otherwise\n"
@@ -225,20 +262,30 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         "X.argwhere()",
     ),
     "where": _snippet("y = torch.where(X, 1.0, 0.0)  # with three arguments", "where(X)"),
-    "unique": _snippet(
-        "# count what can occur; a fixed number of classes has a fixed shape\n"
-        f"{_COUNTS}\npresent = counts > 0",
-        "torch.unique(X)",
-        "X.unique()",
-        rest=True,
+    "unique": (
+        *_snippet(
+            _COUNTED,
+            "torch.unique(X)",
+            "X.unique()",
+            "torch.unique(X, return_counts=True)",
+            "X.unique(return_counts=True)",
+        ),
+        *_snippet(
+            f"{_COUNTED}\ninverse = (present.cumsum(0) - 1)[X.long()]",
+            "torch.unique(X, return_inverse=True)",
+            "X.unique(return_inverse=True)",
+            "torch.unique(X, return_inverse=True, return_counts=True)",
+            "X.unique(return_inverse=True, return_counts=True)",
+        ),
     ),
     "masked_select": _snippet(_WEIGH_EACH, "torch.masked_select(X, M)", "X.masked_select(M)"),
     "index": (
         *_line(
-            "F(X, Y.masked_fill(~M, -100))",
+            "F(X.flatten(0, -2), Y.masked_fill(~M, -100).flatten())",
             "cross_entropy(X[M], Y[M])",
             "nll_loss(X[M], Y[M])",
-            note="# -100 is the default of ignore_index: such a target counts for nothing",
+            note="# -100 is the default of ignore_index: such a target counts for nothing\n"
+            "# (a class number for each of the mask; the classes come last)",
         ),
         *_snippet(
             "hits = ((X == Y) & M).sum()  # where all have one shape", "(X[M] == Y[M]).sum()"
@@ -250,17 +297,23 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         *_snippet(_WEIGH_ROWS, "X[M]"),
     ),
     "index_put": (
-        *_snippet("X = torch.where(M, V, X)", "X[M] = V"),
-        *(_snippet(f"X = torch.where(M, X {o} V, X)", f"X[M] {o}= V")[0] for o in "+-*/"),
+        *_snippet(f"{_NEW}X = torch.where(M, V, X)", "X[M] = V"),
+        *(_snippet(f"{_NEW}X = torch.where(M, X {o} V, X)", f"X[M] {o}= V")[0] for o in "+-*/"),
     ),
-    "element": _snippet("X[I].fill_(V)  # with an index tensor: index_fill_", "X[I] = V"),
-    "index_put_value": _snippet("X = torch.where(M, V, X)", "X[M] = V"),
+    "element": _snippet("X[J] = X.new_full((), V)  # made on the device", "X[J] = V"),
+    "index_put_value": _snippet(f"{_NEW}X = torch.where(M, V, X)", "X[M] = V"),
     "masked_fill": _line(
         "torch.where(M, V, X)", "X.masked_fill(M, V)", "torch.masked_fill(X, M, V)"
     ),
-    "masked_scatter": _snippet("y = torch.where(M, V, X)", "X.masked_scatter(M, V)"),
+    "masked_scatter": _snippet(
+        "chosen = M.expand_as(X)\n"
+        "places = (chosen.flatten().cumsum(0) - 1).clamp(min=0)  # n-th true: n-th of V\n"
+        "y = torch.where(chosen, V.take(places).view_as(X), X)",
+        "X.masked_scatter(M, V)",
+    ),
     "index_fill": _snippet(
-        "rows = I\ny = X.index_copy(0, rows, V.expand(len(rows), X.shape[1]))",
+        "rows = I.flatten()\n"
+        "y = X.index_copy(0, rows, V.to(X.dtype).expand(len(rows), *X.shape[1:]))",
         "X.index_fill(0, I, V)",
     ),
     "repeat_interleave": _snippet(
@@ -274,7 +327,8 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
     ),
     "slice": _snippet(
         "# keep the size, mask what is beyond\n"
-        "y = X * (torch.arange(X.shape[0], device=X.device) < N)[:, None]",
+        "keep = torch.arange(X.shape[0], device=X.device) < N\n"
+        "y = torch.where(keep.view(-1, *[1] * (X.dim() - 1)), X, 0)",
         "X[:N]",
     ),
     "index_number": _snippet(
@@ -286,33 +340,81 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         "y = torch.arange(n, device=N.device)",
         "torch.arange(N)",
     ),
-    "prod": _line("X.log().sum().exp()", "X.prod()", "torch.prod(X)", note="# of positive numbers"),
-    "equal": _line("(X == Y).all()", "torch.equal(X, Y)", note=_LATER),
+    "prod": (
+        *_line("X.log().sum().exp()", "X.prod()", "torch.prod(X)", note=_POSITIVE),
+        *_line(
+            "X.log().cumsum(N).exp()",
+            "X.cumprod(N)",
+            "X.cumprod(dim=N)",
+            "torch.cumprod(X, N)",
+            "torch.cumprod(X, dim=N)",
+            note=_POSITIVE,
+        ),
+    ),
+    "equal": _line("(X == Y).all()", "torch.equal(X, Y)", note=f"{_LATER}; of two of one shape"),
     "allclose": _line("torch.isclose(A).all()", "torch.allclose()", note=_LATER, rest=True),
     "histc": (
-        *_line("torch.histc(A, min=-3, max=3)", "torch.histc()", rest=True),
-        *_line("X.histc(A, min=-3, max=3)", "X.histc()", rest=True),
+        *_line("torch.histc(X, min=-3, max=3)", "torch.histc(X)", note=_RANGE),
+        *_line("torch.histc(X, N, min=-3, max=3)", "torch.histc(X, N)", note=_RANGE),
+        *_line("torch.histc(X, bins=N, min=-3, max=3)", "torch.histc(X, bins=N)", note=_RANGE),
+        *_line("X.histc(min=-3, max=3)", "X.histc()", note=_RANGE),
+        *_line("X.histc(N, min=-3, max=3)", "X.histc(N)", note=_RANGE),
+        *_line("X.histc(bins=N, min=-3, max=3)", "X.histc(bins=N)", note=_RANGE),
     ),
-    "bincount": _snippet(_COUNTS, "torch.bincount(X)", "X.bincount()", rest=True),
+    "bincount": (
+        *_snippet(f"# all below 6 here, from 0 on\n{_COUNTS}", "torch.bincount(X)", "X.bincount()"),
+        *_snippet(
+            f"# all below N, from 0 on\n{_BELOW}",
+            "torch.bincount(X, minlength=N)",
+            "X.bincount(minlength=N)",
+        ),
+        *_snippet(
+            f"# all below 6 here, from 0 on\n{_WEIGHTED}",
+            "torch.bincount(X, W)",
+            "torch.bincount(X, weights=W)",
+            "X.bincount(W)",
+            "X.bincount(weights=W)",
+        ),
+        *_snippet(
+            f"# all below N, from 0 on\n{_WEIGHTED.replace('6', 'N')}",
+            "torch.bincount(X, W, minlength=N)",
+            "torch.bincount(X, weights=W, minlength=N)",
+            "X.bincount(W, minlength=N)",
+            "X.bincount(weights=W, minlength=N)",
+        ),
+    ),
     "segment_reduce": _line(
         "torch.segment_reduce(A, unsafe=True)", "torch.segment_reduce()", rest=True
     ),
     "sorter": _line(
         "torch.searchsorted(X.sort(-1).values, Y)", "torch.searchsorted(X, Y, sorter=S)"
     ),
-    "cov": _snippet(
-        "centred = X - X.mean(1, keepdim=True)\ny = centred @ centred.T / (X.shape[1] - 1)",
-        "torch.cov(X)",
+    "cov": (
+        *_snippet(
+            f"{_CENTRED}y = (together / (rows.shape[1] - 1)).squeeze()", "torch.cov(X)", "X.cov()"
+        ),
+        *_snippet(
+            f"{_CENTRED}scale = together.diagonal().rsqrt()\n"
+            "y = (together * scale[:, None] * scale).clamp(-1, 1).squeeze()",
+            "torch.corrcoef(X)",
+            "X.corrcoef()",
+        ),
     ),
     "isin": _snippet(
-        "# a table of what is asked for: one look-up for each element\n"
+        f"{_TABLE}\n"
         "table = torch.zeros(100, dtype=torch.bool, device=Y.device)\n"
-        "table.index_fill_(0, Y.clamp(0, 99), True)\n"
-        "hit = table[X]",
+        "table.index_fill_(0, Y.flatten().long(), True)\n"
+        "hit = table[X.long()]",
         "torch.isin(X, Y)",
     ),
-    "to_sparse": _snippet("y = X * (X != 0)  # dense and masked", "X.to_sparse()"),
-    "tensor_of_tensors": _line("torch.stack(X)", "torch.tensor(X)"),
+    "to_sparse": _snippet(
+        "y = X  # left dense: computing with zeros needs no size", "X.to_sparse()"
+    ),
+    "tensor_of_tensors": _line(
+        "torch.stack(X).detach()",
+        "torch.tensor(X)",
+        note="# all of them tensors without a dimension",
+    ),
     "linalg": (
         *_snippet(f"{_EX}torch.linalg.inv_ex(X)", "inv(X)", "X.inverse()", "torch.inverse(X)"),
         *_snippet(f"{_EX}torch.linalg.cholesky_ex(X)", "cholesky(X)", "X.cholesky()"),
@@ -320,12 +422,12 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
     ),
     "matrix_exp": _snippet(
         "# a fixed number of terms, where the norm is known to be small\n"
-        "one = torch.eye(X.shape[-1], device=X.device)\n"
+        "one = torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)\n"
         "y = one + X @ (one + X @ (one + X / 3) / 2)",
         "matrix_exp(X)",
         "X.matrix_exp()",
     ),
-    "normal": _line("X + S * torch.randn_like(X)", "torch.normal(X, S)"),
+    "normal": _line("(X + S * torch.randn_like(X + S)).detach()", "torch.normal(X, S)"),
     "distribution": _line("D(A, validate_args=False)", "D()", rest=True),
     "clip_grad": _line(
         "F(X, N)",
@@ -505,18 +607,26 @@ def _overlap(nodes: Sequence[ast.AST]) -> bool:
     return any(one is not other and other in ast.walk(one) for one in nodes for other in nodes)
 
 
-def cures(waits: Sequence[tuple[str, Site]], inside: str = "") -> str:
+class LineWait(NamedTuple):
+    """A wait: its entry of the catalogue, its place, and what its cure must know of the tensors."""
+
+    entry: str
+    site: Site
+    facts: Facts = ()
+
+
+def cures(waits: Sequence[LineWait], inside: str = "") -> str:
     """Code that does without these waits of one line, in the names of that line.
 
     Args:
-        waits: entry of the catalogue and place, of each.
+        waits: each of them.
         inside: the line of a library that asked, where that line only called it.
     """
-    line = _line_of(waits[0][1]) if waits else None
+    line = _line_of(waits[0].site) if waits else None
     if line is not None and line.is_after_all:
         return _ONCE
     found = _cures(waits, line, inside)
-    file = waits[0][1].file if waits else ""
+    file = waits[0].site.file if waits else ""
     package = package_path(file).partition("/")[0]
     if not package or is_user_code(file) or found == _RARE:
         return found
@@ -526,11 +636,11 @@ def cures(waits: Sequence[tuple[str, Site]], inside: str = "") -> str:
     )
 
 
-def _cures(waits: Sequence[tuple[str, Site]], line: _Line | None, inside: str) -> str:
+def _cures(waits: Sequence[LineWait], line: _Line | None, inside: str) -> str:
     said: list[str] = []
     rewritten: list[_Match] = []
-    puts = any(entry in _INDEX_PUTS for entry, _ in waits)
-    for entry, site in dict.fromkeys(waits):
+    puts = any(wait.entry in _INDEX_PUTS for wait in waits)
+    for entry, site, facts in dict.fromkeys(waits):
         if puts and entry == "index":
             continue  # the right side of `x[mask] = x[mask] * 2`: goes with the left
         found = None
@@ -544,7 +654,8 @@ def _cures(waits: Sequence[tuple[str, Site]], line: _Line | None, inside: str) -
                     f"if step % 100 == 0:  # not in every step\n    {line.code(line.statement)}"
                 )
                 continue
-            found = _match(entry, line, site)
+            found = _match(entry, line, site, facts)
+        skips = _skips_not_finite(entry, line) if found is None and line is not None else ""
         taker = ""
         if found is not None and line is not None and _is_index(entry, line, found.node):
             said.append(_INDEX)
@@ -552,7 +663,7 @@ def _cures(waits: Sequence[tuple[str, Site]], line: _Line | None, inside: str) -
         if found is not None and line is not None:
             taker = _taker(entry, line.statement, found.node) or _later_taker(entry, line)
         if found is None:
-            said.append(_in_general(entry, inside, line))
+            said.append(skips or _in_general(entry, inside, line))
         elif taker:
             said.append(
                 f"# {taker}() takes it on the host: the wait goes only with that call. Make it "
@@ -683,6 +794,7 @@ def _rarity(tree: ast.Module, statement: ast.stmt) -> Literal["", "branch", "bes
     """Whether the code itself says that it runs in few steps: in a *branch* of
     ``if step % 100 == 0``, or *beside* the loop over the batches, once an epoch.
     """
+    named = _named_tests(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.If | ast.For | ast.AsyncFor | ast.While) or node is statement:
             continue
@@ -690,19 +802,105 @@ def _rarity(tree: ast.Module, statement: ast.stmt) -> Literal["", "branch", "bes
         if not is_around or not any(n is statement for n in _within(node)):
             continue
         if isinstance(node, ast.If):
-            in_body = any(n is statement for one in node.body for n in (one, *_within(one)))
-            asks = any(isinstance(n, ast.Mod) for n in ast.walk(node.test))
-            # with accumulation, the step itself is in such a branch
-            if in_body and asks and not _calls(node.body) & {"step", "backward"}:
+            few = _few(node.test, named)
+            branch = node.body if few == "body" else node.orelse if few == "orelse" else []
+            if _is_in(statement, branch) and not _is_the_step(tree, node, branch):
                 return "branch"
         else:
+            if _comes_after_continue(node.body, statement, named):
+                return "branch"
             loops = [n for n in _within(node) if isinstance(n, ast.For | ast.AsyncFor | ast.While)]
             trains = [n for n in loops if {"step", "backward"} <= _calls(n.body)]
             if trains and not any(n is statement for one in trains for n in _within(one)):
                 beside = [n for n in node.body if not any(n is one for one in trains)]
                 if "backward" not in _calls(beside):
                     return "beside"
-    return ""
+    return "branch" if _asks_first(statement, named) else ""
+
+
+def _named_tests(tree: ast.Module) -> dict[str, ast.expr]:
+    """What names stand for that are set to a test: ``is_time = step % 100 == 0``."""
+    return {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Compare | ast.BoolOp | ast.UnaryOp)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _few(test: ast.expr, named: Mapping[str, ast.expr]) -> Literal["", "body", "orelse"]:
+    """Which branch of a test of a remainder runs in few steps; empty if it tests none."""
+    if isinstance(test, ast.Name):
+        test = named.get(test.id, test)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        other = _few(test.operand, named)
+        return "orelse" if other == "body" else "body" if other == "orelse" else ""
+    if isinstance(test, ast.BoolOp):
+        parts = [_few(part, named) for part in test.values]
+        return "body" if "body" in parts else ""
+    if isinstance(test, ast.Compare) and any(_is_remainder(n) for n in ast.walk(test)):
+        most = isinstance(test.ops[0], ast.NotEq | ast.Gt | ast.GtE)
+        return "orelse" if most else "body"
+    return "orelse" if _is_remainder(test) else ""
+
+
+def _is_remainder(node: ast.AST) -> bool:
+    """``step % 100``, and not ``"%d" % step``."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)):
+        return False
+    is_text = isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
+    return not is_text and not isinstance(node.left, ast.JoinedStr)
+
+
+def _is_in(statement: ast.stmt, body: Sequence[ast.stmt]) -> bool:
+    return any(n is statement for one in body for n in (one, *_within(one)))
+
+
+def _is_the_step(tree: ast.Module, branch: ast.If, body: Sequence[ast.stmt]) -> bool:
+    """With accumulation the step itself is in such a branch; a scheduler's beside it is not."""
+    steps = _calls(body) & {"step", "backward"}
+    outer = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While)
+        and any(n is branch for n in _within(node))
+    ]
+    if not steps or not outer:
+        return bool(steps)
+    inside = {id(n) for one in body for n in (one, *_within(one))}
+    others = {
+        _last_name(n.func)
+        for n in _within(outer[-1])
+        if isinstance(n, ast.Call) and id(n) not in inside
+    }
+    return not steps <= others
+
+
+def _comes_after_continue(
+    body: Sequence[ast.stmt], statement: ast.stmt, named: Mapping[str, ast.expr]
+) -> bool:
+    """Whether ``if step % 100: continue`` in the same loop comes before it."""
+    for place, one in enumerate(body):
+        if not isinstance(one, ast.If) or not isinstance(one.body[-1], ast.Continue):
+            continue
+        rest = body[place + 1 :]
+        if _few(one.test, named) == "orelse" and _is_in(statement, rest):
+            return not {"step", "backward"} & _calls(rest)
+    return False
+
+
+def _asks_first(statement: ast.stmt, named: Mapping[str, ast.expr]) -> bool:
+    """``step % 100 == 0 and print(…)``, ``if step % 100 == 0 and loss.item() > 3``."""
+    own = [statement.test] if isinstance(statement, ast.If | ast.While) else [statement]
+    for node in (n for one in own for n in (one, *_within(one))):
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+            if any(_few(part, named) == "body" for part in node.values[:-1]):
+                return True
+        elif isinstance(node, ast.IfExp) and _few(node.test, named) == "body":
+            return True
+    return False
 
 
 def _within(node: ast.AST) -> Iterator[ast.AST]:
@@ -824,9 +1022,10 @@ def _last_name(function: ast.expr) -> str:
 # --- matching ---------------------------------------------------------------------------
 
 
-def _match(entry: str, line: _Line, site: Site) -> _Match | None:
+def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
     nodes = line.nodes(site)
     for cure in _CURES.get(entry, ()):
+        cure = _for_facts(cure, facts)
         for node in nodes:
             if entry == "any" and node is not line.statement and _decides(line, node):
                 continue  # its answer decides what runs next: it cannot be asked later
@@ -843,9 +1042,24 @@ def _match(entry: str, line: _Line, site: Site) -> _Match | None:
             asked = fit.bound.get("C")
             if asked is not None and any(isinstance(n, _SHORT_CUTS) for n in ast.walk(asked)):
                 return None
-            bound = {name: line.part(value) for name, value in fit.bound.items()}
-            if entry in _INDEX_PUTS:  # what is chosen on the right is chosen by `where`
-                bound["V"] = bound["V"].replace(f"{bound['X']}[{bound['M']}]", bound["X"])
+            bound = {
+                name: line.code(value) if name == "J" else line.part(value)
+                for name, value in fit.bound.items()
+            }
+            if asked is not None:
+                if "no answer" in facts:
+                    bound["C"] += ".bool().any()"
+                if _calls([asked]) & _FINITE:
+                    cure = replace(cure, snippet=cure.snippet.replace(_BOTH, _BOTH_OF_FINITE))
+            if entry in _INDEX_PUTS:
+                is_added_to = isinstance(node, ast.AugAssign)
+                put = _put(cure, fit.bound, is_added_to=is_added_to, each="each" in facts)
+                if put is None:
+                    continue
+                cure, bound["V"] = put
+                missing = sum(int(fact) for fact in facts if fact.isdigit())
+                if missing:
+                    bound["M"] += f"[...{', None' * missing}]"
             bound["E"] = line.code(node)
             given = _keywords(cure.line)  # a keyword twice is no code
             bound["A"] = ", ".join(
@@ -859,6 +1073,71 @@ def _match(entry: str, line: _Line, site: Site) -> _Match | None:
                 return None
             return _Match(cure, node, bound)
     return None
+
+
+def _for_facts(cure: _Cure, facts: Facts) -> _Cure:
+    stays = ".float()" if "half" in facts else ".clone()" if "changes" in facts else ""
+    return replace(
+        cure,
+        line=cure.line.replace("{K}", stays),
+        snippet=cure.snippet.replace("{K}", stays),
+    )
+
+
+# Of each element by itself, so that choosing before or after is the same.
+_ELEMENTWISE = frozenset(
+    {
+        "abs", "add", "bfloat16", "ceil", "clamp", "cos", "detach", "div", "double", "exp", "float",
+        "floor", "half", "int", "log", "log1p", "long", "mul", "neg", "pow", "reciprocal", "relu",
+        "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "sub", "tanh", "to",
+    }
+)  # fmt: skip
+
+
+def _put(
+    cure: _Cure, bound: Mapping[str, ast.expr], *, is_added_to: bool, each: bool
+) -> tuple[_Cure, str] | None:
+    """The cure of ``X[M] = V``, and ``V`` for all elements in place of the chosen; or None."""
+    value, mask = bound["V"], ast.unparse(bound["M"])
+    parents = {child: one for one in ast.walk(value) for child in ast.iter_child_nodes(one)}
+    chosen: dict[ast.AST, str] = {
+        node: ast.unparse(node.value)
+        for node in ast.walk(value)
+        if isinstance(node, ast.Subscript) and ast.unparse(node.slice) == mask
+    }
+    for node in chosen:
+        up: ast.AST = node
+        while up is not value:
+            up = parents[up]
+            if isinstance(up, ast.Call) and _last_name(up.func) not in _ELEMENTWISE:
+                return None
+            if not isinstance(up, ast.Call | ast.Attribute | ast.BinOp | ast.UnaryOp):
+                return None
+    text = ast.unparse(_with(value, chosen))
+    text = text if isinstance(value, _ATOMS) else f"({text})"
+    if chosen or _is_literal(value):
+        return cure, text
+    if is_added_to:
+        return replace(cure, snippet=f"{cure.snippet}  # V: a number, or as large as X"), text
+    if each:  # as many as are true, whose order decides
+        return replace(cure, snippet="X.masked_scatter_(M, V)  # no gradient for V"), text
+    return cure, text
+
+
+def _skips_not_finite(entry: str, line: _Line) -> str:
+    """What helps where a question for something that is no number decides on a step."""
+    if entry not in {"any", "bool"} or "step" not in _calls([line.statement]):
+        return ""
+    tests = [n.test for n in line.own() if isinstance(n, ast.If | ast.IfExp | ast.While)]
+    for test in tests:
+        for node in ast.walk(test):
+            name = _last_name(node.func) if isinstance(node, ast.Call) else ""
+            if name not in _FINITE:
+                continue
+            asked = line.code(node)
+            some = f"~{asked}.all()" if name == "isfinite" else f"{asked}.any()"
+            return _filled(_SKIPS, {"E": some})
+    return ""
 
 
 def _decides(line: _Line, node: ast.AST) -> bool:
@@ -875,7 +1154,11 @@ def _decides(line: _Line, node: ast.AST) -> bool:
         return False
     return not all(
         isinstance(one, ast.Raise)
-        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Call))
+        or (
+            isinstance(one, ast.Expr)
+            and isinstance(one.value, ast.Call)
+            and _REMARKS.match(_last_name(one.value.func))
+        )
         for one in (*line.statement.body, *line.statement.orelse)
     )
 
@@ -914,7 +1197,8 @@ class _Fit:
     def fits(self, pattern: ast.AST, node: ast.AST) -> bool:
         """Whether it does; then ``bound`` has what the capitals stand for."""
         if isinstance(pattern, ast.Name) and _CAPITAL.fullmatch(pattern.id):
-            if not isinstance(node, ast.expr) or isinstance(node, _NO_VALUE):
+            is_index = pattern.id == "J"
+            if not isinstance(node, ast.expr) or (isinstance(node, _NO_VALUE) and not is_index):
                 return False
             before = self.bound.setdefault(pattern.id, node)
             return before is node or ast.unparse(before) == ast.unparse(node)
@@ -1017,7 +1301,7 @@ def _notes(line: _Line, match: _Match) -> Iterator[str]:
         note = _MADE_HERE
     if note:
         yield note
-    if match.cure.line != "X.detach()":
+    if not match.cure.line.startswith("X.detach()"):
         return
     for other in _met_on_the_host(line, match):
         yield f"# {other} must then be on the device, too, unless it is a number"

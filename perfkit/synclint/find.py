@@ -13,7 +13,7 @@ from perfkit.base.statement import statement
 from perfkit.base.user_code import package_path
 from perfkit.synclint.branches import runs_only_without_gpu
 from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, Entry
-from perfkit.synclint.cures import cures
+from perfkit.synclint.cures import LineWait, cures
 from perfkit.synclint.entry import entry_of
 from perfkit.synclint.sites import Site, called, place, source_line, spelled
 
@@ -197,7 +197,7 @@ def _left_out(lines: list[tuple[str, int]]) -> str:
 def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Found, int]) -> Sync:
     hits = sorted(hits, key=lambda hit: hit[0].backward)  # forward first
     entries: list[Entry] = []
-    waits: list[tuple[str, Site]] = []
+    waits: dict[tuple[str, Site], LineWait] = {}
     ops: list[str] = []
     for one, _ in hits:
         entry = CATALOGUE[entry_of(one)]
@@ -206,7 +206,9 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
             op = _ITS_BACKWARD  # goes away with what is written forward
         else:
             entries.append(entry)
-            waits.append((entry_of(one), one.site))
+            wait = LineWait(entry_of(one), one.site, one.facts)
+            if len(wait.facts) >= len(waits.get(wait[:2], wait).facts):  # of all times it ran
+                waits[wait[:2]] = wait
         if op not in ops:
             ops.append(op)
     library = next((one.inside for one, _ in hits if one.inside), None)
@@ -223,7 +225,7 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
         line=line,
         op=", ".join(ops),
         why="; ".join(dict.fromkeys(entry.why for entry in entries)),
-        instead=cures(waits, inside),
+        instead=cures([*waits.values()], inside),
         count=sum(count for _, count in hits),
         code=statement(file, line),
         place=place(file, line),

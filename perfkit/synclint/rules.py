@@ -14,10 +14,14 @@ __all__ = ["API_READS", "Hit", "rule_of"]
 
 
 class Hit(NamedTuple):
-    """A call that waits if all of ``needs`` are on the device."""
+    """A call that waits if all of ``needs`` are on the device.
+
+    With ``each`` it waits for each of them that is, one after the other.
+    """
 
     entry: str
     needs: Sequence[Any]
+    each: bool = False
 
 
 Rule = Callable[[Sequence[Any], Mapping[str, Any]], Hit | None]
@@ -102,6 +106,10 @@ def _number_at(position: int) -> Rule:
     return lambda args, kwargs: Hit("number", args[position : position + 1])
 
 
+def _both_ends(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
+    return Hit("number", args[:2], each=True)
+
+
 def _index_fill(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
     return Hit("index_fill", args[3:4])
 
@@ -157,10 +165,10 @@ _RULES: Mapping[str, Rule | None] = {
     "aten::linalg_pinv.atol_rtol_tensor": _always("linalg"),
     "aten::linspace.Scalar_Tensor": _number_at(1),
     "aten::linspace.Tensor_Scalar": _number_at(0),
-    "aten::linspace.Tensor_Tensor": _number_at(0),
+    "aten::linspace.Tensor_Tensor": _both_ends,
     "aten::logspace.Scalar_Tensor": _number_at(1),
     "aten::logspace.Tensor_Scalar": _number_at(0),
-    "aten::logspace.Tensor_Tensor": _number_at(0),
+    "aten::logspace.Tensor_Tensor": _both_ends,
     "aten::masked_fill.Tensor": _masked_fill,
     "aten::masked_fill_.Tensor": _masked_fill,
     "aten::masked_scatter_backward": _masked_scatter_backward,

@@ -35,6 +35,7 @@ from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.synclint.argument_checks import checks_as_without_compile
 from perfkit.synclint.connections import Connections
 from perfkit.synclint.entry import entry_of
+from perfkit.synclint.facts import Facts, facts_of_choice, facts_of_value
 from perfkit.synclint.rules import API_READS, rule_of
 from perfkit.synclint.sites import (
     Library,
@@ -80,6 +81,8 @@ _FEW_ELEMENTS = 2**20
 _MOST_HITS = 200_000
 # these move to a GPU without waiting although they are not told to on a CPU
 _DECIDES_BY_DEVICE = ("fabric/utilities/apply_func.py",)
+# waits for a choice by masks, of an operator whose first argument is what is chosen from
+_CHOICES = frozenset({"index", "index_put", "index_put_value", "masked_select"})
 _INDEXING = frozenset(
     {"aten::index.Tensor", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 )
@@ -96,6 +99,7 @@ class Found(NamedTuple):
         called_at: the line that started the backward pass, if it happens when autograd comes back
             to this line (or in ``.backward()`` itself); else None.
         module: the module that was running, where the line is a library's.
+        facts: what its cure must know of the tensors.
     """
 
     site: Site
@@ -104,6 +108,7 @@ class Found(NamedTuple):
     inside: Library | None
     called_at: Site | None
     module: str = ""
+    facts: Facts = ()
 
     @property
     def backward(self) -> bool:
@@ -369,6 +374,7 @@ class Watch:
         frame: FrameType | None,
         absent: Sequence[Any] = (),
         api: str | None = None,
+        facts: Facts = (),
     ) -> None:
         """Note that the code at ``frame`` waits if all tensors of ``needs`` are on the device.
 
@@ -378,6 +384,7 @@ class Watch:
             frame: where to look for the line from.
             absent: the tensors that must not be: they are copied there.
             api: what was called, where the function mode does not see it.
+            facts: what its cure must know of the tensors.
         """
         numbers = []
         for tensor in needs:
@@ -391,12 +398,13 @@ class Watch:
             return
         module = module_around(frame) if site.below is not None else ""
         if called_at is not None:
-            found = Found(site, entry, "", None, called_at, module)
+            found = Found(site, entry, "", None, called_at, module, facts)
         else:
             inside = library_between(frame)
             if inside is not None and inside[:2] == (site.file, site.line):
                 inside = None
-            found = Found(site, entry, self._api if api is None else api, inside, None, module)
+            api = self._api if api is None else api
+            found = Found(site, entry, api, inside, None, module, facts)
         if len(self._hits) < _MOST_HITS:
             queued = None if self._queued is None else tuple(self._queued)
             self._hits.append(_Hit(found, tuple(numbers), tuple(sources), queued))
@@ -526,7 +534,11 @@ class Watch:
         if rule is not None and not self._reading and self._api not in _CHECKED_ON_A_CPU:
             hit = rule(args, kwargs)
             if hit is not None:
-                self.hit(hit.entry, hit.needs, sys._getframe())
+                facts: Facts = ()
+                if hit.entry in _CHOICES:
+                    facts = facts_of_choice(args[0], hit.needs, *args[2:3])
+                for needs in zip(hit.needs) if hit.each else (hit.needs,):
+                    self.hit(hit.entry, needs, sys._getframe(), facts=facts)
         self._relate(name, args, kwargs, result)
         self._launched(func, args, result)
         if self._backward and args:
@@ -676,7 +688,8 @@ class Watch:
             self._reading -= 1
             self._api = outer
         if args and isinstance(args[0], _Tensor):
-            self.hit(API_READS[name], args[:1], frame)
+            entry = API_READS[name]
+            self.hit(entry, args[:1], frame, facts=facts_of_value(entry, args[0]))
         return result
 
     def _one_hot(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
@@ -777,7 +790,7 @@ class Watch:
         if self._links.is_on_host(number):
             return result
         if not (kwargs.get("non_blocking") or (len(args) > 3 and args[3])):
-            self.hit("cpu", [source], frame)
+            self.hit("cpu", [source], frame, facts=facts_of_value("cpu", source))
         # the copy that a GPU would make: from here on the two lead separate lives
         if result is source:
             result = self._move(source.clone, (), {})
@@ -1053,11 +1066,16 @@ def _loads(watch: Watch) -> Iterator[None]:
     def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def load(*args: Any, **kwargs: Any) -> Any:
             frame = sys._getframe(1)
-            result = original(*args, **kwargs)
-            if not watch._paused:
-                with watch.instrument.guard("noting what was loaded"):
-                    where = kwargs.get("map_location", args[1] if len(args) > 1 else None)
-                    watch._load(result, where, frame)
+            if watch._paused:
+                return original(*args, **kwargs)
+            watch._moving += 1  # the copies that it makes are one wait
+            try:
+                result = original(*args, **kwargs)
+            finally:
+                watch._moving -= 1
+            with watch.instrument.guard("noting what was loaded"):
+                where = kwargs.get("map_location", args[1] if len(args) > 1 else None)
+                watch._load(result, where, frame)
             return result
 
         return functools.wraps(original)(load)

@@ -7,6 +7,7 @@ import io
 import linecache
 import math
 import re
+import textwrap
 import tokenize
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from snippets import compiled, namespace
 
 from perfkit.synclint.catalogue import CATALOGUE
-from perfkit.synclint.cures import _DECIDES, _INDEX, cures
+from perfkit.synclint.cures import _DECIDES, _INDEX, LineWait, cures
 from perfkit.synclint.find import Syncs, syncs_of
 from perfkit.synclint.sites import Site
 from perfkit.synclint.watch import Watch
@@ -202,7 +203,9 @@ def test_a_loss_of_some_rows_ignores_the_others() -> None:
     names = {"F": torch.nn.functional}
     (sync,) = _found("err_g = F.cross_entropy(pred[few], kinds[few])", before, **names)
     *_, cure = sync.instead.splitlines()
-    assert cure == "err_g = F.cross_entropy(pred, kinds.masked_fill(~few, -100))"
+    assert cure == (
+        "err_g = F.cross_entropy(pred.flatten(0, -2), kinds.masked_fill(~few, -100).flatten())"
+    )
     assert not _found(cure, before, **names)
     same = _strange_names() | names
     exec(before, same)
@@ -230,6 +233,60 @@ def test_what_is_not_in_every_step_anyway_is_not_told_to_be_rarer_by_an_if() -> 
         **more,
     )
     assert "err_g.detach()" in inside.instead
+
+
+@pytest.mark.parametrize(
+    ("code", "is_rare"),
+    [
+        ("if i % 2 == 0:\n    print(err_g)", True),
+        ("if not i % 2:\n    print(err_g)", True),
+        ("if i % 2:\n    pass\nelse:\n    print(err_g)", True),
+        ("if i % 2:\n    continue\nprint(err_g)", True),
+        ("i % 2 == 0 and print(err_g)", True),
+        ("print(err_g) if i % 2 == 0 else None", True),
+        ("if i % 2 == 0 and err_g.item() > 9:\n    pass", True),
+        ("told = i % 2 == 0\nif told:\n    print(err_g)", True),
+        # a scheduler's step in the branch is not the step
+        ("if i % 2 == 0:\n    rate.step()\n    print(err_g)", True),
+        # all but a few
+        ("if i % 100:\n    print(err_g)", False),
+        ("if i % 100 != 0:\n    print(err_g)", False),
+        ("if '%d' % i == '1':\n    print(err_g)", False),
+        ("print(err_g)", False),
+    ],
+)
+def test_what_is_thinned_out_already_is_known_by_its_test(code: str, is_rare: bool) -> None:
+    """It was told ``if step % 100 == 0`` although it had such a branch of its own."""
+    w = torch.ones((), requires_grad=True)
+    opt = torch.optim.SGD([w], 0.1)
+    rate = torch.optim.lr_scheduler.ConstantLR(opt)
+    loop = textwrap.indent(f"(w * w).backward()\nopt.step()\n{code}", "    ")
+    (sync,) = _found(f"for i in range(2):\n{loop}", w=w, opt=opt, rate=rate)
+    assert sync.instead.startswith("# not in every step as it is") == is_rare, sync.instead
+
+
+@pytest.mark.parametrize(
+    ("test", "asks"),
+    [
+        ("not torch.isinf(err_g).any()", "torch.isinf(err_g).any()"),
+        ("torch.isfinite(pred).all()", "~torch.isfinite(pred).all()"),
+        ("not pred.isnan().any()", "pred.isnan().any()"),
+    ],
+)
+def test_a_step_that_is_skipped_is_not_weighed_with_a_mask(test: str, asks: str) -> None:
+    """``if not isinf(x).any(): optimizer.step()``: no sum is to be weighed there."""
+    w = torch.ones((), requires_grad=True)
+    opt = torch.optim.SGD([w], 0.1)
+    (sync,) = _found(f"if {test}:\n    opt.step()\n    opt.zero_grad()", opt=opt)
+    assert "mask" not in sync.instead
+    assert "fused=True" in sync.instead
+    assert f"bad = {asks}  # bad |=" in sync.instead
+
+
+def test_a_choice_by_what_is_finite_is_one_of_values_only() -> None:
+    (sync,) = _found("if torch.isfinite(err_g).all():\n    running = err_g")
+    assert "running = torch.where(torch.isfinite(err_g).all(), err_g, running)" in sync.instead
+    assert "a gradient that is not finite makes NaN on either side" in sync.instead
 
 
 def test_a_line_outside_of_the_loop_runs_once_and_is_left_alone() -> None:
@@ -463,7 +520,7 @@ def test_a_line_of_a_package_is_not_told_as_the_users(tmp_path: Path) -> None:
     file.write_text("def log(loss):\n    kept = loss.item()\n    return kept\n")
     names: dict[str, Any] = {}
     exec(compile(file.read_text(), str(file), "exec"), names)
-    told = cures([("item", Site(names["log"].__code__, 0, 2))])
+    told = cures([LineWait("item", Site(names["log"].__code__, 0, 2))])
     assert told.startswith("# a line of lents, not of your code")
     assert told.endswith("kept = loss.detach()")
 

@@ -1,0 +1,52 @@
+"""What the lint saw of a line's tensors: its text does not tell it, and its cure must know it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["Facts", "facts_of_choice", "facts_of_value"]
+
+_HALF = frozenset({torch.float16, torch.bfloat16})
+_SUMMED = frozenset({"float", "item"})
+_KEPT = frozenset({"cpu", "float", "int", "item", "numpy", "tolist"})
+
+#: Words: ``"changes"``: the tensor is changed in place, so a reference to it is no snapshot;
+#: ``"half"``: of 16 bits, in which a sum of many steps is lost; ``"no answer"``: not one bool
+#: without a dimension; ``"each"``: it brings a value for each element that is chosen; ``"1"`` …:
+#: so many dimensions fewer has the mask than what it chooses from.
+Facts = tuple[str, ...]
+
+
+def facts_of_value(entry: str, tensor: torch.Tensor) -> Facts:
+    """Of a tensor that is read to the host."""
+    facts = []
+    if entry == "bool" and (tensor.dtype is not torch.bool or tensor.dim()):
+        facts.append("no answer")
+    if entry in _SUMMED and tensor.dtype in _HALF:
+        facts.append("half")
+    elif entry in _KEPT and _changes(tensor):
+        facts.append("changes")
+    return tuple(facts)
+
+
+def facts_of_choice(source: torch.Tensor, masks: Sequence[Any], value: Any = None) -> Facts:
+    """Of ``source[mask]``, and of ``source[mask] = value``."""
+    facts = []
+    missing = source.dim() - masks[0].dim()
+    if missing > 0:
+        facts.append(str(missing))
+    if source.dtype in _HALF:
+        facts.append("half")
+    if value is not None and value.numel() != 1 and value.dim() > missing:
+        facts.append("each")
+    return tuple(facts)
+
+
+def _changes(tensor: torch.Tensor) -> bool:
+    """Whether it has been, or will be, changed in place: a parameter, a running average."""
+    if tensor.is_leaf and tensor.requires_grad:
+        return True
+    return not tensor.is_inference() and tensor._version > 0
