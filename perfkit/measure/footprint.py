@@ -11,7 +11,7 @@ from perfkit.base.resident import resident_bytes
 
 __all__ = ["Footprint", "MemoryReader", "footprint"]
 
-_WHOLE_READINGS = 40
+_WHOLE_READINGS = 20
 _WHOLE_EVERY = 4
 
 Kind = Literal["allocated", "resident"]
@@ -60,7 +60,7 @@ def footprint() -> Footprint:
 class MemoryReader:
     """Reads the footprint again and again, for a curve and a trend.
 
-    The first forty readings are whole. Then three of four are of the resident size alone, which
+    The first twenty readings are whole. Then three of four are of the resident size alone, which
     takes a third of the time: the trend needs what malloc has handed out only now and then, and a
     device that comes into use is seen with the next whole one.
     """

@@ -24,9 +24,10 @@ __all__ = ["Lookout"]
 
 # Between two looks. No more of them than that, however many steps are overdue.
 _LOOK_EVERY_NS = 50_000_000
-# The moment is put off when it has come nearer by this part of the limit: for most steps that are
-# long enough to matter, and not for each of a thousand a second.
-_PUT_OFF = 8
+# The moment is put off when it has come nearer than this many usual steps: the next one ends before
+# it comes, or is a long one itself. Where steps are so long that this is always so, it is put off
+# for each of them.
+_PUT_OFF = 1.5
 _NEVER_NS = 1 << 62
 # Beyond this many, steps need no explanation of their own; the first ones are kept.
 _MOST_STEPS = 500
@@ -63,6 +64,7 @@ class Lookout:
         self._step = (0, 0)  # number and start: one assignment, so always consistent
         self._alarm: Alarm | None = None  # while it watches
         self._put_off_ns = _NEVER_NS  # when to set it again
+        self._stays_ns = 0  # how long it may stay as it is
         self._thread: threading.Thread | None = None
 
     def learns(self, meter: StepMeter) -> None:
@@ -72,13 +74,14 @@ class Lookout:
         usual_ns = meter.usual_ns(_RECENT)
         if usual_ns:
             self.limit_ns = int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS))
+            self._stays_ns = self.limit_ns - int(_PUT_OFF * usual_ns)
             self._learnt_until = meter.n + min(max(meter.n // 4, 1), _RECENT // 2)
 
     def begins(self, number: int, now_ns: int) -> None:
         """Step ``number`` begins."""
         self._step = number, now_ns
         if now_ns >= self._put_off_ns and self._alarm is not None and self.limit_ns:
-            self._put_off_ns = now_ns + self.limit_ns // _PUT_OFF
+            self._put_off_ns = now_ns + self._stays_ns
             self._alarm.set(self.limit_ns)
 
     def rests(self) -> None:

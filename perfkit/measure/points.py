@@ -11,7 +11,7 @@ from perfkit.measure.meter import StepMeter
 __all__ = ["MOST_POINTS", "Points", "points_since"]
 
 #: Points per update; more steps than that are drawn as means of neighbours.
-MOST_POINTS = 200
+MOST_POINTS = 500
 
 Points = tuple[list[float], list[float], list[float]]
 """Step numbers from 1, durations and data waits in milliseconds."""

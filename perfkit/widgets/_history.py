@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_WAITING = 500  # rows
+_MOST_WAITING = 1000  # rows; two updates of the most points
 CAPACITY = 4000  # rows kept; about twice the pixels of a wide plot, 80 KB for five columns
 
 

@@ -62,14 +62,17 @@ class Clock:
         self.gone_ns = 0
         self.left_ns = time.perf_counter_ns()
         self.leaves = lambda: None  # called as its arm's turn ends
+        self.comes = lambda gone_ns: None  # called as the next one begins
     def __call__(self):
         return (self.left_ns or time.perf_counter_ns()) - self.gone_ns
     def leave(self):
         self.leaves()
         self.left_ns = time.perf_counter_ns()
     def come_back(self):
-        self.gone_ns += time.perf_counter_ns() - self.left_ns
+        gone_ns = time.perf_counter_ns() - self.left_ns
+        self.gone_ns += gone_ns
         self.left_ns = 0
+        self.comes(gone_ns)
     def s(self):
         return self() / 1e9
 
@@ -105,7 +108,15 @@ def bare(clock):
 def watch(clock):
     import perfkit
     run = perfkit.watch(itertools.repeat(batch))
-    run._now = clock
+    # It reads the clock that users have (one in Python would cost each step three more calls), so
+    # what it has noted comes along.
+    def comes(gone_ns):
+        for name in ("_asked_ns", "_came_ns", "_began_ns", "_due_ns"):
+            setattr(run, name, getattr(run, name) + gone_ns)
+        run._meter._began += gone_ns
+        run._phases._since += gone_ns
+        run._lookout._put_off_ns += gone_ns
+    clock.comes = comes
     update = run._update
     parts = Parts()
     plot = run._observer
@@ -201,15 +212,19 @@ makers = {
 }
 
 def turn(arm, steps):
-    """Wall and CPU time of some steps, in ns."""
+    """Wall and CPU time of some steps in ns, and how long each waited for its batch."""
     clock, loop = arm
     clock.come_back()
+    asked = []
     cpu, wall = time.process_time_ns(), time.perf_counter_ns()
-    for _ in zip(range(steps), loop):
+    for _ in range(steps):
+        began = time.perf_counter_ns()
+        next(loop)
+        asked.append(time.perf_counter_ns() - began)
         work()
     wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
     clock.leave()
-    return wall, cpu
+    return wall, cpu, asked
 
 arms, broken = {}, {}
 for name, make in list(makers.items())[:N_ARMS]:
@@ -248,12 +263,14 @@ threads = threads_ns()
 before = {name: count() for name, count in sent.items()}
 n_first = len(own)
 rounds = []
+nexts = {name: [] for name in arms}  # what next() took, in each step
 end = time.monotonic() + BUDGET_S
 while time.monotonic() < end or len(rounds) < 4:
     sums = {name: [0, 0] for name in arms}
     for visit in range(TURNS):
         for name in arms if visit % 2 else reversed(arms):
-            wall, cpu = turn(arms[name], STEPS)
+            wall, cpu, asked = turn(arms[name], STEPS)
+            nexts[name] += asked
             sums[name][0] += wall / (TURNS * STEPS) / 1e6
             sums[name][1] += cpu / (TURNS * STEPS) / 1e6
     rounds.append(sums)
@@ -261,7 +278,14 @@ steps = TURNS * STEPS * len(rounds)
 watched_s = sum(r["perfkit.watch"][0] for r in rounds) * TURNS * STEPS / 1e3
 threads = {name: (ns - threads.get(name, 0)) / 1e3 for name, ns in threads_ns().items()}
 updates = {name: (count() - before[name]) / steps * 100 for name, count in sent.items()}
+
+def usual_us(found):
+    # without the hundredth that took longest: updates, and where another program ran
+    found = sorted(found)[: -len(found) // 100]
+    return {"median": found[len(found) // 2] / 1e3, "mean": sum(found) / len(found) / 1e3}
+
 print("MARK" + json.dumps({"rounds": rounds, "updates": updates, "broken": broken,
+                           "next_us": {name: usual_us(found) for name, found in nexts.items()},
                            "threads_us": threads, "watched_s": watched_s,
                            "own": {"first_ms": [wall / 1e6 for wall, _, _ in own[:n_first]],
                                    "wall_ms": [wall / 1e6 for wall, _, _ in own[n_first:]],
@@ -379,6 +403,7 @@ def main() -> None:
         "steps_per_arm": len(rounds) * _TURNS * _STEPS,
         "rows": rows,
         "not_measured": seen["broken"],
+        "next_us": seen["next_us"],
         "watch_cost_per_step_us": {
             "what": "next() of a watched loader over next() of a bare one, without any update",
             "again and again": spread(seen["per_step"]["again"]),
@@ -450,6 +475,11 @@ def brief(result: dict[str, Any]) -> dict[str, Any]:
             name: round(us, 1) for name, us in updates["other_threads_us_per_update"].items()
         },
         "lookout_us_per_s": round(updates["lookout_us_per_s"], 1),
+        "next_us": {
+            name: round(us["mean"], 1)
+            for name, us in result["next_us"].items()
+            if name in ("bare loop", row["name"])
+        },
     }
 
 
@@ -472,6 +502,8 @@ def show(result: dict[str, Any]) -> None:
         )
     for name, reason in result["not_measured"].items():
         print(f"{name:50} not measured: {reason}")
+    for name, us in result["next_us"].items():
+        print(f"next() in these loops: {name}: mean {us['mean']:.1f} µs, median {us['median']:.1f}")
     for when, us in result["watch_cost_per_step_us"].items():
         if when != "what":
             print(

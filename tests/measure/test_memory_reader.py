@@ -15,7 +15,7 @@ def test_after_the_first_ones_malloc_is_asked_now_and_then(monkeypatch: pytest.M
     found = [read() for _ in range(100)]
     assert all(one.n_bytes > 0 and one.kind == "resident" for one in found)
     whole = [n for n, one in enumerate(found) if one.in_use_bytes is not None]
-    assert whole == [*range(40), *range(40, 100, 4)]
+    assert whole == [*range(20), *range(20, 100, 4)]
     assert next(asked) == len(whole)
 
 
@@ -32,7 +32,7 @@ def test_a_device_that_comes_into_use_is_seen_with_the_next_whole_reading(
             return 7 + index
 
     read = MemoryReader()
-    for _ in range(41):
+    for _ in range(21):
         read()
     monkeypatch.setattr(footprint, "in_use", Gpu)
     kinds = [read().kind for _ in range(9)]

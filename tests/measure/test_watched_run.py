@@ -15,6 +15,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.machine.busy import Busy
 from perfkit.measure.footprint import Footprint, footprint
 from perfkit.measure.meter import StepMeter
+from perfkit.measure.points import MOST_POINTS
 from perfkit.measure.run import Update, WatchedRun
 from perfkit.measure.verdict import RunSummary
 
@@ -287,7 +288,7 @@ def test_fast_loops_send_few_points(clock) -> None:
     seen = Recorder()
     run = watched(clock, range(20_000), observer=seen)
     loop(clock, run, work_ms=0.1)
-    assert max(len(u.numbers) for u in seen.updates) <= 200
+    assert max(len(u.numbers) for u in seen.updates) <= MOST_POINTS
     for update in seen.updates:
         np.testing.assert_allclose(update.step_ms, 0.1)
 
