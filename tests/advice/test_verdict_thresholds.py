@@ -662,6 +662,7 @@ def test_what_bounds_a_device(bound: _Bound, joins: bool, waiting: float, said: 
     case: Any = _sides(
         on_device=True,
         joins_launches=joins,
+        launches_several=True,
         waiting=(waiting, 0.0),
         idle={"queued": 0.0, "kernels": 0.0},
         sitting=lambda cause: None,
