@@ -218,6 +218,16 @@ def test_only_root_needs_allow_root(
     assert ("--ServerApp.allow_root=True" in arguments) is allowed
 
 
+@pytest.mark.parametrize("has_curve", [True, False])
+def test_kernels_are_talked_to_encrypted_where_that_can_be(
+    monkeypatch: pytest.MonkeyPatch, has_curve: bool
+) -> None:
+    """Else each of them warns of eavesdropping in the terminal."""
+    monkeypatch.setattr("zmq.has", lambda what: has_curve)
+    arguments = server._arguments(Path("/somewhere/00.ipynb"), 8888, "secret")
+    assert ("--KernelManager.transport_encryption=auto" in arguments) is has_curve
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.serial
 def test_lab_prints_an_address_that_answers_and_ends_by_ctrl_c(tmp_path: Path) -> None:

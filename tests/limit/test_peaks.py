@@ -251,6 +251,24 @@ def test_a_rate_of_memory_counts_the_bytes_that_a_pattern_moves(
     assert [seen for seen, _ in moved] == [amount for _, amount in moved]
 
 
+@pytest.mark.parametrize(
+    ("last_cache", "sets"),
+    [(0, [16, 256]), (8, [16, 256]), (32, [16, 256]), (64, [16, 32, 256]), (260, [16, 130, 1040])],
+)
+def test_a_set_that_only_a_large_last_cache_holds_is_measured(
+    last_cache: int, sets: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told at the rate of the memory: layer norm of 16 MiB took 0.63 of its least time."""
+    mib = 2**10  # a thousandth, so that it takes no time
+    monkeypatch.setattr(measured, "_CPU_SETS", (16 * mib,))
+    monkeypatch.setattr(measured, "_CPU_LARGEST", 256 * mib)
+    monkeypatch.setattr(measured, "_last_cache_bytes", lambda: last_cache * mib)
+    bench = measured._Bench("cpu")
+    monkeypatch.setattr(bench, "_rate", lambda call, amount, budget_s: rate(1.0))
+    found = sorted({one.working_set_bytes // mib for one in bench.memory()})
+    assert found == sets
+
+
 def test_a_small_budget_measures_once_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_CPU_SIZES", (64,)), ("_CPU_SETS", ()), ("_CPU_LARGEST", 2**20)):
         monkeypatch.setattr(measured, name, value)

@@ -87,7 +87,18 @@ def _arguments(notebook: Path, port: int, token: str) -> list[str]:
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         arguments.append("--ServerApp.allow_root=True")
+    if _can_encrypt():
+        # else each kernel warns in the terminal that its connection is in plain text
+        arguments.append("--KernelManager.transport_encryption=auto")
     return arguments
+
+
+def _can_encrypt() -> bool:
+    """Whether the server can encrypt what it exchanges with kernels: older versions cannot."""
+    import zmq
+    from jupyter_client.manager import KernelManager
+
+    return KernelManager.class_traits().get("transport_encryption") is not None and zmq.has("curve")
 
 
 def check_port(wanted: int | None) -> None:
