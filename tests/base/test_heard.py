@@ -100,7 +100,11 @@ def test_ctrl_c_as_a_module_that_phases_remember_dies_reaches_the_loop() -> None
 
 @pytest.fixture
 def no_other_callbacks() -> Iterator[None]:
-    """Of the collector: hypothesis leaves one, and what falls into that is not perfkit's."""
+    """Of the collector: what falls into one that hypothesis leaves is not perfkit's.
+
+    Nor is what falls into ``__del__`` of garbage from earlier tests.
+    """
+    gc.collect()
     before = gc.callbacks[:]
     gc.callbacks.clear()
     yield
