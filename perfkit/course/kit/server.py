@@ -6,6 +6,7 @@ extension lists.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
@@ -63,7 +64,22 @@ def serve(
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
         [str(_CONFIG), *([others] if others else [])]
     )
-    LabApp.launch_instance(argv=_arguments(notebook, chosen, token))
+    try:
+        LabApp.launch_instance(argv=_arguments(notebook, chosen, token))
+    finally:
+        _end_workers()
+
+
+def _end_workers() -> None:
+    """End the threads in which the server read files.
+
+    anyio ends them as the server's loop does, but Ctrl-C stops that loop before; then they wait for
+    work, and Python waits for them, for ever.
+    """
+    for thread in threading.enumerate():
+        if thread.name == "AnyIO worker thread" and hasattr(thread, "stop"):
+            with contextlib.suppress(Exception):
+                thread.stop()
 
 
 def _arguments(notebook: Path, port: int, token: str) -> list[str]:
