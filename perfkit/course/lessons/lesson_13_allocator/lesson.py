@@ -237,7 +237,7 @@ def _check(answer: Answer) -> list[str]:
 
 
 batches_of_like_length = Exercise(
-    "batches of like length, mixed anew in each epoch",
+    "batches of like length, reshuffled in each epoch",
     spec=(
         "batches(lengths, size, seed) returns a list of batches, each a list of indices of texts.",
         "Each text is in one batch. All batches have `size` texts, but one that may have fewer.",
