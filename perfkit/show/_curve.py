@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["StackedCurve"]
 
 _WIDTH, _HEIGHT = 1000.0, 200.0
-# a phase shorter than this share of the axis is shown with its neighbour
+# Phases shorter than this share of the axis have no room for a name of their own.
 _SHORTEST = 0.03
+# What is shown together has the name of a phase that is this much of it.
+_MOST_OF_IT = 0.8
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,12 @@ class StackedCurve:
             )
             floor = roof
         x_peak = curve.index[curve.peak] / last
+        named = _phases(curve, last)
         return render(
             "_curve.html",
             title=self.title,
             areas=areas,
-            phases=_phases(curve, last),
+            phases=named if any(one["name"] for one in named) else [],
             peak=f"{100 * x_peak:.2f}",
             peak_on_left=x_peak > 0.5,
             peak_label=f"peak {fmt_bytes(curve.total_bytes[curve.peak])}",
@@ -117,18 +120,50 @@ def _path(xs: Sequence[float], low: Sequence[float], high: Sequence[float], top:
 
 
 def _phases(curve: Curve, last: int) -> list[dict[str, str]]:
-    """Stretches of the axis by phase; short ones belong to the one before."""
-    runs: list[tuple[str, float]] = []
-    begin = 0
+    """Stretches of the axis by phase; short ones are shown together, without a name if they differ.
+
+    A region of many steps changes between short phases all along: no one name would be true.
+    """
+    # Each stretch: phase → its share of the axis. Neighbours that are short are one.
+    stretches: list[dict[str, float]] = []
+    begin, follows_short = 0, False
     pairs = zip(curve.phase, curve.index, strict=True)
     for phase, group in groupby(pairs, key=lambda pair: pair[0]):
         end = max(index for _, index in group)
         share = (end - begin) / last
         begin = end
-        if runs and (share < _SHORTEST or runs[-1][0] == phase):
-            runs[-1] = (runs[-1][0], runs[-1][1] + share)
-        elif runs and runs[-1][1] < _SHORTEST:
-            runs[-1] = (phase, runs[-1][1] + share)
+        is_short = share < _SHORTEST
+        if is_short and follows_short:
+            _add(stretches[-1], {phase: share})
         else:
-            runs.append((phase, share))
-    return [{"name": name, "percent": f"{100 * share:.2f}"} for name, share in runs if share]
+            stretches.append({phase: share})
+        follows_short = is_short
+
+    shown: list[dict[str, float]] = []
+    for stretch in stretches:
+        if shown and (
+            _is_short(stretch) or _is_short(shown[-1]) or _name(shown[-1]) == _name(stretch)
+        ):
+            _add(shown[-1], stretch)
+        else:
+            shown.append(stretch)
+    return [
+        {"name": _name(one), "percent": f"{100 * sum(one.values()):.2f}"}
+        for one in shown
+        if any(one.values())
+    ]
+
+
+def _add(stretch: dict[str, float], more: Mapping[str, float]) -> None:
+    for phase, share in more.items():
+        stretch[phase] = stretch.get(phase, 0.0) + share
+
+
+def _is_short(stretch: Mapping[str, float]) -> bool:
+    return sum(stretch.values()) < _SHORTEST
+
+
+def _name(stretch: Mapping[str, float]) -> str:
+    """The phase that most of it is; empty if there is none."""
+    phase = max(stretch, key=lambda name: stretch[name])
+    return phase if stretch[phase] >= _MOST_OF_IT * sum(stretch.values()) else ""

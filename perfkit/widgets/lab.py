@@ -13,6 +13,7 @@ import traceback
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -442,6 +443,16 @@ class Lab(anywidget.AnyWidget):
             words = f"Run {now.other} and run {now.base} in turns · {line}"
             self.status = _status(_CONFIRMING, words, started=True) | {"confirming": now.other}
 
+    def _confirmed_words(self, now: Confirmation) -> str:
+        """A difference as the table has it: of that run against the pinned one.
+
+        Empty where there is none: the answer's own sentence says which one would have been seen.
+        """
+        board = replace(self._board(), pinned=now.base)
+        other = next((run for run in board.runs if run.run_id == now.other), None)
+        speed = None if other is None else board.speed(other)
+        return rows_.verdict(board, other) if other and speed and speed.ratio.different else ""
+
     def _confirmed(self, now: Confirmation) -> None:
         """Called from the confirmation's thread at its end."""
         self._confirmation = None
@@ -453,6 +464,7 @@ class Lab(anywidget.AnyWidget):
                 told = now.answer.sentence
                 if has_interval(now.answer):
                     self._answers[now.base, now.other] = now.answer
+                    told = self._confirmed_words(now) or told
                 else:
                     longer = f"lab.confirm({now.other}, budget_s={2 * now.budget_s:.0f})"
                     told += f" Still unconfirmed: give it more time with {longer}."

@@ -170,7 +170,9 @@ def test_the_means_leave_out_the_warm_up_and_steps_with_a_pause() -> None:
         warmup=1,
     )
     rows.take(message(3, row(forward=4, data_wait=6)), np.array([3]), warmup=1)
-    assert rows.means() == PhaseMeans({"data_wait": 3.0, "forward": 3.0, "other": 0.5}, 2)
+    assert rows.means() == PhaseMeans(why_not="only 2 steps could be watched")
+    rows.take(message(4, row(forward=6, other=2)), np.array([4]), warmup=1)
+    assert rows.means() == PhaseMeans({"data_wait": 2.0, "forward": 4.0, "other": 1.0}, 3)
 
 
 def test_nothing_was_seen() -> None:

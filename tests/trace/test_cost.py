@@ -71,6 +71,8 @@ def test_only_a_clear_surplus_is_the_profilers() -> None:
     assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 4) == 0.0  # neither clear nor many
     assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 5) == 5.0
     assert surplus_ms([2000.0], [20.0] * 20) == 0.0  # one cold step
+    # two steps of three met something else, although the third leaves room for the profiler alone
+    assert surplus_ms([37.0, 305.0, 320.0], [36.0, 37.0, 38.0] * 5) == 0.0
     assert surplus_ms([50.0] * 6, [40.0] * 30 + [340.0]) == pytest.approx(50 - 1540 / 31)
 
 

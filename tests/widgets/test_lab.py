@@ -642,7 +642,7 @@ def test_confirm_puts_its_answer_into_the_table(
     assert (cell["kind"], cell["text"], cell["low"], cell["high"]) == ("confirmed", "3.90×", 3.8, 4)
     assert cell["detail"] == "faster [3.80,\u00a04.00]"
     assert lab.status["state"] == "done"
-    assert "3.90× as fast" in lab.status["line"]
+    assert lab.status["line"].endswith("· confirmed: faster than run 1, 3.90× [3.80, 4.00]")
     assert lab.rows[1]["notes"] == ["Confirm: the machine was busy"]
     assert "3.90× [3.80, 4.00]" in str(lab)
     # the same answer, read from the other side
@@ -650,6 +650,19 @@ def test_confirm_puts_its_answer_into_the_table(
     assert lab.rows[0]["ratio"]["kind"] == "confirmed"
     assert lab.rows[0]["ratio"]["detail"] == "slower [0.250,\u00a00.263]"
     assert lab._content()["confirmed"] == [{"sentence": "…"}]
+
+
+def test_a_confirmed_loss_is_told_against_the_pinned_run(
+    make: Callable[..., Lab], answers: dict[str, Any]
+) -> None:
+    answers.update(low=0.7, high=0.9)
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    lab.confirm()
+    cell, line = lab.rows[1]["ratio"], lab.status["line"]
+    assert (cell["text"], cell["detail"]) == ("0.800×", "slower [0.700,\u00a00.900]")
+    assert line.endswith("· confirmed: slower than run 1, 0.800× [0.700, 0.900]")
 
 
 def test_confirm_that_sees_no_difference_says_so(

@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfkit.base.words import plural
 from perfkit.measure.phases import PHASES
 
 __all__ = ["PhaseMeans", "PhaseRows"]
+
+# Means of fewer steps may look like no other step of the run.
+_FEWEST_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class PhaseRows:
         rows = np.concatenate([np.empty((0, len(PHASES)), np.int64), *self._ns])
         if self._why_not or not len(rows) or not rows.any():
             return PhaseMeans(why_not=self._why_not)
+        if len(rows) < _FEWEST_STEPS:
+            return PhaseMeans(why_not=f"only {plural(len(rows), 'step')} could be watched")
         means_ms = rows.mean(axis=0) / 1e6
         ms = {name: float(x) for name, x in zip(PHASES, means_ms, strict=True) if x > 0}
         return PhaseMeans(ms, len(rows))

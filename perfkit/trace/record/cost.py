@@ -84,11 +84,8 @@ class Cost:
         Against the median or the mean of the others, whichever is longer: in a loop that waits at
         every tenth step, the median step has no wait.
         """
-        interval, plain = self.slowdown_interval, self.unprofiled_step_ms
-        if not self.profiled_step_ms or not plain:
-            return 0.0
-        slowdown = self.profiled_step_ms / plain if interval is None else interval[0]
-        if slowdown > _MOST_SLOWDOWN:
+        plain = self.plain_step_ms
+        if not self.profiled_step_ms or plain is None:
             return 0.0
         if not self.is_clear and self.n_unprofiled < _MANY:
             return 0.0

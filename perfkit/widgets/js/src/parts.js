@@ -1,6 +1,6 @@
 // Small page elements shared by the widgets.
 
-import { fmtNumber } from "./numbers.js";
+import { fmtBytes, fmtNumber, fmtUs } from "./numbers.js";
 
 /** An element; properties that start with "on" are listeners, null children are left out. */
 export function h(tag, properties = {}, ...children) {
@@ -93,8 +93,11 @@ export function announcer() {
   return { element, say, cancel: speak.cancel };
 }
 
-/** A number with three significant digits, and its unit. */
+const SCALED = { ms: (value) => fmtUs(1000 * value), MiB: (value) => fmtBytes(value * 2 ** 20) };
+
+/** A number with three significant digits, and its unit: for times and bytes the one that reads best. */
 export function format(value, unit) {
+  if (SCALED[unit] && Number.isFinite(value)) return SCALED[unit](value);
   const text = fmtNumber(value);
   return unit && text !== "–" ? `${text} ${unit}` : text;
 }
