@@ -18,8 +18,6 @@ from perfkit.base.words import plural
 from perfkit.measure.summary import Summary
 from perfkit.trace.read.columns import Trace
 
-__all__ = ["BreakEven", "DeviceCost", "RunCost", "cost"]
-
 # Far above any; what is larger than a float, or overflows in a product, is a slip of the pen.
 _MOST_STEPS, _MOST_AMOUNT = 10**15, 10**15
 

@@ -17,8 +17,6 @@ from perfkit.measure.phases import PHASES, Phases
 from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.record.coverage import Coverage
 
-__all__ = ["EvaluationWatch", "evaluation_note"]
-
 # From this share of the recorded steps on, evaluation within them is told.
 _LEAST_SHARE = 0.05
 _EVALUATION = PHASES.index("evaluation")

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from perfkit.advice.findings import Finding
 
-__all__ = ["finding_of_one_piece", "of_one_piece"]
-
 # in this order: the longer ones first
 _INSTEAD = (
     (re.compile(r"\b(of|for|in) each step\b"), r"\1 that time"),

@@ -22,8 +22,6 @@ from perfkit.trace.read.columns import Trace
 from perfkit.trace.read.load import UNPACK_AT_MOST, load
 from perfkit.trace.read.steps import Steps, find_steps
 
-__all__ = ["OpenTrace", "Questions", "open_trace", "unknown_question"]
-
 
 @dataclass(frozen=True)
 class Questions(Shown):

@@ -21,8 +21,6 @@ from perfkit.trace.ask.limit import Limit
 from perfkit.trace.ask.waterfall import Waterfall
 from perfkit.trace.read.columns import Float64
 
-__all__ = ["StepElsewhere", "step_elsewhere"]
-
 _CLOSE, _FAR = 0.1, 0.9
 _ON_A_CPU = (
     "recorded on a CPU: what the host needs to launch on a GPU is not in it, so the predictions "

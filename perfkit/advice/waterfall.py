@@ -13,8 +13,6 @@ from perfkit.base.errors import UsageError
 from perfkit.trace.ask.waterfall import Waterfall, WaterfallChange, change
 from perfkit.trace.read.columns import Trace
 
-__all__ = ["waterfall"]
-
 _Steps = Profile | Profiling | OpenTrace | Trace | str | os.PathLike[str]
 
 

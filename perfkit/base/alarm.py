@@ -15,8 +15,6 @@ import time
 import weakref
 from typing import Any, Protocol
 
-__all__ = ["Alarm", "new_alarm"]
-
 _SECOND_NS = 1_000_000_000
 # Without the kernel's timers: who waits looks so often whether the moment has been put off.
 _LOOK_EVERY_S = 0.1

@@ -8,17 +8,6 @@ from typing import Any
 
 from perfkit.base.errors import UsageError
 
-__all__ = [
-    "brief",
-    "check_flag",
-    "check_function",
-    "check_instance",
-    "check_seconds",
-    "check_text",
-    "check_whole",
-    "shown",
-]
-
 _LONGEST = 60
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 import os
 
-__all__ = ["VARIABLE", "budget_scale", "scaled"]
-
 VARIABLE = "PERFKIT_BUDGET_SCALE"
 
 

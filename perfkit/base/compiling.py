@@ -14,8 +14,6 @@ from perfkit.base.display import Shown
 from perfkit.base.torch_compat import Compilation, compile_log
 from perfkit.base.user_code import cell_names, where
 
-__all__ = ["CompileReport", "CompileWatch", "GraphBreak", "Recompilation"]
-
 
 @dataclass(frozen=True)
 class GraphBreak(Shown):

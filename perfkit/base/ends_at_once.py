@@ -16,8 +16,6 @@ import signal
 import threading
 from collections.abc import Callable
 
-__all__ = ["EndsAtOnce"]
-
 
 class EndsAtOnce:
     """Ends this process if a handler is not reached in time.

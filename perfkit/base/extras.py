@@ -12,8 +12,6 @@ from importlib.util import find_spec
 
 from perfkit.base.errors import MissingError
 
-__all__ = ["is_here", "needs", "remedy"]
-
 _NOTEBOOK, _LAB, _INTEGRATIONS = "perfkit[notebook]", "perfkit[lab]", "perfkit[integrations]"
 # as imported -> the extra; pyproject.toml lists them by their names for pip
 _BROUGHT_BY = {

@@ -13,8 +13,6 @@ from typing import Any
 
 from perfkit.base.errors import UsageError
 
-__all__ = ["read_pipe", "try_writing", "why_not_writable", "write_atomically"]
-
 # A pipe that is silent this long has no writer.
 SILENT_PIPE_S = 10.0
 _PIECE_BYTES = 1 << 20

@@ -13,8 +13,6 @@ import functools
 import os
 from typing import Any
 
-__all__ = ["let_forks_exit"]
-
 
 @functools.cache
 def let_forks_exit() -> None:

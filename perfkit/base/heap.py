@@ -6,8 +6,6 @@ import ctypes
 import functools
 from typing import Any
 
-__all__ = ["heap_bytes"]
-
 
 class _MallInfo2(ctypes.Structure):
     """``struct mallinfo2`` of glibc (since 2.33); see mallinfo(3)."""

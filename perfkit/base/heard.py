@@ -23,8 +23,6 @@ from typing import Any
 
 from perfkit.base.uninterrupted import behind
 
-__all__ = ["hear", "raised_by_handler", "send_again"]
-
 _PERFKIT = str(Path(__file__).absolute().parents[1]) + os.sep
 # It may fall into the same callback again, and is sent again then.
 _SOON_S = 0.001

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from perfkit.base.errors import UsageError
 
-__all__ = ["folder"]
-
 
 def folder() -> Path:
     """``$PERFKIT_HOME``, else ``perfkit`` in the user's data folder; it may not exist yet.

@@ -23,8 +23,6 @@ from typing import Any, ParamSpec, TypeVar
 
 from perfkit.base.heard import hear, raised_by_handler
 
-__all__ = ["Failure", "Instrument"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

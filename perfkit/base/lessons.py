@@ -14,8 +14,6 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Literal
 
-__all__ = ["GROUP", "lesson_of"]
-
 GROUP = "perfkit.lessons"
 
 _Course = Callable[[str, str], str | None]

@@ -17,8 +17,6 @@ import weakref
 from collections.abc import Mapping
 from typing import IO, Any
 
-__all__ = ["EndedError", "LineChild"]
-
 _END_WITHIN_S = 5.0
 
 

@@ -28,8 +28,6 @@ from types import CodeType, TracebackType
 from perfkit.base.errors import UsageError
 from perfkit.base.exception_chain import exception_chain
 
-__all__ = ["NoProgramError", "Program", "restored", "show_error_as_its_own"]
-
 _PERFKIT = str(Path(__file__).absolute().parents[1]) + os.sep
 
 

@@ -15,8 +15,6 @@ from perfkit.base.printable import printable
 _LINE_EVERY_S = 10.0
 _WIDTH = 100
 
-__all__ = ["Progress", "Say", "is_terminal", "left", "write"]
-
 Say = Callable[[str], None]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import os
 
-__all__ = ["resident_bytes"]
-
 
 @functools.cache
 def _page_bytes() -> int:

@@ -15,8 +15,6 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["folder_of", "hold", "new_folder", "scratch_folder", "sweep"]
-
 _STEM = "perfkit"
 _HELD = "held-"
 _IN_MEMORY = "/dev/shm"

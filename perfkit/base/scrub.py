@@ -45,8 +45,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 from typing import Any, TypeVar
 
-__all__ = ["Scrubber", "scrub"]
-
 USER, HOST, HOME, SECRET = "[user]", "[host]", "[home]", "[secret]"
 EMAIL, ENVIRONMENT = "[email]", "[environment]"
 

@@ -16,8 +16,6 @@ from perfkit.base.exception_chain import exception_chain
 from perfkit.base.printable import printable
 from perfkit.base.user_code import is_user_code
 
-__all__ = ["short_traceback"]
-
 
 def short_traceback(error: BaseException) -> list[str]:
     """The lines that IPython shows for this error, in the user's mode and colours.

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 from perfkit.base.torch_compat import compiles_now
 
-__all__ = ["Level", "levels_of", "stack_of"]
-
 
 class Level(NamedTuple):
     """One function on a stack: its code, the line in it (None where it has none), its globals."""

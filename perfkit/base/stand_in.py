@@ -8,8 +8,6 @@ from typing import Any
 
 from perfkit.base.uninterrupted import Uninterrupted
 
-__all__ = ["CallEnd", "Calls", "Listeners", "stand_in"]
-
 
 def stand_in(owner: Any, name: str, ours: Any) -> Callable[[], None]:
     """Put ``ours`` where ``owner.name`` is; returns how to put back what was there.

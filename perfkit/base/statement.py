@@ -10,8 +10,6 @@ import tokenize
 
 from perfkit.base.printable import printable
 
-__all__ = ["statement"]
-
 _LONGEST = 160
 # A bracket that is open for longer is not closed for our purposes.
 _MOST_LINES = 60

@@ -6,8 +6,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["as_struct", "misfit"]
-
 T = TypeVar("T")
 
 

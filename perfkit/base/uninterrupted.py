@@ -13,8 +13,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-__all__ = ["Uninterrupted", "behind", "surely"]
-
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 # Who presses Ctrl-C so often means it: something in here hangs.
 _AT_LAST = 3

@@ -8,8 +8,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["before_unseen_end"]
-
 
 @contextlib.contextmanager
 def before_unseen_end(tell: Callable[[str], object]) -> Iterator[None]:

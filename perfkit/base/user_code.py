@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cell_names", "is_user_code", "package_path", "tells_something", "where"]
-
 _INSTALLED = tuple(
     {
         os.path.normcase(path) + os.sep

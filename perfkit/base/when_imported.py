@@ -10,8 +10,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["when_imported"]
-
 
 def when_imported(name: str, then: Callable[[], None]) -> Callable[[], None]:
     """Call ``then()``, which must not raise, once the package is imported; at once if it is.

@@ -19,27 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-__all__ = [
-    "ABSENT",
-    "fmt_bound",
-    "fmt_bytes",
-    "fmt_change",
-    "fmt_chosen_share",
-    "fmt_count",
-    "fmt_deviation",
-    "fmt_interval",
-    "fmt_ms",
-    "fmt_ms_interval",
-    "fmt_number",
-    "fmt_ratio",
-    "fmt_s",
-    "fmt_share",
-    "fmt_si",
-    "fmt_us",
-    "no_difference",
-    "plural",
-]
-
 ABSENT = "–"
 _MINUS = "−"
 _INFINITE = "∞"

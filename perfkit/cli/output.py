@@ -10,8 +10,6 @@ from typing import Any
 
 from perfkit.base.display import Shown
 
-__all__ = ["add_command", "add_json", "folder", "json_of", "say", "say_line"]
-
 Run = Callable[[argparse.Namespace], int]
 
 

@@ -9,8 +9,6 @@ import functools
 from collections.abc import Mapping
 from pathlib import Path
 
-__all__ = ["PLACES", "RULES", "SETTINGS", "lesson_of"]
-
 # The notebooks lie beside the package in a clone, and inside it in an installed wheel.
 _PACKAGE = Path(__file__).resolve().parents[1]
 _SHIPPED = _PACKAGE / "_course" / "notebooks"

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from perfkit.advice.profile import Profile
     from perfkit.measure.verdict import RunSummary
 
-__all__ = ["AccelerateWatch"]
-
 
 class AccelerateWatch:
     """Watch a loop that uses an ``Accelerator``; ``.summary`` has the verdict behind the block.

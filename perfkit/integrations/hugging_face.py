@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from perfkit.advice.profile import Profile
     from perfkit.measure.verdict import RunSummary
 
-__all__ = ["TrainerWatch"]
-
 
 class TrainerWatch(TrainerCallback):
     """Watch a Hugging Face trainer; ``.summary`` has the verdict when ``train`` is over.

@@ -18,8 +18,6 @@ if find_spec("lightning") is None and find_spec("pytorch_lightning") is not None
 else:
     from lightning.pytorch.callbacks import Callback
 
-__all__ = ["LightningWatch"]
-
 
 class LightningWatch(Callback):
     """Watch a Lightning trainer; ``.summary`` has the verdict when ``fit`` is over.

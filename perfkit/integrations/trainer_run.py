@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from perfkit.advice.profile import Profile
     from perfkit.trace.record.record import Recorder
 
-__all__ = ["Log", "TrainerRun"]
-
 Log = Callable[[dict[str, float]], object]
 
 

@@ -7,8 +7,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["SIZES", "Tensor", "arguments"]
-
 # As Kineto writes them, and torch's names.
 _DTYPES = {
     "float": "float32",

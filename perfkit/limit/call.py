@@ -9,8 +9,6 @@ from typing import Any
 from perfkit.limit.arguments import Tensor
 from perfkit.limit.flops import counted
 
-__all__ = ["Call", "Work"]
-
 
 @dataclass(frozen=True)
 class Work:

@@ -20,8 +20,6 @@ from perfkit.limit.operator_kinds import (
     WRITES,
 )
 
-__all__ = ["Counter", "counter"]
-
 #: Counts a call; raises where its shapes are not those of this operator.
 Counter = Callable[[Call], Work]
 

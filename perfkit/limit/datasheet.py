@@ -17,8 +17,6 @@ from perfkit.base.arguments import shown
 from perfkit.base.errors import UsageError
 from perfkit.limit.roofs import FORMATS, Roofs
 
-__all__ = ["DataSheet", "data_sheet", "data_sheets", "sheet_of"]
-
 
 @dataclass(frozen=True)
 class DataSheet:

@@ -21,8 +21,6 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["FORMULAS", "counted"]
-
 _Dims = list[Any]
 _Inputs = list[Any]
 

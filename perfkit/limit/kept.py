@@ -21,8 +21,6 @@ from perfkit.base.structs import as_struct
 from perfkit.limit.measured import measured_peaks
 from perfkit.limit.peaks import Peaks
 
-__all__ = ["kept_peaks", "peaks", "peaks_in_use"]
-
 _SCHEMA = "perfkit.peaks/1"
 
 

@@ -28,8 +28,6 @@ from perfkit.base.machine.busy import BusyMark
 from perfkit.base.machine.played import is_played
 from perfkit.limit.peaks import MemoryRate, Peaks, ProductRate, Rate
 
-__all__ = ["measured_peaks"]
-
 _T = TypeVar("_T")
 
 _KIB, _MIB = 2**10, 2**20

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "COMPARES",
-    "COMPOSITE",
-    "NOTHING",
-    "POINTWISE",
-    "REDUCTIONS",
-    "TERNARY",
-    "UNARY",
-    "WRITES",
-]
-
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())

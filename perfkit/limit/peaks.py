@@ -10,8 +10,6 @@ from perfkit.base.machine import Provenance
 from perfkit.limit.datasheet import DataSheet, sheet_of
 from perfkit.limit.roofs import Roofs
 
-__all__ = ["MemoryRate", "Peaks", "ProductRate", "Rate"]
-
 
 @dataclass(frozen=True)
 class Rate:

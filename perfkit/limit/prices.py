@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EXAMPLE_PRICES", "READ_BY", "READ_ON", "ExamplePrice"]
-
 #: The day on which the vendors' pages were read, and who published what was read there.
 READ_ON = "2026-11-09"
 READ_BY = "github.com/datareceipts/data-receipts, 109-gpu-pricing"

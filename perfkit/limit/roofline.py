@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from perfkit.limit.call import Work
 from perfkit.limit.roofs import Roofs
 
-__all__ = ["Least", "least"]
-
 
 @dataclass(frozen=True)
 class Least:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["FORMATS", "Roofs"]
-
 #: Number formats in the order in which tables show them. ``tf32`` is a mode of float32 products.
 FORMATS = ("float64", "float32", "tf32", "bfloat16", "float16", "float8")
 

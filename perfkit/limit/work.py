@@ -32,8 +32,6 @@ from perfkit.limit.counters import counter
 from perfkit.limit.flops import FORMULAS
 from perfkit.limit.operator_kinds import COMPOSITE, NOTHING
 
-__all__ = ["is_known", "work"]
-
 
 def is_known(name: str) -> bool:
     """Whether :func:`work` may count this operator, e.g. ``"aten::addmm"``."""

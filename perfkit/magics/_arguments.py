@@ -17,14 +17,6 @@ from IPython.utils.process import arg_split
 from perfkit.base.errors import PerfkitError
 from perfkit.base.files import why_not_writable
 
-__all__ = [
-    "check_flags",
-    "one_line_errors",
-    "output_arguments",
-    "parse",
-    "show",
-]
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

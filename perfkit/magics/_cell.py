@@ -20,8 +20,6 @@ from IPython.core.error import UsageError
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-__all__ = ["UserCode", "compile_user_code"]
-
 
 @dataclass(frozen=True)
 class UserCode:

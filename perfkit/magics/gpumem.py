@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from perfkit.memory.history import AllocatorHistory
     from perfkit.memory.live import MemoryNow
 
-__all__ = ["GpumemMagics"]
-
 
 @magics_class
 class GpumemMagics(Magics):

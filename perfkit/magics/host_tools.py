@@ -16,8 +16,6 @@ from perfkit.base.extras import remedy
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["HostToolsMagics"]
-
 
 @magics_class
 class HostToolsMagics(Magics):

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from perfkit.synclint.find import Syncs
     from perfkit.synclint.reality import SyncCheck
 
-__all__ = ["SynclintMagics"]
-
 
 @magics_class
 class SynclintMagics(Magics):

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from perfkit.advice.profile import Profile
     from perfkit.advice.profiling import Profiling
 
-__all__ = ["TorchprofMagics"]
-
 
 @magics_class
 class TorchprofMagics(Magics):

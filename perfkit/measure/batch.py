@@ -9,8 +9,6 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
-__all__ = ["SampleCounter", "n_bytes"]
-
 # How deep to look into a batch: a mapping of a million entries must cost no more than one of ten.
 _DEEPEST = 4
 _WIDEST = 16

@@ -14,8 +14,6 @@ from typing import Protocol
 from perfkit.base.device import Device, here, in_use
 from perfkit.base.errors import MissingError
 
-__all__ = ["Clock", "DeviceClock", "HostClock", "clock_in_use"]
-
 
 class Clock(Protocol):
     """What compare and the meters need from a clock; tests pass a fake one."""

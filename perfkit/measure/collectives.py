@@ -21,8 +21,6 @@ from perfkit.base.torch_compat import dispatch_mode_class, fake_group_store, gro
 if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["CollectiveCount", "count_collectives", "group_of_one", "pretended_group"]
-
 # c10d: torch.distributed and DDP; the others: functional collectives, which FSDP's and DTensor's
 # newer code asks for
 _NAMESPACES = frozenset({"c10d", "c10d_functional", "_c10d_functional", "_dtensor"})

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from perfkit.base.words import fmt_number, fmt_share
 from perfkit.measure.trend import trend
 
-__all__ = ["Conditions", "conditions", "drift"]
-
 # A smaller change does not alter any conclusion from the times.
 _SLOPE = 0.05
 _JUMP = 0.10

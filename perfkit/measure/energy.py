@@ -15,8 +15,6 @@ from perfkit.base.machine.busy import BusyMark
 from perfkit.base.machine.energy import joules_between, read_energy
 from perfkit.measure.clock import clock_in_use
 
-__all__ = ["Energy", "EnergyOf", "energy"]
-
 # NVML's counter moves every 20 to 100 ms: shorter blocks would show its steps.
 _BLOCK_S = 1.0
 _FEWEST_BLOCKS = 3

@@ -9,8 +9,6 @@ from perfkit.base.device import in_use
 from perfkit.base.heap import heap_bytes
 from perfkit.base.resident import resident_bytes
 
-__all__ = ["Footprint", "MemoryReader", "footprint"]
-
 _WHOLE_READINGS = 20
 _WHOLE_EVERY = 4
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["FormatCount", "count_formats"]
-
 _CAST = "_to_copy"
 # parts of the names of what moves numbers or sets memory aside, and computes nothing
 _MOVES = ("copy", "clone", "view", "empty", "stack", "cat")

@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NOTHING_NS", "group_ends", "group_size", "may_be_groups"]
-
 # Between two fetches of a group the trainer runs a line or two of Python. Any training step takes
 # longer.
 _NOTHING_MS = 0.15

@@ -22,8 +22,6 @@ from typing import Any, Literal
 from perfkit.base.machine.loading import LoaderUse
 from perfkit.base.words import fmt_bound, fmt_bytes, fmt_share, plural
 
-__all__ = ["LoaderCause", "loader_cause"]
-
 # Below a fifth of the step other things are better worth the work (as in the verdict).
 _LEAST_LOST = 0.2
 # With fewer seconds of workers' time, ticks of 10 ms and single events decide.

@@ -20,8 +20,6 @@ from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
 from perfkit.measure.meter import StepMeter
 
-__all__ = ["Lookout"]
-
 # Between two looks. No more of them than that, however many steps are overdue.
 _LOOK_EVERY_NS = 50_000_000
 # The moment is put off when it has come nearer than this many usual steps: the next one ends before

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["GROWTH", "Looks"]
-
 #: Each look comes after this many times the blocks of the one before.
 GROWTH = 1.5
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 
 from perfkit.base.errors import UsageError
 
-__all__ = ["StepMeter"]
-
 
 class StepMeter:
     """Steps of one run, in order.

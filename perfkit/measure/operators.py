@@ -18,8 +18,6 @@ from perfkit.base.torch_compat import dispatch_mode_class
 if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["OperatorCount", "count_operators"]
-
 # They set memory aside and compute nothing; a GPU launches nothing for them.
 _ONLY_MEMORY = ("empty", "new_empty", "_unsafe_view")
 

@@ -27,8 +27,6 @@ from perfkit.base.errors import MeasurementError, UsageError
 from perfkit.measure import power as _power
 from perfkit.measure._student import t_quantile
 
-__all__ = ["FEWEST", "Interval", "ratio_interval"]
-
 #: Ranks of five blocks cannot reach 95 %: all five agree by chance in 6 % of cases.
 FEWEST = 6
 

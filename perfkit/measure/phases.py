@@ -35,8 +35,6 @@ from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.stand_in import CallEnd
 from perfkit.base.uninterrupted import Uninterrupted, surely
 
-__all__ = ["PHASES", "Phases"]
-
 #: The names, in the order of :meth:`Phases.take`.
 PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpoint", "other")
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _EVALUATION, _CHECKPOINT, _OTHER = range(len(PHASES))

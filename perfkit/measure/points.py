@@ -8,8 +8,6 @@ import numpy.typing as npt
 from perfkit.measure.groups import group_ends
 from perfkit.measure.meter import StepMeter
 
-__all__ = ["MOST_POINTS", "Points", "points_since"]
-
 #: Points per update; more steps than that are drawn as means of neighbours.
 MOST_POINTS = 500
 

@@ -21,8 +21,6 @@ from perfkit.measure._student import central_share, t_quantile
 if TYPE_CHECKING:
     from perfkit.measure.compare import Interval
 
-__all__ = ["POWER", "detectable", "power"]
-
 #: The probability of detecting the detectable effect.
 POWER = 0.8
 

@@ -26,8 +26,6 @@ from perfkit.measure.run import Update
 from perfkit.measure.step_facts import StepFacts
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
-__all__ = ["PushedRun"]
-
 _UPDATE_EVERY_NS = 500_000_000
 # Memory readings kept; when full, every second one is dropped.
 _MOST_READINGS = 2048

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.measure.step_facts import StepColumns
 
-__all__ = ["Cause", "cause", "first_epoch", "growing_phase", "stands_out"]
-
 _Array = npt.NDArray[np.float64]
 
 # Slow steps count where they cost this share of the run, beyond what ordinary steps take …

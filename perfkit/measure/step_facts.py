@@ -20,8 +20,6 @@ import numpy.typing as npt
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.measure.phases import PHASES
 
-__all__ = ["StepColumns", "StepFacts"]
-
 _Array = npt.NDArray[np.float64]
 _N_TIMES = len(PHASES) + 1
 _N = _N_TIMES + 2

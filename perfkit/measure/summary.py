@@ -21,8 +21,6 @@ from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_chosen_share, fmt_ratio, fmt_share
 from perfkit.measure.trend import Trend, trend
 
-__all__ = ["Summary", "drift_of", "summarize"]
-
 # The middle half of the values spans more than a quarter of the median: torch.utils.benchmark
 # (utils/common.py, _IQR_GROSS_WARN_THRESHOLD) calls this a gross spread.
 _WIDE_SPREAD = 0.25

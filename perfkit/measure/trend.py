@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Trend", "trend"]
-
 # Medians of at most this many bins: outliers drop out, and all pairs stay cheap (780).
 _BINS = 40
 # Fewer points cannot show a trend.

@@ -26,16 +26,6 @@ from perfkit.measure.step_facts import StepColumns
 from perfkit.measure.summary import Summary, drift_of, summarize
 from perfkit.measure.trend import Trend, trend
 
-__all__ = [
-    "MemoryUse",
-    "PhaseTime",
-    "RunCurve",
-    "RunFacts",
-    "RunSummary",
-    "growing",
-    "summarize_run",
-]
-
 # A loader without waits makes a step at most 1 / (1 - share) times as fast: 2× at one half, 1.25×
 # at a fifth. Below a fifth other things are better worth the work.
 DATA_BOUND_FROM = 0.5

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from perfkit.memory.tracker import Tracker
 
-__all__ = ["Accountant", "DeviceAccount", "MemoryAccount", "account"]
-
 _T = TypeVar("_T")
 
 # In "other", and in what is made and freed before the model runs (one picture decoded, or a whole

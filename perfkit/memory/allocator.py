@@ -16,9 +16,6 @@ from typing import Any
 
 from perfkit.base.device import Device, in_use, of
 
-__all__ = ["AllocatorMeter", "AllocatorState", "AllocatorUse", "allocator_states"]
-
-
 # The counters, as torch.cuda.memory_stats documents them (see Device.stats).
 _ALLOCATED = "allocated_bytes.all.current"
 _ALLOCATED_PEAK = "allocated_bytes.all.peak"

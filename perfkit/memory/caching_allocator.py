@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 
 from perfkit.base.errors import UsageError
 
-__all__ = ["AllocatorSettings", "CachingAllocator", "OutOfReserveError"]
-
 _MIB = 1 << 20
 #: kMinBlockSize: sizes are rounded up to this.
 _MIN_BLOCK = 512

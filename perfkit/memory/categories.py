@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["BATCH_CATEGORIES", "CATEGORIES", "by_name", "name_of"]
-
 # A smaller number wins: a gradient that was first seen as a temporary becomes a gradient, never
 # the other way round.
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS, INPUTS, ACTIVATIONS, TEMPORARY, OTHER = range(8)

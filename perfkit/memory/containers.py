@@ -7,8 +7,6 @@ from typing import Any
 
 from perfkit.memory.holders import holder_of
 
-__all__ = ["ContainerSizes"]
-
 _KINDS = (list, dict, set)
 #: A search for a name looks at all objects for each of its links.
 _MOST_NAMES = 3

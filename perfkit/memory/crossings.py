@@ -22,8 +22,6 @@ from perfkit.memory.places import source_of
 if TYPE_CHECKING:
     from types import FrameType
 
-__all__ = ["Crossing", "Crossings", "crossings"]
-
 Direction = Literal["to device", "to host"]
 _Place = tuple[str, int]
 

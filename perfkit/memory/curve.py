@@ -9,8 +9,6 @@ from typing import Any
 from perfkit.memory.categories import CATEGORIES, by_name
 from perfkit.memory.ledger import Totals
 
-__all__ = ["NO_CURVE", "Curve", "curve_of"]
-
 
 @dataclass(frozen=True)
 class Curve:

@@ -16,8 +16,6 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unfl
 
 from perfkit.base import torch_compat
 
-__all__ = ["Batches"]
-
 
 class Batches:
     """What ``make_batch`` gives, for any number of samples.

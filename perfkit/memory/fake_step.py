@@ -26,8 +26,6 @@ from perfkit.memory.ledger import Block, Ledger, Totals
 from perfkit.memory.survey import Survey
 from perfkit.memory.tracker import Tracker
 
-__all__ = ["FakeTraining", "Run"]
-
 #: Steps that are run: optimizer state is made in the first, the second has all of it.
 _STEPS = 2
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from perfkit.memory.fake_step import FakeTraining, Run
     from perfkit.memory.ledger import Totals
 
-__all__ = ["Fit", "GpuFit", "will_it_fit"]
-
 #: Sizes by which GPUs are sold, in GB. Counted as 10^9 bytes: most cards have some more, those
 #: whose memory also holds its error correction up to 2 % less (a 24 GB card: 22.1 GiB, which is
 #: 23.7 GB); that is in the margin.

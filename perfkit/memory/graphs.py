@@ -16,8 +16,6 @@ from torch import Tensor
 
 from perfkit.memory.survey import MAX_NODES
 
-__all__ = ["GraphSize", "nodes_of"]
-
 _NO_NUMBER = 2**63
 
 

@@ -23,8 +23,6 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.structs import misfit
 from perfkit.memory.requests import Requests, requests_of
 
-__all__ = ["AllocatorHistory", "Recorded", "Segment", "history_of", "load", "record"]
-
 #: Entries that the allocator keeps; older ones are dropped. One takes some hundred bytes.
 MAX_ENTRIES = 100_000
 #: Points of the curve, at most.

@@ -23,8 +23,6 @@ from typing import Any
 
 from perfkit.base.user_code import is_user_code
 
-__all__ = ["holder_of"]
-
 #: Levels of referrers that are looked at.
 _LEVELS = 14
 #: Referrers of one level, at most: a longer answer would be of no use to a reader.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from perfkit.memory.ledger import Block
 
-__all__ = ["KeptForBackward", "kept_for_backward"]
-
 
 @dataclass(frozen=True)
 class KeptForBackward:

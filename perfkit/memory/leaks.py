@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from perfkit.memory.survey import Survey
     from perfkit.memory.tracker import Tracker
 
-__all__ = ["Leak", "LeakReport", "SmallView", "find_leaks"]
-
 #: Steps before the counted ones: optimizer state, caches and the last batch appear in them.
 _WARM_UP = 3
 #: How often what is alive is looked at. A size that only varies grows 8 times in a row by

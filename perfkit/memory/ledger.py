@@ -14,8 +14,6 @@ from typing import Any
 
 from perfkit.memory.categories import BATCH_CATEGORIES, INPUTS, OTHER, TEMPORARY, UNDECIDED
 
-__all__ = ["Block", "Ledger", "Place", "Point", "Stay", "Totals", "Watched"]
-
 #: Entries after which the book is folded into its highest peak so far. A training step writes
 #: some hundred; 200 000 entries take about 30 MB.
 FOLD_AT = 200_000

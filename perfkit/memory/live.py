@@ -17,8 +17,6 @@ from perfkit.memory.resident import Resident
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LiveTensor", "MemoryNow", "now"]
-
 
 @dataclass(frozen=True)
 class LiveTensor:

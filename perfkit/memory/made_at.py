@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 
-__all__ = ["lines_of"]
-
 _STORES = ("STORE_FAST", "STORE_DEREF", "STORE_NAME", "STORE_GLOBAL")
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME", "LOAD_GLOBAL")
 # methods by which a list or dict comes to hold something

@@ -10,8 +10,6 @@ from torch.optim import Optimizer
 
 from perfkit.memory.storages import storages_of
 
-__all__ = ["names_of_storages"]
-
 #: Elements of one list or dict that are looked at, at most.
 MAX_ELEMENTS = 10_000
 

@@ -11,8 +11,6 @@ from perfkit.base.exception_chain import exception_chain
 from perfkit.base.words import fmt_bytes
 from perfkit.memory.allocator import AllocatorState, AllocatorUse
 
-__all__ = ["ask_for_less", "is_out_of_memory", "release", "remedies", "requested_bytes"]
-
 # torch's allocators say it in these words: "Tried to allocate 2.00 GiB" on CUDA, "Requested : 2.00
 # GiB" with cudaMallocAsync, "you tried to allocate 8000000000 bytes" on a CPU.
 _ASKED = re.compile(

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from torch import nn
 
-__all__ = ["module_paths"]
-
 
 def module_paths(
     modules: Iterable[nn.Module], names: Mapping[int, str]

@@ -11,16 +11,6 @@ from perfkit.base.user_code import cell_names, where
 from perfkit.memory.categories import OTHER, by_name
 from perfkit.memory.ledger import Totals
 
-__all__ = [
-    "FunctionLine",
-    "LineMemory",
-    "ModuleMemory",
-    "by_line",
-    "by_module",
-    "function_lines",
-    "source_of",
-]
-
 #: What an allocator's total holds beside tensors: workspaces, rounding, other threads' work.
 NOT_TENSORS = "(not in tensors that were seen)"
 

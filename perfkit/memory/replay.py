@@ -16,8 +16,6 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.memory.caching_allocator import AllocatorSettings, CachingAllocator, OutOfReserveError
 from perfkit.memory.requests import Requests
 
-__all__ = ["Mark", "Replayed", "replay"]
-
 
 @dataclass(frozen=True)
 class Mark:

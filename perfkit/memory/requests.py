@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-__all__ = ["Recording", "Request", "Requests", "predict_requests", "record_requests", "requests_of"]
-
 Source = Literal["allocator", "operators", "shapes"]
 
 #: What is on the device before the first request: the model, not a data set on the host.

@@ -15,8 +15,6 @@ from typing import Any
 
 from perfkit.base.resident import resident_bytes
 
-__all__ = ["Resident", "ResidentMeter"]
-
 _PROC = Path("/proc/self")
 _running: list[ResidentMeter] = []
 _lock = threading.Lock()

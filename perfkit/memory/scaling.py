@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-__all__ = ["scaled_peak"]
-
 
 def scaled_peak(
     first: tuple[int, Sequence[int]], second: tuple[int, Sequence[int]], start_bytes: int

@@ -10,8 +10,6 @@ from torch import Tensor, UntypedStorage
 
 from perfkit.base import torch_compat
 
-__all__ = ["storages_of"]
-
 
 def storages_of(tensor: Tensor) -> tuple[UntypedStorage, ...] | None:
     """The storages that hold this tensor's values, or None where nothing can be known.

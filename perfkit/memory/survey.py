@@ -24,8 +24,6 @@ from perfkit.memory.categories import (
     PARAMETERS,
 )
 
-__all__ = ["Survey", "module_tensors", "optimizer_tensors", "survey", "tensor_ids", "tensors_in"]
-
 #: Nodes of autograd graphs that are looked at, at most: a graph that grew over an epoch (the
 #: leak of `losses.append(loss)`) has millions, and the walk costs some microseconds a node.
 MAX_NODES = 200_000

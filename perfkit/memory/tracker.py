@@ -92,8 +92,6 @@ if TYPE_CHECKING:
 else:
     _DispatchMode = torch_compat.dispatch_mode_class()
 
-__all__ = ["PHASES", "Tracker"]
-
 # Phases: where a block was made. BEFORE is 0, in ledger.py.
 _ARRIVED, _DATA, _NO_GRAD, _MODULE, _RECORDED, _BACKWARD, _RECOMPUTED, _OPTIMIZER = range(1, 9)
 _MAY_BE_INPUT = frozenset({BEFORE, _ARRIVED, _DATA, _NO_GRAD})

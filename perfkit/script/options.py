@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from perfkit.base.arguments import check_whole
 
-__all__ = ["MEMORY_STEPS", "STEPS", "SYNCLINT_STEPS", "WARMUP", "Options"]
-
 STEPS = 6
 #: The first steps of a script compile, choose algorithms and fill caches.
 WARMUP = 5

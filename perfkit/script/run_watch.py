@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from perfkit.script._torch_watch import TorchWatch
     from perfkit.script.whole_run import WholeRun
 
-__all__ = ["RunWatch"]
-
 
 class RunWatch:
     """Watches this process from :meth:`start` to :meth:`stop`; then :meth:`result` explains it.

@@ -24,8 +24,6 @@ from perfkit.script.options import Options
 from perfkit.synclint.find import Syncs
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 
-__all__ = ["Part", "Times", "WholeRun", "as_waiting_run", "whole_run"]
-
 # A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
 _SLOW, _SLACK_S = 2.0, 0.002
 # Recorded steps take longer. Where there are not so many times more others, that is what looks like

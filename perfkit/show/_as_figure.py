@@ -15,8 +15,6 @@ from perfkit.show.document import Bar, Document
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["as_figure", "figure_words", "has_figure"]
-
 _WIDTH, _BAR_HEIGHT, _PICTURE_HEIGHT = 8.0, 1.1, 2.6  # inches
 
 

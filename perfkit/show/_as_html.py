@@ -8,8 +8,6 @@ from perfkit.show._bar import bar
 from perfkit.show._html import render
 from perfkit.show.document import Bar, Document, Picture
 
-__all__ = ["as_html"]
-
 
 def as_html(document: Document, markdown: str = "") -> str:
     """The document as one region with a name and a style sheet of its own.

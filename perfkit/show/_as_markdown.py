@@ -9,8 +9,6 @@ from perfkit.base.printable import printable
 from perfkit.show._bar import describe
 from perfkit.show.document import Cell, Document, Finding, Table
 
-__all__ = ["as_markdown", "escaped"]
-
 # What Markdown or the HTML within it would take for its own. A backslash works for each of them
 # in GitHub's dialect, pipes in tables included; & is one because of entities.
 _MARKS = re.compile(r"([\\`*_{}\[\]<>()#+!|~&@$])")

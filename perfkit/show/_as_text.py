@@ -9,8 +9,6 @@ from perfkit.show._bar import text_bar
 from perfkit.show._text import WIDTH, clip, notes, table, wrap
 from perfkit.show.document import Cell, Document, Finding, Table
 
-__all__ = ["as_text"]
-
 
 def as_text(document: Document, *, brief: bool = False) -> str:
     """The document; with ``brief``, its first screen and a line that says what is left out."""

@@ -12,8 +12,6 @@ from perfkit.base.words import fmt_share
 from perfkit.show._text import table
 from perfkit.show.document import Segment
 
-__all__ = ["bar", "colour_of", "describe", "looks_of", "pattern_of", "text_bar"]
-
 # name -> (colour, ink on it with a contrast of at least 4.5:1, pattern of report.css)
 _LOOK = {
     "orange": ("#E69F00", "#000000", "solid"),

@@ -13,8 +13,6 @@ from perfkit.show._as_html import as_html
 from perfkit.show._as_markdown import as_markdown
 from perfkit.show.document import Document
 
-__all__ = ["with_copy"]
-
 # More than this, in characters, would weigh on the stored notebook.
 _MOST = 8_000
 

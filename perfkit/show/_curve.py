@@ -19,8 +19,6 @@ from perfkit.show._text import wrap
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["StackedCurve"]
-
 _WIDTH, _HEIGHT = 1000.0, 200.0
 # Phases shorter than this share of the axis have no room for a name of their own.
 _SHORTEST = 0.03

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol
 
-__all__ = ["Told", "told"]
-
 
 class _Compared(Protocol):
     @property

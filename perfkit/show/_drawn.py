@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 
-__all__ = ["DRAWN_CLASS", "DRAWN_STYLE", "drawn_image"]
-
 #: The class of such an image. Its ground is opaque and light.
 DRAWN_CLASS = "pk-drawn"
 

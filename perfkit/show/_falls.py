@@ -12,8 +12,6 @@ from perfkit.show._text import clip, wrap
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Fall", "Falls"]
-
 _NAME, _WIDTH, _VALUE = 40, 40, 9  # columns of a terminal
 
 

@@ -21,8 +21,6 @@ from perfkit.base.printable import printable
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
 from perfkit.show._text import one_sentence
 
-__all__ = ["environment", "render", "render_string"]
-
 _TEMPLATES = Path(__file__).parent / "templates"
 _CODE = re.compile(r"`(\S(?:[^`\n]*\S)?)`")
 

@@ -12,8 +12,6 @@ from matplotlib.figure import Figure
 
 from perfkit.show._drawn import drawn_image
 
-__all__ = ["PageFigure"]
-
 
 class PageFigure(Figure):
     """A figure on a white ground.

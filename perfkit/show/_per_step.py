@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["a_step", "each_step", "per_step"]
-
 
 def per_step(n_steps: int) -> str:
     """``per step``, for the note of a table; of one step, or where there is none, ``in all``."""

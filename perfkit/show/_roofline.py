@@ -14,8 +14,6 @@ from perfkit.trace.ask.limit import Limit, OpLimit
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Roofline"]
-
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88.0, 640.0, 12.0, 262.0
 _LOOKS = {"matrix product": "blue", "convolution": "orange", "attention": "green"}
 _ROOFS = ("vermilion", "purple", "sky", "grey")

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from perfkit.base.printable import printable
 
-__all__ = ["WIDTH", "clip", "one_sentence", "table", "wrap"]
-
 #: Widest line of a plain-text report, in columns.
 WIDTH = 96
 

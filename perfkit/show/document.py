@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Bar",
-    "Cell",
-    "Document",
-    "Finding",
-    "Fold",
-    "Picture",
-    "Segment",
-    "Table",
-    "document_for",
-    "registered",
-]
-
 
 @dataclass(frozen=True)
 class Segment:

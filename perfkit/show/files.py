@@ -24,8 +24,6 @@ from perfkit.base.scrub import scrub as _scrub
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["ENDINGS", "endings", "page", "save", "write_page"]
-
 ENDINGS = (".txt", ".md", ".html", ".json", ".png", ".svg")
 _PICTURES = (".png", ".svg")
 

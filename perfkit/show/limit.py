@@ -18,8 +18,6 @@ from perfkit.show._text import clip
 from perfkit.show.document import Document, Table, document_for
 from perfkit.trace.ask.limit import Limit
 
-__all__ = ["limit_sentence"]
-
 _TOP = 10
 _NOTHING_US = 1e-3  # no bound on anything: a kernel that fills one number
 # Below this share of the operators' time, the least time is of a part that says little.

@@ -7,8 +7,6 @@ from typing import Any
 
 from perfkit.show.document import Document, registered
 
-__all__ = ["document"]
-
 # prefix of the module of a result's class -> the module that makes its document
 _HOMES = {
     "perfkit.advice": "perfkit.show.profile",

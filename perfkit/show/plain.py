@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any
 
-__all__ = ["fields", "plain"]
-
 
 def plain(value: Any) -> Any:
     """``value`` in what JSON has: no NaN, no infinity, no array, no key that is not text.

@@ -12,8 +12,6 @@ from perfkit.measure.run import Update
 from perfkit.show._text import clip
 from perfkit.show.shared_row import SharedRow
 
-__all__ = ["ProgressLine", "facts", "progress", "status"]
-
 # Interval of lines if the output is a file: enough to show progress without filling a log.
 _LOG_EVERY_S = 10.0
 _TERMINAL_EVERY_S = 0.5

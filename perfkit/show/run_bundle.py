@@ -9,8 +9,6 @@ from perfkit.show import mime_bundle
 from perfkit.show._drawn import drawn_image
 from perfkit.show.run_picture import alternative, png
 
-__all__ = ["bundle"]
-
 
 def bundle(run: RunSummary) -> dict[str, Any]:
     """What is displayed when a watched loop is over: text, and HTML with the picture."""

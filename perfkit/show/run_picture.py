@@ -11,8 +11,6 @@ from perfkit.measure.verdict import RunSummary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["alternative", "drawn", "png"]
-
 # Spikes above this many times the 95th percentile are cut off (and counted in the title): one
 # pause of seconds would press all other steps onto the axis.
 _FRAME_OF_P95 = 2.5

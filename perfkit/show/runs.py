@@ -23,8 +23,6 @@ from perfkit.show.document import Document, Fold, Table, document_for
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["alt_text", "document_of", "figure"]
-
 # Enough of a failed run's output to see why.
 _OUTPUT_LINES = 8
 # Okabe and Ito's palette, in an order that also differs in lightness; lines differ in dash, too.

@@ -17,8 +17,6 @@ from typing import Any
 
 from perfkit.base.stand_in import stand_in
 
-__all__ = ["SharedRow"]
-
 
 class SharedRow:
     """The row of a terminal that a program and a live line share.

@@ -36,8 +36,6 @@ from perfkit.trace.read.steps import WHOLE_NAME, Steps, find_steps
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Part", "StepStrip", "Strip", "StripLane", "figure", "strip_of", "svg", "text"]
-
 WIDTH = 960  # px of the picture; narrower places shrink the boxes, never the letters
 _BAR, _GAP = 28, 34
 _PER_CHARACTER = (

@@ -32,8 +32,6 @@ from perfkit.show.document import Bar, Document, Segment, Table, document_for
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["counted", "left", "phase_lines"]
-
 _WHICH = {False: "first ÷ second", True: "second ÷ first"}
 _BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's palette
 # A phase below this share of the run is not worth a word.

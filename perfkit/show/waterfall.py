@@ -10,8 +10,6 @@ from perfkit.show._per_step import per_step
 from perfkit.show.document import Document, Table, document_for
 from perfkit.trace.ask.waterfall import CAUSES, Part, Waterfall, WaterfallChange
 
-__all__ = ["waterfall_picture", "waterfall_table"]
-
 _WORDS = {
     "profiler": "the profiler's own time",
     "data": "waiting for data",

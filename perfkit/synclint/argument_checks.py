@@ -15,8 +15,6 @@ from typing import Any
 
 from perfkit.base import torch_compat
 
-__all__ = ["checks_as_without_compile"]
-
 
 @contextmanager
 def checks_as_without_compile(on_compiled: Callable[[], None]) -> Iterator[bool]:

@@ -7,8 +7,6 @@ import functools
 import linecache
 from collections.abc import Iterable
 
-__all__ = ["runs_only_without_gpu"]
-
 # What holds a program's own choice of device: ``args.device``.
 _SETTINGS = {"self", "args", "cfg", "conf", "config", "opt", "opts", "options", "hparams", "FLAGS"}
 

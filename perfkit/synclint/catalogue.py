@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["CATALOGUE", "COPIES", "EXPLICIT", "Entry"]
-
 #: Entries of copies from the host to the device.
 COPIES = frozenset(
     {"copy_to_device", "index_list", "index_tensor", "load_to_device", "tensor_to_device"}

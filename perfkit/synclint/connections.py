@@ -12,8 +12,6 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["Connections"]
-
 
 class Connections:
     """Groups of storages, some of them known to be on the device or on the host."""

@@ -24,8 +24,6 @@ from perfkit.synclint.catalogue import CATALOGUE
 from perfkit.synclint.facts import Facts
 from perfkit.synclint.sites import Site
 
-__all__ = ["LineWait", "cures"]
-
 # A longer expression in a snippet is harder to read than a name that stands for it.
 _LONGEST = 60
 _CAPITAL = re.compile(r"\b[A-Z]\b")

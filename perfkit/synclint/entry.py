@@ -10,8 +10,6 @@ from perfkit.synclint.sites import called, source_line
 if TYPE_CHECKING:
     from perfkit.synclint.watch import Found
 
-__all__ = ["entry_of"]
-
 # a library that asks for the value -> the entry that says what to do about it
 _ASKED_BY = {
     "torch/amp/grad_scaler.py": "grad_scaler",

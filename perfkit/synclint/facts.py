@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Facts", "facts_of_choice", "facts_of_value"]
-
 _HALF = frozenset({torch.float16, torch.bfloat16})
 _SUMMED = frozenset({"float", "item"})
 _KEPT = frozenset({"cpu", "float", "int", "item", "numpy", "tolist"})

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from perfkit.synclint.watch import Found, Watch
 
-__all__ = ["Sync", "Syncs", "find_syncs", "syncs_of"]
-
 _ITS_BACKWARD = "its backward"
 _CHECKS_AGAIN = (
     "torch.compile was used in this process, which switches the argument checks of "

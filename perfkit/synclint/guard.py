@@ -12,8 +12,6 @@ from perfkit.base.errors import SyncFoundError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["no_syncs"]
-
 
 class no_syncs(ContextDecorator):  # noqa: N801 - read as a statement: `with no_syncs():`
     """Fail if the code in the block, run on CPU tensors, would make the host wait for a GPU.

@@ -37,8 +37,6 @@ from perfkit.trace.ask.waits import Wait
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SyncCheck", "check_syncs", "lint"]
-
 # these wait, and neither the debug mode nor (empty_cache, which is a cudaFree) a trace says so; the
 # gradient of a product waits unless an operator is watched, which makes torch take another formula
 _UNSEEN = frozenset(

@@ -10,8 +10,6 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["API_READS", "Hit", "rule_of"]
-
 
 class Hit(NamedTuple):
     """A call that waits if all of ``needs`` are on the device.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from perfkit.synclint.find import Syncs
     from perfkit.synclint.reality import SyncCheck
 
-__all__ = ["run_script"]
-
 
 class _Enough(BaseException):
     """Unwinds the script; no ``except Exception`` of its own stops it."""

@@ -17,20 +17,6 @@ from typing import Any, NamedTuple
 
 from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
 
-__all__ = [
-    "Library",
-    "Site",
-    "called",
-    "is_literal_cpu",
-    "library_between",
-    "module_around",
-    "place",
-    "run_by_autograd",
-    "site_of",
-    "source_line",
-    "spelled",
-]
-
 # torch's own Python between a user's line and the operator: says nothing about the cause
 _PLUMBING = (
     "_compile.py",

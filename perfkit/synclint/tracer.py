@@ -25,8 +25,6 @@ from perfkit.trace.read.load import load
 from perfkit.trace.record.profiler import raw_trace, refuse_beside_another, start_quietly
 from perfkit.trace.record.quiet import quiet_profiler
 
-__all__ = ["TracedWait", "Tracer"]
-
 _LABEL = "perfkit line "
 _BEGIN = f"{_LABEL}begin"
 _END = f"{_LABEL}end"

@@ -50,8 +50,6 @@ from perfkit.synclint.sites import (
 if TYPE_CHECKING:
     from perfkit.synclint.tracer import Tracer
 
-__all__ = ["Found", "Watch"]
-
 _Tensor = torch.Tensor
 _MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__
 # forward lines kept for the backward pass; the older half goes when it is full

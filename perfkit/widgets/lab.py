@@ -53,8 +53,6 @@ from perfkit.widgets._lab_figure import Curve, columns, png
 if TYPE_CHECKING:
     from perfkit.experiment.compare.ab import ABResult
 
-__all__ = ["Lab"]
-
 _COLUMNS = 5  # seconds, step ms, data wait ms, memory MiB, quiet
 # Two messages a second where training and browser share the cores (ten would slow a two-core
 # machine by 12 %, two by 1.8 %).

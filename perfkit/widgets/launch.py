@@ -15,8 +15,6 @@ from perfkit.script.options import STEPS, WARMUP, Options
 from perfkit.script.ranks.launch import LaunchedRun, Launching, run_workload
 from perfkit.widgets._frontend import has_front_end
 
-__all__ = ["launch"]
-
 _MOST_RANKS = 64
 _MOST_RESTARTS = 100
 _BACKENDS = ("auto", "gloo", "nccl", "")

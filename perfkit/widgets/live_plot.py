@@ -17,8 +17,6 @@ from perfkit.base.errors import UsageError
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, send_in_turn
 from perfkit.widgets._history import History
 
-__all__ = ["LivePlot", "Series"]
-
 _MAX_SERIES = 5  # the number of distinguishable colours and dashes
 
 

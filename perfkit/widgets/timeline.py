@@ -25,8 +25,6 @@ from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
 if TYPE_CHECKING:
     from perfkit.show.strip import Strip
 
-__all__ = ["Timeline"]
-
 _LONGEST_NAME = 120  # in a box; the details say all of it
 _LONGEST_VALUE = 4000
 _MAX_STEPS = 1000

@@ -23,8 +23,6 @@ from perfkit.show.progress_line import ProgressLine, facts, progress, status
 from perfkit.show.timing import counted, left
 from perfkit.widgets._frontend import has_front_end
 
-__all__ = ["verdict_observer", "watch"]
-
 _WITHOUT_A_CORE_HZ = 2.0
 
 

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding
 
-__all__ = ["Rule", "rule", "rules"]
-
 Rule = Callable[[Case], Iterable[Finding]]
 
 _KNOWN: dict[str, Rule] = {}

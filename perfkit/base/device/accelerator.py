@@ -7,8 +7,6 @@ from typing import Any
 
 from perfkit.base.device.kind import Device
 
-__all__ = ["Accelerator"]
-
 
 class Accelerator(Device):
     """A device behind ``torch.accelerator``; a subclass says its type and what is its own.

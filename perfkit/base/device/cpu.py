@@ -6,8 +6,6 @@ from typing import Any
 
 from perfkit.base.device.kind import Device
 
-__all__ = ["DEVICE", "Cpu"]
-
 
 class Cpu(Device):
     """The null device."""

@@ -12,8 +12,6 @@ from typing import Any
 from perfkit.base import torch_compat
 from perfkit.base.device.kind import Device, GraphedStep, ProfilerNames
 
-__all__ = ["DEVICE", "Cuda"]
-
 
 class Cuda(Device):
     """All CUDA devices of this process."""

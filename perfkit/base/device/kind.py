@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Device", "GraphedStep", "ProfilerNames"]
-
 
 @dataclass(frozen=True)
 class ProfilerNames:

@@ -13,8 +13,6 @@ from typing import Any
 
 from perfkit.base.device.accelerator import Accelerator
 
-__all__ = ["DEVICE", "Mps"]
-
 
 class Mps(Accelerator):
     """The one GPU; its index is always 0."""

@@ -14,19 +14,6 @@ from perfkit.base.device.kind import Device, ProfilerNames
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "accelerators",
-    "here",
-    "in_use",
-    "is_capturing",
-    "known",
-    "of",
-    "pattern",
-    "place_of",
-    "profiler_names",
-    "register",
-]
-
 # the modules of this folder that define no device
 _NOT_DEVICES = {"accelerator", "kind", "registry"}
 

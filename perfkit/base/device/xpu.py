@@ -14,8 +14,6 @@ from typing import Any
 from perfkit.base.device.accelerator import Accelerator
 from perfkit.base.device.kind import ProfilerNames
 
-__all__ = ["DEVICE", "Xpu"]
-
 
 class Xpu(Accelerator):
     """All XPU devices of this process."""

@@ -24,8 +24,6 @@ from perfkit.base.machine.held_back import HeldBack, HostReading
 from perfkit.base.machine.quota import QuotaCounters, Throttled, read_quota
 from perfkit.base.words import fmt_count, fmt_number, fmt_share, plural
 
-__all__ = ["SPOILS_FROM", "Busy", "BusyMark", "this_thread"]
-
 # A thread without a core for a tenth of the time is measurably delayed.
 _WAITED_FROM = 0.10
 # The least that other programs must use to be blamed: a quarter of a core.

@@ -22,8 +22,6 @@ from perfkit.base.device import in_use
 from perfkit.base.machine.gpu_state import _asked, _nvml
 from perfkit.base.printable import printable
 
-__all__ = ["EnergyReading", "joules_between", "read_energy"]
-
 _POWERCAP = Path("/sys/class/powercap")
 _MOST_GPUS = 16
 

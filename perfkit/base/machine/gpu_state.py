@@ -20,8 +20,6 @@ from typing import Any
 from perfkit.base.device import in_use
 from perfkit.base.words import fmt_number, fmt_share, plural
 
-__all__ = ["GpuHeldBack", "GpuReading", "read_gpus"]
-
 # A limit that holds the clocks down for less time than this changes little. Power is the usual
 # limit of large GPUs under full load, so more of it is needed to explain anything.
 _POWER_FROM = 0.1

@@ -18,8 +18,6 @@ from typing import Any
 from perfkit.base.machine._host import _words
 from perfkit.base.words import fmt_bytes, fmt_number, fmt_s, fmt_share, plural
 
-__all__ = ["HeldBack", "HostReading"]
-
 _ROOT = Path("/")
 # Shorter measurements are dominated by single events.
 _SHORTEST_S = 0.2

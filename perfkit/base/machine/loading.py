@@ -29,8 +29,6 @@ from perfkit.base.machine import _host
 from perfkit.base.machine.busy import cores_busy_s
 from perfkit.base.machine.held_back import stalled_s
 
-__all__ = ["LoaderLooks", "LoaderUse", "ProcessReading", "ProcessUse"]
-
 _T = TypeVar("_T")
 
 _LOOK_EVERY_S = 1.0

@@ -13,8 +13,6 @@ import importlib.util
 import os
 from pathlib import Path
 
-__all__ = ["is_played"]
-
 _SYMBOL = "played_launch"  # the function through which the stub runtime sends work to the device
 _BOOT = "_played_cuda_boot"  # the module that loads the stubs in every process there
 _LIB = "_played_cuda_lib"  # the folder of the stubs

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from perfkit.base.machine._host import _cgroup_folders, _words
 
-__all__ = ["QuotaCounters", "Throttled", "read_quota"]
-
 _ROOT = Path("/")
 # the kernel's default, where cpu.max does not say
 _PERIOD_S = 0.1

@@ -14,8 +14,6 @@ from typing import Any
 
 from perfkit.base.errors import UsageError
 
-__all__ = ["Choices", "checked_answers", "checked_letter"]
-
 _FRONT = Path(__file__).parent / "front"
 _STYLE = Path(__file__).parents[2] / "show" / "templates" / "report.css"
 _VIEW = "application/vnd.jupyter.widget-view+json"

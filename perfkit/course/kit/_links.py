@@ -9,8 +9,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 from markupsafe import Markup, escape
 
-__all__ = ["relink"]
-
 # a tag with all its attributes; a ">" inside quotes does not end it
 _TAG = re.compile(r"""<([A-Za-z][\w:-]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
 _ADDRESS = re.compile(r"""\s(href|src|srcset|poster)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""", re.I)

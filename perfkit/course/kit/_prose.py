@@ -18,8 +18,6 @@ from perfkit.course.ledger._figures import shown
 from perfkit.course.ledger.recording import Figure
 from perfkit.course.ledger.records import Records, read_records
 
-__all__ = ["Bound", "Disagreement", "bound_numbers", "disagreements"]
-
 _CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 _TAG = re.compile(r"<data\b([^>]*)>(.*?)</data\s*>", re.DOTALL | re.IGNORECASE)
 _OPENED = re.compile(r"</?data\b", re.IGNORECASE)

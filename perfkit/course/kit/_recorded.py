@@ -11,14 +11,6 @@ from perfkit.base.errors import MissingError, UsageError
 from perfkit.course.kit._places import clone_folder, data_folder, lessons, shipped_course
 from perfkit.course.ledger.notebook import code_hash, read_notebook
 
-__all__ = [
-    "lesson_hashes",
-    "lesson_notebook",
-    "recorded_folder",
-    "recorded_folders",
-    "taught_claims",
-]
-
 
 def recorded_folder() -> Path:
     """The folder for new records: ``data/recorded`` of the clone, else the user's data folder."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from perfkit.show._html import render_string
 
-__all__ = ["TEMPLATES", "render"]
-
 TEMPLATES = Path(__file__).parent / "templates"
 
 

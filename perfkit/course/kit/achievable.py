@@ -10,8 +10,6 @@ from perfkit.measure.clock import clock_in_use
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["achievable_tflop_per_s"]
-
 
 def achievable_tflop_per_s(
     device: torch.device | str = "cpu", *, size: int = 0, calls: int = 8

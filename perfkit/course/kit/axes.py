@@ -8,8 +8,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["DIM", "GROUND", "INK", "plain_axes", "with_source"]
-
 GROUND, INK, DIM = "#ffffff", "#1f2328", "#57606a"
 
 

@@ -11,8 +11,6 @@ from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_bounds"]
-
 _ORANGE, _BLUE = "#E69F00", "#0072B2"
 
 

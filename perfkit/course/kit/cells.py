@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["cells"]
-
 # A cell's radius in units of the grid that the cells lie on: they never touch.
 _RADIUS = 0.36
 _JITTER = 0.2

@@ -9,8 +9,6 @@ from perfkit.course.ledger.criteria import criteria
 from perfkit.course.ledger.records import read_records
 from perfkit.course.ledger.settle import LessonClaim, is_recorded
 
-__all__ = ["claim", "recorded"]
-
 
 def claim(name: str, *, lesson: str = "") -> LessonClaim:
     """A claim as a lesson tests it: show it, or ``settle`` it with what you measured.

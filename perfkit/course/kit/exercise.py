@@ -11,8 +11,6 @@ from perfkit.base.errors import UsageError
 from perfkit.base.user_code import cell_names, is_user_code, where
 from perfkit.course.kit.message import Message
 
-__all__ = ["Exercise", "NotYet"]
-
 _CALLS = "To look at your answer: .show(answer); to check it: .check(answer); for a hint: .hint()."
 
 

@@ -9,8 +9,6 @@ from perfkit.base.device import here
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["far_device"]
-
 
 def far_device() -> torch.device:
     """The GPU if there is one, else torch's ``meta`` device: shapes and sizes, no data."""

@@ -14,8 +14,6 @@ import copy
 import re
 from typing import Any
 
-__all__ = ["fold_answers", "folded_cells", "optional_sections", "plain_heading", "shows_nothing"]
-
 _ASKS = "Predict("
 # JupyterLab's metadata key for a collapsed section
 _COLLAPSED = "jp-MarkdownHeadingCollapsed"

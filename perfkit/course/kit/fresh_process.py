@@ -10,8 +10,6 @@ from typing import Any
 
 from perfkit.base.errors import MeasurementError
 
-__all__ = ["in_fresh_process"]
-
 # one thread: the networks are so small that a second one would only spin
 _CODE = (
     "import importlib, json, sys, torch; torch.set_num_threads(1); "

@@ -21,8 +21,6 @@ from typing import Any, Literal
 from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_interval, fmt_ratio, fmt_share
 
-__all__ = ["Expected", "OnYourMachine", "on_your_machine"]
-
 Expected = Literal["faster", "slower", "same"]
 
 #: A difference smaller than this share agrees with "no difference", even if it is visible.

@@ -29,8 +29,6 @@ from perfkit.base.extras import needs
 from perfkit.base.scratch import new_folder
 from perfkit.course.kit._places import data_folder
 
-__all__ = ["CLASSES", "ImageSet", "make_images"]
-
 CLASSES = ("disc", "square", "triangle", "cross")
 
 _MANIFEST = "manifest.json"

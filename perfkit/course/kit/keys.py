@@ -11,8 +11,6 @@ import importlib
 import pkgutil
 from dataclasses import dataclass
 
-__all__ = ["Key", "key_of"]
-
 _LESSONS = "perfkit.course.lessons"
 
 

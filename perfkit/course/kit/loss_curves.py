@@ -10,8 +10,6 @@ from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes, with_source
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_curves"]
-
 _ORANGE, _BLUE, _GREEN = "#E69F00", "#0072B2", "#009E73"
 
 

@@ -19,8 +19,6 @@ from perfkit.base.errors import PerfkitError
 from perfkit.base.files import write_atomically
 from perfkit.course.teaches import PLACES
 
-__all__ = ["WAY", "draw_map", "put_map", "words_of_map"]
-
 #: The places on the way of a batch, and what can be slow there.
 WAY = (
     ("data", "disk, decode,\nworkers"),

@@ -7,8 +7,6 @@ from typing import Any
 
 from perfkit.show import _text
 
-__all__ = ["Message"]
-
 
 @dataclass(frozen=True, repr=False)
 class Message:

@@ -13,8 +13,6 @@ from typing import Any
 
 from perfkit.course.kit.folding import optional_sections
 
-__all__ = ["Reading", "reading"]
-
 WORDS_PER_MINUTE = 200
 SECONDS_PER_LINE = 3
 

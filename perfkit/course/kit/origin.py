@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from perfkit.base.machine.played import is_played
 
-__all__ = ["MEASURED", "origin"]
-
 MEASURED = "measured here"
 
 

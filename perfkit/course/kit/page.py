@@ -20,8 +20,6 @@ from perfkit.course.kit.folding import (
     shows_nothing,
 )
 
-__all__ = ["NAVIGATION", "html_page", "needs_nbconvert"]
-
 _TEMPLATES = Path(__file__).parent / "templates"
 _STYLE = _TEMPLATES / "page.css"
 

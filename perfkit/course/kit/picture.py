@@ -19,8 +19,6 @@ from perfkit.show._drawn import drawn_image
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Picture", "picture", "show"]
-
 # A 7-inch figure has 1,050 pixels and is shown 672 CSS pixels wide: sharp on a screen with 1.5
 # pixels per CSS pixel, and some 30 KB in the saved notebook.
 _PIXELS_PER_INCH = 150

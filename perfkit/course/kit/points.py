@@ -13,8 +13,6 @@ from perfkit.course.ledger.claims import claims as known_claims
 from perfkit.course.ledger.ledger import Row, ledger
 from perfkit.course.ledger.records import Records, read_records
 
-__all__ = ["KeyPoints"]
-
 
 class KeyPoints:
     """What to remember from a lesson, as a list.

@@ -11,8 +11,6 @@ from perfkit.course.kit._choices import Choices, checked_answers, checked_letter
 from perfkit.course.kit.keys import key_of
 from perfkit.course.kit.message import Message
 
-__all__ = ["Predict"]
-
 # The offered degrees of confidence, in percent; none below chance.
 _SURE = (30, 50, 70, 90)
 

@@ -10,17 +10,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = [
-    "ABSENT",
-    "CLASSES",
-    "IGNORE",
-    "PUBLISHED",
-    "Published",
-    "masks",
-    "published_network",
-    "published_step",
-]
-
 #: Classes of the lessons' masks.
 CLASSES = 10
 #: Marks unlabelled pixels.

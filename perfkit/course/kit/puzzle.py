@@ -11,8 +11,6 @@ from perfkit.course.kit.exercise import Exercise, NotYet
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Answer", "number", "puzzle", "something", "tensor"]
-
 #: What the reader writes.
 Answer = Callable[..., Any]
 

@@ -10,8 +10,6 @@ from perfkit.base.errors import UsageError
 from perfkit.course.kit._choices import Choices, checked_answers, checked_letter
 from perfkit.course.kit.message import Message
 
-__all__ = ["Quiz"]
-
 
 class Quiz:
     """A question with lettered answers, one of them right.

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from perfkit.memory.account import account
 
-__all__ = ["rise_bytes"]
-
 
 def rise_bytes(step: Callable[[], object]) -> int:
     """The peak of ``step()`` above what was there before it, in bytes of tensors.

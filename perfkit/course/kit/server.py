@@ -22,8 +22,6 @@ from pathlib import Path
 from perfkit.base.errors import UsageError
 from perfkit.base.extras import needs
 
-__all__ = ["check_port", "serve"]
-
 _LOOPBACK = "127.0.0.1"
 _FIRST_PORT = 8888  # Jupyter's own default
 _PORTS_TRIED = 50

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from perfkit.course.kit.simulated_gpu import SimulatedTraining
 
-__all__ = ["BUSY", "CASES"]
-
 #: Four steps: one network, four loops around it.
 CASES: Mapping[str, SimulatedTraining] = {
     "data": SimulatedTraining(batch=1024, loader_us=8_000),

@@ -11,8 +11,6 @@ import time
 
 from perfkit.base.errors import UsageError
 
-__all__ = ["SimulatedDevice"]
-
 
 class SimulatedDevice:
     """Jobs that take ``work_ms`` each, one after the other, in the background.

@@ -28,8 +28,6 @@ from perfkit.course.kit.simulated_traces import ENGINE, HOST, SINGLE, Simulated
 from perfkit.trace.read.columns import Trace
 from perfkit.trace.read.load import load
 
-__all__ = ["BOUNDS", "SimulatedGpu", "SimulatedTraining", "simulate", "what_bounds", "what_if"]
-
 #: What a simulated step can be bound by.
 BOUNDS = ("data", "launch", "sync", "copy", "compute")
 

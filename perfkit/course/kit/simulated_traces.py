@@ -10,17 +10,6 @@ import gzip
 import json
 from typing import Any
 
-__all__ = [
-    "ENGINE",
-    "HOST",
-    "SINGLE",
-    "STREAM",
-    "WORKERS",
-    "Simulated",
-    "cpu_training",
-    "gpu_training",
-]
-
 HOST, ENGINE, STREAM = 100, 101, 7
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

@@ -16,8 +16,6 @@ from perfkit.course.kit._links import relink
 from perfkit.course.kit.page import NAVIGATION, html_page
 from perfkit.course.ledger.ledger import Ledger
 
-__all__ = ["Entry", "Site"]
-
 
 @dataclass(frozen=True)
 class Entry:

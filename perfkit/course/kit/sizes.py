@@ -9,8 +9,6 @@ from perfkit.base.machine.played import is_played
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["has_gpu_speed"]
-
 
 def has_gpu_speed(device: torch.device | str) -> bool:
     """Whether work of a GPU's size takes milliseconds on this device.

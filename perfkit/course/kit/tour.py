@@ -28,8 +28,6 @@ from perfkit.course.ledger.notebook_signals import signals_as_before
 from perfkit.course.ledger.records import read_records
 from perfkit.show import RESULT_MIME
 
-__all__ = ["LessonFailedError", "LessonRun", "run_lesson", "tour"]
-
 # A cell of a lesson takes at most 60 s on two cores; three times that is a hang, even on a slower
 # machine.
 _CELL_TIMEOUT_S = 180

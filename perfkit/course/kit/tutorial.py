@@ -21,8 +21,6 @@ from perfkit.base.scratch import new_folder
 from perfkit.course.kit._course_files import SHIPPED, course_files
 from perfkit.course.kit._places import clone_folder
 
-__all__ = ["WORK", "Copied", "copy_course", "course_root", "own_copy"]
-
 #: The reader's folder in a clone: git ignores it, and nothing deletes it.
 WORK = "my-course"
 

@@ -15,8 +15,6 @@ from perfkit.course.kit.origin import origin
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Use", "draw_use", "measured_on", "words_of_use"]
-
 
 @dataclass(frozen=True)
 class Use:

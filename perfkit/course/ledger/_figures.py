@@ -5,8 +5,6 @@ from __future__ import annotations
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio
 from perfkit.course.ledger.recording import Figure
 
-__all__ = ["shown"]
-
 _MS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
 
 

@@ -10,8 +10,6 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-__all__ = ["PARTS", "Claim", "claims", "first_lesson"]
-
 #: Hardware on which a claim, or a part of it, can be measured.
 PARTS = ("cpu", "gpu", "multi")
 

@@ -34,8 +34,6 @@ from perfkit.base.errors import UsageError
 from perfkit.course.ledger.claims import claims
 from perfkit.course.ledger.recording import Outcome, lesson_number
 
-__all__ = ["Criterion", "all_of", "criteria", "criterion", "faster"]
-
 _LESSONS = "perfkit.course.lessons"
 #: An interval that includes 1 and stays within this share of it shows that there is no gain worth
 #: naming; a wider one decides nothing.

@@ -25,8 +25,6 @@ from perfkit.course.ledger.records import (
     write_record,
 )
 
-__all__ = ["SCHEMA", "Imported", "export_records", "import_records", "read_export"]
-
 SCHEMA = "perfkit.records/1"
 _LARGEST_BYTES = 16 << 20  # all claims on a dozen devices have a few megabytes
 

@@ -16,8 +16,6 @@ from perfkit.course.ledger.records import Record, Records
 from perfkit.course.ledger.show_claims import ledger_document
 from perfkit.show.document import document_for
 
-__all__ = ["SCHEMA", "STATUSES", "Ledger", "Row", "Status", "ledger", "status_of"]
-
 SCHEMA = "perfkit.claims/1"
 
 Status = Literal[

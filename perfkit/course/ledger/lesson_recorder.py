@@ -41,8 +41,6 @@ from perfkit.course.ledger.recording import Outcome
 from perfkit.course.ledger.records import REFUSED, Device, KeptError, Record, write_record
 from perfkit.course.ledger.settle import KIND, RECORDS_CLAIMS
 
-__all__ = ["Lesson", "record_lessons"]
-
 # A cell of a lesson takes at most a minute on two cores with its own budgets.
 _CELL_LIMIT_S = 120.0
 _LIMIT_OF_SCALE_S = 120.0

@@ -21,16 +21,6 @@ from perfkit.base.extras import needs
 from perfkit.course.ledger.notebook_signals import signals_as_before
 from perfkit.show import RESULT_MIME
 
-__all__ = [
-    "NOT_RECORDED",
-    "CellRun",
-    "check_client",
-    "code_hash",
-    "execute",
-    "read_notebook",
-    "settling_cells",
-]
-
 #: The tag of a code cell that ``perfkit record`` does not run.
 NOT_RECORDED = "not-recorded"
 _SETTLES = re.compile(r"""\bclaim\(\s*["']([A-Z][0-9]{1,2})["'][^)]*\)\s*\.settle\(""")

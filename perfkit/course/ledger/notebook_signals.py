@@ -13,8 +13,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["signals_as_before"]
-
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 

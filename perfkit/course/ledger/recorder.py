@@ -20,17 +20,6 @@ from perfkit.course.ledger.criteria import Criterion
 from perfkit.course.ledger.records import BUSY as BUSY_SAID
 from perfkit.course.ledger.records import Device, Record
 
-__all__ = [
-    "BUSY_LOOK_S",
-    "MARK",
-    "Done",
-    "check_writable",
-    "doubts",
-    "kill_marked",
-    "line",
-    "this_device",
-]
-
 _LONGEST_REASON = 300
 MARK = "PERFKIT_RECORDING"  # in the environment of everything that a lesson starts
 _BUSY = 0.25  # share of the processors in use beforehand that is noted in the record

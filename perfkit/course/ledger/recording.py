@@ -12,13 +12,6 @@ from typing import Any, Literal, get_args
 
 from perfkit.base.errors import UsageError
 
-__all__ = [
-    "Figure",
-    "FigureKind",
-    "Outcome",
-    "lesson_number",
-]
-
 FigureKind = Literal["exact", "measured", "predicted", "simulated"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")

@@ -48,22 +48,6 @@ from perfkit.base.structs import as_struct
 from perfkit.course.ledger.claims import first_lesson
 from perfkit.course.ledger.recording import Figure, Outcome, lesson_number
 
-__all__ = [
-    "BUSY",
-    "SCHEMA",
-    "Device",
-    "KeptError",
-    "Record",
-    "Records",
-    "file_name",
-    "read_record",
-    "read_records",
-    "record_of",
-    "slug",
-    "source_of",
-    "write_record",
-]
-
 SCHEMA = "perfkit.record/2"
 _OF_A_PROGRAM = "perfkit.record/1"
 _SCHEMAS = (_OF_A_PROGRAM, SCHEMA)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from perfkit.course.ledger.ledger import Ledger, Row
     from perfkit.course.ledger.records import Record
 
-__all__ = ["ledger_document"]
-
 _PARTS = {"cpu": "CPU part", "gpu": "GPU part", "multi": "several GPUs"}
 # The mark beside the status: only where the claim was tested as the source means it.
 _MARKS = {"holds here": "✓", "holds": "✓", "does not hold here": "✗", "does not hold": "✗"}

@@ -12,8 +12,6 @@ from perfkit.show.document import Cell, Document, Table
 if TYPE_CHECKING:
     from perfkit.course.ledger.settle import LessonClaim, Settled
 
-__all__ = ["KIND", "claim_document", "settled_document"]
-
 #: The type of the JSON that a settling cell's output carries.
 KIND = "settled"
 

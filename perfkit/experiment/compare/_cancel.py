@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-__all__ = ["Cancelled", "cancellable", "raise_if_cancelled"]
-
 _asked: ContextVar[threading.Event | None] = ContextVar("perfkit_cancel", default=None)
 
 

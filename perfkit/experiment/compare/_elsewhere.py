@@ -27,8 +27,6 @@ from perfkit.experiment.process.portable import Packed
 from perfkit.experiment.process.result import RunResult
 from perfkit.experiment.process.session import Session
 
-__all__ = ["Round", "RoundRuns", "overlaps", "rounds_on"]
-
 # Lost for good after so many attempts.
 _ATTEMPTS = 2
 _LOOK_EVERY_S = 0.5

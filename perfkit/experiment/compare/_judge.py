@@ -12,8 +12,6 @@ from perfkit.experiment.compare._tolerance import UNIT_ROUNDOFF, layers_of, tole
 from perfkit.experiment.compare._trials import Trial
 from perfkit.experiment.process._fingerprint import STEPS, Fingerprint, Sketch, StepGradients
 
-__all__ = ["Checked", "Compared", "Judge"]
-
 # A parameter with less than this share of the whole gradient is measured against the share: the
 # gradient of a bias before batch norm is pure rounding.
 _SHARE = 0.1

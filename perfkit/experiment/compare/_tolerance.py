@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["UNIT_ROUNDOFF", "Tolerance", "layers_of", "tolerances"]
-
 # Half the distance between neighbouring numbers, relative: 2**-(digits + 1).
 UNIT_ROUNDOFF = {
     "fp64": 2.0**-53,

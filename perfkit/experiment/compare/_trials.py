@@ -18,8 +18,6 @@ from perfkit.experiment.process.result import RunResult
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Trial", "Trials"]
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -16,8 +16,6 @@ from perfkit.experiment.process.session import Session, count
 from perfkit.experiment.settings import Setting, Settings
 from perfkit.experiment.settings._declared import declared
 
-__all__ = ["LargestBatch", "largest_batch"]
-
 # Out of memory; an exit by the system's killer is called "killed", with a question mark.
 _NO_MEMORY = ("out of memory",)
 

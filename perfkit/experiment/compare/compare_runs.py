@@ -26,8 +26,6 @@ from perfkit.experiment.process.result import RunResult, is_other_work, ratio
 from perfkit.experiment.settings._declared import words
 from perfkit.measure._student import t_quantile
 
-__all__ = ["MARGIN", "Matched", "RunsComparison", "compare_runs"]
-
 #: Share by which a configuration may be slower without counting as a regression.
 MARGIN = 0.05
 _CONFIDENCE = 0.95

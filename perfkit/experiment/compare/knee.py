@@ -10,8 +10,6 @@ from typing import Any
 from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ratio
 from perfkit.measure.paired import Interval
 
-__all__ = ["Knee", "knee_of"]
-
 _WIDEST = 2
 
 

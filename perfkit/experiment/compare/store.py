@@ -35,8 +35,6 @@ from perfkit.experiment.compare._identity import Identity
 from perfkit.experiment.compare._saved import SavedRun, saved
 from perfkit.experiment.process.result import RunResult
 
-__all__ = ["SCHEMA", "Line", "Store", "read"]
-
 #: The schema of every line; any other is refused.
 SCHEMA = "perfkit.run/1"
 

@@ -50,8 +50,6 @@ from perfkit.measure.paired import Interval, ratio_interval
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["Point", "Sweep", "sweep"]
-
 # Grids up to this size run whole in each round; larger ones are halved down to this size.
 _FULL_UP_TO = 12
 _HALVED_TO = 4

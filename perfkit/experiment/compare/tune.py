@@ -31,8 +31,6 @@ from perfkit.experiment.settings._declared import words
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["Tuning", "tune"]
-
 # Up to this many, all combinations are swept together; above, one setting after the other.
 _TOGETHER_UP_TO = 12
 # Share of the budget for the search; the rest verifies its result.

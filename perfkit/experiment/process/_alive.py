@@ -19,8 +19,6 @@ from perfkit.experiment.process._failure import is_library, short_name
 if TYPE_CHECKING:
     from perfkit.memory.live import LiveTensor, MemoryNow
 
-__all__ = ["Alive", "alive"]
-
 _TENSORS = 8
 _LONGEST_NAME = 60
 _LONGEST_TEXT = 6000

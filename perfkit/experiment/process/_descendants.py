@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["children", "descendants"]
-
 
 def children(pid: int | None = None) -> list[int]:
     """Pids of a process's children, including adopted orphans; of this process by default."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["Fingerprint", "Sketch", "StepGradients", "Watch", "lowest"]
-
 #: Steps whose gradients are recorded.
 STEPS = 3
 _PROJECTIONS = 3

@@ -8,8 +8,6 @@ from typing import Any
 
 from perfkit.experiment.process import _fingerprint
 
-__all__ = ["Job", "Ticket"]
-
 
 @dataclass(frozen=True)
 class Job:

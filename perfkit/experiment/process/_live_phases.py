@@ -14,8 +14,6 @@ import numpy as np
 from perfkit.base.torch_compat import compile_has_patched_torch
 from perfkit.measure.phases import Phases
 
-__all__ = ["LivePhases"]
-
 _COMPILED = "the workload has compiled code, which would be compiled again for the hooks"
 
 

@@ -30,8 +30,6 @@ from perfkit.experiment.process._failure import Failure, of_exit, oom_kill_count
 from perfkit.experiment.process._job import Job, Ticket
 from perfkit.experiment.process._orders import WHERE_SIGNAL
 
-__all__ = ["run_ranks"]
-
 # torchrun waits 30 s for ranks that it has asked to end; a Lab's next run does not.
 _ENDS_WITHIN_S = "2"
 _ANSWERS_WITHIN_S = 0.1

@@ -6,8 +6,6 @@ from perfkit.experiment.process import _ranked, worker
 from perfkit.experiment.process._failure import Failure
 from perfkit.experiment.process._job import Job
 
-__all__ = ["run", "serve"]
-
 
 def serve(commands_fd: int, events_fd: int) -> int:
     """Run one job received over a pipe; return the exit code."""

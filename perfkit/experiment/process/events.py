@@ -15,17 +15,6 @@ if TYPE_CHECKING:
 
     from perfkit.experiment.process.result import RunResult
 
-__all__ = [
-    "FINAL_STATES",
-    "Ended",
-    "Event",
-    "Points",
-    "RunFinished",
-    "RunStarted",
-    "State",
-    "StateChanged",
-]
-
 #: The states in which a run has ended.
 Ended = Literal["done", "stopped", "failed", "out of memory", "hung", "killed"]
 State = Literal["starting", "warm-up", "running", "paused", Ended]

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from perfkit.base.words import plural
 from perfkit.measure.phases import PHASES
 
-__all__ = ["PhaseMeans", "PhaseRows"]
-
 # Means of fewer steps may look like no other step of the run.
 _FEWEST_STEPS = 3
 

@@ -24,8 +24,6 @@ import cloudpickle
 from perfkit.base.arguments import brief
 from perfkit.base.errors import UsageError, WorkloadNotPortableError
 
-__all__ = ["Packed", "check_workload", "pack", "sources"]
-
 # The search pickles every candidate; it stops after this many.
 _MOST_PROBES = 400
 _MOST_SOURCE_CHARS = 2_000_000

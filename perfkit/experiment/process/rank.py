@@ -22,8 +22,6 @@ from perfkit.experiment.process import _failure, worker
 from perfkit.experiment.process._job import Ticket
 from perfkit.experiment.settings import Settings
 
-__all__ = ["LastStep"]
-
 
 class LastStep:
     """After which step all ranks end: a number in memory that they share; 0 for not yet.

@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from perfkit.experiment.process.events import State
     from perfkit.measure.summary import Summary
 
-__all__ = [
-    "NO_STEP",
-    "ONE_AFTER_THE_OTHER",
-    "SPEED",
-    "Ratio",
-    "RunResult",
-    "is_other_work",
-    "ratio",
-    "table",
-]
-
 #: The caveat of every ratio of two separate runs.
 ONE_AFTER_THE_OTHER = "unconfirmed: one run after the other, so drift is not cancelled"
 

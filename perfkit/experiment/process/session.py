@@ -33,8 +33,6 @@ from perfkit.experiment.process.events import Event
 from perfkit.experiment.process.result import RunResult
 from perfkit.experiment.settings import Setting, Settings, check_values, conflicts, resolve
 
-__all__ = ["Session"]
-
 # More than a day is a slip, or a number of milliseconds.
 _LONGEST_S = 86_400.0
 #: numpy takes 32-bit seeds.

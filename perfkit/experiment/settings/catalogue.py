@@ -14,8 +14,6 @@ from types import MappingProxyType
 from perfkit.experiment.settings import _loader_settings, _model_settings, _process_settings
 from perfkit.experiment.settings._setting import Setting
 
-__all__ = ["CATALOGUE"]
-
 #: The settings that perfkit knows, by name.
 CATALOGUE: Mapping[str, Setting] = MappingProxyType(
     {

@@ -21,8 +21,6 @@ import cloudpickle
 
 from perfkit.experiment.settings import Settings
 
-__all__ = ["Parcel"]
-
 
 @dataclass(frozen=True)
 class Parcel:

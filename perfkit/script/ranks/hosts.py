@@ -18,8 +18,6 @@ from perfkit.base.instrument import Instrument
 from perfkit.script.ranks.job import Job
 from perfkit.script.ranks.record import read_rows
 
-__all__ = ["gather"]
-
 _PATIENCE = datetime.timedelta(seconds=10)
 # Steps of a rank that travel; of more, those with a number that a power of two divides.
 _MOST_STEPS = 4_096

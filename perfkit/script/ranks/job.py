@@ -16,8 +16,6 @@ from pathlib import Path
 from perfkit.base.errors import UsageError
 from perfkit.base.scratch import folder_of, sweep
 
-__all__ = ["FOLDER_VARIABLE", "Job", "job_of"]
-
 #: Names the folder where the launcher was started by perfkit, which removes it.
 FOLDER_VARIABLE = "PERFKIT_RANKS_FOLDER"
 

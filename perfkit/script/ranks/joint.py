@@ -24,16 +24,6 @@ from perfkit.script.ranks.pulse import (
 from perfkit.script.ranks.record import RankRecord, read_record, read_rows
 from perfkit.trace.ask.ranks import Ranks, ranks_of
 
-__all__ = [
-    "ENDED_BY_SIGTERM",
-    "FINISHED",
-    "RankRun",
-    "RankedRun",
-    "imbalance_words",
-    "joint",
-    "words_of_hung",
-]
-
 #: How a run is said to have ended where nothing ended it.
 FINISHED = "finished"
 #: How launchers end the other ranks when one has failed.

@@ -23,8 +23,6 @@ from perfkit.measure.phases import PHASES
 from perfkit.script.ranks.record import PhaseRows
 from perfkit.trace.ask.late_rank import HARDLY, LEAST_SHARE, more_than_fair
 
-__all__ = ["LateRank", "Lateness", "lateness"]
-
 #: No rank waits for another one in these.
 ALWAYS_OWN = ("data_wait", "evaluation", "checkpoint")
 # Fewer steps in common say little.

@@ -37,8 +37,6 @@ from perfkit.script.ranks.launcher import TorchRun
 from perfkit.script.ranks.meeting import live_words
 from perfkit.script.ranks.pulse import Status, aged
 
-__all__ = ["LaunchedRun", "Launching", "run_workload"]
-
 _LOOK_EVERY_S = 0.2
 _TOLD_EVERY_S = 0.5
 _KEPT_LINES = 200

@@ -18,8 +18,6 @@ from perfkit.script.ranks.pulse import Status, is_stopped, lives, read_statuses
 if TYPE_CHECKING:
     from perfkit.script.ranks.joint import RankedRun
 
-__all__ = ["TorchRun"]
-
 # torchrun gives its ranks 30 s to end before it kills them.
 _ENDS_WITHIN_S = 40.0
 _KILLED_WITHIN_S = 10.0

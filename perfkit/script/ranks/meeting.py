@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from perfkit.script.ranks.joint import RankedRun
     from perfkit.script.whole_run import WholeRun
 
-__all__ = ["Meeting", "Waiting"]
-
 # When no rank has made a step for so long, and for so many usual steps, somebody hangs.
 _QUIET_S = 30.0
 _QUIET_STEPS = 20

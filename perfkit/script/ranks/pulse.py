@@ -18,18 +18,6 @@ from pathlib import Path
 from perfkit.base.instrument import Instrument
 from perfkit.base.stack import Level, stack_of
 
-__all__ = [
-    "SILENT_S",
-    "Glimpse",
-    "Pulse",
-    "Status",
-    "aged",
-    "is_stopped",
-    "lives",
-    "read_statuses",
-    "stuck",
-]
-
 _EVERY_S = 0.5
 #: A rank that has said nothing for so long is stopped, or hangs in a call that lets no thread run.
 SILENT_S = 5.0

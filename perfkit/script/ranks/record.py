@@ -22,8 +22,6 @@ from perfkit.script._torch_watch import TorchWatch
 from perfkit.script.whole_run import WholeRun
 from perfkit.trace.ask.rank_summary import summary_of
 
-__all__ = ["PhaseRows", "RankRecord", "keep", "read_record", "read_rows"]
-
 
 @dataclass(frozen=True)
 class RankRecord:

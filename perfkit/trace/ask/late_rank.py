@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["HARDLY", "LEAST_SHARE", "more_than_fair"]
-
 #: Where ranks wait less than this share of the mean wait, who comes last is chance. Of buckets that
 #: are sent one after the other, for example, only the first one waits for the late rank.
 HARDLY = 0.1

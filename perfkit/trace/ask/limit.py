@@ -41,8 +41,6 @@ from perfkit.trace.read.intervals import EMPTY, Intervals, union, without
 from perfkit.trace.read.lookups import launch_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
-__all__ = ["Limit", "OpLimit", "Unknown", "limit"]
-
 _NODE = "autograd::engine::evaluate_function: "
 # What a forward pass calls and the backward functions of torch do not: inside one of those it is
 # a forward pass that checkpointing repeats.

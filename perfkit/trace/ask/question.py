@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 
 from perfkit.base.display import Shown
 
-__all__ = ["Answer", "Question", "question", "questions"]
-
 # What the asker fills in: not for the caller.
 _FILLED_IN = ("trace", "steps", "within")
 

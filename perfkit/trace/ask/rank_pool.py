@@ -18,8 +18,6 @@ from typing import Any
 from perfkit.base.errors import PerfkitError
 from perfkit.base.line_child import EndedError, LineChild
 
-__all__ = ["read_ranks", "serve"]
-
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from perfkit.trace.ask.rank_pool import serve; serve(sys.argv[2])"

@@ -13,8 +13,6 @@ from perfkit.trace.read.intervals import union
 from perfkit.trace.read.lookups import device_rows
 from perfkit.trace.read.steps import Steps
 
-__all__ = ["device_step_us"]
-
 # A step's last kernels may always end after it; more than this, and the host did not wait.
 _AHEAD = 1.05
 

@@ -16,8 +16,6 @@ from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import blocks_the_host, runtime_calls
 from perfkit.trace.read.steps import Steps
 
-__all__ = ["Wait", "waits_under"]
-
 
 @dataclass(frozen=True)
 class Wait:

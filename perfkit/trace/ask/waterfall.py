@@ -64,8 +64,6 @@ from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union
 from perfkit.trace.read.lookups import device_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
 
-__all__ = ["CAUSES", "NO_DEVICE", "Part", "Waterfall", "WaterfallChange", "change", "waterfall"]
-
 #: Said of a trace file without device activity.
 NO_DEVICE = (
     "the trace has no device activity: if a GPU was in use, its work and the waits for it are "

@@ -7,8 +7,6 @@ import numpy as np
 from perfkit.trace.read.columns import Bool, Int64, Trace
 from perfkit.trace.read.intervals import nest
 
-__all__ = ["rows_around"]
-
 
 def rows_around(trace: Trace, calls: Int64, around: Bool) -> dict[int, tuple[int, ...]]:
     """For each of these rows: the rows that enclose it, outermost first.

@@ -32,8 +32,6 @@ from perfkit.base.files import write_atomically
 from perfkit.base.scrub import scrub as _scrub
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Collective, Trace
 
-__all__ = ["COLUMNS", "save"]
-
 #: Columns of the CSV and Parquet files; ids are empty (null) where a trace has none.
 COLUMNS = (
     "name",

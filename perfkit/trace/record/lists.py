@@ -16,8 +16,6 @@ import numpy as np
 from perfkit.base import torch_compat
 from perfkit.trace.read.columns import Trace
 
-__all__ = ["with_lists"]
-
 _LIST = "TensorList"
 # Both clocks are one: the export counts from another origin, in ns written as µs.
 _SAME_NS = 2_000

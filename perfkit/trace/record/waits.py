@@ -11,8 +11,6 @@ from collections.abc import Callable
 
 from perfkit.trace.record.lines import Line, LineSamples
 
-__all__ = ["is_sleep_by_text", "is_wait", "is_wait_by_text", "sleeping_share", "waiting_share"]
-
 # Fewer samples show nothing.
 _LEAST_SAMPLES = 5
 

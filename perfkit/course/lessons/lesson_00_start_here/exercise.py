@@ -12,8 +12,6 @@ from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.images import ImageSet, make_images
 from perfkit.course.kit.message import Message
 
-__all__ = ["SIDE", "cache_pictures"]
-
 SIDE = 128  # input size of the lesson's network
 _N = 12
 _SIZE = (320, 240)

@@ -27,8 +27,6 @@ from perfkit.course.kit.sizes import has_gpu_speed
 from perfkit.course.kit.threads import one_thread
 from perfkit.measure.compare import Comparison, compare
 
-__all__ = ["FewSteps", "changed", "few_steps_and_all", "three_trainers"]
-
 _STEPS = 6
 _WARMUP = 2
 # Enough steps for warm-up, profiled and further unprofiled ones.

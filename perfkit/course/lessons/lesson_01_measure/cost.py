@@ -25,8 +25,6 @@ from perfkit.measure.summary import Summary, summarize
 from perfkit.show.document import Document, Table, document_for
 from perfkit.trace.record.quiet import quiet_profiler
 
-__all__ = ["LabelCost", "OptionCost", "ProfilerCost", "label_cost", "profiler_cost"]
-
 NO_PROFILER = "no profiler"
 _FEWEST_BLOCKS = 6  # fewer cannot give a 95 % interval; see perfkit.measure.compare
 _FEWEST_IF_SCALED_DOWN = 2  # with a small PERFKIT_BUDGET_SCALE, where nobody reads the interval

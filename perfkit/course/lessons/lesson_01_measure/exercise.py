@@ -16,8 +16,6 @@ from typing import Any
 from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 
-__all__ = ["time_one_step"]
-
 Answer = Callable[..., Any]
 
 _LAUNCH = 1.0  # made-up seconds that the host needs to launch one step

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from perfkit.base.errors import MeasurementError, UsageError
 from perfkit.experiment.process.portable import pack
 
-__all__ = ["first_steps"]
-
 _TIMEOUT_S = 300
 
 

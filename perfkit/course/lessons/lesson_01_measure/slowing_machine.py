@@ -10,8 +10,6 @@ import numpy as np
 
 from perfkit.base.errors import UsageError
 
-__all__ = ["SlowingMachine"]
-
 
 class SlowingMachine:
     """Each call of :meth:`run` takes slightly longer than the last, in simulated time only.

@@ -17,8 +17,6 @@ from perfkit.trace.ask.flops import flops
 from perfkit.trace.read.columns import Trace
 from perfkit.trace.record.record import Recorder
 
-__all__ = ["UsedHere", "record_steps", "used_here"]
-
 _LENGTH, _WIDTH, _PIECES = 16, 64, 16
 _STEPS = 4
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["cold_reads_ms"]
-
 
 def cold_reads_ms(files: Iterable[Path]) -> list[float] | None:
     """Milliseconds to read each file after dropping it from the page cache.

@@ -23,8 +23,6 @@ from perfkit.course.lessons.lesson_03_storage_and_formats.tables import (
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["count_calls", "table_once"]
-
 Answer = Callable[["DataFrame"], Any]
 
 _FEW, _MANY = 60, 660

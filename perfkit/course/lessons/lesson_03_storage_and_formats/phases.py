@@ -12,8 +12,6 @@ from perfkit.measure.clock import clock_in_use
 from perfkit.measure.summary import Summary, summarize
 from perfkit.show._text import table
 
-__all__ = ["Phases", "time_phases"]
-
 
 @dataclass(frozen=True, repr=False)
 class Phases:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from perfkit.course.lessons.lesson_03_storage_and_formats.worker_pages import WorkerPages
     from perfkit.measure.compare import Comparison
 
-__all__ = ["Arm", "break_even", "draw_arms", "draw_break_even", "draw_gains", "draw_pages"]
-
 # Okabe and Ito's palette
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 _MIB = 2**20

@@ -19,8 +19,6 @@ from perfkit.base.files import write_atomically
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["NUMBERS", "SHOPS", "TableFiles", "make_table", "missing", "write_table"]
-
 # a list, because pandas selects columns with lists
 NUMBERS = [f"x{i}" for i in range(8)]
 SHOPS = ("north", "east", "south", "west")

@@ -17,8 +17,6 @@ from pathlib import Path
 from perfkit.base.errors import MeasurementError, MissingError
 from perfkit.base.line_child import EndedError, LineChild
 
-__all__ = ["WORKS", "Running", "Work"]
-
 _JPEG = {"JSIMD_FORCENONE": "1"}  # libjpeg-turbo's switch
 # OpenCV's names for what to disable; it only reports a name that it does not know.
 _OPENCV = {

@@ -22,8 +22,6 @@ from perfkit.base.errors import MeasurementError, MissingError, UsageError
 from perfkit.base.words import fmt_bytes
 from perfkit.show._text import table
 
-__all__ = ["WorkerPages", "why_unavailable", "worker_pages"]
-
 _WAIT_S = 60.0
 
 

@@ -18,18 +18,6 @@ from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 from perfkit.course.kit.picture import Picture, picture
 
-__all__ = [
-    "START",
-    "Ahead",
-    "Counted",
-    "Numbers",
-    "Stream",
-    "batches_ahead",
-    "draw_ahead",
-    "read_by_all",
-    "share_of",
-]
-
 #: How the lesson starts its workers. A class defined in a notebook needs ``fork``; a class from a
 #: module works with any start method.
 START = "fork" if sys.platform.startswith("linux") else None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["every_number", "own_share"]
-
 
 def every_number(n: int, rank: int, ranks: int, worker: int, workers: int) -> Iterable[int]:
     """All of it, as if there were no other workers."""

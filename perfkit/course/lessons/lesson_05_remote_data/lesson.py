@@ -25,8 +25,6 @@ from perfkit.course.kit.message import Message
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SAMPLE_BYTES", "SIDE", "decode", "make_samples", "pack", "read_through", "unpack"]
-
 SIDE = 64  # pixels of a picture
 SAMPLE_BYTES = 1 + 3 * SIDE * SIDE  # one byte for the class, then the pixels
 

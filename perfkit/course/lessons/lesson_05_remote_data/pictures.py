@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from perfkit.measure.compare import Comparison
 
-__all__ = ["Way", "draw_ways"]
-
 # Okabe and Ito's palette
 _BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"
 

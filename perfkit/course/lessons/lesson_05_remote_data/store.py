@@ -26,8 +26,6 @@ from perfkit.base.extras import is_here, remedy
 from perfkit.base.line_child import EndedError, LineChild
 from perfkit.base.words import fmt_bytes, fmt_count
 
-__all__ = ["Counts", "Failure", "Store"]
-
 #: ``"refuse"`` answers 503; ``"cut"`` announces a file, sends half of it and disconnects.
 Failure = Literal["refuse", "cut"]
 

@@ -16,8 +16,6 @@ from perfkit.course.lessons.lesson_06_host_to_device.transfers import Way, feed,
 from perfkit.measure.compare import Comparison, compare
 from perfkit.memory.crossings import crossings
 
-__all__ = ["Overlap", "RoundTrips", "overlap", "round_trips"]
-
 _NBYTES, _COMPUTE_MS = 167_772_160, 12.0
 
 

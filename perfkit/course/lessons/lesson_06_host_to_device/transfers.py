@@ -18,8 +18,6 @@ from perfkit.base.errors import UsageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Rates", "SimulatedTransfers", "Span", "Way", "draw", "feed", "late_read", "refilled"]
-
 Way = Literal["plain", "non_blocking", "pinned", "pin in the loop", "side stream"]
 _LANES = ("host", "copy engine", "compute")
 _COLOURS = {"load": "#999999", "pin": "#cc79a7", "wait": "#d55e00", "copy": "#e69f00"}

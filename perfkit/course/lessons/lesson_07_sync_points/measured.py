@@ -24,8 +24,6 @@ from perfkit.memory.tracker import Tracker
 from perfkit.synclint.find import find_syncs
 from perfkit.synclint.reality import check_syncs
 
-__all__ = ["FetchedMasks", "KeptLosses", "Rewritten", "fetched_masks", "kept_losses", "rewritten"]
-
 _N, _SIDE = 8, 128
 _RESIDENT_BLOCKS = 4
 _CLOSE = 1e-4  # float32 sums over 10^5 pixels in another order

@@ -12,8 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.base import torch_compat
 
-__all__ = ["Work", "work_of"]
-
 
 @dataclass(frozen=True)
 class Work:

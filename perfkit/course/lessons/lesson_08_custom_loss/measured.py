@@ -11,8 +11,6 @@ from perfkit.advice.profiling import profile
 from perfkit.base.errors import MissingError
 from perfkit.synclint.reality import check_syncs
 
-__all__ = ["OnGpu", "on_gpu"]
-
 
 @dataclass(frozen=True)
 class OnGpu:

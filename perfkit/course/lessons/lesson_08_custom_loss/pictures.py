@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_cells", "draw_growth"]
-
 _ORANGE, _BLUE = "#E69F00", "#0072B2"
 
 

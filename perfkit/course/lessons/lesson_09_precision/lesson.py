@@ -17,20 +17,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = [
-    "FORMATS",
-    "LETTERS",
-    "PRODUCTS",
-    "TEMPERATURE",
-    "Format",
-    "fits",
-    "language",
-    "loss_in_fp32",
-    "rounded",
-    "stays",
-    "vanishes",
-]
-
 #: Letters of the made-up language.
 LETTERS = 64
 #: The exercise's loss divides similarities by this.

@@ -12,8 +12,6 @@ from perfkit.base.torch_compat import float8_product
 from perfkit.course.kit.sizes import has_gpu_speed
 from perfkit.measure.compare import Comparison, compare
 
-__all__ = ["OnGpu", "fp8_product", "on_gpu"]
-
 # fp8 products since compute capability 8.9 (Ada)
 _FP8_SINCE = (8, 9)
 

@@ -9,8 +9,6 @@ from types import MappingProxyType
 from perfkit.base.errors import UsageError
 from perfkit.course.kit.simulated_gpu import SimulatedTraining
 
-__all__ = ["H100", "Predicted", "Rates", "predict"]
-
 _BYTES = {"fp32": 4, "TF32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 

@@ -13,8 +13,6 @@ from perfkit.course.kit.puzzle import Answer, number, puzzle, tensor
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LENGTHS", "in_one_graph", "next_length", "none_too_large", "steps_until_it_pays"]
-
 #: Lengths of ten batches.
 LENGTHS = (40, 56, 33, 61, 48, 70, 39, 52, 66, 45)
 

@@ -17,16 +17,6 @@ from perfkit.measure.compiled import watch_compile
 from perfkit.trace.read.events import launch_calls
 from perfkit.trace.read.steps import find_steps
 
-__all__ = [
-    "MODES",
-    "OnGpu",
-    "backend_here",
-    "channels_last_on_gpu",
-    "graph_sizes",
-    "on_gpu",
-    "window_on_gpu",
-]
-
 #: ``torch.compile``'s own choice, and with CUDA graphs.
 MODES = ("default", "reduce-overhead")
 

@@ -11,8 +11,6 @@ from perfkit.measure.compiled import break_even_steps
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_break_even"]
-
 _COLOURS = ("#0072B2", "#009E73", "#E69F00")
 _STYLES = ("-", "-.", ":")
 #: The picture goes on for this many times the steps until the last compiled line has paid.

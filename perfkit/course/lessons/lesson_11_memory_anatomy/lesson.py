@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["SIDE", "batches_of_cells", "in_the_budget", "one_row", "states", "twice"]
-
 #: Width and height of a picture.
 SIDE = 64
 _INSTANCES = 16

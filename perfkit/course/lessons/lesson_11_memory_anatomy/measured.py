@@ -11,8 +11,6 @@ from torch import nn
 from perfkit.course.kit.fresh_process import in_fresh_process
 from perfkit.memory.graphs import nodes_of
 
-__all__ = ["KeptAfterBackward", "kept_after_backward"]
-
 _BLOCKS = 4
 _LOSSES = 400
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from perfkit.memory.account import MemoryAccount
 
-__all__ = ["draw_steps"]
-
 _STYLES = (("#0072B2", "-"), ("#009E73", "--"), ("#D55E00", "-."))
 
 

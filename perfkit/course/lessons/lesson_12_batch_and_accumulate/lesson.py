@@ -14,16 +14,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = [
-    "IGNORED",
-    "exchange_when",
-    "largest_batch",
-    "share_of_batch",
-    "small_model",
-    "stripes",
-    "token_correct",
-]
-
 #: A target with this number does not count: ``cross_entropy`` ignores it by default.
 IGNORED = -100
 

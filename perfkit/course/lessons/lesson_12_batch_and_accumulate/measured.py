@@ -12,8 +12,6 @@ import torch
 from perfkit.base.errors import MeasurementError
 from perfkit.course.kit.rise import rise_bytes
 
-__all__ = ["Tried", "page_faults", "peak_bytes", "tried"]
-
 _FEW, _MORE = 8, 16
 #: How far around the prediction a GPU is searched.
 _AROUND = 0.25

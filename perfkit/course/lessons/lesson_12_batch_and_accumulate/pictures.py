@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_batches", "draw_losses"]
-
 _ORANGE, _BLUE, _GREEN = "#E69F00", "#0072B2", "#009E73"
 _COLOURS = (_BLUE, _ORANGE, _GREEN)
 _STYLES = ("-", "--", "-.")

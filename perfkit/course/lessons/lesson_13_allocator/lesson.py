@@ -15,14 +15,6 @@ from perfkit.course.kit.puzzle import Answer, number, puzzle, something
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "batches_of_like_length",
-    "can_serve",
-    "first_segment",
-    "padding_share",
-    "texts",
-]
-
 _MIB = 1 << 20
 #: Lengths like those of comments: the median, the spread of the logarithm, and both ends.
 _MEDIAN, _SPREAD, _SHORTEST, _LONGEST = 148, 0.6, 16, 1000

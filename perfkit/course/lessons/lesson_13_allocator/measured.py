@@ -11,8 +11,6 @@ from perfkit.base.words import plural
 from perfkit.memory.replay import Replayed, replay
 from perfkit.memory.requests import Requests
 
-__all__ = ["AllocatorCounts", "counts_here", "counts_of", "table_of"]
-
 
 @dataclass(frozen=True)
 class AllocatorCounts:

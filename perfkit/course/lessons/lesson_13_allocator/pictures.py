@@ -11,8 +11,6 @@ from perfkit.memory.replay import Replayed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_reserved"]
-
 _ORANGE, _BLUE = "#E69F00", "#0072B2"
 _GIB = 1 << 30
 

@@ -13,9 +13,6 @@ from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 from perfkit.course.kit.puzzle import Answer, number, puzzle
 
-__all__ = ["MACHINES", "Host", "choose_for", "faults_of", "quota_of", "share_of_cores"]
-
-
 # ---- three puzzles of one line -----------------------------------------------------------
 
 

@@ -18,8 +18,6 @@ from perfkit.base.line_child import EndedError, LineChild
 from perfkit.base.machine import facts
 from perfkit.experiment import CATALOGUE
 
-__all__ = ["Ran", "Together", "cores_here", "mallocs_here", "pinned"]
-
 #: These tell a process how many threads to start; "default" is without them.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_THREAD_LIMIT")
 #: Whoever interrupts the notebook leaves no training behind for longer than this.

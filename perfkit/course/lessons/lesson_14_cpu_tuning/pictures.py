@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from perfkit.measure.compare import Comparison
     from perfkit.measure.paired import Interval
 
-__all__ = ["draw_threads"]
-
 _COLOURS = ("#0072B2", "#E69F00", "#009E73")
 _MARKS = ("o", "s", "^")
 

@@ -11,8 +11,6 @@ from perfkit.course.ledger.recording import Figure, Outcome
 from perfkit.course.lessons.lesson_15_data_parallel.measured import Links
 from perfkit.measure.collectives import CollectiveCount
 
-__all__ = ["Split"]
-
 _LESSON = "15-data-parallel"
 #: A device that receives this much more than the mean has another load than the others.
 _UNEVEN = 1.1

@@ -13,9 +13,6 @@ from perfkit.course.kit.puzzle import Answer, number, puzzle, something
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["in_buckets", "ring_sends", "share_of_rank", "speed_of_many"]
-
-
 # ---- three puzzles of one line -----------------------------------------------------------
 
 

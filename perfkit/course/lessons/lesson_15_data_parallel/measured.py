@@ -15,9 +15,6 @@ from perfkit.base.torch_compat import dispatch_mode_class
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Links", "flat", "held_bytes"]
-
-
 # only this lesson's step: convolutions, cross entropy, AdamW
 _OPERATORS = {"forward": "convolution", "loss": "nll_loss", "update": "addcdiv"}
 

@@ -10,8 +10,6 @@ from perfkit.base.words import fmt_count
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_received"]
-
 _GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _COLOURS = ("#E69F00", "#0072B2", "#009E73")
 

@@ -12,16 +12,6 @@ from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 from perfkit.course.kit.puzzle import Answer, number, puzzle, something
 
-__all__ = [
-    "Job",
-    "Killed",
-    "checkpoint_every",
-    "exactly_once",
-    "ring_time",
-    "share_of_rank",
-]
-
-
 # ---- three puzzles of one line -----------------------------------------------------------
 
 

@@ -11,18 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = [
-    "GONE",
-    "NETWORKS",
-    "OPTIONS",
-    "Line",
-    "failures_a_day",
-    "has_trainer",
-    "predicted_s",
-    "trained_by_trainer",
-    "trainer_names",
-]
-
 #: The Llama 3 Herd of Models (2024), 3.3.4: unexpected interruptions, days, GPUs
 _LLAMA = (419, 54, 16_384)
 

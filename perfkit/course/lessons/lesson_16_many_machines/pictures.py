@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw_counts", "draw_shares"]
-
 _GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")
 _STYLES = ("-", "--", "-.", ":")

@@ -14,18 +14,6 @@ from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 from perfkit.course.kit.puzzle import Answer, number, puzzle
 
-__all__ = [
-    "EXAMPLE_PRICES",
-    "OFFERS",
-    "PRICES_FROM",
-    "PRINTED",
-    "Way",
-    "break_even_of",
-    "electricity_of",
-    "least_of",
-    "mfu_of",
-]
-
 #: What the first page of a data sheet prints for 16 bits, 10¹² FLOP/s. Some count only what is
 #: computed, others twice as much, "with sparsity"; perfkit's table has the dense figures.
 PRINTED: Mapping[str, float] = MappingProxyType(

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import torch
 from torch.utils.data import IterableDataset
 
-__all__ = ["Arriving"]
-
 
 class Arriving(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
     """Batches of texts from a store that sends one every so often: the wait is simulated.

@@ -10,8 +10,6 @@ from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes, with_source
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_gpus"]
-
 _COLOURS = ("#0072B2", "#E69F00")
 
 

@@ -11,8 +11,6 @@ from perfkit.advice.profiling import profile
 from perfkit.base.torch_compat import fake_mode
 from perfkit.trace.ask.limit import Limit, limit
 
-__all__ = ["count", "least_ms", "on_paper"]
-
 
 def on_paper(make_step: Callable[[], Callable[[], object]]) -> Profile:
     """Record one step on tensors that have a shape and no memory, under autocast to bf16.

@@ -11,8 +11,6 @@ from perfkit.base.budget import budget_scale, scaled
 from perfkit.base.errors import UsageError
 from perfkit.measure.clock import Clock, clock_in_use
 
-__all__ = ["Fall", "Stages", "in_turn"]
-
 #: Fewer rounds would show no range.
 _FEWEST = 3
 

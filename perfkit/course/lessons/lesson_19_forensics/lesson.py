@@ -12,9 +12,6 @@ from perfkit.course.kit.exercise import Exercise, NotYet
 from perfkit.course.kit.message import Message
 from perfkit.course.kit.puzzle import Answer, number, puzzle
 
-__all__ = ["CARDS", "Card", "eight_cards", "least_time", "ready_batches", "shrinks"]
-
-
 # ---- three puzzles of one line -----------------------------------------------------------
 
 

@@ -12,8 +12,6 @@ from typing import Literal
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-__all__ = ["Clocked", "Listing", "SlowBatches", "clocked", "run_listing", "steps_behind_a_queue"]
-
 # The queue fills while nobody takes a batch: as long as the workers need, and this much more.
 _TO_FILL = 1.5
 _PATIENCE_S = 60.0

@@ -11,8 +11,6 @@ from perfkit.base.words import fmt_ms
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_steps"]
-
 _GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
 _ORANGE, _BLUE = "#E69F00", "#0072B2"
 
