@@ -851,3 +851,111 @@ def test_many_workers_gain_little_from_one_more() -> None:
 
     assert rules(16) == set()
     assert rules(4) == {"dataloader-few-workers"}
+
+
+# --- data -----------------------------------------------------------------------------------
+
+
+def asking(us: float, loader: str = WORKERS) -> Simulated:
+    """Steps of a millisecond or two that wait so long for data."""
+    return cpu_training(6, wait=us, loader=loader)
+
+
+def waiting_on_a_device(us: float) -> Simulated:
+    return gpu_training(6, n_kernels=10, wait=us, loader=WORKERS)
+
+
+def test_slow_workers_are_told_from_a_gain_of_a_tenth_on() -> None:
+    """A wait of 300 µs or more, which in long steps is too little to gain anything."""
+
+    def rules(forward: float) -> set[str]:
+        return fired(cpu_training(6, wait=400, forward=forward, loader=WORKERS))
+
+    assert "dataloader-slow-workers" in rules(2_700)
+    assert "dataloader-slow-workers" not in rules(3_800)
+
+
+def test_a_loader_without_workers_beside_one_with_them_is_the_one_to_change() -> None:
+    sim = asking(870, SINGLE)
+    for event in [e for e in sim.events if e["name"] == SINGLE]:
+        sim.label(WORKERS, event["ts"] + event["dur"] + 1, 5)
+    assert fired(sim) == {"dataloader-no-workers"}
+
+
+def test_an_idle_device_is_told_beside_a_wait_for_data_only_where_there_is_a_device() -> None:
+    there = said(waiting_on_a_device(900), "dataloader-slow-workers")
+    assert "meanwhile the device is idle for" in there
+    assert "the device" not in said(asking(900), "dataloader-slow-workers")
+
+
+@pytest.mark.parametrize(
+    ("n_cores", "words"),
+    [
+        (1, "1 core for this process: each worker needs one"),
+        (2, "2 cores for this process: each worker needs one"),
+        (3, None),
+        (None, None),
+    ],
+)
+def test_few_cores_are_told_to_who_has_no_workers(n_cores: int | None, words: str | None) -> None:
+    known = {"facts": changed(n_cores=n_cores)}
+    found = finding((asking(3_500, SINGLE), known), "dataloader-no-workers")
+    assert any("for this process" in one for one in found.evidence) == (words is not None)
+    assert words is None or any(one.startswith(words) for one in found.evidence)
+    proposed = {None: 4, 1: 1, 2: 2, 3: 3}[n_cores]
+    assert f"num_workers={proposed}," in found.what_to_do
+    assert f"with {proposed} worker{'s' * (proposed > 1)} loading alongside" in found.formula
+
+
+def test_at_most_eight_workers_are_proposed() -> None:
+    known = {"facts": changed(n_cores=64)}
+    told = said((asking(3_500, SINGLE), known), "dataloader-no-workers")
+    assert "num_workers=8," in told
+
+
+def test_what_other_workers_do_is_not_said_of_a_loader_without_any() -> None:
+    """The busy workers may be another loader's; a slow disk is everybody's."""
+    worker = ProcessUse(10.0, 9.6, 0.1, 0.1, 10**6, 0, 0)
+    loading = LoaderUse(10.0, 8, None, (worker,) * 2, 0.2, 0.0)
+    known = {"facts": changed(loading=loading)}
+    assert fired((asking(3_500, SINGLE), known)) == {"dataloader-no-workers"}
+    assert fired((asking(3_500), known)) == {"dataloader-slow-code"}
+
+
+def test_a_known_cause_takes_the_place_of_what_the_lines_suggest() -> None:
+    worker = ProcessUse(10.0, 9.6, 0.1, 0.1, 10**6, 0, 0)
+    loading = LoaderUse(10.0, 8, None, (worker,) * 2, 0.2, 0.0)
+    found = finding(
+        (waiting_on_a_device(2_000), {"facts": changed(loading=loading)}), "dataloader-slow-code"
+    )
+    assert found.line is None
+    assert not any("meanwhile" in one for one in found.evidence)
+    main = ProcessUse(10.0, 1.0, 0.1, 0.0, 10**6, 10**9, 10**9)
+    known = {
+        "facts": changed(loading=LoaderUse(10.0, 8, main, (), 7.0, 8.0)),
+        "lines": sampled(6, of=10, text="return read(path)", in_data_wait=True),
+    }
+    disk = finding((asking(3_500, SINGLE), known), "dataloader-slow-disk")
+    assert disk.line == "data.py:9: return read(path)"
+
+
+@pytest.mark.parametrize(
+    ("line", "rule"),
+    [
+        ({"text": "x = read(p)", "library": "imageio", "library_function": "imageio.v3.imread"},
+         "image-decode"),
+        ({"text": "x = cv2.imread(p)"}, "image-decode"),
+        ({"text": "x = cv2.resize(x, s)"}, "image-work"),
+        ({"text": "", "library": "PIL", "library_function": "PIL.Image.resize"}, "image-work"),
+        ({"text": "x = parse(p)"}, None),
+    ],
+)  # fmt: skip
+def test_which_lines_work_on_images(line: dict[str, Any], rule: str | None) -> None:
+    sim, of_images = asking(870, SINGLE), {"image-decode", "image-work"}
+    within = {"lines": sampled(6, in_data_wait=True, **line)}
+    assert fired((sim, within)) & of_images == ({rule} if rule else set())
+    if rule:
+        text = f": {line['text']}" if line["text"] else ""
+        assert finding((sim, within), rule).line == f"data.py:9{text}"
+    # the same elsewhere in the step is no wait for data
+    assert not fired((sim, {"lines": sampled(6, in_data_wait=False, **line)})) & of_images

@@ -14,9 +14,8 @@ from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.ask.compiled import REGION
 from perfkit.trace.read.columns import Category
-from perfkit.trace.read.intervals import Intervals, union
+from perfkit.trace.read.intervals import union, without
 
-_LEAST_SHARE = 0.05
 # What failed where a size changed; other checks are of values, which no dynamic=True helps.
 _OF_SIZES = re.compile(r"\bsize\b|\bstride\b|size\(\)|\bshape\b")
 _MOST_TOLD = 3
@@ -27,8 +26,6 @@ def recompiles(case: Case) -> Iterator[Finding]:
     """Compilation inside the steps: shapes or values change, or there was no warm-up."""
     parts = case.compiling
     share = case.share_of(parts)
-    if share < _LEAST_SHARE:
-        return
     attempts = _attempts(case)
     again = max(attempts.values(), default=0)
     in_steps = len(set(case.steps.containing(parts.start).tolist()))
@@ -139,9 +136,7 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
     # regions of its own, so forward code between two regions was not compiled.
     between = (step[1:] == step[:-1]) & (frame[1:] != frame[:-1])
     gaps = union(trace.end_ns[rows[:-1]][between], trace.start_ns[rows[1:]][between])
-    lost = case.lost_in(_without(gaps, case.compiling))
-    if lost < _LEAST_SHARE:
-        return
+    lost = case.lost_in(without(gaps, case.compiling))
     gain, formula = amdahl(lost)
     found = case.facts.compiled
     breaks = [
@@ -166,13 +161,3 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
         gain_at_most=gain,
         formula=formula,
     )
-
-
-def _without(parts: Intervals, holes: Intervals) -> Intervals:
-    """``parts`` minus ``holes``."""
-    if not len(parts) or not len(holes):
-        return parts
-    edges = np.unique(np.concatenate([parts.start, parts.end, holes.start, holes.end]))
-    left, right = edges[:-1], edges[1:]
-    keep = parts.covers(left) & ~holes.covers(left)
-    return union(left[keep], right[keep])

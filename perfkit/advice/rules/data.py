@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, times
 from perfkit.advice.rules.rule import rule
-from perfkit.base.words import fmt_ms, fmt_share
+from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.measure.loader_cause import LoaderCause, loader_cause
 from perfkit.trace.read.columns import Category
 from perfkit.trace.record.lines import Line, LineSamples
@@ -84,14 +84,14 @@ def dataloader(case: Case) -> Iterator[Finding]:
         if not alone:
             return
     cores = case.facts.n_cores
-    workers = max(min(cores or _USUAL_WORKERS, _MOST_WORKERS), 1)
+    workers = min(cores or _USUAL_WORKERS, _MOST_WORKERS)
     if alone:
         gain, formula = _overlapped(share, lost, workers)
         if gain < _LEAST_GAIN:
             return
         if cores is not None and cores <= _FEW_CORES:
             evidence.append(
-                f"{cores} core{'s' * (cores > 1)} for this process: each worker needs one to "
+                f"{plural(cores, 'core')} for this process: each worker needs one to "
                 "spare, so do less work for each sample first"
             )
         yield Finding(
@@ -147,10 +147,10 @@ def _overlapped(wait: float, lost: float, workers: int) -> tuple[float, str]:
     the longer of the two is the new step.
     """
     rest = 1.0 - lost
-    gain = 1.0 / max(wait / workers, rest, 1e-3)
+    gain = 1.0 / max(wait / workers, rest)
     return gain, (
-        f"at most 1 / max({wait:.2f} / {workers}, {rest:.2f}) = {times(gain)}×, with {workers} "
-        f"worker{'s' * (workers > 1)} loading alongside the rest of the step"
+        f"at most 1 / max({wait:.2f} / {workers}, {rest:.2f}) = {times(gain)}×, with "
+        f"{plural(workers, 'worker')} loading alongside the rest of the step"
     )
 
 
@@ -229,9 +229,8 @@ def _works_on_images(line: Line) -> bool:
     return line.library in _IMAGE_LIBRARIES or _IMAGE_WORK.search(line.text) is not None
 
 
-def _most(lines: Sequence[Line]) -> Line | None:
-    merged = LineSamples(tuple(lines), 0).by_line()
-    return merged[0] if merged else None
+def _most(lines: Sequence[Line]) -> Line:
+    return LineSamples(tuple(lines), 0).by_line()[0]
 
 
 def _top_line(case: Case) -> Line | None:
