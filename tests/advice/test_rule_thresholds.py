@@ -959,3 +959,23 @@ def test_which_lines_work_on_images(line: dict[str, Any], rule: str | None) -> N
         assert finding((sim, within), rule).line == f"data.py:9{text}"
     # the same elsewhere in the step is no wait for data
     assert not fired((sim, {"lines": sampled(6, in_data_wait=False, **line)})) & of_images
+
+
+# --- the optimizer --------------------------------------------------------------------------
+
+
+def zeroing_beside(idle: float) -> Simulated:
+    """A tenth of each step zeroes gradients; the device waits this share of it for launches."""
+    sim, begins = _steps(4, 1_000)
+    for at in begins:
+        sim.label("Optimizer.zero_grad#AdamW.zero_grad", at, 100)
+        sim.host("aten::zero_", at, 100)
+        op = sim.host("aten::conv2d", at + 100, 890)
+        sim.device("gemm", at + 1_000 * idle, 1_000 * (1 - idle),
+                   sim.call("cudaLaunchKernel", at + 1_000 * idle - 8, 5, op))  # fmt: skip
+    return sim
+
+
+def test_zeroing_matters_beside_a_device_only_where_it_waits_for_launches() -> None:
+    assert "zero-grad" not in fired(zeroing_beside(0.03))
+    assert "zero-grad" in fired(zeroing_beside(0.2))

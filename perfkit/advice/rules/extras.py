@@ -15,7 +15,6 @@ from perfkit.trace.read.columns import Category, Int64
 from perfkit.trace.read.events import backward_rows
 from perfkit.trace.read.intervals import Intervals, union
 
-_LEAST_SHARE = 0.05
 # A teacher network or a metric may run without gradients in every step; above this share it is
 # worth asking whether it must.
 _LEAST_VALIDATION = 0.15
@@ -150,7 +149,7 @@ def logging(case: Case) -> Iterator[Finding]:
         if not x.in_data_wait and (x.library in _LOGGING_LIBRARIES or _LOGS.search(x.text))
     ]
     n_samples = sum(x.n_samples for x in lines)
-    share, where = 0.0, None
+    where = None
     if n_samples >= _LEAST_SAMPLES:
         share = min(sum(x.share for x in lines), case.lost_to("other") + case.lost_to("forward"))
         top = max(lines, key=lambda x: x.n_samples)
@@ -165,8 +164,6 @@ def logging(case: Case) -> Iterator[Finding]:
         evidence = (
             f"in {n_steps} of {plural(case.n_steps, 'step')} something is logged, saved or drawn"
         )
-    if share < _LEAST_SHARE:
-        return
     gain, formula = amdahl(share)
     yield Finding(
         rule="logging-in-step",
@@ -188,9 +185,9 @@ def logging(case: Case) -> Iterator[Finding]:
 def garbage_collection(case: Case) -> Iterator[Finding]:
     """Python's garbage collector stops the step (known only for recordings made here)."""
     pauses = case.facts.gc_pauses_ms
-    share = sum(pauses) * 1e3 / case.wall_us
-    if not pauses or share < _LEAST_SHARE:
+    if not pauses:
         return
+    share = sum(pauses) * 1e3 / case.wall_us
     gain, formula = amdahl(share)
     yield Finding(
         rule="gc-pauses",

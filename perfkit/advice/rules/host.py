@@ -50,7 +50,6 @@ _FEWEST_CALLS = 2
 _CALL_NS = 50_000
 # From this share of the samples on, a line is what that time goes to.
 _MOST = 0.5
-_LEAST_BESIDE = 0.05
 
 
 @rule
@@ -151,9 +150,9 @@ def beside_the_model(case: Case) -> Iterator[Finding]:
             counts[kind.name] = counts.get(kind.name, 0) + line.n_samples
             tops.setdefault(kind.name, (kind, line))
     for name, count in counts.items():
-        share = case.shares["forward"] * count / inside.n_samples
-        if count < _LEAST_SAMPLES or share < _LEAST_BESIDE:
+        if count < _LEAST_SAMPLES:
             continue
+        share = case.shares["forward"] * count / inside.n_samples
         kind, top = tops[name]
         gain, formula = amdahl(share)
         yield Finding(

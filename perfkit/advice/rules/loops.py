@@ -16,7 +16,6 @@ from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.read.intervals import union
 from perfkit.trace.read.steps import WHOLE, n_backward_passes
 
-_LEAST_SHARE = 0.05
 # As in torch.profiler's pattern: ten repetitions of the same ops from one select to the next.
 _LEAST_REPEATS = 10
 _LONGEST_BODY = 64
@@ -47,8 +46,6 @@ def indexing(case: Case) -> Iterator[Finding]:
     starts = np.array([trace.start_ns[inside.rows[first]] for first, _, _ in runs])
     ends = np.array([trace.end_ns[inside.rows[last]] for _, last, _ in runs])
     lost = case.lost_in(union(starts, ends))
-    if lost < _LEAST_SHARE:
-        return
     n_repeats = sum(n for _, _, n in runs)
     body = _body(case, runs[0][0])
     gain, formula = amdahl(lost)

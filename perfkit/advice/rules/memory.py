@@ -17,7 +17,6 @@ _NEARLY_FULL = 0.9
 # Tensors never fill all that is reserved, because blocks are rounded up and split: from this share
 # on there is little to take back from the cache.
 _IN_USE = 0.8
-_LEAST_SHARE = 0.05
 
 
 @rule
@@ -71,7 +70,7 @@ def allocations(case: Case) -> Iterator[Finding]:
     lost = case.lost_in(parts)
     n_calls = int(calls.sum()) / case.n_steps
     host = parts.total_ns / 1e3 / case.wall_us
-    if lost < _LEAST_SHARE or n_calls < 1 or len(case.start_up[0]):
+    if n_calls < 1 or len(case.start_up[0]):
         return  # the first steps fill the cache
     gain, formula = amdahl(lost)
     yield Finding(

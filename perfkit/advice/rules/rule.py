@@ -2,7 +2,8 @@
 
 To add one, write a function of a :class:`~perfkit.advice.case.Case` in a file beside this one,
 decorated with :func:`rule`, that yields findings. Their ``rule`` names what was found, and their
-``cures`` say which bounds of a step it is about.
+``cures`` say which bounds of a step it is about. It needs no threshold for a small gain: what gains
+less than 5 % is not shown.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from perfkit.base.words import fmt_count, fmt_share, plural
 
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
 _HALVES = ("c10::Half", "c10::BFloat16")
-_LEAST_SHARE = 0.05
 # NVIDIA's deep-learning performance guide: unless dimensions are multiples of 8 (16 bytes), 16-bit
 # matrix products reach between a quarter and nearly all of the aligned speed.
 _ALIGNED_SPEEDUP = 4
@@ -132,9 +131,9 @@ def alignment(case: Case) -> Iterator[Finding]:
                 is_odd[i] = True
                 shapes[" × ".join(str(s) for s in sizes)] += int(counts[i])
         odd[at] = is_odd[which]
-    share = case.device_share(case.launched_by(odd)) if odd.any() else 0.0
-    if share < _LEAST_SHARE:
+    if not odd.any():
         return
+    share = case.device_share(case.launched_by(odd))
     gain, formula = amdahl(share, speedup=_ALIGNED_SPEEDUP)
     shape, n = shapes.most_common(1)[0]
     yield Finding(

@@ -13,7 +13,6 @@ from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Category
 
-_LEAST_SHARE = 0.05
 # A device that has work starts it, and a copy of some bytes, within some 10 µs: a call that waits
 # this long on an idle device waits for something that was not recorded.
 _LONG_WAIT_MS = 1.0
@@ -54,9 +53,9 @@ _OTHERWISE = (
 @rule
 def sync(case: Case) -> Iterator[Finding]:
     """The host waits for the device inside the step, which empties the queue."""
-    lost = case.lost_to("sync")
-    if not case.on_device or lost < _LEAST_SHARE:
+    if not case.on_device:
         return
+    lost = case.lost_to("sync")
     waits = [s for s in case.syncs if not s.is_transfer]
     if not waits:
         return
@@ -100,10 +99,10 @@ def sync(case: Case) -> Iterator[Finding]:
 @rule
 def pageable_copy(case: Case) -> Iterator[Finding]:
     """Transfers from pageable memory block the host and hold up the device."""
-    lost = case.lost_to("copy")
     pageable = [s for s in case.syncs if s.is_transfer and "Pageable" in s.copy]
-    if not case.on_device or not pageable or lost < _LEAST_SHARE:
+    if not case.on_device or not pageable:
         return
+    lost = case.lost_to("copy")
     trace = case.trace
     rows = (
         trace.is_a(Category.MEMCPY)
