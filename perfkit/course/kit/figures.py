@@ -33,7 +33,7 @@ class RecordedFigure:
     Attributes:
         key: claim and name, ``"A9.bytes_ratio"``.
         figure: the number; ``None`` if it is not recorded yet.
-        source: ``"measured here"``, ``"recorded on NVIDIA H200"``, ``"counted here"``,
+        source: ``"recorded here"``, ``"recorded on NVIDIA H200"``, ``"counted here"``,
             ``"simulated"``, ``"predicted"``, or ``"not recorded yet"``.
         date: the day of the record, in UTC; empty if there is none.
     """
@@ -90,7 +90,7 @@ def figure(
     having = [r for r in found if name in r.outcome.figures]
     if not having:
         raise UsageError(f"no record of {claim} has a figure {name!r}; {_near(key, found)}")
-    record = max(having, key=lambda r: (r.device.is_here, r.provenance.when_utc))
+    record = max(having, key=lambda r: (r.is_here, r.provenance.when_utc))
     found_figure = record.outcome.figures[name]
     return RecordedFigure(key, found_figure, record.source(found_figure), record.date)
 

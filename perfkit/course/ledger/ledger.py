@@ -175,7 +175,7 @@ def _status(claim: Claim, decisive: list[Record]) -> Status:
     if kind in ("simulated", "predicted"):
         said = f"{word}, {kind}"
     else:
-        here = " here" if first.device.is_here else ""
+        here = " here" if first.is_here else ""
         said = f"{word}{here}{', as tested' if _tested(claim, first) else ''}"
     return cast(Status, said)
 
@@ -202,7 +202,7 @@ def _decisive(claim: Claim, found: list[Record]) -> list[Record]:
 
     Records that do not hold come before those that do, because they decide the status.
     """
-    own = [one for one in found if one.device.is_here]
+    own = [one for one in found if one.is_here]
     if not own:
         on_gpu = [one for one in found if not one.device.is_cpu and not _only_simulated(one)]
         asked = on_gpu if on_gpu and "gpu" in claim.where else found
@@ -234,7 +234,7 @@ def _record(one: Record) -> dict[str, Any]:
         "device": one.device.name,
         "device_type": one.device.type,
         "gpus": one.device.gpus,
-        "here": one.device.is_here,
+        "here": one.is_here,
         "lesson": one.lesson,
         "when_utc": one.provenance.when_utc,
         "holds": one.outcome.holds,

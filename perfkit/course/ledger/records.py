@@ -42,7 +42,7 @@ from msgspec import Meta, Struct, structs
 
 from perfkit.base.errors import RecordError, UsageError
 from perfkit.base.files import write_atomically
-from perfkit.base.machine import Provenance, facts
+from perfkit.base.machine import Provenance, facts, machine_sentence
 from perfkit.base.printable import printable
 from perfkit.base.structs import as_struct
 from perfkit.course.ledger.claims import first_lesson
@@ -122,11 +122,22 @@ class Record:
         """The day of the recording, in UTC: ``2026-01-31``."""
         return self.provenance.when_utc[:10]
 
+    @property
+    def is_here(self) -> bool:
+        """Whether a machine like this one made it: the same device, processor, cores and memory.
+
+        Names alone are shared: an "AMD EPYC" has 2 cores or 192.
+        """
+        return self.device.is_here and self.provenance.machine == machine_sentence()
+
     def source(self, figure: Figure) -> str:
-        """Where this figure comes from, in words: ``measured here``, ``recorded on NVIDIA
+        """Where this figure comes from, in words: ``recorded here``, ``recorded on NVIDIA
         H200``, ``counted here`` (exact), ``simulated`` or ``predicted``.
         """
-        return source_of(figure, "" if self.device.is_here else self.device.name)
+        if figure.kind in ("simulated", "predicted"):
+            return figure.kind
+        word = "counted" if figure.kind == "exact" else "recorded"
+        return f"{word} {'here' if self.is_here else f'on {self.device.name}'}"
 
     def to_dict(self) -> dict[str, Any]:
         """The content of its file, with the digest."""
@@ -170,15 +181,6 @@ class Records:
         found.sort(key=lambda r: r.provenance.when_utc, reverse=True)
         home = first_lesson(claim)
         return sorted(found, key=lambda r: (r.number != home, r.number))
-
-
-def source_of(figure: Figure, elsewhere: str) -> str:
-    """Where a figure comes from, in words; ``elsewhere`` names the device if it is not here."""
-    if figure.kind in ("simulated", "predicted"):
-        return figure.kind
-    if not elsewhere:
-        return "counted here" if figure.kind == "exact" else "measured here"
-    return f"{'counted' if figure.kind == 'exact' else 'recorded'} on {elsewhere}"
 
 
 class KeptError(UsageError):

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from perfkit.course.ledger._figures import shown
 from perfkit.course.ledger.ledger import status_of
-from perfkit.course.ledger.records import Record, source_of
+from perfkit.course.ledger.records import Record
 from perfkit.show.document import Cell, Document, Table
 
 if TYPE_CHECKING:
+    from perfkit.course.ledger.recording import Figure
     from perfkit.course.ledger.settle import LessonClaim, Settled
 
 #: The type of the JSON that a settling cell's output carries.
@@ -68,14 +69,20 @@ def _own(one: Settled) -> tuple[str | Cell, ...]:
     figure = one.headline
     if figure is None:
         return ("this run", one.verdict, "–", "–")
-    played = one.provenance.kind == "played"
-    origin = "played" if played else source_of(figure, "")
-    return ("this run", one.verdict, shown(figure), origin)
+    return ("this run", one.verdict, shown(figure), _origin_now(one, figure))
+
+
+def _origin_now(one: Settled, figure: Figure) -> str:
+    if one.provenance.kind == "played":
+        return "played"
+    if figure.kind in ("simulated", "predicted"):
+        return figure.kind
+    return "counted here" if figure.kind == "exact" else "measured here"
 
 
 def _record(one: Record) -> tuple[str | Cell, ...]:
     figure = one.outcome.figures[one.outcome.headline]
-    where = "this machine" if one.device.is_here else one.device.name
+    where = "this machine" if one.is_here else one.device.name
     return (f"{where}, {one.date}", status_of(one), shown(figure), _origin(one))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from perfkit.base.machine import Provenance, facts
+from perfkit.base.machine import Provenance, facts, machine_sentence
 from perfkit.course.ledger.recording import Figure, Outcome
 from perfkit.course.ledger.records import Device, Record
 
@@ -28,6 +28,7 @@ def made(
     gpus: int = 0,
     when: str = "2026-01-02T03:04:05+00:00",
     sentence: str = "A batch is a fifth of what it was.",
+    machine: str = "",
 ) -> Record:
     figures = {"bytes_ratio": Figure(5.0, "×", kind="exact")} if figures is None else figures
     return Record(
@@ -37,7 +38,7 @@ def made(
         outcome=Outcome(holds, figures, next(iter(figures)), sentence),
         device=Device(device, type, gpus),
         provenance=Provenance(
-            "recorded", f"{device}, 2 cores, 8 GiB", device, {"torch": "2.13.0"}, when, None, 0
+            "recorded", machine or machine_sentence(), device, {"torch": "2.13.0"}, when, None, 0
         ),
         budget_s=5.0,
         duration_s=1.0,

@@ -131,6 +131,19 @@ def test_several_gpus_are_recorded_only_by_several() -> None:
     assert row_of("A13", two).not_recorded == ()
 
 
+def test_a_larger_machine_with_that_processor_is_not_here() -> None:
+    there = made(device=here(), machine=f"{here()}, 4096 cores, 755 GiB")
+    row = row_of("A9", there)
+    assert row.status == "holds"
+    assert there.source(there.outcome.figures["bytes_ratio"]) == f"counted on {here()}"
+    # this machine's own one counts, also if it is older and says something else
+    own = made(device=here(), holds=False, when="2025-01-02T03:04:05+00:00")
+    assert row_of("A9", there, own).status == "does not hold here"
+    ratio = Figure(1.8, "×", 1.7, 1.9)
+    assert own.source(ratio) == "recorded here"
+    assert there.source(ratio) == f"recorded on {here()}"
+
+
 def test_a_gpu_by_that_name_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     class Gpu:
         name = GPU

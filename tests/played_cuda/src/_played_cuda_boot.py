@@ -1,7 +1,7 @@
 """Load the stub libraries before torch looks for CUDA's, and the computing bridge after it.
 
 ``build.py`` copies this file into site-packages; a .pth file imports it in every process of that
-environment. ``PLAYED_CUDA=0`` changes nothing; ``PLAYED_CUDA_COMPUTE=0`` omits the bridge, so that
+environment. ``PLAYED_CUDA=0`` loads nothing; ``PLAYED_CUDA_COMPUTE=0`` omits the bridge, so that
 kernels are launched and recorded but compute nothing.
 """
 
