@@ -127,7 +127,10 @@ def diagnose(
     found += _outside(elsewhere)
     found.sort(key=lambda f: (-f.gain_at_most, f.rule))
     if case.is_file and not case.on_device:
-        found = [_without_bound(f) for f in found]
+        found = [_without_bound(f, "a trace without a device does not carry one") for f in found]
+    if case.on_device and not case.joins_launches:
+        unknown = "whether the device waited for the host is not known"
+        found = [_without_bound(f, unknown) if _is_the_hosts(f) else f for f in found]
     is_one_sided = _is_one_sided(bound, case)
     if is_one_sided:
         found = [f for f in found if f.always or {"data", "communication"} & set(f.cures)]
@@ -214,10 +217,12 @@ def as_waiting(found: Diagnosis) -> Diagnosis:
     )
 
 
-def _without_bound(finding: Finding) -> Finding:
-    return replace(
-        finding, has_bound=False, formula="no bound: a trace without a device does not carry one"
-    )
+def _without_bound(finding: Finding, why: str) -> Finding:
+    return replace(finding, has_bound=False, formula=f"no bound: {why}")
+
+
+def _is_the_hosts(finding: Finding) -> bool:
+    return bool(set(finding.cures) & set(_THE_HOSTS))
 
 
 def _is_one_sided(bound: _Bound, case: Case) -> bool:

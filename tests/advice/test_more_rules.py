@@ -615,13 +615,13 @@ def test_a_bias_before_batch_norm() -> None:
     assert _rules(_convolution([8], "aten::relu")) == set()
 
 
-def _products(n: int, dtype: str) -> Simulated:
+def _products(n: int, dtype: str, rows: int = 64) -> Simulated:
     sim = gpu_training(4, n_kernels=30, every=96)
     for event in sim.events:
         if event["name"] == "aten::linear":
             event["name"] = "aten::mm"
             event["args"] |= {
-                "Input Dims": [[64, n], [n, 128]],
+                "Input Dims": [[rows, n], [n, 128]],
                 "Input type": [dtype, dtype],
             }
     return sim
@@ -633,6 +633,9 @@ def test_products_that_do_not_fit_the_tensor_cores() -> None:
     assert finding.gain_at_most < 4
     assert _rules(_products(1008, "c10::BFloat16")) == set()
     assert _rules(_products(1001, "float")) == set()
+    assert _rules(_products(1001, "c10::BFloat16", rows=33)) == {"matmul-alignment"}
+    # a vector: padding x's last dimension leaves the one row as it is
+    assert _rules(_products(1024, "c10::BFloat16", rows=1)) == set()
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from simulated_traces import Simulated, cpu_training, product_on_gpu
+from simulated_traces import Simulated, cpu_training, gpu_training, product_on_gpu
 
 from perfkit import show
 from perfkit.advice import Profile
@@ -217,3 +217,36 @@ def test_the_path_is_told_where_most_launches_are_known(n_joined: int, is_said: 
     assert ("too slowly" in sentence) is is_said
     assert ("-bound" in sentence) is is_said
     assert ("the trace does not say which call launched it" in sentence) is not is_said
+
+
+def test_where_no_line_is_known_the_advice_speaks_of_none() -> None:
+    sim = gpu_training(4, n_kernels=5, python=2_000)
+    (found,) = (f for f in _explained(sim).diagnosis.findings if f.rule == "host-python")
+    assert found.line is None
+    assert "this line" not in found.what_to_do
+    assert "with_stack=True" in found.what_to_do
+    sim.host("train.py(7): load", 1_000, 2_000, "python_function")
+    (found,) = (f for f in _explained(sim).diagnosis.findings if f.rule == "host-python")
+    assert "with_stack" not in found.what_to_do  # the trace has it
+    assert "Timeline" in found.what_to_do
+
+
+def test_unknown_launches_support_no_bound_and_no_cure_for_launching() -> None:
+    sim = Simulated()
+    for i in range(4):
+        sim.step(i, 1_000 * i, 1_000)
+        sim.host("aten::conv2d", 1_000 * i, 950)
+        sim.device("conv", 1_000 * i + 600, 350, -1)
+    profile = _explained(sim)
+    assert "whether the device waited for the host is not known" in profile.diagnosis.sentence
+    (found,) = (f for f in profile.diagnosis.findings if f.rule == "launch-bound")
+    assert found.to_dict()["gain_at_most"] is None
+    assert "reduce-overhead" not in found.what_to_do
+    assert "recording" in found.what_to_do
+    python = Simulated()
+    for i in range(4):
+        python.step(i, 1_000 * i, 1_000)
+        python.device("conv", 1_000 * i + 600, 350, -1)
+        python.host("aten::conv2d", 1_000 * i, 10)
+    (found,) = (f for f in _explained(python).diagnosis.findings if f.rule == "host-python")
+    assert found.to_dict()["gain_at_most"] is None

@@ -303,3 +303,15 @@ def test_what_is_doubtful_is_told_only_where_it_is() -> None:
 def test_one_call_is_told_with_its_length_and_several_with_their_number() -> None:
     assert Sitting("cudaFree", 1, 463.0, 400.0, 0).words() == "cudaFree for 463 ms"
     assert Sitting("cudaFree", 2, 9.0, 8.0, 0).words() == "cudaFree (2 calls, 9.00 ms in all)"
+
+
+def test_a_wait_after_which_nothing_is_launched_has_delayed_nothing() -> None:
+    """As at the end of an inference: the picture is on the host, and the host saves it."""
+    sim = Simulated()
+    sim.step(0, 0, 3_000)
+    sim.kernel("aten::mm", 10, 30, 900)
+    sim.item(40, 900)
+    assert idle(load(sim.json())).total_us["sync"] < 60
+    assert idle(load(sim.json())).total_us["host"] > 1_900
+    sim.kernel("aten::mm", 2_900, 2_910, 50)  # which the wait has delayed
+    assert idle(load(sim.json())).total_us["sync"] > 800

@@ -237,5 +237,23 @@ def test_the_profiler_starting_and_stopping_is_no_part_of_the_region(
     steps = find_steps(load(sim.json()))
     begun_us = 6_000
     assert (steps.end_ns - steps.start_ns).tolist() == [
-        ((7_500 if misplaced else 7_100) - begun_us) * 1_000
+        ((7_000 if misplaced else 7_100) - begun_us) * 1_000
     ]
+
+
+def test_functions_that_were_open_when_the_recording_stopped_do_not_make_the_region_longer() -> (
+    None
+):
+    """As in traces whose program ran on: the functions around it have no end of their own."""
+    sim = Simulated()
+    sim.kernel("aten::mm", 1_000, 1_010, 400)
+    sim.host("train.py(1): main", 900, 90_000, "python_function")
+    sim.host("<built-in method synchronize>", 1_020, 80_000, "python_function")
+    sim.host("PyTorch Profiler (0)", 890, 50_000, "Trace", "PyTorch Profiler")
+    trace = load(sim.json())
+    steps = find_steps(trace)
+    assert steps.end_ns[0] - trace.start_ns[trace.named(lambda n: n == "sgemm")][0] == 400_000
+    sim.host("train.py(9): save", 1_500, 20_000, "python_function")  # this one has
+    trace = load(sim.json())
+    last = trace.named(lambda n: n == "train.py(9): save")
+    assert find_steps(trace).end_ns[0] == trace.end_ns[last][0]

@@ -42,12 +42,33 @@ _LAUNCH_LESS_BESIDE_A_GRAPH = (
     "    y = prepare(model(x))\n"
     "# or larger batches: the same launches carry more work"
 )
+_RECORD_LAUNCHES = (
+    "# did the device wait for launches? only a recording that has them can tell:\n"
+    "from torch.profiler import ProfilerActivity as Activity, profile\n"
+    "with profile(activities=[Activity.CPU, Activity.CUDA]) as recording:\n"
+    "    step(batch)"
+)
 # Python takes some tens of µs between two operators; a line that does other work takes longer.
 _SHORT_GAP_NS = 300_000
 # A single gap a step does not show operators that are called one by one.
 _FEWEST_CALLS = 2
 # Up to here a gap may be the call of an operator alone; a longer one has other Python in it.
 _CALL_NS = 50_000
+# What to do where no line is known: no advice about "this line" then.
+_NO_STACK = (
+    "# the trace does not say which code runs then: record it with Python's stack,\n"
+    "with torch.profiler.profile(with_stack=True) as recording:\n"
+    "    step(batch)\n"
+    "# or have perfkit name the lines:  perfkit run train.py"
+)
+_IN_THE_STACK = (
+    "# no line is known, but the trace has the Python functions that ran: zoom into the gap\n"
+    'perfkit.Timeline("trace.json.gz")'
+)
+_TOO_FEW_SAMPLES = (
+    "# too few samples to name a line; of a function you suspect, line by line:\n"
+    "# %lprun -f the_function the_function(...)"
+)
 # From this share of the samples on, a line is what that time goes to.
 _MOST = 0.5
 
@@ -115,12 +136,18 @@ def python(case: Case) -> Iterator[Finding]:
         cures=("host",),
         title=_title(case, kind),
         evidence=tuple(evidence),
-        what_to_do=kind.what_to_do,
+        what_to_do=_find_the_line(case) if top is None else kind.what_to_do,
         gain_at_most=gain,
         formula=formula,
         line=None if top is None else f"{top.place}: {top.source}",
         has_bound=kind is not WAITING,
     )
+
+
+def _find_the_line(case: Case) -> str:
+    if not case.is_file:
+        return _TOO_FEW_SAMPLES
+    return _IN_THE_STACK if _knows_of_python(case) else _NO_STACK
 
 
 def _title(case: Case, kind: LineKind) -> str:
@@ -248,7 +275,13 @@ def launch_bound(case: Case) -> Iterator[Finding]:
             f"the device idles for {fmt_share(lost)} of each step while the host runs operators",
             _kernels_told(case),
         ),
-        what_to_do=_LAUNCH_LESS if not replays else _LAUNCH_LESS_BESIDE_A_GRAPH,
+        what_to_do=(
+            _RECORD_LAUNCHES
+            if not case.joins_launches
+            else _LAUNCH_LESS_BESIDE_A_GRAPH
+            if replays
+            else _LAUNCH_LESS
+        ),
         gain_at_most=gain,
         formula=formula,
     )

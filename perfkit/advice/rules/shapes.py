@@ -127,6 +127,8 @@ def alignment(case: Case) -> Iterator[Finding]:
         for i, index in enumerate(ids.tolist()):
             dims = _parsed(trace.input_dims[index])
             sizes = [_sizes(dims, n)[-2:] for n in inputs]
+            if any(n == 1 for pair in sizes for n in pair):
+                continue  # with a vector: the memory's rate decides, and no padding helps
             if any(n % 8 for pair in sizes for n in pair):
                 is_odd[i] = True
                 shapes[" × ".join(str(s) for s in sizes)] += int(counts[i])

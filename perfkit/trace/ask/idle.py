@@ -246,7 +246,7 @@ def _layers(trace: Trace, steps: Steps) -> list[Intervals]:
         without(_select(waiting, ~short & ~talking), waits_alone(trace, steps)),
         host["data wait"],
         host["copy"],
-        _merged(host["sync"], _after_sync(trace, steps, gaps)),
+        _merged(host["sync"], _after_sync(trace, steps, _gaps(busy, begin, int(busy.end[-1])))),
         graph_captures(trace),
         union(trace.start_ns[driver], trace.end_ns[driver]),
         union(
@@ -300,7 +300,13 @@ def _after_sync(trace: Trace, steps: Steps, gaps: Intervals) -> Intervals:
     """Idle time after waits in which the device ran dry, as far as the waits are to blame.
 
     Without a wait the host would have been ahead by as much as it waited: together these parts
-    are no longer than the waits before them.
+    are no longer than the waits before them. Each ends with work that could have begun sooner:
+    where the device gets no more work, no wait has delayed any.
+
+    Args:
+        trace: the trace.
+        steps: its steps.
+        gaps: when the device idled, up to its last activity.
     """
     calls = runtime_calls(trace, steps)
     rows = calls.rows[calls.is_sync]

@@ -257,7 +257,8 @@ def _profilers_own_end(trace: Trace, work: Bool) -> Bool:
 
 def _without_profiler(trace: Trace, timed: Bool) -> tuple[int, int]:
     """Begin and end of these events, without frames of Python that only start or stop the profiler,
-    and without those that some versions place behind the end of the recording.
+    without those that some versions place behind the end of the recording, and without the ends of
+    those that were still open then: they do not say until when the code ran.
     """
     start, end = int(trace.start_ns[timed].min()), int(trace.end_ns[timed].max())
     python = trace.is_a(Category.PYTHON)
@@ -271,7 +272,15 @@ def _without_profiler(trace: Trace, timed: Bool) -> tuple[int, int]:
     end = min(end, int(trace.start_ns[stops].min(initial=end)))
     recording = trace.named(lambda n: n.startswith("PyTorch Profiler"))
     if recording.any():
-        end = min(end, max(last, int(trace.end_ns[recording].max())))
+        stopped = int(trace.end_ns[recording].max())
+        closed = python & (trace.end_ns < stopped)
+        began = python & (trace.start_ns < stopped)
+        seen = max(
+            last,
+            int(trace.end_ns[closed].max(initial=last)),
+            int(trace.start_ns[began].max(initial=last)),
+        )
+        end = min(end, seen)
     return start, end
 
 
