@@ -979,3 +979,187 @@ def zeroing_beside(idle: float) -> Simulated:
 def test_zeroing_matters_beside_a_device_only_where_it_waits_for_launches() -> None:
     assert "zero-grad" not in fired(zeroing_beside(0.03))
     assert "zero-grad" in fired(zeroing_beside(0.2))
+
+
+# --- the device -----------------------------------------------------------------------------
+
+P100 = {"name": "Tesla P100", "computeMajor": 6, "computeMinor": 0, "warpSize": 32}
+
+
+def test_a_gpu_without_tensor_cores_leaves_none_unused() -> None:
+    assert "tensor-cores-unused" in fired((kernels(30, "volta_sgemm"), {"device": V100}))
+    assert "tensor-cores-unused" not in fired((kernels(30, "volta_sgemm"), {"device": P100}))
+
+
+@pytest.mark.parametrize(
+    ("name", "could"),
+    [
+        ("volta_sgemm", True),
+        ("volta_s884gemm_64x64", False),  # on tensor cores
+        ("void gemv2T_kernel_val<float>", False),  # a product with a vector
+        ("void conv_depthwise2d_forward_kernel<float>", False),
+        ("void cudnn::nchwToNhwcKernel<float>", False),  # only a layout
+        ("volta_dgemm_64x64", False),
+        ("void gemm_kernel<__half>", False),  # on 16 bits already
+        ("void softmax<float>", False),  # no product
+    ],
+)
+def test_which_kernels_could_use_tensor_cores(name: str, could: bool) -> None:
+    found = fired((kernels(30, name), {"device": V100}))
+    assert ("tensor-cores-unused" in found) == could
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "advised"),
+    [
+        ((("float32",),), True),
+        ((("bfloat16",),), False),
+        ((("bfloat16",), ("float32",)), True),
+        ((), False),
+    ],
+)
+def test_16_bits_are_advised_to_who_trains_in_32(
+    dtypes: tuple[tuple[str, ...], ...], advised: bool
+) -> None:
+    sim, known = narrow(0)  # type: ignore[misc]
+    optimizers = tuple(OptimizerFacts("SGD", 4, one, ("cuda",)) for one in dtypes)
+    assert ("32-bits" in fired((sim, known | {"facts": Facts(optimizers)}))) == advised
+
+
+def test_only_products_on_tensor_cores_have_another_rate_on_16_bits() -> None:
+    known = {"device": A100, "facts": FLOATS}
+    assert "32-bits" in fired((kernels(30, TF32), known))
+    assert "32-bits" not in fired((kernels(30, "void gemv2T_kernel_val<float>"), known))
+    assert "32-bits" not in fired((kernels(30, "vectorized_tf32_kernel"), known))
+
+
+@pytest.mark.parametrize(
+    ("name", "n_narrowed"),
+    [
+        ("vectorized_elementwise_kernel<float>", 20),
+        ("vectorized_elementwise_kernel<double>", 10),
+        ("indexSelectLargeIndex<float>", 10),  # its bytes are mostly an index
+    ],
+)
+def test_what_may_move_half_the_bytes(name: str, n_narrowed: int) -> None:
+    sim, known = narrow(10, name)  # type: ignore[misc]
+    for event in [e for e in sim.events if e["cat"] == "kernel" and e["name"] == "softmax"]:
+        event["name"] = "indexSelectLargeIndex<float>"
+    found = finding((sim, known), "32-bits")
+    share = 95 * n_narrowed / (30 * 96)
+    assert f"{100 * share:.0f} % of each step, may move half the bytes" in "".join(found.evidence)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"), [(0.1, True), (0.7, True), (1.0, False), (1.5, False), (None, False)]
+)
+def test_fewer_blocks_than_multiprocessors_make_a_small_kernel(
+    blocks: float | None, told: bool
+) -> None:
+    args = {} if blocks is None else {"blocks per SM": blocks}
+    assert ("small-kernels" in fired(kernels(30, **args))) == told
+
+
+def test_the_length_of_a_gap_is_told() -> None:
+    found = finding(gpu_training(4, n_kernels=30, kernel=80, every=100), "kernel-gaps")
+    assert "for each of its 30 kernels" in found.evidence[0]
+    assert "19.3 µs for each" in found.evidence[0]  # 29 gaps of 20 µs
+
+
+# --- what does not belong in a step ---------------------------------------------------------
+
+
+def _train(sim: Simulated, at: float, number: int | None = 1) -> None:
+    """Forward and backward in the first 7 ms of a step of 10."""
+    numbered = {} if number is None else {"Sequence number": number}
+    sim.host("aten::conv2d", at, 2_000, **numbered)
+    sim.host("autograd::engine::evaluate_function: X", at + 2_000, 4_900)
+
+
+def validated(n_steps: int = 4, *, number: int | None = 1, trains: bool = True) -> Simulated:
+    """Four layers of 300 µs without gradients, with 300 µs of Python after each."""
+    sim, begins = _steps(n_steps, 10_000)
+    for at in begins:
+        if trains:
+            _train(sim, at, number)
+        for i in range(4):
+            sim.host("aten::linear", at + 7_000 + 600 * i, 300)
+    return sim
+
+
+def test_what_runs_without_gradients_is_told_with_the_time_between() -> None:
+    told = said(validated(), "validation-in-step")
+    assert "4 layers per step" in told
+    assert "take 21 % of it" in told  # 4 layers and 3 gaps
+    assert "validation-in-step" in fired(validated(1))
+
+
+def test_layers_around_one_with_gradients_are_no_stretch() -> None:
+    sim = validated()
+    for at in (step + between for step in range(0, 40_000, 10_000) for between in (0, 600, 1_200)):
+        sim.host("aten::conv2d", at + 7_400, 10, **{"Sequence number": 9})
+    assert "validation-in-step" not in fired(sim)  # the four alone take 12 %
+
+
+def test_without_numbers_or_a_backward_pass_nothing_is_known_of_gradients() -> None:
+    assert "validation-in-step" not in fired(validated(number=None))
+    only_forward = validated(trains=False)
+    for i in range(4):
+        only_forward.host("aten::conv2d", i * 10_000, 2_000, **{"Sequence number": 1})
+    assert "validation-in-step" not in fired(only_forward)
+
+
+def test_a_layer_counts_once_though_it_calls_others() -> None:
+    sim, begins = _steps(4, 10_000)
+    for at in begins:
+        sim.host("aten::linear", at, 2_000)
+        sim.host("aten::addmm", at + 10, 1_900)
+        _train(sim, at + 2_100)
+    assert "1 layer per step" in said(sim, "validation-in-step")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_an_operator_with_gradients_calls_is_part_of_it(number: int) -> None:
+    """Autograd's first number is 0."""
+    sim, begins = _steps(4, 10_000)
+    for at in begins:
+        _train(sim, at, number=7)
+        sim.host("aten::einsum", at + 7_000, 2_500, **{"Sequence number": number})
+        sim.host("aten::bmm", at + 7_010, 2_400)
+    assert "validation-in-step" not in fired(sim)
+
+
+def inferring(n_layers: int = 3, **more: float) -> Simulated:
+    """Forward passes alone, each layer with a number of its own; ``more``: name → length."""
+    sim, begins = _steps(4, 10_000)
+    for step, at in enumerate(begins):
+        for i in range(n_layers):
+            numbered = {"Sequence number": 10 * step + i}
+            sim.host("aten::linear", at + 1_000 * i, 900, **numbered)
+    for name, length in more.items():
+        sim.host(name, 9_000, length)
+    return sim
+
+
+def test_a_graph_that_no_backward_pass_uses() -> None:
+    told = finding((inferring(), {"facts": Facts()}), "kept-graph")
+    assert told.evidence[0].startswith("3 layers per step record")
+    assert told.gain_at_most == 1.0
+    # an optimizer or a backward pass, recorded or known, will use it
+    assert "kept-graph" not in fired((inferring(), {"facts": ADAMW}))
+    for name in ("autograd::engine::evaluate_function: X", "Optimizer.step#AdamW.step"):
+        assert "kept-graph" not in fired((inferring(**{name: 500}), {"facts": Facts()}))
+    # one number a step: the counter rests while nothing is recorded
+    assert "kept-graph" not in fired((inferring(1), {"facts": Facts()}))
+
+
+def test_the_line_that_logs_most_is_named() -> None:
+    def lines(*counts: int, in_data_wait: bool = False) -> _MADE:
+        found = tuple(
+            Line("a.py", i, f"a.py:{i}", "f", f"print({i})", n, n / 20, in_data_wait, "__main__")
+            for i, n in enumerate(counts)
+        )
+        return cpu_training(6, python=850), {"lines": LineSamples(found, 20)}
+
+    assert finding(lines(3, 8, 2), "logging-in-step").line == "a.py:1: print(1)"
+    assert "logging-in-step" not in fired(lines(3, 8, 2, in_data_wait=True))

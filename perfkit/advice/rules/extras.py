@@ -64,7 +64,7 @@ def validation(case: Case) -> Iterator[Finding]:
     if not len(on_main):
         return
     in_steps = np.unique(case.steps.containing(trace.start_ns[on_main]))
-    if 2 * len(in_steps[in_steps >= 0]) <= case.n_steps and case.n_steps > 1:
+    if 2 * len(in_steps[in_steps >= 0]) <= case.n_steps:
         return  # once in several steps, as the advice would be
     # From the first to the last of them, if nothing in between has gradients.
     parts = _stretches(case, np.sort(on_main), np.sort(trace.start_ns[graded]))
@@ -157,8 +157,6 @@ def logging(case: Case) -> Iterator[Finding]:
         evidence = f"{n_samples} of {case.lines.n_samples} line samples log, print, save or draw"
     else:
         calls = case.rows(Category.PYTHON, named=_LOGGING_FRAME.search)
-        if not calls.any():
-            return
         share = case.lost_in(case.span(calls))
         n_steps = len(set(case.steps.containing(case.trace.start_ns[calls]).tolist()))
         evidence = (
