@@ -22,12 +22,19 @@ _LEAST_SHARE = 0.05
 _EVALUATION = PHASES.index("evaluation")
 
 
-def evaluation_note(evaluated: Sequence[float], whole: Sequence[float], shown: Breakdown) -> str:
+def evaluation_note(
+    evaluated: Sequence[float],
+    whole: Sequence[float],
+    shown: Breakdown,
+    *,
+    is_guess: bool = False,
+) -> str:
     """That so much of the recorded steps' time is evaluation; empty where it is little.
 
     Args:
         evaluated, whole: the time of each recorded step that was evaluation, and all of it.
         shown: the recorded steps. Those of another kind are told on their own, and not here.
+        is_guess: it may be a policy that plays, too.
     """
     chosen: Sequence[int] = range(len(whole))
     of = "the recorded steps"
@@ -36,9 +43,15 @@ def evaluation_note(evaluated: Sequence[float], whole: Sequence[float], shown: B
     some, all_of_it = (sum(times[i] for i in chosen) for times in (evaluated, whole))
     if some < _LEAST_SHARE * all_of_it or not some:
         return ""
+    share = fmt_share(some / all_of_it)
+    what = (
+        f"forward passes in evaluation mode, with what runs between them, are {share} of {of}"
+        if is_guess
+        else f"evaluation is {share} of {of}"
+    )
     return (
-        f"evaluation is {fmt_share(some / all_of_it)} of {of}; their picture "
-        "counts it as forward, data wait or other, because a trace cannot tell it apart"
+        f"{what}; their picture counts it as forward, data wait or other, because a trace cannot "
+        "tell it apart"
     )
 
 
@@ -85,4 +98,9 @@ class EvaluationWatch:
         if self._phases.doubt or len(self._steps_ns) < coverage.last_step:
             return ""
         steps = self._steps_ns[coverage.first_step - 1 : coverage.last_step]
-        return evaluation_note([ns[_EVALUATION] for ns in steps], [sum(ns) for ns in steps], shown)
+        return evaluation_note(
+            [ns[_EVALUATION] for ns in steps],
+            [sum(ns) for ns in steps],
+            shown,
+            is_guess=self._phases.guesses_evaluation,
+        )

@@ -11,18 +11,20 @@ phase that waits for the device gets the time of what it waits for.
 
 A forward pass without gradients, or in evaluation mode, is *evaluation* if a batch is fetched after
 it before any training, if one module has several in evaluation mode, or if it is both, of a module
-that trains, and no batch has come since that trained. Otherwise it belongs to its step (a frozen
-teacher, labels that a model makes for its own training, an episode played without gradients), and
-is forward; so does all between a training forward pass and its backward pass (a network that is the
-loss), and what a model in training mode computes of one batch before the next of the same loader,
-whose batches it trains with (features of several batches for one loss). A frozen network (none of
-its parameters requires a gradient) that has never trained is a part of the step however often it is
-called, unless a batch is fetched after it. What modules compute in the fetch of a batch
-(transforms) is data wait.
+that trains, and no batch has come since that trained. Without a loader it is none if its input is
+less than half of what the step trains with: a policy that plays, a few samples at a time. Otherwise
+it belongs to its step (a frozen teacher, labels that a model makes for its own training, an episode
+played without gradients), and is forward; so does all between a training forward pass and its
+backward pass (a network that is the loss), and what a model in training mode computes of one batch
+before the next of the same loader, whose batches it trains with (features of several batches for
+one loss). A frozen network (none of its parameters requires a gradient) that has never trained is a
+part of the step however often it is called, unless a batch is fetched after it. What modules
+compute in the fetch of a batch (transforms) is data wait.
 """
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -63,6 +65,8 @@ _FORGET_EVERY = 1000
 # also without a DataLoader. Those of several modules may be a frozen part of the step, and those in
 # training mode the episodes of reinforcement learning.
 _MOST_LOOKS = 3
+# … unless what the step trains with is more than so many times their input.
+_SMALL = 2
 
 
 class Phases:
@@ -93,6 +97,12 @@ class Phases:
         # looks of it that were in evaluation mode
         self._evaluated: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._n_evaluated = 0  # the most of one that is not frozen
+        self._has_sure_look = False  # … because it trains itself
+        # elements of the input: the largest of the counted looks, and of what the step trains with
+        self._look_size = 0.0
+        self._train_size = 0
+        #: Some evaluation is one by its many forward passes alone: it may be a policy that plays.
+        self.guesses_evaluation = False
         self._frozen: dict[int, weakref.ref[Any]] = {}  # no parameter of it requires a gradient
         self._in_step = False  # a training forward pass has been, and not yet its backward pass
         self._n_calls = 0
@@ -240,8 +250,7 @@ class Phases:
             self._stack.clear()
             self._phase = _OTHER
         if self._phase == _AFTER_LOOK or (self._n_looks and self._phase == _OTHER):
-            self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
-            self._phase = _OTHER
+            self._settle_by_count()
         self._in_step = False
         if self._n_calls > _MOST_CALLS and self._sees_modules and self._undo:
             self._stop_at_modules_that_are_dear()
@@ -343,8 +352,17 @@ class Phases:
             self._forget_looks()
         self._look_waited = 0
 
+    def _settle_by_count(self) -> None:
+        """Training goes on, and no batch of a loader says what the forward passes were."""
+        evaluated = self._n_evaluated > _MOST_LOOKS and _SMALL * self._look_size >= self._train_size
+        if evaluated and not self._has_sure_look:
+            self.guesses_evaluation = True
+        self._settle(evaluated=evaluated)
+        self._phase = _OTHER
+
     def _forget_looks(self) -> None:
         self._n_looks = self._n_evaluated = self._look_waited = 0
+        self._look_size, self._has_sure_look = 0.0, False
         self._evaluated.clear()
 
     # --- DataLoaders ------------------------------------------------------------------------
@@ -430,7 +448,7 @@ class Phases:
         if hooked:
             self._see_modules()
 
-    def _forward_begins(self, module: Any) -> None:
+    def _forward_begins(self, module: Any, args: Any) -> None:
         if get_ident() != self._thread_id or self._phase in _INSIDE:
             return
         try:
@@ -441,23 +459,26 @@ class Phases:
             # a hook of this module alone, while it runs: those inside it run at full speed
             self._modules_off()
             self._open = self._put_end(module)
-            self._opens(module)
+            self._opens(module, _size(args))
         except Exception as error:
             self._failed(error, "the begin of a forward pass")
 
-    def _opens(self, module: Any) -> None:
-        """A forward pass begins."""
+    def _opens(self, module: Any, size: int = 0) -> None:
+        """A forward pass begins, of an input of so many elements; 0 where that is not known."""
         looks = not module.training or not self._grad_is_on()
         self._advance()
+        if not (looks or self._in_step):  # what a loss is called with may be larger
+            self._train_size = size
         if self._phase == _AFTER_LOOK and not looks:
-            self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
-            self._phase = _OTHER
+            self._settle_by_count()
         if looks:
             self._look_waited += self._waited
             self._n_looks += 1
             if not (module.training or self._in_step):
                 # what trains, in evaluation mode and without gradients: that is no teacher
                 sure = not (self._fetched or self._grad_is_on()) and self._has_trained(module)
+                self._has_sure_look |= sure
+                self._look_size = max(self._look_size, size or math.inf)
                 self._count_evaluated(module, sure=sure)
         else:  # an evaluation calls its model often, and says nothing of the steps
             self._n_calls += 1
@@ -544,8 +565,7 @@ class Phases:
             self._close_forward()
         self._advance()
         if self._phase == _AFTER_LOOK:
-            self._settle(evaluated=self._n_evaluated > _MOST_LOOKS)
-            self._phase = _OTHER
+            self._settle_by_count()
         self._fetched = self._in_step = self._fetched_elsewhere = False
         self._trained_on = self._source
         self._stack.append(self._phase)
@@ -606,14 +626,23 @@ def _before_module(phases: weakref.ref[Phases]) -> Callable[[Any, Any], None]:
     """The hook before every module; a function that torch.compile can look through."""
     import torch
 
-    def before(module: Any, _: Any) -> None:
+    def before(module: Any, args: Any) -> None:
         if torch.compiler.is_compiling():
             return
         one = phases()
         if one is not None:
-            one._forward_begins(module)
+            one._forward_begins(module, args)
 
     return before
+
+
+def _size(args: Any) -> int:
+    """Elements of the first tensor among a module's arguments; 0 where there is none."""
+    for arg in args:
+        one: Any = next(iter(arg.values()), None) if isinstance(arg, dict) else arg
+        if hasattr(one, "numel"):
+            return int(one.numel())
+    return 0
 
 
 def _is_in(modules: dict[int, weakref.ref[Any]], module: Any) -> bool:

@@ -79,6 +79,34 @@ def test_evaluation_inside_the_recorded_steps_is_told(
         assert "their picture counts it as forward, data wait or other" in text
 
 
+def test_passes_of_what_does_not_train_by_itself_are_not_called_evaluation() -> None:
+    """They may be a policy that plays: stable-baselines3 trains its parts one by one."""
+
+    def plays(net: nn.Module, x: torch.Tensor) -> None:
+        policy = nn.Sequential(net).eval()
+        with torch.no_grad():
+            for _ in range(20):
+                policy(x)
+
+    with perfkit.profile() as p:
+        _loop(plays)()
+    assert not _told(p.result)
+    (said,) = (w for w in p.result.warnings if "evaluation mode" in w)
+    assert said.startswith("forward passes in evaluation mode, with what runs between them, are ")
+
+
+def test_a_policy_that_plays_a_sample_at_a_time_is_not_called_evaluation() -> None:
+    def plays(net: nn.Module, x: torch.Tensor) -> None:
+        net.eval()
+        with torch.no_grad():
+            for _ in range(200):
+                net(x[:1])
+
+    with perfkit.profile() as p:
+        _loop(plays)()
+    assert not [w for w in p.result.warnings if "evaluation" in w]
+
+
 def test_evaluation_in_a_step_that_perfkit_calls_is_told() -> None:
     result = perfkit.profile(_loop(_evaluates, n=1))
     assert len(_told(result)) == 1

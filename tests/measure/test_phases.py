@@ -780,3 +780,48 @@ def test_a_module_that_saves_in_its_forward_pass_is_still_in_it(
     phases.take()
     Saves()(X).sum().backward()
     assert taken(phases) == {"forward": 5, "backward": 4}
+
+
+@pytest.mark.parametrize("form", ["the module trains", "its parts train", "named inputs"])
+def test_a_policy_that_plays_a_few_samples_at_a_time_is_no_evaluation(
+    form: str, phases: Phases, clock: Clock
+) -> None:
+    """As stable-baselines3 plays: its policy is in evaluation mode, one observation a pass."""
+    part = Slow(clock, 1)
+    policy = Policy(part) if form != "the module trains" else part
+    for _ in range(2):  # before the first step, and after one
+        phases.take()
+        policy.eval()
+        with torch.no_grad():
+            for _ in range(10):
+                policy({"seen": X[:1]} if form == "named inputs" else X[:1])
+                clock.ms(3)
+        policy.train()
+        part(X.repeat(8, 1)).sum().backward()
+        assert taken(phases) == {"forward": 11, "other": 30, "backward": 2}
+    assert not phases.guesses_evaluation
+
+
+def test_many_passes_of_what_does_not_train_by_itself_are_a_guess(
+    phases: Phases, clock: Clock
+) -> None:
+    model = Slow(clock, 1)
+    whole = Policy(model).eval()
+    with torch.no_grad():
+        for _ in range(10):
+            whole(X)
+    model.train()
+    model(X).sum().backward()
+    assert taken(phases) == {"evaluation": 10, "forward": 1, "backward": 2}
+    assert phases.guesses_evaluation
+
+
+class Policy(nn.Module):
+    """Its parts train, it does not: what trains calls them by themselves."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, seen: torch.Tensor | dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.part(seen["seen"] if isinstance(seen, dict) else seen)

@@ -159,7 +159,7 @@ def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str,
     columns["forward"] = np.array([100.0, 50.0, 100.0, 100.0])
     columns["evaluation"] = np.array([0.0, 50.0, 0.0, 0.0])
     run = SimpleNamespace(
-        phases=SimpleNamespace(doubt=doubt, failure=None),
+        phases=SimpleNamespace(doubt=doubt, failure=None, guesses_evaluation=False),
         facts=SimpleNamespace(columns=lambda: SimpleNamespace(phase_ms=columns)),
     )
     watch: Any = SimpleNamespace(run=run, meter=SimpleNamespace(numbers=np.arange(4)))
