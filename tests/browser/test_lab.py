@@ -496,6 +496,11 @@ def test_start_is_in_sight_at_900_px(open_notebook: Callable) -> None:
     top = page.eval_on_selector(".pk-lab", "e => e.getBoundingClientRect().top")
     start = page.eval_on_selector(".pk-start", "e => e.getBoundingClientRect().bottom")
     assert start - top < 160
+    # a warning does not touch the buttons above it
+    above = page.eval_on_selector_all(
+        ".pk-warning", "all => all.map(e => getComputedStyle(e).marginTop)"
+    )
+    assert above == ["8px", "8px"]
 
 
 def test_copy_puts_the_table_on_the_clipboard_scrubbed(open_notebook: Callable) -> None:
