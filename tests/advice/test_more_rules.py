@@ -225,6 +225,17 @@ def test_data_parallel() -> None:
     finding = _finding(_two_devices("DataParallel.forward"), "data-parallel")
     assert "2 devices in one process" in finding.evidence[0]
     assert 1.8 < finding.gain_at_most < 2.2
+    assert finding.formula.startswith("all 2 devices together idle for 51 %: at most 1 / (1 - 0.5")
+    hardly_busy = _two_devices("DataParallel.forward")
+    alone = _two_devices("DataParallel.forward")
+    for event in (e for e in hardly_busy.events if e["cat"] == "kernel"):
+        event["dur"] = 5
+    for event in (e for e in alone.events if e["cat"] == "kernel"):
+        event["args"]["device"] = event["pid"] = 0
+    finding = _finding(hardly_busy, "data-parallel")
+    assert finding.gain_at_most == 10.0
+    assert "over 10× at best" in finding.formula  # and no quotient that is another number
+    assert "data-parallel" not in _rules(alone)
     assert "data-parallel" not in _rules(_two_devices("DistributedDataParallel.forward"))
     assert "data-parallel" not in _rules(_two_devices("Pipeline.forward"))
 

@@ -1163,3 +1163,45 @@ def test_the_line_that_logs_most_is_named() -> None:
 
     assert finding(lines(3, 8, 2), "logging-in-step").line == "a.py:1: print(1)"
     assert "logging-in-step" not in fired(lines(3, 8, 2, in_data_wait=True))
+
+
+# --- ranks ----------------------------------------------------------------------------------
+
+
+def test_how_long_collectives_take_is_told() -> None:
+    told = finding(buckets((100, 300), (100, 300), (100, 300), (100, 600)), "communication")
+    assert "2 collectives per step" in told.evidence[0]
+    assert "the longest collective took 600 µs, half of them less than 200 µs" in told.evidence[1]
+
+
+def test_how_often_ranks_meet_on_the_host_is_told() -> None:
+    told = finding(all_reduce_on_the_host(300), "host-collectives")
+    assert "1.0 of them per step" in told.evidence[0]
+    on_a_gpu = gpu_training(4, n_kernels=5, python=500)
+    for event in [e for e in on_a_gpu.events if e["name"].startswith("ProfilerStep")]:
+        on_a_gpu.label("gloo:all_reduce", event["ts"] + 10, 400)
+    assert "host-collectives" not in fired(on_a_gpu)
+    nccl_too = kernels(4, "ncclDevKernel_AllReduce_Sum_f32")
+    for event in [e for e in nccl_too.events if e["name"].startswith("ProfilerStep")]:
+        nccl_too.label("gloo:all_reduce", event["ts"] + 10, 400)
+    assert "not-nccl" not in fired(nccl_too)  # gloo may carry what belongs on the host
+
+
+def embedded(*awaited: tuple[str, float], pipelined: bool = False) -> Simulated:
+    sim = talking(10)
+    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        for i, (name, us) in enumerate(awaited):
+            sim.label(f"## {name} wait() ##", mark["ts"] + 5 + 200 * i, us)
+        if pipelined:
+            sim.label("## sdd_preprocess ##", mark["ts"] + 900, 5)
+    return sim
+
+
+def test_the_longest_wait_for_embeddings_is_named_and_a_pipeline_advised_once() -> None:
+    waits = (("KJTAllToAllAwaitable", 40), ("PooledEmbeddingsAwaitable", 150))
+    found = finding(embedded(*waits), "communication")
+    assert "most of it in PooledEmbeddingsAwaitable" in "".join(found.evidence)
+    assert "TrainPipelineSparseDist" in found.what_to_do
+    has_one = finding(embedded(*waits, pipelined=True), "communication")
+    assert "TrainPipelineSparseDist" not in has_one.what_to_do
+    assert "FP16" in has_one.what_to_do

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import MOST_GAIN, Finding, amdahl
+from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64
@@ -85,8 +85,8 @@ def data_parallel(case: Case) -> Iterator[Finding]:
     busy = _busy_by_device(case)
     if len(busy) < 2:
         return
-    mean = float(np.mean(busy))
-    gain = min(1.0 / max(mean, 0.01), float(MOST_GAIN))
+    idle = 1.0 - float(np.mean(busy))
+    gain, formula = amdahl(idle)
     yield Finding(
         rule="data-parallel",
         cures=("communication",),
@@ -104,9 +104,7 @@ def data_parallel(case: Case) -> Iterator[Finding]:
             ")"
         ),
         gain_at_most=gain,
-        formula=(
-            f"at most 1 / {mean:.2f} = {gain:.1f}×, if all {len(busy)} devices were always busy"
-        ),
+        formula=f"all {len(busy)} devices together idle for {fmt_share(idle)}: {formula}",
     )
 
 
@@ -229,7 +227,7 @@ def _waits(case: Case, rows: Int64) -> str:
         if len(of_kind) >= _LEAST_OF_A_KIND:
             beyond_us += float((of_kind - of_kind.min()).sum())
     total_us = float(took_us.sum())
-    if total_us <= 0 or beyond_us < _MOSTLY_WAIT * total_us:
+    if beyond_us <= _MOSTLY_WAIT * total_us:
         return ""
     return (
         f"{fmt_share(beyond_us / total_us)} of the collectives' time is beyond what the quickest "
@@ -272,7 +270,7 @@ def _what_is_exchanged(case: Case, rows: Int64) -> tuple[str, list[str], str]:
     kinds = np.array([bool(_ALL_TO_ALL.search(c.name)) for c in trace.collectives] + [False])
     is_all_to_all = names | kinds[trace.collective_id[rows]]
     took_us = trace.dur_us[rows]
-    part = float(took_us[is_all_to_all].sum() / max(took_us.sum(), 1e-9))
+    part = float(took_us[is_all_to_all].sum() / took_us.sum())
     if part < 0.5:
         title = "Ranks exchange data while nothing else runs on the device"
         return title, [], _EXCHANGE_LESS
