@@ -1205,3 +1205,99 @@ def test_the_longest_wait_for_embeddings_is_named_and_a_pipeline_advised_once() 
     has_one = finding(embedded(*waits, pipelined=True), "communication")
     assert "TrainPipelineSparseDist" not in has_one.what_to_do
     assert "FP16" in has_one.what_to_do
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("SGD", "fused=True"), ("RMSprop", "foreach=True"), ("LBFGS", None), ("Lion", None)],
+)
+def test_an_option_is_advised_to_optimizers_that_take_it(name: str, option: str | None) -> None:
+    """Known by the program, or read off the label in a trace of somebody else's."""
+    known = Facts((OptimizerFacts(name, 4, ("float32",), ("cpu",)),), 2, 2)
+    labelled = update(50, 200)
+    for event in labelled.events:
+        event["name"] = event["name"].replace("AdamW", name)
+    for made in ((update(50, 200), {"facts": known}), (labelled, {"facts": Facts()})):
+        if option is None:
+            assert "optimizer-loop" not in fired(made)
+            continue
+        found = finding(made, "optimizer-loop")
+        assert f"torch.optim.{name}(model.parameters(), ..., {option})" in found.what_to_do
+        assert found.evidence[0].startswith("50 operations per step")
+        assert ("for 4 parameter tensors" in found.evidence[0]) == (made[1]["facts"] == known)
+
+
+def test_an_update_that_loops_is_told_once() -> None:
+    assert {"optimizer-loop"} == {r for r in fired(update(50, 400)) if r.startswith("optimizer")}
+    assert {"optimizer-share"} == {r for r in fired(update(9, 400)) if r.startswith("optimizer")}
+
+
+# --- memory, threads, graphs ----------------------------------------------------------------
+
+
+def test_a_full_memory_that_is_in_use_is_told_from_one_that_is_kept() -> None:
+    def title(allocated_gib: float) -> str:
+        sim, known = reserved(38)  # type: ignore[misc]
+        sim.events[-1]["args"]["Total Allocated"] = int(allocated_gib * 2**30)
+        return finding((sim, known), "memory-nearly-full").title
+
+    assert "not all of it in use" in title(0.78 * 38)
+    assert "a larger batch may fail" in title(0.82 * 38)
+
+
+@pytest.mark.parametrize(
+    ("n_threads", "n_cores", "rules"),
+    [
+        (1, 1, set()),
+        (1, 2, {"one-thread"}),
+        (2, 2, set()),
+        (3, 2, {"too-many-threads"}),
+        (None, 2, set()),
+        (1, None, set()),
+        (3, None, set()),
+    ],
+)
+def test_threads_are_held_against_cores(
+    n_threads: int | None, n_cores: int | None, rules: set[str]
+) -> None:
+    sim, _ = long_operators(200)  # type: ignore[misc]
+    found = fired((sim, {"facts": changed(n_threads=n_threads, n_cores=n_cores)}))
+    assert found & {"one-thread", "too-many-threads"} == rules
+
+
+def test_one_core_is_one_core() -> None:
+    sim, _ = long_operators(200)  # type: ignore[misc]
+    found = finding((sim, {"facts": changed(n_threads=3, n_cores=1)}), "too-many-threads")
+    assert found.title == "torch computes with 3 threads on 1 core"
+    found = finding((sim, {"facts": changed(n_threads=1, n_cores=4)}), "one-thread")
+    assert found.formula.endswith("if that part became 4 times as fast")
+
+
+def test_a_program_that_replays_a_graph_is_not_told_to_use_one() -> None:
+    sim = launching(0.7)
+    assert "reduce-overhead" in finding(sim, "launch-bound").what_to_do
+    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        sim.call("cudaGraphLaunch", mark["ts"] + 950, 2)
+    assert "capture more of the step" in finding(sim, "launch-bound").what_to_do
+    assert "reduce-overhead" not in finding(sim, "launch-bound").what_to_do
+
+
+def test_how_many_kernels_a_step_launches_is_told() -> None:
+    assert "10 kernels per step, half of them shorter than 70.0 µs" in said(
+        launching(0.7), "launch-bound"
+    )
+
+
+def test_lines_that_gather_count_together_and_the_first_is_named() -> None:
+    sim, known = gathering(0.4, 6)  # type: ignore[misc]
+    taken = known["lines"]
+    texts = ("x = data[perm[i:j]]", "y = labels[perm[i:j]]")
+    lines = tuple(
+        dataclasses.replace(line, text=text) for line, text in zip(taken.lines, texts, strict=True)
+    )
+    both = (sim, {"lines": dataclasses.replace(taken, lines=lines)})
+    assert "12 of the 12 line samples" in said(both, "shuffled-gather")
+    assert finding(both, "shuffled-gather").gain_at_most == pytest.approx(1 / 0.6, rel=0.02)
+    one = finding((sim, known), "shuffled-gather")
+    assert "6 of the 12 line samples" in "".join(one.evidence)
+    assert one.gain_at_most == pytest.approx(1 / 0.8, rel=0.02)
