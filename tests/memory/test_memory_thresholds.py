@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.memory.account import _half_batch
+from perfkit.memory.account import _doubts, _half_batch
 from perfkit.memory.allocator import AllocatorUse
 from perfkit.memory.categories import CATEGORIES, INPUTS
-from perfkit.memory.fit import _crossing
+from perfkit.memory.fit import _crossing, _largest
 from perfkit.memory.leaks import _Alive, _grows, _steady_rise
 from perfkit.memory.out_of_memory import remedies, requested_bytes
 
@@ -133,3 +133,34 @@ def test_beyond_a_million_samples_no_largest_batch_is_sought() -> None:
     with_margin = (1_050 * 2**20) + 10**9
     assert _crossing(with_margin, peak) == (2**20, None)
     assert _crossing(with_margin - 1_050, peak) == (2**20 - 1, 2**20)
+
+
+def test_twelve_runs_are_enough_to_look_for_the_largest_batch_and_the_last_one_counts() -> None:
+    def peak(n: int) -> int:
+        return peaks.setdefault(n, 10**9 if n < 777 else 5 * 10**9)
+
+    peaks = {32: 10**9}
+    assert _largest(4 * 10**9, peaks, peak) == (776, 780)
+    assert len(peaks) == 13
+    assert list(peaks)[-1] == 776
+
+
+@pytest.mark.parametrize(
+    ("unseen", "end", "told"),
+    [(9, 1_000, False), (11, 1_000, True), (0, 0, False), (5, 0, True)],
+)
+def test_tensors_that_no_operator_touched_are_told_from_a_hundredth_of_the_end_on(
+    unseen: int, end: int, told: bool
+) -> None:
+    ledger = SimpleNamespace(totals=lambda: SimpleNamespace(end_bytes=end))
+    tracker: Any = SimpleNamespace(
+        instrument=SimpleNamespace(failure=None),
+        compiled=False,
+        cuda_graphs=False,
+        n_unreadable=0,
+        ledgers={"cpu": ledger},
+        unseen_bytes=unseen,
+        cut_short=False,
+    )
+    found = _doubts(tracker, "")
+    assert [f"{unseen} B of tensors alive at the end" in one for one in found] == [True] * told
