@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -413,15 +412,17 @@ def _largest(
     line: the one through the two nearest batches says where to look next, and each answer comes
     from a run.
     """
-    for attempt in itertools.count():
+    n_runs = 0
+    while True:
         low = max((n for n, p in peaks.items() if _with_margin(p) <= limit), default=0)
         high = min((n for n, p in peaks.items() if _with_margin(p) > limit), default=None)
         if high is not None and high <= low + 1:
             return low, high
-        if (high is None and low >= _LARGEST) or attempt == _MOST_EVALUATIONS:
+        if (high is None and low >= _LARGEST) or n_runs == _MOST_EVALUATIONS:
             return low, high
-        line_failed = attempt % 3 == 2 and high is not None
+        line_failed = n_runs % 3 == 2 and high is not None
         peak((low + high) // 2 if line_failed and high else _next(limit, low, high, peaks))
+        n_runs += 1
 
 
 def _next(limit: int, low: int, high: int | None, peaks: Mapping[int, int]) -> int:
