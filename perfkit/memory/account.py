@@ -464,7 +464,8 @@ class Accountant:
         devices, warnings = _devices(tracker, uses, ended_well=not self._ended_by)
         # %gpumem lets go of such a traceback, and says so
         warnings += _doubts(tracker, "" if self._out_of_memory else self._ended_by)
-        main = devices[0]
+        # figures of a GPU are in the report, also where the CPU's come first
+        gpu = next((one.allocator for one in devices if one.allocator), None)
         self._result = MemoryAccount(
             devices=devices,
             resident=resident,
@@ -476,10 +477,7 @@ class Accountant:
             out_of_memory=self._out_of_memory,
             requested_bytes=self._requested_bytes,
             warnings=tuple(warnings),
-            provenance=stamp(
-                command=self._command,
-                device=main.allocator.name if main.allocator else "cpu",
-            ),
+            provenance=stamp(command=self._command, device=gpu.name if gpu else "cpu"),
         )
 
     def _nothing(self) -> MemoryAccount:

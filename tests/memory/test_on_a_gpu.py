@@ -156,3 +156,11 @@ def test_a_captured_graph_makes_the_account_doubt_itself() -> None:
     with torch.cuda.graph(graph):
         x + 1
     assert any(said in doubt for doubt in perfkit.account(graph.replay).warnings)
+
+
+def test_a_report_with_bytes_of_a_gpu_names_it_also_where_the_cpu_did_the_work() -> None:
+    held = torch.zeros(1 << 20, device="cuda")
+    found = perfkit.account(lambda: nn.Linear(64, 64)(torch.randn(8, 64)).sum().backward())
+    assert [one.device for one in found.devices] == ["cpu", "cuda:0"]
+    assert found.provenance.device == torch.cuda.get_device_name()
+    del held
