@@ -653,7 +653,7 @@ def _history(history: AllocatorHistory) -> Document:
     )
     looks = {_USED: "blue", _CACHED: "grey"}
     n = history.n_retries
-    retries = "unknown" if n is None else fmt_count(n)
+    retries = "retries unknown" if n is None else plural(n, "retry", "retries")
     return Document(
         name="allocator history",
         sentence=(
@@ -661,7 +661,7 @@ def _history(history: AllocatorHistory) -> Document:
             f"{fmt_bytes(history.peak_allocated_bytes)} of tensors; "
             f"{_counted(history.n_cuda_mallocs, 'cudaMalloc')}, "
             f"{_counted(history.n_cuda_frees, 'cudaFree')}, "
-            f"retries {retries}, {fmt_count(history.n_ooms)} out of memory."
+            f"{retries}, {fmt_count(history.n_ooms)} out of memory."
         ),
         warnings=history.warnings,
         bars=(),

@@ -155,7 +155,7 @@ def test_it_is_shown_offline_with_words_for_the_picture() -> None:
     history = _history()
     words, page = str(history), history._repr_html_()
     assert words.startswith("cuda:0: at most 42.0 MiB reserved for 30.0 MiB of tensors")
-    for said in ("retries 1", "simulated", "8.00 MiB free in segments partly in use"):
+    for said in ("1 retry, ", "simulated", "8.00 MiB free in segments partly in use"):
         assert said in words
         assert said in page
     assert "<svg" in page
