@@ -81,11 +81,13 @@ def n_bytes(batch: Any) -> int | None:
 
 
 def _bytes_in(value: Any, depth: int, looks: list[int]) -> int:
+    if looks[0] <= 0:
+        return 0
     looks[0] -= 1
     if getattr(value, "shape", None) is not None:
         size = getattr(value, "nbytes", 0)
         return size if isinstance(size, int) else 0
-    if depth == _DEEPEST or looks[0] <= 0:
+    if depth == _DEEPEST:
         return 0
     return sum(_bytes_in(get(value, key), depth + 1, looks) for get, key in _steps_into(value))
 

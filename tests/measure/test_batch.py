@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from perfkit.measure.batch import SampleCounter
+from perfkit.measure.batch import SampleCounter, n_bytes
 
 IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8)
 
@@ -110,11 +110,23 @@ def test_a_huge_batch_is_looked_into_as_far_as_a_small_one() -> None:
     assert leaves[0][0][0].looks <= 64
 
 
+@pytest.mark.parametrize(
+    ("batch", "seen"),
+    [
+        ([[[[IMAGES]]]], True),  # four levels deep
+        ([[[[[IMAGES]]]]], False),
+        ([7] * 15 + [IMAGES], True),  # the 16th entry
+        ([7] * 16 + [IMAGES], False),
+        ([[7] * 16] * 3 + [IMAGES], True),  # after 52 looks
+        ([[7] * 16] * 4 + [IMAGES], False),
+    ],
+)
+def test_how_far_a_batch_is_looked_into(batch: Any, seen: bool) -> None:
+    assert SampleCounter()(batch) == (8 if seen else None)
+    assert n_bytes(batch) == (IMAGES.nbytes if seen else None)
+
+
 def test_bytes_of_a_batch() -> None:
-    import numpy as np
-
-    from perfkit.measure.batch import n_bytes
-
     image = np.zeros((4, 3, 8), dtype=np.float32)
     assert n_bytes([image, {"y": np.zeros(4, dtype=np.int64)}]) == 4 * 3 * 8 * 4 + 4 * 8
     assert n_bytes(["a", 3]) is None

@@ -500,3 +500,26 @@ def test_an_interval_of_a_slope_holds_it_in_nineteen_of_twenty_series() -> None:
         assert found is not None
         missed += not found.low <= 1 <= found.high
     assert 2 <= missed <= 20
+
+
+def test_the_share_of_waiting_has_its_interval_from_twenty_stretches() -> None:
+    """Stretches of 20 steps wait 4 and 2 ms of 10, in turns: t(19) = 2.093 standard errors."""
+    wait = np.repeat([4.0, 2.0] * 10, 20)
+    # no step is the first of an epoch or warm-up
+    run = _run(np.full(400, 10.0), wait_ms=wait, numbers=np.arange(400) + 10, starts=())
+    half = 2.093 * np.sqrt(20 / 19 * 20 * 20.0**2) / 4_000
+    assert run.wait_share == pytest.approx(0.3, rel=0.01)
+    assert (run.wait_high or 0) - (run.wait_low or 0) == pytest.approx(2 * half, rel=0.02)
+
+
+@pytest.mark.parametrize("n", [2_003, 4_005])
+def test_a_long_run_is_drawn_in_two_thousand_points(n: int) -> None:
+    """Three of them are left out: the first of the epoch and two of warm-up."""
+    run = _run(np.full(n, 10.0))
+    assert len(run.curve.numbers) == 2_000
+    assert run.curve.step_ms == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(("n", "kept"), [(9, 8), (10, 7), (12, 9)])
+def test_the_second_and_third_step_are_warm_up_from_ten_steps_on(n: int, kept: int) -> None:
+    assert len(_run([10.0] * n).curve.numbers) == kept
