@@ -97,7 +97,8 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of a file's size")
-@pytest.mark.parametrize("arguments", [["doctor"], ["doctor", "--json"]])
+# the short one fails when it is flushed, the long one while it is printed
+@pytest.mark.parametrize("arguments", [["doctor"], ["claims"]])
 def test_output_that_cannot_be_written_is_told(arguments: list[str], tmp_path: Path) -> None:
     program = (
         "import resource, sys; from perfkit import cli; "
@@ -132,13 +133,15 @@ def test_help_that_cannot_be_written_is_told(asked: str) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_lacks_characters_shows_escapes(encoding: str) -> None:
     ran = subprocess.run(
-        [*PERFKIT, "doctor"],
+        [*PERFKIT, "claims"],  # needs no torch
         env={**os.environ, "PYTHONIOENCODING": encoding},
         capture_output=True,
         timeout=60,
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
-    assert "What works here" in ran.stdout.decode(encoding)
+    said = ran.stdout.decode(encoding)
+    assert "A1 " in said
+    assert "\\u2" in said
 
 
 def test_an_error_of_the_command_itself_is_not_taken_for_its_output(
